@@ -180,8 +180,8 @@ def _planes(path: Path, data_set: Any, start: int, number_bytes: int) -> Iterato
             return
         slope = _numbers_of(sources, "RescaleSlope") or (1.0,)
         intercept = _numbers_of(sources, "RescaleIntercept") or (0.0,)
-        at = start + number * frame_bytes if start else 0
-        yield Plane(path, number, position, orientation, spacing, slope[0], intercept[0], at)
+        offset = start + number * frame_bytes if start else 0
+        yield Plane(path, number, position, orientation, spacing, slope[0], intercept[0], offset)
 
 
 _GROUPS = (

@@ -84,13 +84,13 @@ class _Colour:
 def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
     """Words by the first of their line, the byte after the header, and its lines."""
     header: dict[str, list[str]] = {}
-    at = 0
+    offset = 0
     for number, line in enumerate(file.head(_MOST_HEADER).splitlines(keepends=True), 1):
-        at += len(line)
+        offset += len(line)
         key, *words = line.decode("latin-1").split() or ["#"]
         header[key] = words
         if key == "DATA" and line.endswith(b"\n") and len(words) == 1:
-            return header, at, number
+            return header, offset, number
     raise file.problem("has a header without DATA", "copy it again", "truncated")
 
 
@@ -145,11 +145,11 @@ def _decompressed(file: SourceFile, body: _Body) -> Mapping[str, Any]:
         raise file.problem(message, "copy it again", "truncated")
     points = _Compressed(file, first, packed, size)
     fields = {}
-    at = 0
+    offset = 0
     for name in body.dtype.names or ():
         dtype = body.dtype[name]
-        fields[name] = _Field(points, at, dtype, body.points)
-        at += body.points * dtype.itemsize
+        fields[name] = _Field(points, offset, dtype, body.points)
+        offset += body.points * dtype.itemsize
     return fields
 
 
@@ -167,11 +167,11 @@ class _Compressed:
         """All of them."""
         packed = self._file.bytes()[self._first : self._first + self._packed].tobytes()
         try:
-            found = lzf(packed, self._size)
+            unpacked = lzf(packed, self._size)
         except (IndexError, ValueError) as error:
             message = f"holds no LZF data ({error})"
             raise self._file.problem(message, "write it again", "damaged") from None
-        return found
+        return unpacked
 
 
 class _Field:
@@ -198,20 +198,20 @@ def lzf(packed: bytes, size: int) -> bytes:
         If the bytes do not give `size` of them.
     """
     out = bytearray()
-    at = 0
-    while at < len(packed) and len(out) <= size:
-        control = packed[at]
-        at += 1
+    position = 0
+    while position < len(packed) and len(out) <= size:
+        control = packed[position]
+        position += 1
         if control < _RUN:
-            out += packed[at : at + control + 1]
-            at += control + 1
+            out += packed[position : position + control + 1]
+            position += control + 1
             continue
         length = control >> 5
         if length == _LONG:
-            length += packed[at]
-            at += 1
-        back = ((control & (_RUN - 1)) << 8 | packed[at]) + 1
-        at += 1
+            length += packed[position]
+            position += 1
+        back = ((control & (_RUN - 1)) << 8 | packed[position]) + 1
+        position += 1
         if back > len(out):
             raise ValueError("a copy of nothing")
         copied = out[len(out) - back : len(out) - back + length + 2]

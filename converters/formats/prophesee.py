@@ -169,8 +169,8 @@ class Evt(Format):
         header = read_header(file)
         version = _version_of(header)
         if version not in _DECODERS:
-            known = " and ".join(_DECODERS)
-            message = f"is of format {version or 'unknown'}, of which {known} are read"
+            read_versions = " and ".join(_DECODERS)
+            message = f"is of format {version or 'unknown'}, of which {read_versions} are read"
             raise file.problem(message, _CURE)
         decoder = _DECODERS[version]
         beyond = (file.size - header.size) % decoder.word.itemsize

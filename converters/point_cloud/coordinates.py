@@ -41,12 +41,12 @@ def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float])
         for lo in range(0, len(xyz), _STEP):
             for axis in range(3):
                 values = np.ascontiguousarray(xyz[lo : lo + _STEP, axis])
-                wanted = values - offset[axis]
-                wanted /= scale[axis]
-                np.rint(wanted, out=wanted)
-                if not (wanted.min() >= _INT32.min and wanted.max() <= _INT32.max):
+                steps = values - offset[axis]
+                steps /= scale[axis]
+                np.rint(steps, out=steps)
+                if not (steps.min() >= _INT32.min and steps.max() <= _INT32.max):
                     return None
-                integers = wanted.astype(np.int32)
+                integers = steps.astype(np.int32)
                 restored = dequantise(integers, scale[axis], offset[axis])
                 if not np.array_equal(restored.view(np.int64), values.view(np.int64)):
                     return None

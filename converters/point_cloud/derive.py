@@ -70,11 +70,11 @@ def partition_of(
     unlisted[:] = True
     for lo, hi in work.steps(0, total):
         unlisted[rows[lo:hi]] = False
-    listed = total
+    listed_total = total
     for lo, hi in work.steps(0, points):
         rows, total = _append(rows, total, np.flatnonzero(unlisted[lo:hi]) + lo, work)
-    if total > listed:
-        lengths.append(total - listed)
+    if total > listed_total:
+        lengths.append(total - listed_total)
         numbers = np.append(numbers, NO_SEGMENT)
     return Partition(rows[:total], np.array(lengths, np.int64), numbers)
 

@@ -184,5 +184,5 @@ def with_folder_label(layout: Layout, of_class: tuple[int, str] | None) -> Layou
 
 def class_notes(names: Collection[str]) -> list[str]:
     """Remark that labels are the classes of folders, if they are."""
-    listed = f"labels of segments are their folders, one a class: {first_few(sorted(names), _SHOWN)}"
-    return [f"{listed}; --map label= leaves them out"] if names else []
+    remark = f"labels of segments are their folders, one a class: {first_few(sorted(names), _SHOWN)}"
+    return [f"{remark}; --map label= leaves them out"] if names else []

@@ -145,8 +145,8 @@ class _Clouds:
     def add_sources(self) -> Iterator[tuple[str, dict[str, Column]]]:
         """Add all files to the sources; yields the name of each and the columns of its segments."""
         room_lists = list(map(str, self.lists.files))
-        known = zip(self._files(), self._parts.details, self._classes, strict=True)
-        for (name, paths, file, layout), part, label in known:
+        files_known_before = zip(self._files(), self._parts.details, self._classes, strict=True)
+        for (name, paths, file, layout), part, label in files_known_before:
             rooms = self.lists.rooms.get(Path(paths[0]), ())
             memory = derive_memory(file, self._options)
             self.sources.add(

@@ -134,8 +134,8 @@ class Segments:
 def raise_first(found: Iterable[Problem], name: str) -> None:
     """Raise the first problems of a file and the number of further ones, if there are any."""
     problems = list(found)
-    if (rest := len(problems) - _SHOWN) > 0:
-        problems[_SHOWN:] = [Problem(name, f"{rest} further segments have problems like these")]
+    if (unshown := len(problems) - _SHOWN) > 0:
+        problems[_SHOWN:] = [Problem(name, f"{unshown} further segments have problems like these")]
     if problems:
         raise InputError(problems)
 

@@ -128,8 +128,10 @@ class NamedArrays:
         arrays = self.recording.arrays
         action = next((path for path, column in self._columns.items() if column == "action"), "")
         rows = arrays[action].shape[:1] if action else ()
-        others = [path for path in self._columns if self._must_match(path) and arrays[path].shape[:1] != rows]
-        return rows[0] if rows and all(map(timed.has_time, others)) else 0
+        must_match = [
+            path for path in self._columns if self._must_match(path) and arrays[path].shape[:1] != rows
+        ]
+        return rows[0] if rows and all(map(timed.has_time, must_match)) else 0
 
     def _most_common_rows(self) -> int:
         """Steps: the most common number of rows among the arrays that must be per step."""
@@ -151,13 +153,13 @@ class NamedArrays:
         """Find the columns; arrays in `excluded` are not per step in some episode."""
         episode = Episode(self._length, problems=self._length_problems(), clocks=self._clocks)
         if any(rows != self._length for rows in self._clocks.lengths.values()) and not episode.problems:
-            told = check_clocks(self.recording, self._clocks, self._length)
-            episode.problems += told.problems
-            episode.notes += told.notes
+            remarks = check_clocks(self.recording, self._clocks, self._length)
+            episode.problems += remarks.problems
+            episode.notes += remarks.notes
         for path in self.recording.arrays:
             if path not in self._columns:
                 episode.left_out[path] = IGNORED if is_ignored(path, self._naming) else _LENGTHS
-        taken: dict[str, str] = {}
+        owners: dict[str, str] = {}
         for path, column in self._columns.items():
             array = self.recording.arrays[path]
             location = self.recording.location(path)
@@ -171,11 +173,11 @@ class NamedArrays:
             if 0 in array.shape[1:]:
                 episode.left_out[path] = "holding no values"
                 continue
-            problem = _name_problem(column, location, taken.get(column))
+            problem = _name_problem(column, location, owners.get(column))
             if problem is not None:
                 episode.problems.append(problem)
                 continue
-            taken[column] = path
+            owners[column] = path
             try:
                 episode.features[column] = _feature(path, column, array, location)._replace(clock=clock)
             except InputError as error:

@@ -228,6 +228,6 @@ def masks_of(layout: Layout, opened: Opened) -> list[Mask]:
     for path, array in opened.all_arrays.items() if layout.container else ():
         folder, _, name = path.partition("/")
         if folder == _MASKS and name:
-            listed = as_json(array.item())
-            masks.append(Mask(name, path, [listed] if isinstance(listed, str) else listed))
+            members = as_json(array.item())
+            masks.append(Mask(name, path, [members] if isinstance(members, str) else members))
     return masks

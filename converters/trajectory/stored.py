@@ -134,8 +134,8 @@ def _runs(store: StoreView) -> Iterator[tuple[int, str, list[_Run]]]:
         first, last = (int(np.searchsorted(owner, number, side)) for side in ("left", "right"))
         parts = []
         for group, members in groupby(range(first, last), lambda episode: groups[episode]):
-            lo, *rest = members
-            hi = lo + len(rest) + 1
+            lo, *further = members
+            hi = lo + len(further) + 1
             parts.append(_Run(store=store, group=group, first=lo, last=hi, bounds=bounds[lo : hi + 1]))
         yield number, source, parts
 
@@ -159,8 +159,8 @@ def files(store: StoreView) -> Iterator[File]:
                 values[part.path_of(dataset)] = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
             if of_episodes and part.last == part.first + 1:
                 attributes.setdefault(part.group, {}).update(of_episodes[part.first])
-        for mask, listed in _masks_of(store, parts).items():
-            values[f"mask/{mask}"] = array_values(np.array([episode.encode() for episode in listed]))
+        for mask, episodes in _masks_of(store, parts).items():
+            values[f"mask/{mask}"] = array_values(np.array([episode.encode() for episode in episodes]))
         yield File(
             name=name if name.lower().endswith(SUFFIXES) else f"{name}.h5",
             form="hdf5",
@@ -188,7 +188,7 @@ def _is_resized(store: StoreView, path: str) -> bool:
 
 
 def _with_kept(
-    told: Mapping[str, Mapping[str, Any]], paths: Iterable[str], kept: Mapping[str, Mapping[str, Any]]
+    facts: Mapping[str, Mapping[str, Any]], paths: Iterable[str], kept: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
     """Attributes and single values of a file, where those that are stored exactly replace the JSON ones.
 
@@ -196,18 +196,18 @@ def _with_kept(
     """
     below = (path.rsplit("/", depth)[0] for path in paths for depth in range(path.count("/") + 1))
     places = {"", *below}
-    found = {path: own for path, own in kept.items() if path in places or VALUE in own}
+    own_entries = {path: own for path, own in kept.items() if path in places or VALUE in own}
     as_dataset = {path for path, own in kept.items() if VALUE in own}
-    of_root = found.get("", {}) if "" not in told else {}
-    told = {
+    of_root = own_entries.get("", {}) if "" not in facts else {}
+    facts = {
         path: {
             name: value
             for name, value in own.items()
             if name not in of_root and f"{path}/{name}".strip("/") not in as_dataset
         }
-        for path, own in told.items()
+        for path, own in facts.items()
     }
-    return {path: {**told.get(path, {}), **found.get(path, {})} for path in {**told, **found}}
+    return {path: {**facts.get(path, {}), **own_entries.get(path, {})} for path in {**facts, **own_entries}}
 
 
 def _layout(store: StoreView) -> Layout:
@@ -216,16 +216,16 @@ def _layout(store: StoreView) -> Layout:
 
 def _columns(store: StoreView) -> dict[str, str]:
     """Source dataset of each array, relative to its group."""
-    found: dict[str, str] = {}
+    datasets: dict[str, str] = {}
     for path in store.paths():
         attributes = store.array(path).attributes if path.startswith(_COLUMNS) else {}
         if "source_dataset" in attributes:
-            found[path] = attributes["source_dataset"][0].strip("/")
-    kept = {path for path in found if path.startswith(f"{FINAL}/")}
+            datasets[path] = attributes["source_dataset"][0].strip("/")
+    kept = {path for path in datasets if path.startswith(f"{FINAL}/")}
     for path in kept:  # next observations of compressed frames are decoded, so they are not exported
         if not store.has(path.replace(FINAL, OBSERVATION, 1)):
-            del found[path]
-    return found
+            del datasets[path]
+    return datasets
 
 
 def _texts(store: StoreView, path: str) -> list[dict[str, Any]]:
@@ -241,12 +241,12 @@ def _masks_of(store: StoreView, parts: Sequence[_Run]) -> dict[str, list[str]]:
     first = parts[0].first
     last = parts[-1].last
     names = store.text(f"{EPISODES}/name")[first:last]
-    found = {}
+    episodes_of_masks = {}
     for path in paths:
-        listed = store.array(path).read(first, last)
-        if chosen := [name for name, member in zip(names, listed, strict=True) if member]:
-            found[path.removeprefix(group)] = chosen
-    return found
+        is_member = store.array(path).read(first, last)
+        if chosen := [name for name, member in zip(names, is_member, strict=True) if member]:
+            episodes_of_masks[path.removeprefix(group)] = chosen
+    return episodes_of_masks
 
 
 def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) -> Values:
@@ -257,13 +257,13 @@ def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) ->
     if isinstance(dtype, str):
         values = converted(values, np.dtype(dtype))
     if attributes["source_form"] == ["squeezed"]:
-        return Values((*values.shape, 1), values.dtype, lambda: (each[:, None] for each in values.blocks()))
+        return Values((*values.shape, 1), values.dtype, lambda: (block[:, None] for block in values.blocks()))
     if attributes["source_form"] == ["channels_first"]:
         steps, height, width, channels = values.shape
         return Values(
             (steps, channels, height, width),
             values.dtype,
-            lambda: (np.ascontiguousarray(each.transpose(0, 3, 1, 2)) for each in values.blocks()),
+            lambda: (np.ascontiguousarray(block.transpose(0, 3, 1, 2)) for block in values.blocks()),
         )
     return values
 
@@ -296,9 +296,9 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     formats = {one.name: one for one in formats_for(Trajectory)}
 
     def source(number: int) -> Restored:
-        found = scan.sources[number]
+        scanned = scan.sources[number]
         parts = all_runs[number]
-        index: EpisodeIndex = found.detail.episodes
+        index: EpisodeIndex = scanned.detail.episodes
         arrays: list[RestoredArray] = []
         remarks: dict[str, str] = {}
         for run in parts:
@@ -326,9 +326,9 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                 return False
 
         file = RestoredFile(
-            found.path,
+            scanned.path,
             arrays,
-            partial(open_arrays, formats[found.detail.formats[0]], found.name),
+            partial(open_arrays, formats[scanned.detail.formats[0]], scanned.name),
             remarks=remarks,
             attributes=texts[number],
             is_rewritten=is_in_text,

@@ -94,16 +94,16 @@ def _stored_names(
     arrays: Mapping[str, Array], name: str, mapping: Mapping[str, str]
 ) -> tuple[dict[str, str], list[Problem]]:
     """Stored names by array, of the arrays at the root except ``data``, and of mapped ones."""
-    wanted = {source.strip("/"): key for key, source in mapping.items() if source}
+    stored_names = {source.strip("/"): key for key, source in mapping.items() if source}
     problems = []
-    for source, key in wanted.items():
+    for source, key in stored_names.items():
         if source not in arrays:
             message = f"is not there, but --map {key}={source} names it"
             problems.append(Problem.at(location_of(name, source), message, kind="missing"))
     gone = {"data", *(key for key, source in mapping.items() if not source)}
     own = [path for path, array in arrays.items() if "/" not in path and array.shape]
-    stored = {path: wanted.get(path, path) for path in own if path not in gone}
-    stored |= {source: key for source, key in wanted.items() if source in arrays and source != "data"}
+    stored = {path: stored_names.get(path, path) for path in own if path not in gone}
+    stored |= {source: key for source, key in stored_names.items() if source in arrays and source != "data"}
     renamed = distinct_names(stored.values(), mapping)
     return {path: renamed.get(key, key) for path, key in stored.items()}, problems
 

@@ -94,8 +94,9 @@ class EncodedColumn:
         for target, number in zip(out, numbers.tolist(), strict=True):
             image = images[number]
             if image.size != target.size or image.dtype != target.dtype:
-                found, expected = f"{image.dtype} {image.shape}", f"{self.dtype} {self.row_shape}"
-                msg = f"{self._path}: frame {frames[number]} is {found}, expected {expected}"
+                actual = f"{image.dtype} {image.shape}"
+                expected = f"{self.dtype} {self.row_shape}"
+                msg = f"{self._path}: frame {frames[number]} is {actual}, expected {expected}"
                 raise CorruptionError(msg)
             target[...] = image.reshape(self.row_shape)
 
@@ -113,15 +114,15 @@ def step_column(store: Store, path: str) -> StepColumn:
 
 def step_paths(store: Store) -> dict[str, str]:
     """Path of each column of the steps, by sample key; the group's path for compressed frames."""
-    found = {}
+    paths = {}
     for path in store.paths():
         if not path.startswith(f"{STEPS}/") or path.startswith(f"{NEXT}/"):
             continue
         if path.endswith(f"{JPEG_SUFFIX}/offsets"):
             continue
         key = sample_key(path)
-        found[f"{STEPS}.{key}" if key in _RESERVED else key] = path.removesuffix("/data")
-    return found
+        paths[f"{STEPS}.{key}" if key in _RESERVED else key] = path.removesuffix("/data")
+    return paths
 
 
 def attribute_place(store: Store, name: str) -> str | None:
@@ -142,7 +143,8 @@ def next_observation_paths(store: Store, key: str) -> tuple[str | None, str | No
         ``steps/next_observation/<name>`` and ``episodes/final_observation/<name>``; None if not stored.
     """
     name = step_paths(store)[key].removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
-    following, final = f"{NEXT}/{name}", f"{FINAL}/{name}"
+    following = f"{NEXT}/{name}"
+    final = f"{FINAL}/{name}"
     return following if store.has(following) else None, final if store.has(final) else None
 
 
@@ -195,22 +197,22 @@ class EpisodeMetadata:
         self._episodes = episodes
         self._fields = fields
         self._sources = SourceNames(store, f"{EPISODES}/source") if SOURCE in fields else None
-        wanted = "episode_name" in fields
-        self._names = np.array(store.text(f"{EPISODES}/name"), np.str_) if wanted else None
+        wants_names = "episode_name" in fields
+        self._names = np.array(store.text(f"{EPISODES}/name"), np.str_) if wants_names else None
 
     def read(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Values for a batch of steps, by key."""
         episode = self._episodes.of(rows)
-        found: dict[str, NDArray[Any]] = {}
+        labels: dict[str, NDArray[Any]] = {}
         if self._sources is not None:
-            found[SOURCE] = self._sources.take(episode)
+            labels[SOURCE] = self._sources.take(episode)
         if self._names is not None:
-            found["episode_name"] = self._names[episode]
+            labels["episode_name"] = self._names[episode]
         if "episode" in self._fields:
-            found["episode"] = episode
+            labels["episode"] = episode
         if "step" in self._fields:
-            found["step"] = rows - self._episodes.offsets[episode]
-        return found
+            labels["step"] = rows - self._episodes.offsets[episode]
+        return labels
 
 
 # Samples of one step of an episode and the next observation.
@@ -302,9 +304,9 @@ class TransitionReader:
             following = self._next.get(f"{NEXT_PREFIX}{key}")
             # an observation and the next one are read together, so that shared chunks are decoded once
             both = following is not None and following.stored is None
-            wanted = np.concatenate((rows, after)) if both else rows
-            out = allocate((len(wanted), *column.row_shape), column.dtype)
-            column.read(wanted, out)
+            read_rows = np.concatenate((rows, after)) if both else rows
+            out = allocate((len(read_rows), *column.row_shape), column.dtype)
+            column.read(read_rows, out)
             batch[key] = channels_first(out[: len(rows)], column)
             if following is not None and both:
                 following.put_final(episode, final, out[len(rows) :])
@@ -312,7 +314,7 @@ class TransitionReader:
         for key, following in self._next.items():
             if key not in batch:
                 batch[key] = following.read(rows, after, episode, final, allocate)
-        return batch | {key: packed_copy(found, allocate) for key, found in self._labels.read(rows).items()}
+        return batch | {key: packed_copy(values, allocate) for key, values in self._labels.read(rows).items()}
 
 
 class _NextObservation:

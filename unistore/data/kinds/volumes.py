@@ -261,9 +261,9 @@ class Patches:
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, extent_path(store))
-        known = [*box_sources(store), "corner", *volume_columns(store)]
-        known += ["valid_extent"] if self.pad == "valid" else []
-        return select_keys(known, fields, (*on_request(store), "valid", "valid_extent"))
+        natural = [*box_sources(store), "corner", *volume_columns(store)]
+        natural += ["valid_extent"] if self.pad == "valid" else []
+        return select_keys(natural, fields, (*on_request(store), "valid", "valid_extent"))
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> PatchReader:
         """Reader of boxes in the volumes `units`."""
@@ -326,10 +326,10 @@ class PatchReader:
             return picks.below(room + 1)
         cell = picks.index - self._first[which]
         cells = self._cells[which]
-        rest = cell % (cells[:, 1] * cells[:, 2])
+        in_plane = cell % (cells[:, 1] * cells[:, 2])
         z = cell // (cells[:, 1] * cells[:, 2])
-        y = rest // cells[:, 2]
-        x = rest % cells[:, 2]
+        y = in_plane // cells[:, 2]
+        x = in_plane % cells[:, 2]
         corners: Int64s = np.minimum(np.stack((z, y, x), axis=1) * self._shape, room)
         return corners
 
