@@ -19,7 +19,8 @@ _COLOURS = {"rgb": (2, 1, 0), "rgba": (2, 1, 0, 3)}
 """Fields of four bytes, and which of these are red, green, blue and alpha."""
 _LINE = 80
 """Bytes of a line in memory, beside its text."""
-_RUN, _LONG = 32, 7
+_RUN = 32
+_LONG = 7
 _PADDING = "_"
 
 
@@ -70,8 +71,10 @@ class _Colour:
     """Bytes of colours, red first, of the numbers that hold them."""
 
     def __init__(self, packed: Any, order: tuple[int, ...]) -> None:
-        self._packed, self._order = packed, list(order)
-        self.shape, self.dtype = (packed.shape[0], len(order)), np.dtype(np.uint8)
+        self._packed = packed
+        self._order = list(order)
+        self.shape = (packed.shape[0], len(order))
+        self.dtype = np.dtype(np.uint8)
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
         packed = np.ascontiguousarray(self._packed[rows])
@@ -81,13 +84,13 @@ class _Colour:
 def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
     """Words by the first of their line, the byte after the header, and its lines."""
     header: dict[str, list[str]] = {}
-    at = 0
+    offset = 0
     for number, line in enumerate(file.head(_MOST_HEADER).splitlines(keepends=True), 1):
-        at += len(line)
+        offset += len(line)
         key, *words = line.decode("latin-1").split() or ["#"]
         header[key] = words
         if key == "DATA" and line.endswith(b"\n") and len(words) == 1:
-            return header, at, number
+            return header, offset, number
     raise file.problem("has a header without DATA", "copy it again", "truncated")
 
 
@@ -142,11 +145,11 @@ def _decompressed(file: SourceFile, body: _Body) -> Mapping[str, Any]:
         raise file.problem(message, "copy it again", "truncated")
     points = _Compressed(file, first, packed, size)
     fields = {}
-    at = 0
+    offset = 0
     for name in body.dtype.names or ():
         dtype = body.dtype[name]
-        fields[name] = _Field(points, at, dtype, body.points)
-        at += body.points * dtype.itemsize
+        fields[name] = _Field(points, offset, dtype, body.points)
+        offset += body.points * dtype.itemsize
     return fields
 
 
@@ -154,27 +157,33 @@ class _Compressed:
     """Bytes that are decompressed when the first are wanted."""
 
     def __init__(self, file: SourceFile, first: int, packed: int, size: int) -> None:
-        self._file, self._first, self._packed, self._size = file, first, packed, size
+        self._file = file
+        self._first = first
+        self._packed = packed
+        self._size = size
 
     @cached_property
     def bytes(self) -> bytes:
         """All of them."""
         packed = self._file.bytes()[self._first : self._first + self._packed].tobytes()
         try:
-            found = lzf(packed, self._size)
+            unpacked = lzf(packed, self._size)
         except (IndexError, ValueError) as error:
             message = f"holds no LZF data ({error})"
             raise self._file.problem(message, "write it again", "damaged") from None
-        return found
+        return unpacked
 
 
 class _Field:
     """A field of compressed points."""
 
     def __init__(self, points: _Compressed, at: int, dtype: np.dtype[Any], count: int) -> None:
-        self._points, self._at, self._count = points, at, count
+        self._points = points
+        self._at = at
+        self._count = count
         self._form = dtype
-        self.shape, self.dtype = (count, *dtype.shape), dtype.base
+        self.shape = (count, *dtype.shape)
+        self.dtype = dtype.base
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return np.frombuffer(self._points.bytes, self._form, self._count, self._at)[rows]
@@ -189,20 +198,20 @@ def lzf(packed: bytes, size: int) -> bytes:
         If the bytes do not give `size` of them.
     """
     out = bytearray()
-    at = 0
-    while at < len(packed) and len(out) <= size:
-        control = packed[at]
-        at += 1
+    position = 0
+    while position < len(packed) and len(out) <= size:
+        control = packed[position]
+        position += 1
         if control < _RUN:
-            out += packed[at : at + control + 1]
-            at += control + 1
+            out += packed[position : position + control + 1]
+            position += control + 1
             continue
         length = control >> 5
         if length == _LONG:
-            length += packed[at]
-            at += 1
-        back = ((control & (_RUN - 1)) << 8 | packed[at]) + 1
-        at += 1
+            length += packed[position]
+            position += 1
+        back = ((control & (_RUN - 1)) << 8 | packed[position]) + 1
+        position += 1
         if back > len(out):
             raise ValueError("a copy of nothing")
         copied = out[len(out) - back : len(out) - back + length + 2]

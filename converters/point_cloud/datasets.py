@@ -110,7 +110,8 @@ class Columns(PointSource):
     """Reads arrays with one row per point."""
 
     def __init__(self, opened: Opened, layout: Layout) -> None:
-        self.opened, self.layout = opened, layout
+        self.opened = opened
+        self.layout = layout
         self._paths = layout.arrays
         self._arrays: dict[str, Array] = {}
         self._decoded: dict[str, tuple[int, NDArray[Any]]] = {}

@@ -93,8 +93,8 @@ def _labels(
 ) -> tuple[str, NDArray[np.int64] | None]:
     """What colours show, and the label of every point; height and None if all points have one label."""
     names = [path.removeprefix(f"{POINTS}/") for path in store.paths() if path.startswith(f"{POINTS}/")]
-    known = [name for name in names if name.lower() in _LABELS]
-    for name in sorted(known, key=lambda name: _LABELS.index(name.lower())):
+    label_names = [name for name in names if name.lower() in _LABELS]
+    for name in sorted(label_names, key=lambda name: _LABELS.index(name.lower())):
         array = store.array(f"{POINTS}/{name}")
         if array.dtype.kind in "biu" and len(array.shape) == 1:
             values = array.read_ranges(first, last).astype(np.int64)

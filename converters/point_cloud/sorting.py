@@ -190,7 +190,8 @@ def _key_ranges(table: Table, keys: Sequence[str], work: Workspace) -> Iterator[
 
 def extremes(column: NDArray[Any], work: Workspace) -> tuple[Any, Any]:
     """Return the minimum and the maximum of a column."""
-    lows, highs = [], []
+    lows = []
+    highs = []
     for lo, hi in work.steps(0, len(column)):
         lows.append(column[lo:hi].min())
         highs.append(column[lo:hi].max())

@@ -42,7 +42,8 @@ class calling:  # noqa: N801  used as a function
     __slots__ = ("location", "plugin")
 
     def __init__(self, plugin: object, location: str) -> None:
-        self.plugin, self.location = plugin, location
+        self.plugin = plugin
+        self.location = location
 
     def __enter__(self) -> None:
         return

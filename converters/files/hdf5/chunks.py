@@ -168,8 +168,10 @@ class Chunks:
 
     def _origins(self, lo: int, hi: int) -> Iterator[tuple[int, ...]]:
         step = self._chunk[0]
-        others = (range(0, end, size) for end, size in zip(self._shape[1:], self._chunk[1:], strict=True))
-        return product(range(lo // step * step, hi, step), *others)
+        other_origins = (
+            range(0, end, size) for end, size in zip(self._shape[1:], self._chunk[1:], strict=True)
+        )
+        return product(range(lo // step * step, hi, step), *other_origins)
 
     def _block(self, origin: tuple[int, ...]) -> NDArray[Any]:
         """Return the values of a chunk; those of a chunk that was never written are the fill value."""

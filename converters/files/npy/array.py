@@ -227,7 +227,8 @@ class ArrayValues(ABC):
     compressed: ClassVar[bool] = False
 
     def __init__(self, header: NpyHeader, where: Location | str) -> None:
-        self.header, self.where = header, where
+        self.header = header
+        self.where = where
 
     @property
     def shape(self) -> tuple[int, ...]:

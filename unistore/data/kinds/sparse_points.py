@@ -85,9 +85,9 @@ def points_at_ranks(
     # Unpacking the words of the ranks would be shorter, and takes 1.6 to 5 times as long.
     for lo in range(0, len(ranks), _BLOCK_RANKS):  # in place: fresh memory costs more than the arithmetic
         part = slice(lo, lo + _BLOCK_RANKS)
-        at = word[part].astype(np.int64)
-        chosen = words[at]
-        rank = (ranks[part] - starts[at]).view(np.uint64)
+        word_numbers = word[part].astype(np.int64)
+        chosen = words[word_numbers]
+        rank = (ranks[part] - starts[word_numbers]).view(np.uint64)
         sums = np.bitwise_count(chosen.view(np.uint8)).view(np.uint64)
         sums *= _ONES
         work = rank * _ONES
@@ -106,7 +106,7 @@ def points_at_ranks(
         chosen |= rank
         flat = shift.view(np.int64)
         flat += _BIT_OF_RANK[chosen.view(np.int64)]
-        flat += nonzero[at]
+        flat += nonzero[word_numbers]
         _unravel(flat, (bits.shape[1], 8 * bits.shape[2]), 0, out[part])
 
 
@@ -208,8 +208,8 @@ class SparsePoints:
             self._check_cut()
             return None
         held = ", ".join(group.removeprefix("windows/") for group in groups) or "none"
-        wanted = "name one" if self.window is None else f"no window {self.window!r}"
-        msg = f"{store.path}: {wanted}; the store holds: {held} (unistore convert ct --window NAME)"
+        problem = "name one" if self.window is None else f"no window {self.window!r}"
+        msg = f"{store.path}: {problem}; the store holds: {held} (unistore convert ct --window NAME)"
         raise InputError(msg)
 
     def _check_cut(self) -> None:
