@@ -37,8 +37,8 @@ if __name__ == "__main__":
             print(key, getattr(value, "shape", value))
         break
 """
+# Of comments, without their indent: lines fit into 80 columns
 _WIDTH = 74
-"""Of comments, without their indent: lines fit into 80 columns."""
 
 
 class Suggestion(NamedTuple):

@@ -25,8 +25,8 @@ from unistore.system.sizes import count_of, size
 
 T = TypeVar("T")
 
+# Files at which workers of this process have died
 _damaged: DamagedFiles = {}
-"""Files at which workers of this process have died."""
 
 
 class Processes:
