@@ -122,10 +122,10 @@ def resolve(reference: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
+# Packages of `unistore.converters`, the most specific first
 _OURS = ("trajectory", "point_cloud", "spike", "ct", "events", "rows")
-"""Packages of `unistore.converters`, the most specific first."""
+# Valid names of families, as in `unistore.store.manifest`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""Valid names of families, as in `unistore.store.manifest`."""
 
 
 @cache

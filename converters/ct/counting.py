@@ -21,8 +21,8 @@ THREADS = 4
 
 FEW = 128
 """Different values that a label map has at most; most images in eight bits have more."""
+# Voxels whose values are counted at a time: numpy makes eight bytes of each
 _COUNTED = 1 << 16
-"""Voxels whose values are counted at a time: numpy makes eight bytes of each."""
 
 
 class MaskComparison(NamedTuple):

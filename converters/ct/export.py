@@ -33,10 +33,10 @@ from unistore.schemas.ct.windows import OWN_VALUES, value_source
 from unistore.schemas.indices import ArrayView, Column, StoreView, contradiction, whole
 from unistore.schemas.tables import SOURCE_FILES
 
+# Bytes of voxels at a time
 _SLAB = 32 << 20
-"""Bytes of voxels at a time."""
+# Points set at a time: as indices they take 24 bytes each
 _POINTS = 1 << 18
-"""Points set at a time: as indices they take 24 bytes each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,18 +21,18 @@ _WORDS = {
     "label": ("label", "labels", "lbl", "gt"),
     "organs": ("organs",),
 }
+# Field name for each word in a file or folder name
 _LABELS = {word: name for name, words in _WORDS.items() for word in words}
-"""Field name for each word in a file or folder name."""
 _IMAGE_WORDS = (
     *("image", "images", "img", "imgs", "imaging", "data"),
     *("volume", "volumes", "vol", "scan", "scans"),
 )
 _MODALITIES = ("t1", "t1ce", "t1gd", "t1c", "t1n", "t2", "t2w", "t2f", "flair")
+# Suffixes of the files of an image's channels: ``case_0000`` of nnU-Net, ``case_t1`` of BraTS
 _CHANNELS = (
     *(f"_{number:04d}" for number in range(10)),
     *(f"{by}{modality}" for by in "_-" for modality in _MODALITIES),
 )
-"""Suffixes of the files of an image's channels: ``case_0000`` of nnU-Net, ``case_t1`` of BraTS."""
 _SHORTEST = shortest_words(_LABELS)
 _WORD = "|".join(sorted(_LABELS, key=len, reverse=True))
 _SUFFIX = re.compile(rf"(?P<base>.*[^-_. ])[-_. ](?P<word>{_WORD})", re.IGNORECASE)

@@ -30,8 +30,8 @@ _CONVERTERS = {
     "v1.6": "lift it with lerobot's convert_dataset_v1_to_v2.py, then to v2.1",
 }
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
+# Seconds between a timestamp, a float32, and the number of its step over the rate
 _TIME_TOLERANCE = 1e-3
-"""Seconds between a timestamp, a float32, and the number of its step over the rate."""
 _DAMAGED = "get the dataset again"
 
 

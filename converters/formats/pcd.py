@@ -15,10 +15,10 @@ from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile,
 
 _MOST_HEADER = 1 << 16
 _KINDS = {"I": "i", "U": "u", "F": "f"}
+# Fields of four bytes, and which of these are red, green, blue and alpha
 _COLOURS = {"rgb": (2, 1, 0), "rgba": (2, 1, 0, 3)}
-"""Fields of four bytes, and which of these are red, green, blue and alpha."""
+# Bytes of a line in memory, beside its text
 _LINE = 80
-"""Bytes of a line in memory, beside its text."""
 _RUN = 32
 _LONG = 7
 _PADDING = "_"

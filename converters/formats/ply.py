@@ -33,8 +33,8 @@ _TYPES = {
 _ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": "="}
 _MOST_HEADER = 1 << 20
 _VERTEX = "vertex"
+# Ending of the file beside a scan of ScanNet that holds the label of each vertex
 _LABELS = ".labels.ply"
-"""Ending of the file beside a scan of ScanNet that holds the label of each vertex."""
 
 
 class Element(NamedTuple):

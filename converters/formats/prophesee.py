@@ -28,11 +28,11 @@ EVENT = np.dtype([("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
 
 _DAT_EVENT = np.dtype([("t", "<u4"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
 _DAT_RECORD = np.dtype([("t", "<u4"), ("place", "<u4")])
+# Types of events with a place: of any kind, and of a change of brightness
 _DAT_TYPES = (0, 12)
-"""Types of events with a place: of any kind, and of a change of brightness."""
 _CURE = "export it again: metavision_file_to_dat -i FILE"
+# Words that are decoded together
 _BLOCK = 1 << 16
-"""Words that are decoded together."""
 
 
 class Header(NamedTuple):

@@ -14,14 +14,14 @@ from unistore.converters.formats.rows_of_text import TextColumn, TextRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
 
 _OBJECTS = "Annotations"
+# Classes of S3DIS in the order that all its users number them; what is called otherwise is clutter
 _CLASSES = (
     *("ceiling", "floor", "wall", "beam", "column", "window", "door"),
     *("table", "chair", "sofa", "bookcase", "board", "clutter"),
 )
-"""Classes of S3DIS in the order that all its users number them; what is called otherwise is clutter."""
 _OF_ROOM = np.dtype([("xyz", "f8", 3), ("rgb", "u1", 3)])
+# Bytes of a line in memory, beside its text
 _LINE = 80
-"""Bytes of a line in memory, beside its text."""
 
 
 class TextPoints(Format):

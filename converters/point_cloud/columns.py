@@ -206,8 +206,8 @@ def case_note(name: str, stored: str) -> str:
 
 
 _SHOWN = 3
+# Names of arrays and sample keys that a source's column cannot have
 _RESERVED = ("xyz", "source_row", "origin", "index")
-"""Names of arrays and sample keys that a source's column cannot have."""
 
 
 def name_problems(

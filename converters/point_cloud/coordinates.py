@@ -17,10 +17,10 @@ from unistore.schemas.point_cloud.fields import MAX_PLACES, Decimal
 Floats = NDArray[np.float64]
 
 _INT32 = np.iinfo(np.int32)
+# Below it, ``rint(value * scale)`` is the integer of every decimal, despite rounding errors
 _MAX_INTEGER = 2.0**50
-"""Below it, ``rint(value * scale)`` is the integer of every decimal, despite rounding errors."""
+# Rows that are processed at a time, so that they stay in the CPU cache
 _STEP = 1 << 14
-"""Rows that are processed at a time, so that they stay in the CPU cache."""
 
 
 def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float]) -> NDArray[np.int32] | None:

@@ -19,8 +19,8 @@ from unistore.converters.point_cloud.columns import left_out_of
 from unistore.converters.point_cloud.pointsuite import SegmentObjects, Segments
 from unistore.converters.point_cloud.source import AXES, Described, Layout, PointSource
 
+# Bytes of a chunk that is kept while further rows of it are read; HDF5 itself keeps smaller ones
 _LARGE = 1 << 20
-"""Bytes of a chunk that is kept while further rows of it are read; HDF5 itself keeps smaller ones."""
 _HEADER = "header"
 
 

@@ -15,10 +15,10 @@ from unistore.converters.point_cloud.source import AXES, Match
 
 COORDINATES = ("xyz", "coord", "coords", "points", "point_cloud", "pointcloud", "vertices", "pos")
 """Names of arrays (N, 3 or more) whose rows begin with x, y, z, in any case."""
+# Names that arrays of other things than points have, too
 _AMBIGUOUS = ("pos",)
-"""Names that arrays of other things than points have, too."""
+# Columns of one array of coordinates and features, at most
 _MAX_WIDTH = 16
-"""Columns of one array of coordinates and features, at most."""
 COLUMNS = (
     *("rgb", "color", "colors", "colour", "colours", "normal", "normals"),
     *("semantic", "semantics", "semantic_gt", "semantic_label", "semantic_labels"),
@@ -124,8 +124,8 @@ def distinct_names(names: Collection[str], kept: Collection[str] = ()) -> dict[s
     return renamed
 
 
+# Words in names of files that hold coordinates
 _FILES = (*COORDINATES, "coordinates", "cloud", "pts")
-"""Words in names of files that hold coordinates."""
 _FOLDERS = (*_FILES, "clouds", "pointclouds", "point_clouds")
 
 

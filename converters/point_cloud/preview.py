@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Points or voxels that are drawn, at most
 _SHOWN = 40_000
-"""Points or voxels that are drawn, at most."""
 _FEW = 16
 _LABELS = ("classification", "label", "labels", "semantic", "segment", "instance", "pid")
 _LEGEND = 8
+# The voxel grid with about as many cells across is drawn
 _CELLS = 40
-"""The voxel grid with about as many cells across is drawn."""
 _MOST_CELLS = 400
 
 

@@ -23,8 +23,8 @@ from unistore.schemas.tables import offsets_of
 STEP = 1 << 19
 """Points that are processed at a time."""
 _BINS = 1 << 12
+# Name of a column of places
 _PLACE = ""
-"""Name of a column of places."""
 
 Ints = NDArray[np.int64]
 Integers = NDArray[np.integer[Any]]

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PANELS = 5
+# Numbers and bars that are drawn, at most; longer vectors are curves
 _NUMBERS = 12
-"""Numbers and bars that are drawn, at most; longer vectors are curves."""
+# Arrays with more values per row are not drawn
 _MOST = 1 << 22
-"""Arrays with more values per row are not drawn."""
+# Smallest side of an array that is drawn as an image
 _SIDE = 4
-"""Smallest side of an array that is drawn as an image."""
 
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:

@@ -20,8 +20,8 @@ from unistore.converters.seam.faults import fault
 from unistore.errors import Problem, location_of, printable
 from unistore.schemas.tables import name_problem
 
+# Arrays of many files have the same names, dtypes and row shapes
 _ALIKE = 256
-"""Arrays of many files have the same names, dtypes and row shapes."""
 _CURE = "write the file again, or leave it out"
 
 

@@ -25,8 +25,8 @@ from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.tables import Field, Table
 from unistore.system.sizes import count_of
 
+# Bytes that reading all values of a source takes beside what its format says
 _DERIVING = 4 * BLOCK_BYTES
-"""Bytes that reading all values of a source takes beside what its format says."""
 _ALIKE = 256
 
 

@@ -15,8 +15,8 @@ from unistore.converters.seam.columns import Pick, Picked, Place
 from unistore.converters.seam.specs import is_number, number_dtype
 from unistore.errors import Problem
 
+# Bytes of records that are read at a time, as all their fields are read
 _RECORD_BLOCK = 8 << 20
-"""Bytes of records that are read at a time, as all their fields are read."""
 
 
 class Origins(Protocol):

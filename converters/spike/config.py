@@ -9,13 +9,13 @@ from unistore.converters.plugin import SourceFile
 
 CONFIG = "config.yaml"
 _SIZES = ("spike_h", "spike_w")
+# Keys that say nothing of the spikes
 _OF_LABELS = (
     *("filename", "transform", "is_labeled", "labeled_data_type", "labeled_data_suffix"),
     *("data_field_identifier", "label_field_identifier"),
 )
-"""Keys that say nothing of the spikes."""
+# Bytes of a file that is read
 _LARGEST = 1 << 16
-"""Bytes of a file that is read."""
 
 
 class Config(NamedTuple):

@@ -23,17 +23,17 @@ from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, SPIKES, bin_edges
 from unistore.system.sizes import count_of, size
 
+# Recordings of which the first frame is compared
 _CHECKED_RECORDINGS = 8
-"""Recordings of which the first frame is compared."""
+# Least correlation of a grid with sums of bytes; scaled grids are recognised, too
 _SAME = 0.999
-"""Least correlation of a grid with sums of bytes; scaled grids are recognised, too."""
 SATURATED = 0.9
 """Spikes a pixel and step above which a recording shows nothing."""
 _LOOKED_AT = 24
+# Blocks of a recording that its rate is taken from: all of most frames
 _BLOCKS = 8
-"""Blocks of a recording that its rate is taken from: all of most frames."""
+# Ratio of stored to source values from which a note warns of padding
 _LARGE_PADDING = 3
-"""Ratio of stored to source values from which a note warns of padding."""
 
 
 def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:

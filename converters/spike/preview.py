@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BINS = 5
+# Bytes of packed spikes that are read of a frame
 _BITS = 32 << 20
-"""Bytes of packed spikes that are read of a frame."""
 _MEASURED = 24
 _MEASURED_BITS = 1 << 20
 

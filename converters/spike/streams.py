@@ -33,8 +33,8 @@ from unistore.system.sizes import count_of
 
 _HEAD_BYTES = 16 << 10
 _BLOCK = 4 << 20
+# In packed spikes, so many set bits are all the lowest bit of their byte with probability 8**-16
 _MIN_SET_BITS = 16
-"""In packed spikes, so many set bits are all the lowest bit of their byte with probability 8**-16."""
 _CHECKED_FRAMES = 64
 _MIN_CORRELATION = 0.5
 _LAYOUT_NAMES = {

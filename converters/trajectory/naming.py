@@ -32,8 +32,8 @@ _ROLES = {
 }
 _OBSERVATIONS = ("obs", "observations", "observation")
 _NEXT = ("next_obs", "next_observations", "next_observation")
+# Suffixes of datasets that can be derived from others: lengths of padded frames
 _DERIVED = ("compress_len",)
-"""Suffixes of datasets that can be derived from others: lengths of padded frames."""
 RESERVED = ("next_valid", "observation", "next_observation")
 """Names that the stored form uses itself."""
 

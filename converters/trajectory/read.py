@@ -22,8 +22,8 @@ from unistore.errors import InputError, Location, Problem
 from unistore.schemas.trajectory.fields import CLOCKS, FINAL, NEXT, OBSERVATION, STEPS
 
 _FLAGS = ("terminated", "truncated", "next_valid")
+# Of the columns of tables of observations, among the features of an episode
 _PREFIXES = {OBSERVATION: "observation/", NEXT: "next_observation/", FINAL: "next_observation/"}
-"""Of the columns of tables of observations, among the features of an episode."""
 
 
 @dataclass(frozen=True, slots=True)

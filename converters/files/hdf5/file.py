@@ -44,12 +44,12 @@ from unistore.system.foreign import begin_reading, opening
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 """File name endings taken from folders."""
 
+# Bytes of HDF5's chunk cache for a dataset
 _CHUNK_CACHE = 1 << 20
-"""Bytes of HDF5's chunk cache for a dataset."""
+# Chunks in memory while the library decodes one: two results, its own, and the stored bytes with padding
 _COPIES_OF_LIBRARY = 5
-"""Chunks in memory while the library decodes one: two results, its own, and the stored bytes with padding."""
+# Bytes of HDF5's metadata cache for a file; unlimited, it grows by 7 kB with every dataset
 _METADATA_CACHE = 2 << 20
-"""Bytes of HDF5's metadata cache for a file; unlimited, it grows by 7 kB with every dataset."""
 FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
 """What h5py raises where a file is damaged."""
 
@@ -301,8 +301,8 @@ def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
 # Virtual datasets: HDF5 crashes on one that maps to itself, directly or through others. It also trusts the
 # chunks of the source datasets, and reads fill values where a source is missing.
 
+# Virtual datasets that may map to one another in a row
 _MAX_DEPTH = 16
-"""Virtual datasets that may map to one another in a row."""
 
 
 def _sources(dataset: h5py.Dataset) -> Iterator[tuple[Any, Path | None, str]]:

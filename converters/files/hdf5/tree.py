@@ -27,8 +27,8 @@ from unistore.converters.files.paths import is_inside, real_path
 from unistore.errors import InputError, Location, Problem, location_of, printable
 from unistore.system.foreign import begin_reading, opening
 
+# Column names and index of a pandas object, beside its ``values`` or ``block0_values``
 _PANDAS_AXES = re.compile(r"axis\d+|block\d+_items|index")
-"""Column names and index of a pandas object, beside its ``values`` or ``block0_values``."""
 
 
 @dataclass(slots=True)

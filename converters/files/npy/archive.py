@@ -31,10 +31,10 @@ from unistore.converters.files.npy.array import (
 from unistore.errors import InputError, Location, Problem
 
 _NPY = ".npy"
+# Bytes decompressed at a time
 _BLOCK = 1 << 20
-"""Bytes decompressed at a time."""
+# Bytes that one byte of deflate (RFC 1951) can decode to at most: 258 by two codes of one bit each
 _MAX_DEFLATE_RATIO = 1032
-"""Bytes that one byte of deflate (RFC 1951) can decode to at most: 258 by two codes of one bit each."""
 _CURE = "copy or make it again"
 
 

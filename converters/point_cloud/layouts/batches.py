@@ -29,10 +29,10 @@ __all__ = ["NAME", "describe", "match", "points"]
 
 NAME = "batches"
 
+# Largest number of bytes per point of ``data``
 _LARGEST_ROW = 9 * 8
-"""Largest number of bytes per point of ``data``."""
+# Arrays (B, P, …) or (B,); of any other shape they are wrong
 _POINTWISE = ("label", "normal", "pid", "mask")
-"""Arrays (B, P, …) or (B,); of any other shape they are wrong."""
 
 
 def match(opened: Opened, mapping: Mapping[str, str]) -> Match:

@@ -34,8 +34,8 @@ __all__ = ["NAME", "describe", "match", "points"]
 
 NAME = "pointsuite_columns"
 
+# Datasets of a segment that are not columns
 _SUMMARIES = ("unique_labels", "indices")
-"""Datasets of a segment that are not columns."""
 
 Ints = NDArray[np.int64]
 

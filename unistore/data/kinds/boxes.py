@@ -22,8 +22,9 @@ IMAGE = "volumes/image"
 EXTENT = "volumes/extent"
 _COLUMNS = ("spacing", "origin", "direction")
 _IMAGE_AXES = 4
+# Planes that are read at once where only some voxels are taken
 _PLANES = 32
-"""Planes that are read at once where only some voxels are taken."""
+# Reserved keys; a mask of that name gets the key ``windows.<name>``
 _RESERVED = frozenset(
     (
         INDEX,
@@ -43,7 +44,6 @@ _RESERVED = frozenset(
         *_COLUMNS,
     )
 )
-"""Reserved keys; a mask of that name gets the key ``windows.<name>``."""
 
 
 class BoxSource(Protocol):

@@ -32,8 +32,8 @@ from unistore.system.arguments import Arguments
 
 # Crops in image coordinates, applied to fields of different resolutions.
 
+# Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field
 _MAX_STEP = 16
-"""Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,8 +149,8 @@ def require_arrays(store: Store, kind: object, *paths: str) -> None:
 # What is known of the sources that samples come from: their names, and what they say of themselves.
 
 _PREFIX = "sources/"
+# What every store keeps of its sources, and no source says
 _OF_EVERY_STORE = ("path", "bytes", "digest", "first_row", "rows", "format")
-"""What every store keeps of its sources, and no source says."""
 
 
 def source_keys(store: Store) -> dict[str, str]:

@@ -29,12 +29,12 @@ _8 = np.uint64(8)
 _ONES = np.uint64(0x0101010101010101)
 _TOPS = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0xFF)
+# Up to this ratio of set bits to ranks, a table of the word of every set bit is made
 _TABLE_RATIO = 16
-"""Up to this ratio of set bits to ranks, a table of the word of every set bit is made."""
+# Voxels unpacked at a time, one byte each, so that they stay in the processor's cache
 _BLOCK_VOXELS = 4 << 20
-"""Voxels unpacked at a time, one byte each, so that they stay in the processor's cache."""
+# Ranks looked up at a time: their arrays stay in the second-level cache
 _BLOCK_RANKS = 8192
-"""Ranks looked up at a time: their arrays stay in the second-level cache."""
 
 
 def all_points(
@@ -122,14 +122,14 @@ def _unravel(flat: AnyArray, plane: tuple[int, int], first: int, out: NDArray[np
     np.add(plane_number, first, out=out[:, 0], casting="same_kind")
 
 
+# At 8 · byte + r: position of the r-th set bit of a byte
 _BIT_OF_RANK = np.array(
     [([bit for bit in range(8) if byte >> bit & 1] + 8 * [0])[:8] for byte in range(256)], np.int64
 ).reshape(-1)
-"""At 8 · byte + r: position of the r-th set bit of a byte."""
 
 
+# Bytes of the image that are read at a time to look up values of points
 _SLAB = 8 << 20
-"""Bytes of the image that are read at a time to look up values of points."""
 
 
 @dataclass(frozen=True, slots=True)
