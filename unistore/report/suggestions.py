@@ -107,6 +107,18 @@ def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> 
     return fitted._replace(declared=as_code(kind), reach=reach)
 
 
+def misfits(store: Store, natural: Suggestion) -> Iterator[str]:
+    """Say of kinds of samples that do not fit the store why, and which size of them does."""
+    other_kinds = [other for other in suggestions(store) if other.kind != natural.kind]
+    for kind in (natural, *other_kinds):
+        reach = kind.reach
+        padded = "no samples"
+        if reach.samples and reach.beyond:
+            padded = f"{100 * reach.beyond / reach.samples:.3g} % of its samples would be padded"
+        if kind.changed:
+            yield f"{kind.declared}: {padded} ({reach.problem}); {kind.text} goes with this store"
+
+
 def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:
     reader = kind.bind(store, (), units)
     reach = reach_of(reader)
