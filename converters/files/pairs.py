@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from unistore.converters.files.paths import shortest_words
@@ -22,7 +23,9 @@ _WORDS = {
     "organs": ("organs",),
 }
 # Field name for each word in a file or folder name
-_LABELS = {word: name for name, words in _WORDS.items() for word in words}
+_LABELS: dict[str, str] = {}
+for _name, _words in _WORDS.items():
+    _LABELS |= dict.fromkeys(_words, _name)
 _IMAGE_WORDS = (
     *("image", "images", "img", "imgs", "imaging", "data"),
     *("volume", "volumes", "vol", "scan", "scans"),
@@ -31,7 +34,7 @@ _MODALITIES = ("t1", "t1ce", "t1gd", "t1c", "t1n", "t2", "t2w", "t2f", "flair")
 # Suffixes of the files of an image's channels: ``case_0000`` of nnU-Net, ``case_t1`` of BraTS
 _CHANNELS = (
     *(f"_{number:04d}" for number in range(10)),
-    *(f"{by}{modality}" for by in "_-" for modality in _MODALITIES),
+    *map("".join, product("_-", _MODALITIES)),
 )
 _SHORTEST = shortest_words(_LABELS)
 _WORD = "|".join(sorted(_LABELS, key=len, reverse=True))
