@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from math import atan, degrees
 from typing import NamedTuple
 
@@ -99,6 +98,8 @@ def _patients(by_series: Mapping[str, Mapping[SourceFile, Header]]) -> dict[str,
 
 
 def _digest(text: str, key: bytes) -> str:
+    from hashlib import blake2b
+
     return blake2b(text.encode(), digest_size=_DIGEST_BYTES, key=key[:64]).hexdigest()
 
 

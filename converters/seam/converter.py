@@ -126,8 +126,9 @@ class SeamConverter(Converter):
             opened: Opened = candidate.opened(opening, partial(open_file, opening, file))
         with calling(self.plugin, file.name):
             matched = self.plugin.match(Head(file, opening.name, opened))
-        # A family is as sure of a file as its format, if that knows what the file means.
-        if matched.certainty == "no" or not opening.offered:
+        # Of bytes without a header the family alone says what they mean.
+        is_headerless = claim.certainty == "maybe" and not opening.offered
+        if matched.certainty == "no" or is_headerless:
             return matched
         reason = " and ".join(filter(None, (claim.reason, matched.reason)))
         is_sure = "maybe" not in (claim.certainty, matched.certainty)

@@ -57,6 +57,9 @@ def lay_out_table(fields: Sequence[Field], rows: int) -> list[ArrayLayout]:
     preferred = [chunk_shape(field) for field in fields]
     chunks = [(min(chunk[0], most), *chunk[1:]) for chunk in preferred]
     group = max(chunk[0] for chunk in chunks)
+    if any(group % chunk[0] for chunk in chunks):  # frames of 301 steps beside flags in chunks of 1,024
+        chunks = [(_power_of_two(chunk[0]), *chunk[1:]) for chunk in chunks]
+        group = max(chunk[0] for chunk in chunks)
     groups = max(1, SHARD // (row_bytes * group))
     present = max(1, -(-rows // group))
     shard_rows = group * min(groups, present)

@@ -92,8 +92,12 @@ CASES = {
 }
 
 
+BARE = {"sweep", "text_points"}
+"""Formats of bare points: the first of them are a whole file, too, which `check_format` would have refused."""
+
+
 def test_every_format_is_checked_here_or_in_its_own_test() -> None:
-    others = {one.name for one in (*OWN, *LATER)} - set(CASES)
+    others = {kind.name for kind in (*OWN, *LATER)} - set(CASES) - BARE - {"laz"}  # with las
     tests = {name: Path(__file__).parent / f"test_{name}.py" for name in others}
     assert all("check_format(" in path.read_text() for path in tests.values()), sorted(tests)
 

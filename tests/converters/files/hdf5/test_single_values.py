@@ -116,19 +116,17 @@ def test_what_cannot_be_kept_is_said(tmp_path: Path) -> None:
     assert receipt.left_out == ("long", "reference")
 
 
-def test_a_store_without_single_values_is_compared(tmp_path: Path) -> None:
-    """Stores were made without them before: they are in the sources and not in such a store."""
+def test_a_single_value_that_was_added_is_told(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.arange(10.0)
         file["x"].attrs["unit"] = "m"
     unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr")
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         file["scale"] = 0.5
-    verified = unistore.verify(tmp_path / "a.zarr", against=tmp_path / "a.h5")
-    assert verified.problems == ()
-    assert verified.receipt is not None
-    assert verified.receipt.left_out == ("scale",)
+    with pytest.raises(InputError, match=r"source a\.h5: scale"):
+        unistore.verify(tmp_path / "a.zarr", against=tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "r+") as file:
+        del file["scale"]
         file["x"].attrs["unit"] = "mm"
     with pytest.raises(InputError, match=r"source a\.h5: attribute unit of x"):
         unistore.verify(tmp_path / "a.zarr", against=tmp_path / "a.h5")
