@@ -164,7 +164,9 @@ def make(folder: Path, events: int, rate: int, codecs: list[str]) -> tuple[dict[
         if not store.exists():
             began = time.perf_counter()
             unistore.convert(source, store, "events", sensor=(WIDTH, HEIGHT), codec=codec, progress=False)
-            print(f"converted, codec {codec}: {events / (time.perf_counter() - began) / 1e6:.1f} million events/s")
+            print(
+                f"converted, codec {codec}: {events / (time.perf_counter() - began) / 1e6:.1f} million events/s"
+            )
         ways[f"unistore, codec {codec}"] = store
     with h5py.File(source) as file:
         return ways, int(file["events/t"][-1])

@@ -78,7 +78,9 @@ class Events(EventsOptions, Family):
         table="events",
         columns={
             "t": Column(kinds="iuf", unit="us", description="Time", dtype="int64"),
-            "x": Column(kinds="iu", unit="px", description="Column of the pixel", dtype="uint16", codec=_BITS),
+            "x": Column(
+                kinds="iu", unit="px", description="Column of the pixel", dtype="uint16", codec=_BITS
+            ),
             "y": Column(kinds="iu", unit="px", description="Row of the pixel", dtype="uint16", codec=_BITS),
             "p": Column(
                 kinds="biuf", description="1: became brighter, 0: darker", dtype="uint8", codec="none"
