@@ -1,13 +1,14 @@
-"""Windows of 50 ms of one recording of an event camera, 640 x 480 pixels: in this process, and by two workers.
+"""Windows of 50 ms of one recording of an event camera, 640 x 480 pixels: here, and by two workers.
 
     python benchmarks/events.py [--events 20000000] [--rate 1000000] [--turns 7] [--folder FOLDER]
 
-A window begins at a random microsecond; it has t (int64), x, y (uint16) and p (uint8) of every event of the next
-50 ms, and all ways deliver the same values. ``h5py`` reads a file as DSEC has it (Blosc with zstd by hdf5plugin,
-chunks as h5py chooses them), and finds a window by ``ms_to_idx``; ``contiguous`` is the same file without a
-filter; ``memory map`` slices arrays of int64, uint16 and uint8. Their batches are made by torch's DataLoader, those of
-unistore by `unistore.Loader`, without a cache of decoded chunks. The ways take turns, each turn lasts a second;
+A window begins at a random microsecond; it has t (int64), x, y (uint16) and p (uint8) of every event of the
+next 50 ms, and all ways deliver the same values. ``h5py`` reads a file as DSEC has it (Blosc with zstd by
+hdf5plugin, chunks as h5py chooses them), and finds a window by ``ms_to_idx``; ``contiguous`` is the same file
+without a filter; ``memory map`` slices arrays of int64, uint16 and uint8. Their batches are made by torch's
+DataLoader, those of unistore by `unistore.Loader`, without a cache of decoded chunks. The ways take turns;
 ratios are of windows a second to those of ``h5py``, turn by turn: the median, and the least and the most.
+Processor time is that of the process and its workers, in a turn.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import hdf5plugin
 import numpy as np
 from harness.consume import consume
-from harness.memory import disk, own_memory
+from harness.memory import disk, own_memory, processor_seconds
 from harness.ours import loader_feed
 from harness.peers import packed
 from harness.plain import map_feed
@@ -150,7 +151,7 @@ def write_plain(source: Path, contiguous: Path, folder: Path) -> None:
 
 
 def make(folder: Path, events: int, rate: int, codecs: list[str]) -> tuple[dict[str, Path], int]:
-    """Write what the ways read, unless it is there; return it by name, and the microseconds of the recording."""
+    """Write what the ways read, unless it is there; return it by name, and the recording's duration."""
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "events.h5"
     ways = {"h5py": source, "contiguous": folder / "contiguous.h5", "memory map": folder / "arrays"}
@@ -164,9 +165,8 @@ def make(folder: Path, events: int, rate: int, codecs: list[str]) -> tuple[dict[
         if not store.exists():
             began = time.perf_counter()
             unistore.convert(source, store, "events", sensor=(WIDTH, HEIGHT), codec=codec, progress=False)
-            print(
-                f"converted, codec {codec}: {events / (time.perf_counter() - began) / 1e6:.1f} million events/s"
-            )
+            passed = time.perf_counter() - began
+            print(f"converted, codec {codec}: {events / passed / 1e6:.1f} million events/s")
         ways[f"unistore, codec {codec}"] = store
     with h5py.File(source) as file:
         return ways, int(file["events/t"][-1])
@@ -184,16 +184,26 @@ def feeds(ways: dict[str, Path], duration: int, batch: int, workers: int) -> Ite
             yield name, map_feed((Sliced, (path, duration)), batch, workers, packed)
 
 
-def rate_of(feed: Feed, batch: int, seconds: float) -> tuple[float, float]:
-    """Return windows and bytes a second, after the batches that were made ahead."""
+class Turn(NamedTuple):
+    """One turn of a way."""
+
+    windows: float  # a second
+    window_bytes: float
+    processor: float  # microseconds a window, of this process and its workers
+
+
+def turn_of(feed: Feed, batch: int, seconds: float) -> Turn:
+    """Read for some seconds, after the batches that were made ahead."""
     for _ in range(feed.ahead + 1):
         next(feed.batches)
-    count = nbytes = 0
+    windows = nbytes = 0
+    used = processor_seconds(os.getpid())
     began = time.perf_counter()
     while (elapsed := time.perf_counter() - began) < seconds:
         nbytes += consume(next(feed.batches))[0]
-        count += batch
-    return count / elapsed, nbytes / elapsed
+        windows += batch
+    used = processor_seconds(os.getpid()) - used
+    return Turn(windows / elapsed, nbytes / windows, used / windows * 1e6)
 
 
 def check(ways: dict[str, Path], duration: int) -> None:
@@ -220,25 +230,23 @@ def expected_start(path: Path) -> int:
 def compare(ways: dict[str, Path], duration: int, workers: int, given: argparse.Namespace) -> None:
     """Print a table of windows a second."""
     opened = list(feeds(ways, duration, given.batch, workers))
-    rates: dict[str, list[float]] = {name: [] for name, _ in opened}
-    memory: dict[str, float] = {}
-    sizes: dict[str, float] = {}
-    for turn in range(-1, given.turns):
-        for name, feed in opened if turn % 2 else opened[::-1]:
-            windows, nbytes = rate_of(feed, given.batch, given.seconds)
-            sizes[name] = nbytes / windows
-            if turn >= 0:  # the first turn warms up
-                rates[name].append(windows)
-    memory["all"] = own_memory(os.getpid())
-    for name, values in rates.items():
-        ratios = [own / base for own, base in zip(values, rates["h5py"], strict=True)]
-        middle = statistics.median(values)
+    turns: dict[str, list[Turn]] = {name: [] for name, _ in opened}
+    for number in range(-1, given.turns):
+        for name, feed in opened if number % 2 else opened[::-1]:
+            turn = turn_of(feed, given.batch, given.seconds)
+            if number >= 0:  # the first turn warms up
+                turns[name].append(turn)
+    for name, own in turns.items():
+        ratios = [turn.windows / base.windows for turn, base in zip(own, turns["h5py"], strict=True)]
+        windows = statistics.median(turn.windows for turn in own)
         print(
-            f"| {workers} | {name} | {middle:,.0f} | {middle * sizes[name] / 1e6:,.0f} | "
+            f"| {workers} | {name} | {windows:,.0f} | {windows * own[0].window_bytes / 1e6:,.0f} | "
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) | "
+            f"{statistics.median(turn.processor for turn in own):,.0f} | "
             f"{disk([ways[name]]) / given.events:.2f} |",
             flush=True,
         )
+    print(f"{own_memory(os.getpid()):,.0f} MiB in all processes of all ways", flush=True)
     for _, feed in opened:
         feed.close()
 
@@ -261,8 +269,10 @@ def main() -> None:
     folder = given.folder / f"{given.events}-{given.rate}"
     ways, duration = make(folder, given.events, given.rate, given.codec)
     check(ways, duration)
-    print("| workers | way | windows/s | MB/s | of h5py's | bytes an event on disk |")
-    print("|--:|---|--:|--:|--:|--:|")
+    print(
+        "| workers | way | windows/s | MB/s | of h5py's | processor, us a window | bytes an event on disk |"
+    )
+    print("|--:|---|--:|--:|--:|--:|--:|")
     for workers in given.workers:
         compare(ways, duration, workers, given)
 

@@ -298,7 +298,7 @@ class EventReader:
 
 
 def _between(times: NDArray[Any], start: np.int64, stop: np.int64) -> tuple[int, int]:
-    """Return the first of rising times that is not before `start`, and the first that is not before `stop`."""
+    """Return the places of the first of rising times that are not before `start`, and `stop`."""
     # numpy would convert all times to the dtype of a bound that has another one
     latest = np.iinfo(times.dtype).max
     begin = int(np.searchsorted(times, times.dtype.type(min(start, latest))))
