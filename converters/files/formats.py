@@ -17,7 +17,6 @@ _FILE_LIST = re.compile(r".*(files|file_?list)\.(txt|lst)|metadata\.(csv|json)",
 
 _FORMATS = {
     "half of a NIfTI or Analyze pair": (".hdr", ".img"),
-    "NRRD": (".nrrd",),
     "E57": (".e57",),
     "ROS bag": (".bag",),
     "MCAP": (".mcap",),
@@ -32,7 +31,6 @@ _FORMATS = {
     "AVI video": (".avi",),
     "Matroska video": (".mkv",),
     "QuickTime video": (".mov",),
-    "TIFF": (".tif", ".tiff"),
     "OpenEXR": (".exr",),
     "a picture": (".png", ".jpg", ".jpeg", ".bmp", ".webp"),
     "a PyTorch file": (".pt", ".pth"),
@@ -67,7 +65,7 @@ _SIGNATURES: Mapping[str, tuple[bytes, Sequence[int]]] = {
 _NEVER_BY_CONTENT = (
     *(".npy", ".npz", ".dat", ".png", ".jpg", ".jpeg", ".bmp", ".txt", ".json", ".yaml", ".yml", ".toml"),
     *(".md", ".rst", ".py", ".xml", ".html", ".log", ".pdf", ".las", ".laz", ".ply", ".pcd"),
-    *(".nii", ".nii.gz", ".dcm", ".ima"),
+    *(".nii", ".nii.gz", ".dcm", ".ima", ".mha", ".mhd", ".nrrd", ".nhdr", ".tif", ".tiff"),
 )
 
 
