@@ -184,8 +184,7 @@ class _Grouping:
             dataset = self._datasets.get(volume.path.parent.parent)
             if dataset is not None and first.path == volume.path:
                 volume.files.append(("dataset", dataset))
-            image = next((file.path for role, file in volume.files if role.startswith("image/")), None)
-            volume.files += [(SLICES, page) for page in self._following.get(image, ())]
+            volume.files += [(SLICES, page) for page in self._following.get(first.path, ())]
             # The one that names the volume first.
             volume.files.sort(key=lambda item: item[1].path != volume.path)
             files = [replace(file, name=_location(file.path, volume.path, name)) for _, file in volume.files]

@@ -19,6 +19,7 @@ from unistore.converters.ct.names import GEOMETRY, INFO, SLICES, folder_of, wind
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.points import SPARSE_MEMBERS, Points, points_in
 from unistore.converters.ct.source import Voxels, voxels_in
+from unistore.converters.ct.stacks import gap_in
 from unistore.converters.ct.texts import numbers_in, read_classes, read_info, read_row
 from unistore.converters.plugin import Format, Group, Opened, SourceFile
 from unistore.converters.scan import Scanned
@@ -178,6 +179,8 @@ class _Scanning:
                 image = _choose_image(images, self._options.resolution, group.name)
                 parts = tuple([file.path for file in self._slices])
                 self._add("image", "", replace(image, parts=parts) if parts else image)
+                if group.detail is None and parts:
+                    collected.problems += gap_in(group.name, [image, *self._slices])
         first = group.files[0]
         is_case = first.name != group.name
         path = folder_of(first.path) if is_case else first.path

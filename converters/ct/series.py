@@ -46,13 +46,15 @@ def group_series(
         return
     needed("pydicom", "medical", files[0])
     by_series: dict[str, dict[SourceFile, Header]] = {}
+    unreadable: list[Group] = []
     for file in files:
         try:
             header = read_header(file.path)
         except Exception as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            yield Problem(file.name, f"cannot be read as DICOM: {error}", "copy it again", "damaged")
+            name = f"unreadable-{len(unreadable) + 1:04d}"
+            unreadable.append(_unreadable(name, file, error, keep_names=keep_names))
             continue
         reason = _why_left_out(header)
         if reason:
@@ -72,6 +74,16 @@ def group_series(
         roles = ("image/0", *["slices"] * (len(ordered) - 1))
         renamed = tuple([replace(file, name=name) for file in ordered])
         yield Group(name, renamed, roles, detail=series)
+    yield from unreadable
+
+
+def _unreadable(name: str, file: SourceFile, error: Exception, *, keep_names: bool) -> Group:
+    """Make a source of a file whose series is unknown, so that it can be left out; no text of it is told."""
+    if keep_names:
+        name = f"{relative_names([file.path.parent])[0]}/{name}"
+    message = f"is DICOM with a header that cannot be read ({type(error).__name__}): a slice of any series"
+    problem = Problem(name, message, _CURE.format(name=name), "damaged", name)
+    return Group(name, (replace(file, name=name),), ("image/0",), detail=Series("", "", problem))
 
 
 def _why_left_out(header: Header) -> str:

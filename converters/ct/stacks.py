@@ -13,7 +13,7 @@ from unistore.converters.plugin import Problem, SourceFile
 from unistore.converters.seam.faults import calling
 from unistore.errors import InputError, printable
 
-Choice = tuple[SourceFile, str] | Problem | str
+Choice = tuple[SourceFile, str] | str
 
 
 class Stacks(NamedTuple):
@@ -39,7 +39,6 @@ def stack_pages(files: Sequence[SourceFile]) -> Stacks:
         else:
             kept.append(first)
             following[first.path] = members[1:]
-            choices += _gaps(pages)
     if following:
         name = printable(next(iter(following)).name)
         choices.append(f"TIFF files of one page each, stacked by the numbers in their names: from {name} on")
@@ -69,11 +68,12 @@ def _is_page(file: SourceFile) -> bool:
         return False
 
 
-def _gaps(pages: Sequence[tuple[int, SourceFile]]) -> Iterator[Problem]:
-    """Yield a problem for the first number that is missing or doubled: nothing is interpolated."""
-    for (number, file), (behind, _) in pairwise(pages):
+def gap_in(name: str, pages: Sequence[SourceFile]) -> Iterator[Problem]:
+    """Yield a problem for the first number that a stack lacks or has twice: nothing is interpolated."""
+    numbers = [page.number for file in pages if (page := page_name(file.path)) is not None]
+    for number, behind in pairwise(numbers):
         if behind != number + 1:
-            what = "a second page" if behind == number else "no page"
-            message = f"is page {number} of a stack, which has {what} {min(number + 1, behind)}"
-            yield Problem(file.name, message, "complete the stack, or move its pages apart", "series")
+            what = "two pages" if behind == number else "no page"
+            message = f"is a stack with {what} {min(number + 1, behind)}"
+            yield Problem(name, message, "complete it, or move its pages apart", "series")
             return

@@ -161,6 +161,23 @@ def test_what_is_no_slice_is_left_out_by_name(tmp_path: Path) -> None:
     }
 
 
+def test_a_header_that_cannot_be_read_is_left_out_with_skip(tmp_path: Path) -> None:
+    pixels = series(tmp_path / "in")
+    header = (tmp_path / "in/IM0000").read_bytes()[:132]
+    (tmp_path / "in/Doe.dcm").write_bytes(header + b"\x08\x00\x18\x00UI\xff\x7fDoe^Jane")
+    with pytest.raises(InputError) as error:
+        convert(tmp_path / "in", tmp_path / "a.zarr")
+    (problem,) = error.value.problems
+    assert problem.source == "unreadable-0001"
+    assert "header that cannot be read" in problem.message
+    assert "--exclude unreadable-0001" in problem.cure
+    report = convert(tmp_path / "in", tmp_path / "a.zarr", on_error="skip")
+    assert [entry["left_out"] for entry in report.skipped] == ["unreadable-0001"]
+    assert b"Doe" not in contents(tmp_path / "a.zarr")
+    (sample,) = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())
+    np.testing.assert_array_equal(sample["image"], pixels.astype(np.int16) - 1024)
+
+
 def contents(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 

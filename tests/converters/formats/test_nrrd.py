@@ -62,7 +62,7 @@ def test_values_whole_and_truncated(tmp_path: Path, name: str, encoding: str) ->
         np.testing.assert_array_equal(file.arrays["image"][:], VOXELS)
         (voxels,) = file.further
     voxels.path.write_bytes(voxels.path.read_bytes()[:-9])
-    with pytest.raises(InputError, match="its header tells of|ends before its last voxel"):
+    with pytest.raises(InputError, match=r"its header tells of|ends before its last voxel"):
         opened(tmp_path / name)
 
 

@@ -150,13 +150,13 @@ def problems_of(folder: Path) -> str:
 def test_stacks_that_are_refused(tmp_path: Path) -> None:
     pages(tmp_path / "a")
     (tmp_path / "a/p_09.tif").unlink()
-    assert "p_08.tif: is page 8 of a stack, which has no page 9" in problems_of(tmp_path / "a")
+    assert "p_08.tif: is a stack with no page 9" in problems_of(tmp_path / "a")
     pages(tmp_path / "b")
     pages(tmp_path / "b", VOXELS[:1, :5], first=12)
     assert "has pages of (9, 7) int16, and of (5, 7) int16" in problems_of(tmp_path / "b")
     pages(tmp_path / "c")
     pages(tmp_path / "c", VOXELS[:1], "p_{}.tif", first=8)
-    assert "which has a second page 8" in problems_of(tmp_path / "c")
+    assert "is a stack with two pages 8" in problems_of(tmp_path / "c")
 
 
 def test_a_page_that_changed_while_it_is_converted(tmp_path: Path) -> None:
