@@ -240,7 +240,7 @@ def table_columns(store: StoreView, table: str) -> list[str]:
     fields = store.attributes["fields"]
     described = [path for path in store.paths() if path.startswith(f"{table}/") and fields[path].get("axes")]
     axes = {path: fields[path]["axes"][0] for path in described}
-    rows = [axis for axis in axes.values() if not axis.endswith(("_bound", "_byte"))]
+    rows = [axis for axis in axes.values() if not axis.endswith(("_bound", "_byte", "_item"))]
     return [path for path, axis in axes.items() if axis == rows[0]] if rows else []
 
 

@@ -189,7 +189,10 @@ def _write(file: File, disk: _FailSafeFile) -> None:
 def _write_dataset(out: Any, name: str, values: Values, disk: _FailSafeFile, *, compressed: bool) -> None:
     import h5py
 
-    dtype = h5py.vlen_dtype(np.uint8) if values.dtype.hasobject else values.dtype
+    dtype = values.dtype
+    if dtype.hasobject:
+        told: Mapping[str, Any] = dtype.metadata or {}
+        dtype = h5py.vlen_dtype(told.get("vlen", np.uint8))
     storage: dict[str, Any] = {}
     if compressed and not values.dtype.hasobject and 0 not in values.shape:
         row_bytes = max(1, prod(values.shape[1:]) * dtype.itemsize)
