@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from unistore.converters.common.label_map import IGNORE_LABEL, LABEL_MAP, METAVAR, LabelMap, checked_map
 from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import Window, parse_window
+
+_LATER = {"keep_names": False, "label_map": None, "ignore_label": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,8 @@ class CtOptions(Options):
         array's axes, ``"xyz"`` that of ITK and DICOM. None: unknown, so they are not stored as numbers.
     keep_names
         Whether DICOM series are called by their folders; else by number, and no name of a file is stored.
+    label_map, ignore_label
+        See `unistore.converters.common.label_map`.
     exclude
         Names of volumes, or of folders that they lie in, to leave out.
     """
@@ -60,6 +65,8 @@ class CtOptions(Options):
     keep_names: bool = option(
         False, "Store the folders of DICOM series, which may name patients; else series have numbers alone."
     )
+    label_map: str | None = option(None, LABEL_MAP, metavar=METAVAR)
+    ignore_label: int | None = option(None, IGNORE_LABEL, metavar="NUMBER")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,6 +81,12 @@ class CtOptions(Options):
             raise InputError(problems)
         texts = tuple(f"{each.name}:{float(each.width)!r}:{float(each.level)!r}" for each in windows)
         object.__setattr__(self, "window", texts)
+        object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
+
+    @property
+    def labels(self) -> LabelMap | None:
+        """How labels are numbered in the store; None: as in the files."""
+        return None if self.label_map is None else LabelMap(self.label_map, self.ignore_label)
 
     @property
     def windows(self) -> list[Window]:
@@ -86,6 +99,6 @@ class CtOptions(Options):
         return [window.name for window in self.windows]
 
     def recorded(self) -> dict[str, Any]:
-        """See `Options.recorded`; `keep_names` is recorded only if it is true."""
-        found = super().recorded()
-        return {key: value for key, value in found.items() if key != "keep_names" or value}
+        """See `Options.recorded`; options that older stores do not know only if they are given."""
+        plain = super().recorded()
+        return {key: value for key, value in plain.items() if key not in _LATER or value != _LATER[key]}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,14 +22,25 @@ _MARK = 128
 """Byte at which a file says DICM."""
 _PLAIN = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
 """Transfer syntaxes whose numbers stand in the file, lowest byte first."""
-_PIXELS = b"\xe0\x7f\x10\x00"
-"""Tag of the element that holds the numbers."""
+_PIXELS = (b"\xe0\x7f\x10\x00", b"\x7f\xe0\x00\x10")
+"""Tag of the element that holds the numbers, in both byte orders."""
+_GROUPS = (
+    "PlanePositionSequence",
+    "PlaneOrientationSequence",
+    "PixelMeasuresSequence",
+    "PixelValueTransformationSequence",
+)
+_PLACE = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
+_FRAMES = ("NumberOfFrames", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
+_FORM = ("Rows", "Columns", "BitsAllocated", "BitsStored", "PixelRepresentation")
+_KIND = ("SeriesInstanceUID", "PatientID", "ImageType", "PhotometricInterpretation")
+_TAGS = [*_KIND, *_FORM, *_PLACE, *_FRAMES, "RescaleSlope", "RescaleIntercept", "SliceThickness"]
+"""All that is read of a header."""
 
 
 class Plane(NamedTuple):
     """One plane of a file, and where it lies: x, y, z of LPS in mm."""
 
-    path: Path
     frame: int
     position: tuple[float, ...]
     orientation: tuple[float, ...]  # along a row, then along a column
@@ -38,6 +48,16 @@ class Plane(NamedTuple):
     slope: float
     intercept: float
     start: int  # byte of its numbers in the file; 0: they are compressed
+
+
+class Pixels(NamedTuple):
+    """What a file says of its pixels; nothing of it tells who the patient is."""
+
+    shape: tuple[int, int]
+    dtype: str
+    bits: int  # that a number has, of those of its dtype
+    thickness: float
+    planes: tuple[Plane, ...]  # empty: the file has no pixels, or does not say where they lie
 
 
 class Header(NamedTuple):
@@ -48,15 +68,14 @@ class Header(NamedTuple):
     kind: str  # of object, as DICOM names it: "CT Image Storage"
     is_localiser: bool
     is_gray: bool
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-    bits: int  # that a number has, of those of its dtype
-    thickness: float
-    planes: tuple[Plane, ...]  # empty: the file has no pixels, or does not say where they lie
+    pixels: Pixels
 
 
 class Dicom(Format):
-    """One array, called ``image``: the planes of a file and of its `SourceFile.parts`, along their normal."""
+    """One array, called ``image``: the planes of a file and of its `SourceFile.parts`, along their normal.
+
+    `SourceFile.known` has the `Pixels` of each of these files; else their headers are read.
+    """
 
     name: ClassVar[str] = "dicom"
     suffixes: ClassVar[tuple[str, ...]] = (".dcm", ".ima")
@@ -72,66 +91,74 @@ class Dicom(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the headers of all files; pixels are read, or decoded, when they are sliced."""
+        """Find the planes of all files; pixels are read, or decoded, when they are sliced."""
         needed("pydicom", "medical", file)
         paths = (file.path, *file.parts)
-        headers = _headers(paths, tuple([path.stat().st_mtime_ns for path in paths]))
-        if not all(header.planes for header in headers):
+        pixels = file.known or [read_header(path).pixels for path in paths]
+        if not all(one.planes for one in pixels):
             raise file.problem("has no pixels that lie in the patient", "leave it out")
-        slices = Slices(file, headers)
-        facts = placed(slices.planes, headers[0].thickness)
+        slices = _Slices(file, paths, pixels)
+        facts = _placed([plane for _, plane in slices.planes], pixels[0].thickness)
         yield Opened({"image": Array(slices)}, facts, forward_only=True)
 
 
-class Slices:
+class _Slices:
     """The planes of a series in the order of their places."""
 
-    def __init__(self, file: SourceFile, headers: Sequence[Header]) -> None:
+    def __init__(self, file: SourceFile, paths: Sequence[Path], pixels: Sequence[Pixels]) -> None:
         self._file = file
-        self._header = headers[0]
-        self.planes = in_order([plane for header in headers for plane in header.planes])
-        self.shape = (len(self.planes), *self._header.shape)
-        self._scalings = {scale: self._scaling(*scale) for scale in {_scale_of(p) for p in self.planes}}
-        self.dtype = np.result_type(*[one.dtype for one in self._scalings.values()])
+        self._pixels = pixels[0]
+        self._decoded: tuple[Path | None, Any] = None, None
+        owners = [path for path, one in zip(paths, pixels, strict=True) for _ in one.planes]
+        planes = [plane for one in pixels for plane in one.planes]
+        self.planes = [(owners[number], planes[number]) for number in order_of(planes)]
+        self.shape = (len(planes), *self._pixels.shape)
+        self._scalings = {scale: self._scaling(*scale) for scale in {_scale_of(plane) for plane in planes}}
+        self.dtype = np.result_type(*[scaling.dtype for scaling in self._scalings.values()])
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        """The lowest and the highest number of so many bits."""
+        bits = self._pixels.bits
+        if np.dtype(self._pixels.dtype).kind == "i":
+            return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+        return 0, (1 << bits) - 1
 
     def _scaling(self, slope: float, intercept: float) -> Scaling:
-        bits = self._header.bits
-        if self._header.dtype.kind == "i":
-            return Scaling.of(slope, intercept, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-        return Scaling.of(slope, intercept, 0, (1 << bits) - 1)
+        return Scaling.of(slope, intercept, *self._limits)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         planes = self.planes[rows]
-        values = np.empty((len(planes), *self._header.shape), self.dtype)
-        for number, plane in enumerate(planes):
-            numbers = self._numbers(plane)
-            scaling = self._scalings[_scale_of(plane)]
-            scaled = scaling.apply(numbers)
-            if scaling.dtype.kind != "f" and not np.array_equal(scaled, scaling.wide(numbers)):
-                message = f"holds numbers of more than the {self._header.bits} bits that it tells of"
+        values = np.empty((len(planes), *self._pixels.shape), self.dtype)
+        lowest, highest = self._limits
+        for number, (path, plane) in enumerate(planes):
+            numbers = self._numbers(path, plane)
+            if numbers.min() < lowest or numbers.max() > highest:
+                message = f"holds numbers of more than the {self._pixels.bits} bits that it tells of"
                 raise self._file.problem(message, "correct BitsStored", "values")
-            values[number] = scaled
+            values[number] = self._scalings[_scale_of(plane)].apply(numbers)
         return values
 
-    def _numbers(self, plane: Plane) -> NDArray[Any]:
+    def _numbers(self, path: Path, plane: Plane) -> NDArray[Any]:
         """Read the numbers of a plane where they stand, or decode them."""
         if not plane.start:
-            from pydicom.pixels.utils import pixel_array
-
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return pixel_array(plane.path, index=plane.frame)
-        height, width = self._header.shape
-        numbers = np.fromfile(plane.path, self._header.dtype, height * width, offset=plane.start)
+            return self._decode(path, plane.frame)
+        height, width = self._pixels.shape
+        numbers = np.fromfile(path, self._pixels.dtype, height * width, offset=plane.start)
         if numbers.size < height * width:
             raise self._file.problem("ends before its last voxel", "copy it again", "truncated")
         return numbers.reshape(height, width)
 
+    def _decode(self, path: Path, frame: int) -> NDArray[Any]:
+        """Decode a frame; a file of many is read once."""
+        from pydicom import dcmread
+        from pydicom.pixels.utils import pixel_array
 
-@lru_cache(maxsize=4)
-def _headers(paths: tuple[Path, ...], times: tuple[int, ...]) -> list[Header]:  # noqa: ARG001  tell changes
-    """Read the headers of a series, kept for its next reading."""
-    return [read_header(path) for path in paths]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if self._decoded[0] != path:
+                self._decoded = path, dcmread(path)
+            return pixel_array(self._decoded[1], index=frame)
 
 
 def read_header(path: Path) -> Header:
@@ -140,30 +167,32 @@ def read_header(path: Path) -> Header:
 
     with path.open("rb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they quote values, which may name the patient
-        data_set = dcmread(file, stop_before_pixels=True)
+        data_set = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
         start = file.tell()
-        has_pixels = file.read(4) in (_PIXELS, _PIXELS[1::-1] + _PIXELS[:1:-1])
+        has_pixels = file.read(4) in _PIXELS
         is_implicit = file.read(2) not in (b"OW", b"OB")
-    bits_allocated = data_set.get("BitsAllocated", 16)
+    number_bytes = data_set.get("BitsAllocated", 16) // 8
     letter = "i" if data_set.get("PixelRepresentation") == 1 else "u"
     is_plain = data_set.file_meta.TransferSyntaxUID in _PLAIN
     first = start + (8 if is_implicit else 12) if is_plain else 0
-    planes = _planes(path, data_set, first, bits_allocated // 8) if has_pixels else []
+    planes = _planes(data_set, first, number_bytes) if has_pixels else []
     return Header(
         series=str(data_set.get("SeriesInstanceUID", "")),
         patient=str(data_set.get("PatientID", "")),
         kind=data_set.file_meta.MediaStorageSOPClassUID.name,
         is_localiser="LOCALIZER" in data_set.get("ImageType", ()),
         is_gray=str(data_set.get("PhotometricInterpretation", "")).startswith("MONOCHROME"),
-        shape=(data_set.get("Rows", 0), data_set.get("Columns", 0)),
-        dtype=np.dtype(f"<{letter}{bits_allocated // 8}"),
-        bits=data_set.get("BitsStored", bits_allocated),
-        thickness=float(data_set.get("SliceThickness") or 0),
-        planes=tuple(planes),
+        pixels=Pixels(
+            shape=(data_set.get("Rows", 0), data_set.get("Columns", 0)),
+            dtype=f"<{letter}{number_bytes}",
+            bits=data_set.get("BitsStored", 8 * number_bytes),
+            thickness=float(data_set.get("SliceThickness") or 0),
+            planes=tuple(planes),
+        ),
     )
 
 
-def _planes(path: Path, data_set: Any, start: int, number_bytes: int) -> Iterator[Plane]:
+def _planes(data_set: Any, start: int, number_bytes: int) -> Iterator[Plane]:
     """Yield the planes of a file whose place is known."""
     frame_bytes = data_set.Rows * data_set.Columns * number_bytes
     shared = _first(data_set, "SharedFunctionalGroupsSequence")
@@ -171,24 +200,15 @@ def _planes(path: Path, data_set: Any, start: int, number_bytes: int) -> Iterato
     if len(frames) != (data_set.get("NumberOfFrames") or 1):
         return
     for number, frame in enumerate(frames):
-        sources = [_first(part, name) for part in (frame, shared) for name in _GROUPS] + [data_set]
-        position = _numbers_of(sources, "ImagePositionPatient")
-        orientation = _numbers_of(sources, "ImageOrientationPatient")
-        spacing = _numbers_of(sources, "PixelSpacing")
+        sources = [_first(part, name) for part in (frame, shared) for name in _GROUPS]
+        sources.append(data_set)
+        position, orientation, spacing = [_numbers_of(sources, name) for name in _PLACE]
         if len(position) != 3 or len(orientation) != 6 or len(spacing) != 2:
             return
         slope = _numbers_of(sources, "RescaleSlope") or (1.0,)
         intercept = _numbers_of(sources, "RescaleIntercept") or (0.0,)
         at = start + number * frame_bytes if start else 0
-        yield Plane(path, number, position, orientation, spacing, slope[0], intercept[0], at)
-
-
-_GROUPS = (
-    "PlanePositionSequence",
-    "PlaneOrientationSequence",
-    "PixelMeasuresSequence",
-    "PixelValueTransformationSequence",
-)
+        yield Plane(number, position, orientation, spacing, slope[0], intercept[0], at)
 
 
 def _first(data_set: Any, name: str) -> Any:
@@ -198,12 +218,10 @@ def _first(data_set: Any, name: str) -> Any:
 
 def _numbers_of(sources: Sequence[Any], name: str) -> tuple[float, ...]:
     """Return the numbers of the first data set that has them."""
-    for source in sources:
-        value = source.get(name)
-        if value is not None:
-            numbers = np.atleast_1d(np.array(getattr(value, "value", value), float))
-            return tuple(numbers.tolist())
-    return ()
+    value = next((source.get(name) for source in sources if source.get(name) is not None), None)
+    if value is None:
+        return ()
+    return tuple(map(float, value)) if np.iterable(value) else (float(value),)
 
 
 def _scale_of(plane: Plane) -> tuple[float, float]:
@@ -215,13 +233,14 @@ def normal_of(plane: Plane) -> NDArray[np.float64]:
     return np.cross(plane.orientation[:3], plane.orientation[3:])
 
 
-def in_order(planes: Sequence[Plane]) -> list[Plane]:
-    """Return planes by their place along the normal of the first, whatever they are called or numbered."""
-    normal = normal_of(planes[0])
-    return sorted(planes, key=lambda plane: float(normal @ np.array(plane.position)))
+def order_of(planes: Sequence[Plane]) -> list[int]:
+    """Return the numbers of planes by their place along the normal of the first, whatever they are called."""
+    places = np.array([plane.position for plane in planes]) @ normal_of(planes[0])
+    order: list[int] = places.argsort(kind="stable").tolist()
+    return order
 
 
-def placed(planes: Sequence[Plane], thickness: float) -> dict[str, Any]:
+def _placed(planes: Sequence[Plane], thickness: float) -> dict[str, Any]:
     """Return where the voxels of ordered planes lie; of one plane without thickness, nothing is known."""
     first = planes[0]
     across = normal_of(first) * thickness

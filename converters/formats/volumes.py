@@ -55,14 +55,14 @@ class Scaling:
 
     def apply(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Return what numbers of the file mean."""
-        return self.wide(numbers).astype(self.dtype, copy=False)
-
-    def wide(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Return the same in a dtype that holds more than `dtype`."""
-        if self.dtype.kind == "f":
-            return numbers.astype(np.float64) * self.slope + self.intercept
-        exact: NDArray[np.int64] = numbers.astype(np.int64) * int(self.slope) + int(self.intercept)
-        return exact
+        values: NDArray[Any] = numbers.astype(self.dtype)
+        slope, intercept = self.slope, self.intercept
+        if self.dtype.kind != "f":  # results fit, so that what overflows on the way comes back
+            slope, intercept = np.array([slope, intercept]).astype(np.int64).astype(self.dtype)
+        if slope != 1:
+            values *= slope
+        values += intercept
+        return values
 
 
 @dataclass(frozen=True, eq=False)
