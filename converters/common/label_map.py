@@ -151,7 +151,7 @@ def _whole(text: str) -> str:
         said = _read(text, where)
     if isinstance(said, dict) and "datasets" not in said:
         said = {"datasets": {_OTHERS: said}}
-    checked = {"datasets": {}, "classes": {}}
+    checked: dict[str, Any] = {"datasets": {}, "classes": {}}
     if isinstance(said, dict):
         checked |= said
     if len(checked) > 2 or not _is_valid(checked):

@@ -10,7 +10,7 @@ from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import Window, parse_window
 
-_LATER = {"keep_names": False, "label_map": None, "ignore_label": None}
+_LATER = {"keep_names": False, "foreground_locations": None, "label_map": None, "ignore_label": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,9 @@ class CtOptions(Options):
         Whether DICOM series are called by their folders; else by number, and no name of a file is stored.
     label_map, ignore_label
         See `unistore.converters.common.label_map`.
+    foreground_locations
+        Store up to so many voxels of each class of a label, mask and window of a volume: a uniform choice,
+        which ``Patches(foreground=…)`` draws from. None: none.
     exclude
         Names of volumes, or of folders that they lie in, to leave out.
     """
@@ -67,6 +70,14 @@ class CtOptions(Options):
     )
     label_map: str | None = option(None, LABEL_MAP, metavar=METAVAR)
     ignore_label: int | None = option(None, IGNORE_LABEL, metavar="NUMBER")
+
+    foreground_locations: int | None = option(
+        None,
+        "Store up to N voxels of each class, mask and window of a volume, for Patches(foreground=…): 10000.",
+        metavar="N",
+        least=1,
+        most=1_000_000,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -84,9 +84,9 @@ class Dicom(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         """Look for the mark behind the preamble."""
-        file.check_whole()
         if file.head(_MARK + 4)[_MARK:] == b"DICM":
             return sure("has the mark of DICOM")
+        file.check_whole()
         raise file.problem("has no DICM mark at byte 128", "write it again as a DICOM file, with its header")
 
     @contextmanager

@@ -77,7 +77,8 @@ class PointCloudConverter(SeamConverter):
         )
 
     def _numbering(self, path: str | Path, name: str) -> Numbering | None:
-        return self.plugin.labels and self.plugin.labels.numbering(Path(path), name)
+        labels = self.plugin.labels
+        return None if labels is None else labels.numbering(Path(path), name)
 
     def not_ours(self, part: Part, claim: Claim) -> Scanned:
         """Refuse a file that no format takes; if another family does, it is left to that."""

@@ -38,6 +38,7 @@ class _Ct(_Shared, total=False):
     keep_names: bool
     label_map: str | None
     ignore_label: int | None
+    foreground_locations: int | None
 
 class _Events(_Shared, total=False):
     sensor: tuple[int, int] | None
