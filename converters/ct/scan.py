@@ -21,7 +21,7 @@ from unistore.converters.ct.points import SPARSE_MEMBERS, Points, points_in
 from unistore.converters.ct.source import Voxels, voxels_in
 from unistore.converters.ct.stacks import gap_in
 from unistore.converters.ct.texts import numbers_in, read_classes, read_info, read_row
-from unistore.converters.formats.dicom import Pixels
+from unistore.converters.formats.dicom_headers import Pixels
 from unistore.converters.plugin import Format, Group, Opened, SourceFile
 from unistore.converters.scan import Scanned
 from unistore.errors import InputError, Problem

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.converters.files.paths import relative_names
-from unistore.converters.formats.dicom import Header, Pixels, Plane, normal_of, order_of, read_header
+from unistore.converters.formats.dicom_headers import Header, Pixels, Plane, normal_of, order_of, read_header
 from unistore.converters.formats.extras import needed
 from unistore.converters.plugin import Group, Problem, SourceFile
 

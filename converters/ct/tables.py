@@ -18,7 +18,7 @@ from unistore.converters.ct.scan import ScannedVolume
 from unistore.converters.ct.slabs import band_bytes, slab_bytes
 from unistore.converters.ct.voxels import bit_shape, list_bytes
 from unistore.converters.files.paths import split_of
-from unistore.converters.formats.dicom import Pixels
+from unistore.converters.formats.dicom_headers import Pixels
 from unistore.converters.protocol import Scan, Source
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.formats.extras import needed
+from unistore.converters.formats.extras import check_size, needed
 from unistore.converters.formats.volumes import MILLIMETRES, Planes
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
 
@@ -122,9 +122,7 @@ def _check_pages(file: SourceFile, series: Any) -> None:
     ends = [0]
     for page in series.pages:
         ends += map(sum, zip(page.dataoffsets, page.databytecounts, strict=True))
-    if file.size < max(ends):
-        message = f"has {file.size} bytes, its tables tell of {max(ends)}"
-        raise file.problem(message, "copy it again", "truncated")
+    check_size(file, max(ends))
     if series.dataoffset is None and len(series.pages) != np.prod(series.shape[:-2], dtype=int):
         raise file.problem("has pages of several planes", _WRITE_AGAIN, "shape")
 
