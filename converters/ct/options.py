@@ -92,7 +92,8 @@ class CtOptions(Options):
             raise InputError(problems)
         texts = tuple(f"{each.name}:{float(each.width)!r}:{float(each.level)!r}" for each in windows)
         object.__setattr__(self, "window", texts)
-        object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
+        if self.label_map is not None or self.ignore_label is not None:
+            object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
 
     @property
     def labels(self) -> LabelMap | None:

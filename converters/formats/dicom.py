@@ -46,12 +46,12 @@ class Dicom(Format):
         pixels = file.known or [read_header(path).pixels for path in paths]
         if not all(one.planes for one in pixels):
             raise file.problem("has no pixels that lie in the patient", "leave it out")
-        slices = _Slices(file, paths, pixels)
+        slices = Slices(file, paths, pixels)
         facts = placed([plane for _, plane in slices.planes], pixels[0].thickness)
         yield Opened({"image": Array(slices)}, facts, forward_only=True)
 
 
-class _Slices:
+class Slices:
     """The planes of a series in the order of their places."""
 
     def __init__(self, file: SourceFile, paths: Sequence[Path], pixels: Sequence[Pixels]) -> None:

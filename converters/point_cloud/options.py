@@ -61,7 +61,8 @@ class PointCloudOptions(Options):
         if self.min_points < 1 or (self.max_points is not None and self.max_points < self.min_points):
             msg = f"expected 1 <= min_points <= max_points, got {self.min_points} and {self.max_points}"
             raise InputError(msg)
-        object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
+        if self.label_map is not None or self.ignore_label is not None:
+            object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
         wrong = [size for size in self.voxel_size if not 0 < size < math.inf]
         if wrong or len(set(self.voxel_size)) < len(self.voxel_size):
             msg = f"voxel_size={self.voxel_size}: expected different sizes above 0"

@@ -112,7 +112,7 @@ def test_volumes_of_two_datasets_in_one_numbering(tmp_path: Path) -> None:
     np.testing.assert_array_equal(second["label"], made["B"])
     opened = unistore.Store(store)
     assert opened.array("labels/label/label").attributes["classes"] == TWO["classes"]
-    recorded = opened.attributes["unistore"]["options"]
+    recorded = opened.attributes["options"]
     assert json.loads(recorded["label_map"]) == TWO
     assert "ignore_label" not in recorded
     assert unistore.verify(store, against=tmp_path / "in").problems == ()
