@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.formats.dicom_elements import read_elements
 from unistore.converters.formats.volumes import stated
 
 _PLAIN = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
@@ -68,6 +69,17 @@ class Header(NamedTuple):
 
 def read_header(path: Path) -> Header:
     """Read a file up to its pixels."""
+    from pydicom.uid import UID
+
+    elements = read_elements(path)
+    if elements is None:
+        return _by_pydicom(path)
+    number_bytes = elements.values.get("BitsAllocated", 16) // 8
+    planes = _planes(elements.values, elements.start, number_bytes)
+    return _header(elements.values, UID(elements.sop_class).name, planes)
+
+
+def _by_pydicom(path: Path) -> Header:
     from pydicom import dcmread
 
     with path.open("rb") as file, warnings.catch_warnings():
@@ -77,14 +89,20 @@ def read_header(path: Path) -> Header:
         has_pixels = file.read(4) in _PIXELS
         is_implicit = file.read(2) not in (b"OW", b"OB")
     number_bytes = data_set.get("BitsAllocated", 16) // 8
-    letter = "i" if data_set.get("PixelRepresentation") == 1 else "u"
     is_plain = data_set.file_meta.TransferSyntaxUID in _PLAIN
     first = start + (8 if is_implicit else 12) if is_plain else 0
-    planes = _planes(data_set, first, number_bytes) if has_pixels else []
+    planes = _planes(data_set, first, number_bytes) if has_pixels else iter(())
+    return _header(data_set, data_set.file_meta.MediaStorageSOPClassUID.name, planes)
+
+
+def _header(data_set: Any, kind: str, planes: Iterator[Plane]) -> Header:
+    """Make a header of a data set of pydicom, or of values by keyword."""
+    number_bytes = data_set.get("BitsAllocated", 16) // 8
+    letter = "i" if data_set.get("PixelRepresentation") == 1 else "u"
     return Header(
         series=str(data_set.get("SeriesInstanceUID", "")),
         patient=str(data_set.get("PatientID", "")),
-        kind=data_set.file_meta.MediaStorageSOPClassUID.name,
+        kind=kind,
         is_localiser="LOCALIZER" in data_set.get("ImageType", ()),
         is_gray=str(data_set.get("PhotometricInterpretation", "")).startswith("MONOCHROME"),
         pixels=Pixels(
@@ -99,7 +117,7 @@ def read_header(path: Path) -> Header:
 
 def _planes(data_set: Any, start: int, number_bytes: int) -> Iterator[Plane]:
     """Yield the planes of a file whose place is known."""
-    frame_bytes = data_set.Rows * data_set.Columns * number_bytes
+    frame_bytes = data_set.get("Rows", 0) * data_set.get("Columns", 0) * number_bytes
     shared = _first(data_set, "SharedFunctionalGroupsSequence")
     frames = data_set.get("PerFrameFunctionalGroupsSequence") or [data_set]
     if len(frames) != (data_set.get("NumberOfFrames") or 1):
