@@ -138,7 +138,6 @@ def taken_by(surveyed: Claims, family: str) -> set[Path]:
         ("a.AVI", "AVI video, which is not read"),
         ("a.e57", "E57, which is not read"),
         ("a.bag", "ROS bag, which is not read"),
-        ("a.parquet", "Parquet, which is not read"),
         ("a.mp4", "MP4 video, which is not read"),
         ("a.png", "a picture, which is not read"),
         ("a.unheard", "of no known format"),
