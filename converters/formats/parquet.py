@@ -194,6 +194,7 @@ class Parquet(Format):
     name: ClassVar[str] = "parquet"
     suffixes: ClassVar[tuple[str, ...]] = (".parquet",)
     library: ClassVar[str] = LIBRARY
+    offered: ClassVar[bool] = False
 
     def recognise(self, file: SourceFile) -> Claim:
         """Look for the mark of Parquet, in files that are no part of a LeRobot dataset."""

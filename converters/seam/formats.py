@@ -28,13 +28,12 @@ OWN: tuple[type[Format], ...] = (Hdf5, Npy, Npz, Png, Jpeg, Raw)
 class Later(Format):
     """A format of this package whose module is imported when it meets its first file."""
 
-    def __init__(
-        self, name: str, suffixes: tuple[str, ...], reference: str, library: str = "", *, offered: bool = False
-    ) -> None:
+    offered: ClassVar[bool] = False
+
+    def __init__(self, name: str, suffixes: tuple[str, ...], reference: str, library: str = "") -> None:
         self.name = name  # type: ignore[misc]  # of the class of other formats
         self.suffixes = suffixes  # type: ignore[misc]
         self.library = library  # type: ignore[misc]
-        self.offered = offered  # type: ignore[misc]
         self._reference = reference
 
     def __eq__(self, other: object) -> bool:
@@ -68,7 +67,7 @@ LATER = (
     Later("lerobot", (".json",), "lerobot:LeRobot", "Arrow and FFmpeg"),
     Later("metaimage", (".mha", ".mhd"), "metaimage:MetaImage"),
     Later("nifti", (".nii", ".nii.gz"), "nifti:Nifti"),
-    Later("parquet", (".parquet",), "parquet:Parquet", "Arrow", offered=True),
+    Later("parquet", (".parquet",), "parquet:Parquet", "Arrow"),
     Later("pcd", (".pcd",), "pcd:Pcd"),
     Later("ply", (".ply",), "ply:Ply"),
     Later("rlds", (".tfrecord",), "rlds:Rlds"),
