@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.formats.extras import needed
 from unistore.converters.files.paths import is_inside
+from unistore.converters.formats.extras import needed
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError
 from unistore.system.foreign import opening
@@ -219,11 +219,11 @@ class Parquet(Format):
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write a table, each array a column and whole in memory."""
-        import pyarrow as arrow
+        import pyarrow as pa
         from pyarrow import parquet
 
         columns = {name: _arrow_column(array[0 : len(array)]) for name, array in arrays.items()}
-        parquet.write_table(arrow.table(columns), path)
+        parquet.write_table(pa.table(columns), path)
 
 
 def _dataset_of(file: SourceFile) -> str:
@@ -249,9 +249,9 @@ def _form(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
 
 def _arrow_column(values: NDArray[Any]) -> Any:
     """Return values as an Arrow array: lists of one length for each further axis."""
-    import pyarrow as arrow
+    import pyarrow as pa
 
-    column = arrow.array(values.reshape(-1))
+    column = pa.array(values.reshape(-1))
     for extent in reversed(values.shape[1:]):
-        column = arrow.FixedSizeListArray.from_arrays(column, extent)
+        column = pa.FixedSizeListArray.from_arrays(column, extent)
     return column
