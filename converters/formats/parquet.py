@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -219,9 +220,8 @@ class Parquet(Format):
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write a table, each array a column and whole in memory."""
-        import pyarrow as pa
-        from pyarrow import parquet
-
+        pa = import_module("pyarrow")
+        parquet = import_module("pyarrow.parquet")
         columns = {name: _arrow_column(array[0 : len(array)]) for name, array in arrays.items()}
         parquet.write_table(pa.table(columns), path)
 
@@ -237,8 +237,7 @@ def _dataset_of(file: SourceFile) -> str:
 
 def _form(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
     """Return dtype and row shape of an Arrow type; None for one that is no array of numbers."""
-    from pyarrow import types
-
+    types = import_module("pyarrow.types")
     row_shape: list[int] = []
     while types.is_fixed_size_list(kind):
         row_shape.append(kind.list_size)
@@ -249,8 +248,7 @@ def _form(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
 
 def _arrow_column(values: NDArray[Any]) -> Any:
     """Return values as an Arrow array: lists of one length for each further axis."""
-    import pyarrow as pa
-
+    pa = import_module("pyarrow")
     column = pa.array(values.reshape(-1))
     for extent in reversed(values.shape[1:]):
         column = pa.FixedSizeListArray.from_arrays(column, extent)

@@ -1,11 +1,15 @@
-"""Voxels limited to a window, and the extent of points, for conversion, reading and checks."""
+"""Voxels of a window, values limited to it, and the extent of points, for conversion, reading and checks."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from unistore.schemas.ct.windows import Window
 
 _TILE = 3 * 1024
 """Indices of the points that are compared at a time."""
@@ -15,19 +19,63 @@ def largest_point(points: NDArray[np.int32]) -> NDArray[np.uint32]:
     """Largest index on each axis of points (n, 3), (3,); a negative one counts as larger than any volume."""
     flat = np.ascontiguousarray(points).view(np.uint32).reshape(-1)
     whole = len(flat) // _TILE * _TILE  # numpy finds the maxima of long rows several times faster
-    found = np.zeros(3, np.uint32)
+    largest = np.zeros(3, np.uint32)
     for part in (flat[:whole].reshape(-1, _TILE), flat[whole:].reshape(-1, 3)):
         if len(part):
-            np.maximum(found, part.max(axis=0).reshape(-1, 3).max(axis=0), out=found)
-    return found
+            np.maximum(largest, part.max(axis=0).reshape(-1, 3).max(axis=0), out=largest)
+    return largest
 
 
 def limit(
     values: NDArray[Any], low: float, high: float, *, scale: bool, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
     """Values below and above become the ends; with `scale`, (value - low) / (high - low). NaN stays."""
-    found: NDArray[np.float32] = np.clip(values, low, high, out=out, dtype=np.float32, casting="unsafe")
+    scaled: NDArray[np.float32] = np.clip(values, low, high, out=out, dtype=np.float32, casting="unsafe")
     if scale:
-        found -= np.float32(low)
-        found /= np.float32(high - low)
-    return found
+        scaled -= np.float32(low)
+        scaled /= np.float32(high - low)
+    return scaled
+
+
+VoxelTest = Callable[[NDArray[Any]], NDArray[np.bool_]]
+"""Maps a block of voxels to booleans: whether each is in a window or mask."""
+
+
+def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
+    """Smallest and largest value of a dtype inside a window; None if there is none.
+
+    ``low <= v <= high`` in exact arithmetic is ``first <= v <= last`` for every v of the dtype, so integers
+    are compared as integers and halves as halves.
+    """
+    low, high = window.low, window.high
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            first, last = dtype.type(low), dtype.type(high)
+        if float(first) < low:
+            first = np.nextafter(first, dtype.type(np.inf))
+        if float(last) > high:
+            last = np.nextafter(last, dtype.type(-np.inf))
+        return (first, last) if first <= last else None
+    kind = np.dtype(np.uint8) if dtype.kind == "b" else dtype
+    limits = np.iinfo(kind)
+    smallest = max(math.ceil(low), int(limits.min))
+    largest = min(math.floor(high), 1 if dtype.kind == "b" else int(limits.max))
+    return (kind.type(smallest), kind.type(largest)) if smallest <= largest else None
+
+
+def inside(window: Window | None, dtype: np.dtype[Any]) -> VoxelTest:
+    """Make the test of a window for a dtype; None: that of a mask, 1 (in floats above 0)."""
+    if window is None:
+        return (lambda values: values > 0) if dtype.kind == "f" else (lambda values: values == 1)
+    ends = bounds(window, dtype.newbyteorder("="))
+    if ends is None:
+        return lambda values: np.zeros_like(values, np.bool_)
+    first, last = ends
+
+    def in_range(values: NDArray[Any]) -> NDArray[np.bool_]:
+        values = values.view(np.uint8) if values.dtype.kind == "b" else values
+        result: NDArray[np.bool_] = values >= first
+        result &= values <= last
+        return result
+
+    return in_range

@@ -19,9 +19,11 @@ from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
     ON_REQUEST,
     Episodes,
+    RaggedColumn,
     StepColumn,
     attribute_place,
     channels_first,
+    is_ragged,
     step_column,
     step_paths,
 )
@@ -55,8 +57,10 @@ class Windows:
     keys or clocks, (k, …), and ``<name>_valid`` (k,) bool for each name. Whole numbers are steps: rows of the
     key's own table from the one on that stands for the tick. Numbers with a point are seconds from the tick.
 
-    Images are (k, 3, H, W) u1 RGB. On request: ``<name>_timestamps`` (k,), as the source has them (of a rate:
-    int64 nanoseconds); ``source``, ``episode``, ``episode_name``, ``step`` (the tick inside the episode).
+    Images are (k, 3, H, W) u1 RGB. Of columns with any number of values in a row, as scans of a lidar, a
+    window has those of its k rows one after the other, and ``<key>_counts`` (k,) says how many each row has.
+    On request: ``<name>_timestamps`` (k,), as the source has them (of a rate: int64 nanoseconds); ``source``,
+    ``episode``, ``episode_name``, ``step`` (the tick inside the episode).
 
     Parameters
     ----------
@@ -145,7 +149,8 @@ class Windows:
         require_arrays(store, self, EPISODE_OFFSETS)
         parts = parts_of(store, self)
         keys = [key for part in parts for key in part.columns]
-        known = [*keys, *(part.mask for part in parts)]
+        counts = [count_key(key) for part in parts for key, path in part.columns.items() if is_ragged(path)]
+        known = [*keys, *counts, *(part.mask for part in parts)]
         on_request = [*ON_REQUEST, *(part.timestamps for part in parts)]
         return select_keys(known, fields, on_request, partial(attribute_place, store))
 
@@ -159,6 +164,11 @@ def _are_steps(steps: object) -> bool:
     if not isinstance(steps, Sequence | np.ndarray) or isinstance(steps, str) or not len(steps):
         return False
     return all(is_integer(step, None) or matches_type(step, float) for step in steps)
+
+
+def count_key(key: str) -> str:
+    """Key of how many values each row of a ragged key has."""
+    return f"{key}_counts"
 
 
 class Part(NamedTuple):
@@ -296,6 +306,11 @@ def _not_linear(store: Store, where: str, part: Part, steps: Steps) -> Iterator[
         message = "counts rows, and linear interpolates at times"
         yield Problem(where, message, "give seconds, as in (-0.1, 0.0)", "option")
     for key, path in part.columns.items():
+        if is_ragged(path):
+            message = f"{key} has any number of values in a row"
+            cure = f"align={{{part.name!r}: 'nearest'}}"
+            yield Problem(where, message, cure, "option")
+            continue
         dtype = step_column(store, path).dtype
         cure = f"align={{{part.name!r}: 'nearest'}}"
         if dtype.kind != "f":
@@ -320,7 +335,11 @@ class WindowReader:
         self._labels = self._episodes.labels(set(fields))
         self._asked = frozenset(fields)
         paths = {key: path for part in self._parts for key, path in part.columns.items()}
-        self._columns = {key: step_column(store, path) for key, path in paths.items() if key in fields}
+        wanted = {key: path for key, path in paths.items() if {key, count_key(key)} & self._asked}
+        self._ragged = {key: RaggedColumn(store, path) for key, path in wanted.items() if is_ragged(path)}
+        self._columns = {
+            key: step_column(store, path) for key, path in wanted.items() if key not in self._ragged
+        }
         self._fills = fill_values(kind.pad, {key: column.dtype for key, column in self._columns.items()})
         self._in_time = any(part.stream.in_time for part in self._parts)
         self._by_times = any(part.stream.clock is not None for part in self._parts)
@@ -369,15 +388,16 @@ class WindowReader:
         for part in self._parts:
             places = part.stream.places(ticks)
             for key in part.columns:
-                if key in self._asked:
+                if key in self._columns:
                     batch[key] = self._values(key, places, allocate)
+                elif key in self._ragged:
+                    batch[key], masks[count_key(key)] = self._ragged_values(key, places, allocate)
             masks[part.mask] = places.is_real
             if part.timestamps in self._asked:
                 masks[part.timestamps] = self._clocks.timestamps_at(part.clock, places.rows)
         masks |= self._labels.read(ticks.rows)
-        return batch | {
-            key: packed_copy(found, allocate) for key, found in masks.items() if key in self._asked
-        }
+        batch |= {key: packed_copy(found, allocate) for key, found in masks.items()}
+        return {key: packed for key, packed in batch.items() if key in self._asked}
 
     def _values(self, key: str, places: Places, allocate: Allocate) -> Packed:
         """Values of a key in the rows of windows, (B, k, …)."""
@@ -389,6 +409,14 @@ class WindowReader:
         if self._kind.pad not in (None, "edge", "drop"):
             out[~places.is_real] = self._fills[key]
         return channels_first(out, column)
+
+    def _ragged_values(
+        self, key: str, places: Places, allocate: Allocate
+    ) -> tuple[Packed, NDArray[np.int64]]:
+        """Values of a key with any number of them in a row, and how many each row of a window has."""
+        is_padded = self._kind.pad in (None, "edge", "drop")
+        is_wanted = np.ones_like(places.is_real) if is_padded else places.is_real
+        return self._ragged[key].read(key, places.rows, is_wanted, allocate)
 
     def _looked_up(self, rows: Rows) -> Ticks:
         """Episodes and times of ticks."""
