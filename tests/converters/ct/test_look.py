@@ -129,7 +129,7 @@ def test_names_decide(
         ("a.npz", SPARSE, NO_WINDOW),
         ("c/windows/odd.npz", {"a": HU}, NO_WINDOW),
         ("x_lung_w1500_l-600.npz", {"a": HU}, NO_WINDOW),
-        ("a.txt", "text", "is no .npy, .nii, .nii.gz, .dcm, .ima, .mha, .mhd, .npz, info.json file"),
+        ("a.txt", "text", "is no .npy, .h5, .hdf5, .hdf, .he5, .nii, .nii.gz, .dcm, .ima, .mha, .mhd, .npz, info.json file"),
         ("info.json", "{}", "describes no case folder"),
         ("metadata.csv", "case\n", "describes no case folder"),
     ],
