@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
     "loader": {"errors", "system", "memory", "order", "data", "pictures"},
     "conversion": STORES | {"converters", "progress"},
     "exporting": STORES | {"converters", "conversion", "progress"},
-    "integrity": STORES | {"converters", "conversion", "exporting", "progress"},
+    "integrity": STORES | {"converters", "conversion", "data", "exporting", "progress"},
     "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures", "progress"},
     "unistore": STORES | {"order", "data", "loader", "conversion", "exporting", "integrity", "report"},
     "cli": STORES | {"converters", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
@@ -48,6 +48,7 @@ AT_TOP: dict[str, set[str]] = {
     "unistore.data.dataset": {"torch"},
     "unistore.data.kinds.replay": {"torch"},
     "unistore.data.collate": {"torch"},
+    "unistore.data.normalize": {"torch"},
     "unistore.loader.collating": {"torch"},
     "unistore.loader.wire": {"torch"},
 }
