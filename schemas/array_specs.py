@@ -140,11 +140,13 @@ class ArraySpec:
         if self.row_shape is not None:
             row = info.shape[1:]
             fits = len(row) == len(self.row_shape) and all(
-                wanted in (None, extent) for wanted, extent in zip(self.row_shape, row, strict=True)
+                size in (None, extent) for size, extent in zip(self.row_shape, row, strict=True)
             )
             if not fits:
-                listed = ", ".join("n" if each is None else str(each) for each in ("n", *self.row_shape))
-                return f"has shape {info.shape}, expected ({listed})"
+                row_text = ", ".join(
+                    "n" if extent is None else str(extent) for extent in ("n", *self.row_shape)
+                )
+                return f"has shape {info.shape}, expected ({row_text})"
         if self.rows is not None:
             path, extra = self.rows
             expected = _rows(shape_of, path) + extra
@@ -155,9 +157,11 @@ class ArraySpec:
         for limit in self.like:
             shape = shape_of(limit.path)
             extents = tuple(shape[axis] for axis in limit.axes if axis < len(shape))
-            wanted = (*extents[:-1], -(-extents[-1] // limit.scale)) if extents else ()
-            if info.shape[-len(limit.axes) :] != wanted:
-                return f"has shape {info.shape}, expected {wanted} at its end, as {limit.path} has {shape}"
+            like_extents = (*extents[:-1], -(-extents[-1] // limit.scale)) if extents else ()
+            if info.shape[-len(limit.axes) :] != like_extents:
+                return (
+                    f"has shape {info.shape}, expected {like_extents} at its end, as {limit.path} has {shape}"
+                )
         return None
 
     def value_errors(self, values: NDArray[Any], shape_of: ShapeOf) -> Iterator[str]:
@@ -175,7 +179,8 @@ class ArraySpec:
         self, values: NDArray[Any], rows: NDArray[np.int64] | None, shape_of: ShapeOf
     ) -> Iterator[str]:
         """Values out of range; `values` (k, …) are those of `rows` (k,), or of all rows if None."""
-        least, bounds = self.least, list[tuple[str, Any]]()
+        least = self.least
+        bounds = list[tuple[str, Any]]()
         if self.indexes is not None:
             path, extra = self.indexes
             least = 0 if least is None else least
@@ -188,11 +193,12 @@ class ArraySpec:
             (values > largest, f"at most {np.asarray(largest).tolist()} ({reason})")
             for reason, largest in bounds
         ]
-        for each, expected in wrong:
-            found = np.flatnonzero(each.any(axis=tuple(range(1, each.ndim))))
-            if found.size:
-                at = int(found[0])
-                yield f"row {at if rows is None else rows[at]} is {values[at].tolist()}, expected {expected}"
+        for violating, expected in wrong:
+            violating_rows = np.flatnonzero(violating.any(axis=tuple(range(1, violating.ndim))))
+            if violating_rows.size:
+                row = int(violating_rows[0])
+                number = row if rows is None else rows[row]
+                yield f"row {number} is {values[row].tolist()}, expected {expected}"
 
     def span_error(
         self, lo: NDArray[np.int64], hi: NDArray[np.int64], rows: NDArray[np.int64], shape_of: ShapeOf
@@ -202,8 +208,8 @@ class ArraySpec:
         total = np.iinfo(np.int64).max if in_bits else _rows(shape_of, str(self.offsets_of or ""))
         wrong = (lo < 0) | (lo > hi) | (hi > total)
         if wrong.any():
-            at = int(np.argmax(wrong))
-            return f"row {rows[at]} is {lo[at]}, the next one {hi[at]}: expected rising, in 0 to {total}"
+            row = int(np.argmax(wrong))
+            return f"row {rows[row]} is {lo[row]}, the next one {hi[row]}: expected rising, in 0 to {total}"
         return next(self._count_errors(hi - lo, shape_of), None) if in_bits else None
 
     def _count_errors(self, counts: NDArray[np.int64], shape_of: ShapeOf) -> Iterator[str]:
@@ -211,8 +217,8 @@ class ArraySpec:
         assert isinstance(self.offsets_of, Limit)
         bits = float(np.prod(self.offsets_of.maximum(shape_of).astype(np.float64)))
         if (counts > bits).any():
-            at = int(np.argmax(counts > bits))
-            yield f"row {at} counts {counts[at]}, but {self.offsets_of.path} has room for {bits:.0f}"
+            row = int(np.argmax(counts > bits))
+            yield f"row {row} counts {counts[row]}, but {self.offsets_of.path} has room for {bits:.0f}"
 
 
 def offsets_errors(offsets: NDArray[np.int64], total: int, what: str) -> Iterator[str]:
@@ -238,8 +244,8 @@ def offsets_errors(offsets: NDArray[np.int64], total: int, what: str) -> Iterato
 def _falling(values: NDArray[Any]) -> Iterator[str]:
     wrong = values[1:] < values[:-1]
     if wrong.any():
-        at = int(np.argmax(wrong))
-        yield f"row {at + 1} is {values[at + 1]}, less than {values[at]} before it"
+        row = int(np.argmax(wrong))
+        yield f"row {row + 1} is {values[row + 1]}, less than {values[row]} before it"
 
 
 def _rows(shape_of: ShapeOf, path: str) -> int:
@@ -282,8 +288,8 @@ class ArraySpecs:
 
     def of(self, path: str, paths: Collection[str]) -> ArraySpec:
         """Spec of the array at `path` in a store that has arrays at `paths`."""
-        known = self.arrays.get(path) or self._common(path, paths)
-        return known or (self.others(path, paths) if self.others else ArraySpec())
+        declared_spec = self.arrays.get(path) or self._common(path, paths)
+        return declared_spec or (self.others(path, paths) if self.others else ArraySpec())
 
     def problems(self, arrays: Mapping[str, ArrayInfo], samples: int) -> list[Problem]:
         """Arrays that are missing, or have other axes, dtype or rows than their spec.
@@ -297,15 +303,15 @@ class ArraySpecs:
         """
         shapes = {SAMPLES: (samples,), **{path: info.shape for path, info in arrays.items()}}
         needed = (*self.arrays, *self.required)
-        found = [Problem(path, "is missing", kind="schema") for path in needed if path not in arrays]
+        problems = [Problem(path, "is missing", kind="schema") for path in needed if path not in arrays]
         for path, info in arrays.items():
             spec = self.of(path, arrays)
             error = next((f"needs the array {need}" for need in spec.needs if need not in shapes), None)
             error = error or ("its spec refers to itself" if self._is_circular(path, arrays) else None)
             error = error or spec.array_error(info, shapes.__getitem__)
             if error is not None:
-                found.append(Problem(path, error, kind="schema"))
-        return found if found or self.check is None else list(self.check(arrays))
+                problems.append(Problem(path, error, kind="schema"))
+        return problems if problems or self.check is None else list(self.check(arrays))
 
     def _is_circular(self, path: str, arrays: Collection[str]) -> bool:
         """Whether checking an array leads back to it, so that no reader could open it."""
@@ -347,8 +353,8 @@ class ArraySpecs:
 
     def _is_text(self, group: str, paths: Collection[str]) -> bool:
         table, _, column = group.partition("/")
-        known = (table == "sources" or table in self.text) and bool(column) and "/" not in column
-        return known and f"{group}/data" in paths and f"{group}/offsets" in paths
+        is_column = (table == "sources" or table in self.text) and bool(column) and "/" not in column
+        return is_column and f"{group}/data" in paths and f"{group}/offsets" in paths
 
 
 GENERAL = ArraySpecs()

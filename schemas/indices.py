@@ -162,7 +162,8 @@ class Column:
 
     def ranges(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For offsets: begin and end of the range of each row, (k,) each."""
-        lo, hi = self.take(rows), self.take(rows + 1)
+        lo = self.take(rows)
+        hi = self.take(rows + 1)
         if self._values is None:
             error = self._spec.span_error(lo, hi, rows, self._shape_of)
             if error is not None:
@@ -193,26 +194,27 @@ def first_rows(store: StoreView) -> NDArray[np.int64]:
     first = whole(store, "sources/first_row")
     total = _main_rows(store)
     if total and (not len(first) or first[0] != 0 or first[-1] > total):
-        found = "nothing" if not len(first) else f"{first[0]} to {first[-1]}"
-        message = f"is {found}, expected rows from 0 on, {total} at most"
+        bounds = "nothing" if not len(first) else f"{first[0]} to {first[-1]}"
+        message = f"is {bounds}, expected rows from 0 on, {total} at most"
         raise contradiction(store, "sources/first_row", message)
     return first
 
 
 def source_rows(store: StoreView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First row and number of rows of every source, (sources,) each, which together are the main table."""
-    first, rows = first_rows(store), whole(store, "sources/rows")
+    first = first_rows(store)
+    rows = whole(store, "sources/rows")
     ends = np.cumsum(rows)
     wrong = first != ends - rows
     if wrong.any():
-        at = int(np.argmax(wrong))
-        expected = ends[at] - rows[at]
-        message = f"row {at} is {first[at]}, expected {expected}, where the source before it ends"
+        source = int(np.argmax(wrong))
+        expected = ends[source] - rows[source]
+        message = f"row {source} is {first[source]}, expected {expected}, where the source before it ends"
         raise contradiction(store, "sources/first_row", message)
     total = _main_rows(store)
-    found = int(ends[-1]) if len(ends) else 0
-    if found != total:
-        raise contradiction(store, "sources/rows", f"sums up to {found}, expected all {total} rows")
+    sum_of_rows = int(ends[-1]) if len(ends) else 0
+    if sum_of_rows != total:
+        raise contradiction(store, "sources/rows", f"sums up to {sum_of_rows}, expected all {total} rows")
     return first, rows
 
 
@@ -220,8 +222,8 @@ def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) ->
     """Raise a `StoreError` if a split code has no name."""
     wrong = codes >= max(1, len(names))
     if wrong.any():
-        at = int(np.argmax(wrong))
-        message = f"row {at} is code {codes[at]}, but there are {len(names)} names"
+        sample = int(np.argmax(wrong))
+        message = f"row {sample} is code {codes[sample]}, but there are {len(names)} names"
         raise contradiction(store, "splits/code", message)
 
 
@@ -238,7 +240,7 @@ def table_columns(store: StoreView, table: str) -> list[str]:
     fields = store.attributes["fields"]
     described = [path for path in store.paths() if path.startswith(f"{table}/") and fields[path].get("axes")]
     axes = {path: fields[path]["axes"][0] for path in described}
-    rows = [axis for axis in axes.values() if not axis.endswith(("_bound", "_byte"))]
+    rows = [axis for axis in axes.values() if not axis.endswith(("_bound", "_byte", "_item"))]
     return [path for path, axis in axes.items() if axis == rows[0]] if rows else []
 
 

@@ -68,11 +68,12 @@ class View:
     def planes(self, path: str, row: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """One row of an array in blocks along axis 1, each with the number of its first plane."""
         array = self.array(path)
-        count, *rest = array.shape[1:]
+        count, *further = array.shape[1:]
         layer = array.chunk_shape[1]
-        step = layer * max(1, BLOCK // max(1, layer * prod(rest) * array.dtype.itemsize))
+        step = layer * max(1, BLOCK // max(1, layer * prod(further) * array.dtype.itemsize))
         for lo in range(0, count, step):
-            low, high = [row, lo, *(0 for _ in rest)], [row + 1, min(count, lo + step), *rest]
+            low = [row, lo, *(0 for _ in further)]
+            high = [row + 1, min(count, lo + step), *further]
             yield lo, array.read_box(low, high)[0]
 
 

@@ -215,11 +215,13 @@ def text_arrays(
         ``data`` u1 (bytes of all strings) and ``offsets`` i8 (n + 1): string *i* is
         ``data[offsets[i]:offsets[i + 1]]``.
     """
-    encoded, ends = bytearray(), array("q", [0])
+    encoded = bytearray()
+    ends = array("q", [0])
     for string in strings:
         encoded += _encoded(string)
         ends.append(len(encoded))
-    data, offsets = np.frombuffer(bytes(encoded), np.uint8), np.array(ends, np.int64)
+    data = np.frombuffer(bytes(encoded), np.uint8)
+    offsets = np.array(ends, np.int64)
     of_data, of_offsets = _text_fields(path, axis, description)
     return [(of_data, data), (of_offsets, offsets)]
 

@@ -3,9 +3,10 @@
     python tools/mutants.py --seed 1 --count 300
 
 The mutants are a sample by the seed of all that can be made of the commit. Each is tried in a clone, on the
-tests that mirror its room: its own test file first, then the files that name its module. One whose tests
-outlast the limit is listed, and does not count as noticed. Results are kept line by line in
-``build/mutants``: the same command goes on where it stopped.
+tests of its room that run its line, those of its own test file first. If these pass, all tests of the room
+are tried (not with ``--quick``): lines also run in other processes, in imports, and for data that tests
+share. A mutant whose tests outlast the limit is listed, and does not count as noticed. Results are kept line
+by line in ``build/mutants``: the same command goes on where it stopped, and ``--minutes`` ends it early.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ import argparse
 import ast
 import copy
 import json
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+from coverage import Coverage, CoverageData
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("order", "zarr3", "integrity", "conversion")
@@ -43,6 +48,7 @@ RIGHT = (
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = dict(zip(LEFT + RIGHT, RIGHT + LEFT, strict=True))
 OPERATORS |= {ast.Div: ast.Mult, ast.Mod: ast.FloorDiv, ast.BitXor: ast.BitAnd}
 REMOVABLE = (ast.Expr, ast.AugAssign, ast.Raise, ast.Break, ast.Continue)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 ANNOTATIONS = ("annotation", "returns", "decorator_list", "type_params")
 
 
@@ -115,8 +121,21 @@ def all_mutants(tree: Path) -> list[Mutant]:
     return found
 
 
-def tests_of(tree: Path, module: str) -> list[str]:
-    """Return the test files that mirror a module's room, the likeliest to notice a change first."""
+def lines_of(tree: ast.Module, node: ast.AST) -> range:
+    """Return the lines of the innermost statement around a node, of a block its head; none at the top."""
+    around = [statement for statement in ast.walk(tree) if isinstance(statement, ast.stmt)]
+    around = [statement for statement in around if any(child is node for child in ast.walk(statement))]
+    functions = [statement for statement in around if isinstance(statement, FUNCTIONS)]
+    if not functions:
+        return range(0)
+    innermost = around[-1]  # walking is breadth first
+    body = getattr(innermost, "body", None)
+    end = body[0].lineno - 1 if body else innermost.end_lineno or innermost.lineno
+    return range(innermost.lineno, max(innermost.lineno, end) + 1)
+
+
+def tests_of(tree: Path, module: str, lines: range, measured: CoverageData) -> list[str]:
+    """Return tests of a module's room that run one of the lines, the likeliest to notice a change first."""
     own = f"test_{Path(module).name}"
     imported = module.removesuffix(".py").replace("/", ".")
 
@@ -126,13 +145,35 @@ def tests_of(tree: Path, module: str) -> list[str]:
         return 1 if imported in file.read_text() else 2
 
     room = tree / "tests" / Path(*Path(module).parts[:2])
-    files = sorted(room.rglob("test_*.py"))
-    return [file.relative_to(tree).as_posix() for file in sorted(files, key=distance)]
+    files = sorted(sorted(room.rglob("test_*.py")), key=distance)
+    contexts = measured.contexts_by_lineno(str(tree / module))
+    running = {test for line in lines for test in contexts.get(line, ()) if test}
+    chosen = []
+    for file in files:
+        name = file.relative_to(tree).as_posix()
+        chosen += sorted(test for test in running if test.startswith(f"{name}::"))
+    return chosen
 
 
-def passes(tree: Path, tests: list[str], limit: float) -> bool | None:
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Count the lines that run from now on as those of this test: a hook, while a room is measured."""
+    coverage = Coverage.current()
+    if coverage is not None:
+        coverage.switch_context(item.nodeid.partition("[")[0])
+
+
+def measure(tree: Path, room: str, data: Path, limit: float) -> bool | None:
+    """Run the tests of a room and keep which of them run which line; return as `passes`."""
+    settings = data.with_suffix(".ini")
+    settings.write_text(f"[run]\nsource = {tree / 'unistore' / room}\n")
+    tracer = ["coverage", "run", f"--rcfile={settings}", f"--data-file={data}", "-m"]
+    return passes(tree, ["-p", "tools.mutants", f"tests/unistore/{room}"], limit, tracer)
+
+
+def passes(tree: Path, tests: list[str], limit: float, tracer: Sequence[str] = ()) -> bool | None:
     """Run tests until the first fails; None if they take longer than the limit."""
-    command = [sys.executable, "-m", "pytest", *tests, "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    arguments = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", *tracer, "pytest", *tests, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     null = subprocess.DEVNULL
     process = subprocess.Popen(command, cwd=tree, env=environment, stdout=null, stderr=null, process_group=0)
@@ -146,7 +187,9 @@ def passes(tree: Path, tests: list[str], limit: float) -> bool | None:
             process.wait()
 
 
-def try_mutant(tree: Path, mutant: Mutant, limit: float) -> dict[str, Any]:
+def try_mutant(
+    tree: Path, mutant: Mutant, measured: CoverageData, limit: float, *, quick: bool
+) -> dict[str, Any]:
     """Write a mutant into the clone, run its tests, and write the module back."""
     path = tree / mutant.module
     whole = path.read_text()
@@ -154,16 +197,21 @@ def try_mutant(tree: Path, mutant: Mutant, limit: float) -> dict[str, Any]:
     old = list(code_nodes(parsed))[mutant.node]
     new = changes(old)[mutant.choice]
     before, after, line = ast.unparse(old), ast.unparse(new), getattr(old, "lineno", 0)
+    room = Path(*Path(mutant.module).parts[:2]).as_posix()
+    tests = tests_of(tree, mutant.module, lines_of(parsed, old), measured)
     changed = ast.unparse(ast.fix_missing_locations(_Replacing(old, new).visit(parsed)))
     started = time.monotonic()
     path.write_text(changed)
     try:
-        passed = passes(tree, tests_of(tree, mutant.module), limit)
+        passed = not tests or passes(tree, tests, limit)
+        if passed and not (quick and tests):
+            passed = passes(tree, [f"tests/{room}"], limit)
     finally:
         path.write_text(whole)
     outcome = {True: "survived", False: "killed", None: "timeout"}[passed]
     seconds = round(time.monotonic() - started, 1)
     result = {"line": line, "before": before, "after": after, "outcome": outcome, "seconds": seconds}
+    result["tests"] = len(tests)
     return {"mutant": asdict(mutant), **result}
 
 
@@ -173,10 +221,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--limit", type=float, default=600, help="seconds of a mutant's tests")
+    parser.add_argument("--quick", action="store_true", help="try only tests that are seen to run the line")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of this run, which can go on later")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "mutants")
     options = parser.parse_args()
     commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
-    work = options.work / f"{commit[:12]}-{options.seed}"
+    work = options.work / f"{commit[:12]}-{options.seed}{'-quick' if options.quick else ''}"
     tree, results = work / "tree", work / "results.jsonl"
     if not tree.exists():
         subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(tree)], check=True)
@@ -185,13 +235,22 @@ def main() -> None:
     done = {json.dumps(result["mutant"]): result for result in map(json.loads, lines)}
     mutants = all_mutants(tree)
     chosen = random.Random(options.seed).sample(mutants, options.count)  # noqa: S311  a sample, no secret
-    for room in [] if lines else ROOMS:
-        if not passes(tree, [f"tests/unistore/{room}"], options.limit):
+    measured = {}
+    for room in ROOMS:
+        data = work / f"{room}.coverage"
+        if not data.exists() and not measure(tree, room, data, options.limit):
+            data.unlink(missing_ok=True)
             sys.exit(f"the tests of {room} fail, or take too long, without a mutant")
+        measured[room] = CoverageData(str(data))
+        measured[room].read()
+    end = time.monotonic() + 60 * options.minutes
     for number, mutant in enumerate(chosen):
         key = json.dumps(asdict(mutant))
         if key not in done:
-            done[key] = try_mutant(tree, mutant, options.limit)
+            if time.monotonic() > end:
+                sys.exit(f"{number} of {len(chosen)} mutants were tried: the same command goes on")
+            room = Path(mutant.module).parts[1]
+            done[key] = try_mutant(tree, mutant, measured[room], options.limit, quick=options.quick)
             with results.open("a") as file:
                 file.write(f"{json.dumps(done[key])}\n")
         result = done[key]

@@ -245,8 +245,12 @@ class WritingError(ConversionError):
 
 def refusal(error: OSError, then: str) -> str:
     """Return one line: the file, the reason, the cure, and what to do `then`."""
-    cure = _CURES.get(error.errno or 0, "fix the destination or choose another")
-    return f"{error.filename}: {error.strerror or error}; {cure}, {then}"
+    return f"{error.filename}: {error.strerror or error}; {writing_cure(error)}, {then}"
+
+
+def writing_cure(error: OSError) -> str:
+    """Return what to do about an error of the system while a file was written."""
+    return _CURES.get(error.errno or 0, "fix the destination or choose another")
 
 
 def named(error: OSError, where: Path) -> OSError:

@@ -30,7 +30,8 @@ class Values(NamedTuple):
     Attributes
     ----------
     shape, dtype
-        In the file, byte order included. ``object``: rows are byte strings of variable length.
+        In the file, byte order included. ``object``: rows are byte strings of variable length, or have any
+        number of values of the dtype ``metadata["vlen"]``.
     blocks
         Its rows, of that dtype or one that casts to it without loss.
     """

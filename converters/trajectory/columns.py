@@ -7,7 +7,7 @@ the names of arrays of shape (T, 0) are stored. Small arrays that are not per st
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from math import prod
@@ -21,16 +21,18 @@ from unistore.converters.formats.images import decode, encoding_of, header_of
 from unistore.converters.plugin import Array
 from unistore.converters.trajectory.clocks import Clocks, Said, Timed, check_clocks, dataset_names
 from unistore.converters.trajectory.layouts import Recording
-from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core, is_ignored
+from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core, is_ignored, is_role
+from unistore.converters.trajectory.ragged import Ranges, RangesOf, ranges_in, values_of
 from unistore.errors import InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
 from unistore.schemas.trajectory.fields import STEPS
 
-Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable"]
+Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable", "ragged"]
 """How the rows of an array are converted to those of a column.
 
 ``squeezed``: (T, 1) to (T,); ``flag``: 0/1 to bool; ``channels_first``: (T, 3, H, W) to (T, H, W, 3);
-``padded``, ``variable``: compressed frames, zero-padded to one length or of variable length.
+``padded``, ``variable``: compressed frames, zero-padded to one length or of variable length; ``ragged``: any
+number of values in a row.
 """
 
 ENCODED: frozenset[str] = frozenset({"padded", "variable"})
@@ -47,13 +49,17 @@ FEW = 8
 
 
 class Feature(NamedTuple):
-    """One column of one episode: its array (path inside the episode), how it is read, dtype, shape, clock."""
+    """One column of one episode: its array (path inside the episode), how it is read, dtype, shape, clock.
+
+    Of a ragged one, the shape is that of a value, and `offsets` the path of what divides the array, if any.
+    """
 
     dataset: str
     kind: Kind
     dtype: str
     row_shape: tuple[int, ...] = ()
     clock: str = STEPS
+    offsets: str = ""
 
     @property
     def form(self) -> Column:
@@ -109,7 +115,9 @@ class NamedArrays:
     """
 
     def __init__(self, recording: Recording, naming: Naming, said: Said) -> None:
-        self.recording = recording
+        kept = {path: array for path, array in recording.arrays.items() if not is_ignored(path, naming)}
+        self._ranges = ranges_in(kept, recording.location)
+        self.recording = recording = recording._replace(arrays=_divided(recording.arrays, self._ranges))
         self._naming = replace(naming, bare=recording.is_bare)
         names = dataset_names(recording.arrays.keys())
         columns = {path: column_of(path, self._naming, name) for path, name in names.items()}
@@ -149,7 +157,8 @@ class NamedArrays:
 
     def describe(self, excluded: Collection[str]) -> Episode:
         """Find the columns; arrays in `excluded` are not per step in some episode."""
-        episode = Episode(self._length, problems=self._length_problems(), clocks=self._clocks)
+        problems = [*self._ranges.problems, *self._length_problems()]
+        episode = Episode(self._length, problems=problems, clocks=self._clocks)
         if any(rows != self._length for rows in self._clocks.lengths.values()) and not episode.problems:
             told = check_clocks(self.recording, self._clocks, self._length)
             episode.problems += told.problems
@@ -176,7 +185,9 @@ class NamedArrays:
                 continue
             taken[column] = path
             try:
-                episode.features[column] = _feature(path, column, array, location)._replace(clock=clock)
+                feature = _feature(path, column, array, location)
+                offsets = self._ranges.offsets.get(path, "")
+                episode.features[column] = feature._replace(clock=clock, offsets=offsets)
             except InputError as error:
                 episode.problems += error.problems
         return episode
@@ -194,6 +205,16 @@ class NamedArrays:
             "needs timestamps beside it (NAME_timestamps), or an attribute rate"
         )
         return [Problem.at(self.recording.location(), message, cure, "length")]
+
+
+def _divided(arrays: Mapping[str, Array], ranges: Ranges) -> Mapping[str, Array]:
+    """Arrays with those that offsets divide as rows of any length, and without the offsets."""
+    offsets = set(ranges.offsets.values())
+    return {
+        path: RangesOf(array, arrays[ranges.offsets[path]]) if path in ranges.offsets else array
+        for path, array in arrays.items()
+        if path not in offsets
+    }
 
 
 def _bytes(array: Array) -> int:
@@ -225,9 +246,9 @@ def _name_problem(column: str, location: Location, taken: str | None) -> Problem
 def _feature(path: str, column: str, array: Array, location: Location) -> Feature:
     """How an array is read; raises its problems."""
     if array.dtype.kind in "OS" or (array.dtype == np.uint8 and len(array.shape) == 2):
-        encoded = _encoded(path, array, location)
-        if encoded is not None:
-            return encoded
+        found = _encoded(path, array, location) or _ragged(path, column, array, location)
+        if found is not None:
+            return found
     problems = array.problems()
     if problems:
         raise InputError(problems)
@@ -265,6 +286,19 @@ def _encoded(path: str, array: Array, location: Location) -> Feature | None:
         message = f"its first frame {error.problems[0].message}"
         raise InputError(Problem.at(location, message, "get the file again", "damaged")) from error
     return Feature(path, kind, header.dtype.str, shape)
+
+
+def _ragged(path: str, column: str, array: Array, location: Location) -> Feature | None:
+    """A feature of rows with any number of values; None if they are not of numbers."""
+    values = values_of(array)
+    if values is None or len(array.shape) != 1:
+        return None
+    if problems := array.problems(as_objects=True):
+        raise InputError(problems)
+    if is_role(column) or column.startswith("next_observation/"):
+        message = f"has rows of any length, and would be {column}"
+        raise InputError(Problem.at(location, message, "give it another name with --map", "shape"))
+    return Feature(path, "ragged", values.dtype, values.row_shape)
 
 
 def frame_of(array: Array, row: int, kind: str) -> NDArray[np.uint8] | None:

@@ -81,14 +81,14 @@ class TrajectoryConverter(SeamConverter):
             Reader(opened, origin.episodes, self.plugin.colour, resized).read(table, lo, hi, out)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        """Compare next with following observations, emit compressed frames."""
+        """Compare next with following observations, emit what has any number of values in a row."""
         from unistore.converters.trajectory.read import derive_source
 
-        kept = [table.name for table in scan.tables if table.spilled]
-        if not kept and not scan.sources.details[source].episodes.must_be_compared:
+        spilled = scan.shared["columns"].spilled
+        if not spilled and not scan.sources.details[source].episodes.must_be_compared:
             return {}
         with self._source(scan, source) as (origin, opened):
-            return derive_source(opened, origin.episodes, kept, emit)
+            return derive_source(opened, origin.episodes, spilled, emit)
 
     @contextmanager
     def _source(self, scan: Scan, source: int) -> Iterator[tuple[Origin, Opened]]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters.plugin import Array, Opened
 from unistore.converters.trajectory.clocks import Stream
 from unistore.converters.trajectory.columns import Feature
+from unistore.converters.trajectory.ragged import RangesOf
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import offsets_of
 from unistore.schemas.trajectory.fields import CLOCKS, STEPS
@@ -52,7 +53,10 @@ class Span(NamedTuple):
 
     def array(self, opened: Opened, feature: Feature) -> tuple[Array, Location]:
         """An array of the open file, and what messages call it."""
-        return array_in(opened, self.group, feature.dataset)
+        array, location = array_in(opened, self.group, feature.dataset)
+        if feature.offsets:
+            array = RangesOf(array, array_in(opened, self.group, feature.offsets)[0])
+        return array, location
 
     def location(self, opened: Opened, path: str = "") -> Location:
         """What messages call the group, or an array in it."""
@@ -95,8 +99,9 @@ class EpisodeIndex(NamedTuple):
         found: set[str] = set()
         for group, number in dict.fromkeys(zip(self.groups, self.variant, strict=True)):
             variant = self.variants[number]
-            columns = (feature.dataset for feature in variant.features.values())
-            names = [*columns, *variant.values, *variant.empty]
+            names = [*variant.values, *variant.empty]
+            for feature in variant.features.values():
+                names += [feature.dataset, feature.offsets] if feature.offsets else [feature.dataset]
             found.update(f"{group}/{name}".strip("/") for name in names)
         return found
 
@@ -138,8 +143,8 @@ class EpisodeIndex(NamedTuple):
         return sum(self.clock_lengths.get(table.removeprefix(f"{CLOCKS}/"), self.lengths))
 
     def of_clock(self, clock: str) -> EpisodeIndex:
-        """The index of the rows of another clock than that of the steps."""
-        return self._replace(lengths=self.clock_lengths[clock])
+        """The index of the rows of a clock."""
+        return self if clock == STEPS else self._replace(lengths=self.clock_lengths[clock])
 
     @contextmanager
     def episodes_in_problems(self, name: str) -> Iterator[None]:

@@ -18,7 +18,7 @@ from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.trajectory.columns import ENCODED, Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.merged_clocks import MergedClocks
-from unistore.converters.trajectory.read import cut_episodes, frame_sizes, keys_apart
+from unistore.converters.trajectory.read import Spilled, cut_episodes, keys_apart, sizes_of_rows
 from unistore.errors import Problem
 from unistore.schemas.tables import Field, IndexValues, Table, offsets_of, text_arrays
 from unistore.schemas.trajectory.clocks import offsets_path, table_of
@@ -29,12 +29,16 @@ from unistore.schemas.trajectory.fields import (
     JPEG_SUFFIX,
     NEXT,
     OBSERVATION,
+    RAGGED_SUFFIX,
     STEPS,
+    bounds_of,
     column_field,
+    column_group,
+    frame_field,
     image_axes,
     is_image,
-    jpeg_fields,
     moved,
+    ragged_field,
 )
 from unistore.system.packed import view
 
@@ -46,8 +50,6 @@ from unistore.system.packed import view
 
 LARGE = 4096
 """Bytes per step from which an observation is in the table of large ones."""
-FRAME = 32 << 10
-"""Estimated bytes of a compressed frame, used until frames are counted."""
 _FLAGS = ("terminated", "truncated", "next_valid")
 
 
@@ -59,6 +61,8 @@ class MergedColumns:
     """Dtype and shape of every column, ``next_observation/*`` included."""
     kept: tuple[str, ...]
     """Columns whose compressed frames are stored as they are."""
+    ragged: tuple[str, ...]
+    """Columns with any number of values in a row."""
     image_size: int | None
     """Side of resized images, or None."""
     alone: bool
@@ -73,6 +77,8 @@ class MergedColumns:
     """Clock of each column that is on another one than the steps."""
     streams: Mapping[str, Mapping[str, Any]]
     """What tells the times of each clock, see `schemas.trajectory.clocks.clocks_of`."""
+    offsets: Mapping[str, tuple[str, ...]]
+    """Source datasets that divide those of a ragged column."""
 
     @property
     def next_keys(self) -> list[str]:
@@ -82,44 +88,74 @@ class MergedColumns:
 
     def tables(self, colour: str) -> tuple[Table, ...]:
         """Tables that are known from the scan: ``steps``, large observations, kept frames."""
-        small, large, frames = [], [], []
+        small: list[Field] = []
+        large: list[Field] = []
         of_clocks: dict[str, list[Field]] = {clock: [] for clock in self.clocks.values()}
-        for column, form in self.merged.items():
+        for column in self.merged:
             if column in _FLAGS or column.startswith("next_observation/"):
                 continue
-            field = self.field(column)
+            full = self._full_field(column)
+            resized = self._resized_field(column)
+            fields = [field for field in (full, resized) if field is not None]
             if column in self.clocks:
-                of_clocks[self.clocks[column]] += self._of_clock(field)
+                of_clocks[self.clocks[column]] += fields
                 continue
-            image = column.startswith("observation/") and is_image(field)
-            size = self.image_size if image else None
-            if size is not None and self.alone:
-                pass
-            elif column in self.kept:
-                key = column.removeprefix("observation/")
-                shape = list(form.row_shape)
-                origin = self._origin(column)
-                data, _ = jpeg_fields(key, FRAME, colour=colour, shape=shape, dtype=form.dtype, **origin)
-                frames.append(Table(name=data.path.removesuffix("/data"), fields=(data,), spilled=True))
-            elif field.path.startswith(f"{OBSERVATION}/") and field.row_bytes >= LARGE:
-                large.append(field)
-            else:
-                small.append(field)
-            if size is not None:
-                large.append(_resized(field, size, alone=self.alone))
+            for field in fields:
+                is_observation = field.path.startswith(f"{OBSERVATION}/")
+                is_large = is_observation and (field is resized or field.row_bytes >= LARGE)
+                (large if is_large else small).append(field)
         small += [self.field(flag) for flag in _FLAGS]
         tables = [Table(name=STEPS, fields=tuple(small))]
         if large:
             tables.append(Table(name=OBSERVATION, fields=tuple(large)))
-        tables += [Table(name=table_of(clock), fields=tuple(own)) for clock, own in of_clocks.items()]
-        return (*tables, *frames)
+        tables += [Table(name=table_of(clock), fields=tuple(own)) for clock, own in of_clocks.items() if own]
+        for spilled in self.spilled:
+            data = self._data_field(spilled, colour)
+            tables.append(Table(name=spilled.table, fields=(data,), spilled=True))
+        return tuple(tables)
 
-    def _of_clock(self, field: Field) -> list[Field]:
-        """Fields of a column in the table of its clock."""
-        if self.image_size is None or not is_image(field):
-            return [field]
-        small = _resized(field, self.image_size, alone=self.alone)
-        return [small] if self.alone else [field, small]
+    @property
+    def spilled(self) -> list[Spilled]:
+        """Columns with any number of bytes, or values, in a row."""
+        found = []
+        for column in (*self.kept, *self.ragged):
+            clock = self.clocks.get(column, STEPS)
+            merged = self.merged[column]
+            is_kept = column in self.kept
+            form = Column("uint8") if is_kept else Column(merged.dtype, merged.row_shape)
+            suffix = JPEG_SUFFIX if is_kept else RAGGED_SUFFIX
+            found.append(Spilled(f"{table_of(clock)}/{column}{suffix}", column, clock, form))
+        return found
+
+    def _data_field(self, spilled: Spilled, colour: str) -> Field:
+        column = spilled.column
+        form = self.merged[column]
+        table = table_of(spilled.clock)
+        origin = self._origin(column)
+        if column in self.kept:
+            shape = list(form.row_shape)
+            return frame_field(column, table, colour=colour, shape=shape, dtype=form.dtype, **origin)
+        if self.offsets.get(column):
+            origin["source_offsets"] = list(self.offsets[column])
+        return ragged_field(column, table, form.dtype, form.row_shape, **origin, **_dtypes(form))
+
+    def _full_field(self, column: str) -> Field | None:
+        """Field of a column as it is; None: it has any number of values in a row, or is resized alone."""
+        if column in self.ragged or column in self.kept or (self.alone and self._is_resized(column)):
+            return None
+        return self.field(column)
+
+    def _resized_field(self, column: str) -> Field | None:
+        """Field of the resized images of a column; None: it has none."""
+        if self.image_size is None or not self._is_resized(column):
+            return None
+        return _resized(self.field(column), self.image_size, alone=self.alone)
+
+    def _is_resized(self, column: str) -> bool:
+        if self.image_size is None or column in self.ragged:
+            return False
+        is_observed = column.startswith("observation/") or column in self.clocks
+        return is_observed and is_image(self.field(column))
 
     def field(self, column: str) -> Field:
         """Field of a column of ``steps``."""
@@ -167,7 +203,8 @@ class MergedColumns:
     @property
     def _images(self) -> list[str]:
         observed = ("observation/", "next_observation/")
-        images = [name for name in self.merged if is_image(self.field(name))]
+        dense = [name for name in self.merged if name not in self.ragged]
+        images = [name for name in dense if is_image(self.field(name))]
         return [name for name in images if name.startswith(observed) or name in self.clocks]
 
 
@@ -202,6 +239,7 @@ def merge_columns(
     """Merge the columns of all episodes, given with the name of each source; options as they are named."""
     datasets: dict[str, dict[str, None]] = {}
     kinds: dict[str, dict[str, None]] = {}
+    offsets: dict[str, dict[str, None]] = {}
     empty: dict[str, str] = {}
     clocks = MergedClocks()
 
@@ -214,26 +252,29 @@ def merge_columns(
                 for column, feature in features.items():
                     datasets.setdefault(column, {})[feature.dataset] = None
                     kinds.setdefault(column, {})[feature.kind] = None
+                    if feature.offsets:
+                        offsets.setdefault(column, {})[feature.offsets] = None
                 yield label, {column: feature.form for column, feature in features.items()}
 
     merged, problems = reconcile(forms(), columns)
     observed = [column for column in merged if column.startswith("observation/") and images == "keep"]
     encoded = [column for column in observed if not ENCODED.isdisjoint(kinds[column])]
     on_clocks = {column: clock for column, clock in clocks.of_columns.items() if column in merged}
-    kept = [column for column in encoded if column not in on_clocks]
-    problems += [
-        Problem(column, "has frames of another rate than the steps", "use --images raw", "columns")
-        for column in encoded
-        if column in on_clocks
-    ]
+    ragged = [column for column in merged if "ragged" in kinds[column]]
     problems += [
         Problem(column, "is compressed in some sources and plain in others", "use --images raw", "columns")
-        for column in kept
+        for column in encoded
         if not ENCODED.issuperset(kinds[column])
+    ]
+    problems += [
+        Problem(column, "has rows of any length in some sources alone", "convert them apart", "columns")
+        for column in ragged
+        if len(kinds[column]) > 1
     ]
     layout = MergedColumns(
         merged=merged,
-        kept=tuple(kept),
+        kept=tuple(encoded),
+        ragged=tuple(ragged),
         image_size=image_size,
         alone=images == "resized",
         datasets={column: tuple(names) for column, names in datasets.items()},
@@ -241,6 +282,7 @@ def merge_columns(
         empty=empty,
         clocks=on_clocks,
         streams=clocks.told,
+        offsets={column: tuple(names) for column, names in offsets.items()},
     )
     problems += clocks.problems
     return layout, problems + _name_problems(layout)
@@ -262,7 +304,7 @@ def _name_problems(layout: MergedColumns) -> list[Problem]:
     """Problems of arrays whose path lies inside another array's, or is the same."""
     paths = [field.path for table in layout.tables("") for field in table.fields]
     paths += [field.path for key in layout.next_keys for field in layout.next_fields(key, NEXT)]
-    taken = {path.removesuffix("/data") if path.endswith("_jpeg/data") else path for path in paths}
+    taken = {column_group(path) for path in paths}
     inner = sorted((path, outer) for path in taken for outer in taken if path.startswith(f"{outer}/"))
     double = sorted({path for path in paths if paths.count(path) > 1})
     wrong = [(path, f"would lie inside the array {outer!r}") for path, outer in inner]
@@ -285,7 +327,7 @@ def finalize_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts])
     said = view(scan.sources.details, lambda origin: json.loads(origin.said))
     masks = episodes.masks
     codes, names = _splits(masks, int(owner.size))
-    spilled, kept = _kept(scan, facts)
+    spilled, bounds = _spilled(scan, facts)
     direct = _next_tables(layout, facts)
     return Finalized(
         arrays=[
@@ -297,7 +339,7 @@ def finalize_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts])
             ),
             *_attribute_texts(said),
             *attribute_arrays(view(scan.sources.details, lambda origin: origin.attributes)),
-            *kept,
+            *bounds,
         ],
         spilled=spilled,
         direct=direct,
@@ -441,16 +483,16 @@ def _splits(
     return None, ()
 
 
-def _kept(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arrays]:
-    """Tables of kept frames, with chunks for their median size, and the offsets of the frames."""
+def _spilled(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arrays]:
+    """Tables of rows of any length, with chunks for their median, and the offsets of the rows."""
     tables: list[Table] = []
     arrays: Arrays = []
     for number, table in enumerate(table for table in scan.tables if table.spilled):
-        sizes = np.concatenate([frame_sizes(each, number) for each in facts])
-        key = table.name.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
-        data, bounds = jpeg_fields(key, max(1, int(np.median(sizes))), **table.fields[0].attributes)
+        sizes = np.concatenate([sizes_of_rows(of_source, number) for of_source in facts])
+        median = int(np.median(sizes)) if len(sizes) else 0
+        data = replace(table.fields[0], run=max(1, median))
         tables.append(Table(name=table.name, fields=(data,), spilled=True))
-        arrays.append((bounds, offsets_of(sizes)))
+        arrays.append((bounds_of(table.name), offsets_of(sizes)))
     return tuple(tables), arrays
 
 

@@ -51,7 +51,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
     if problems:
         raise InputError(problems)
     tables = layout.tables(options.colour)
-    spilled = [table.name for table in tables if table.spilled]
+    spilled = {table.name: table.fields[0].row_bytes for table in tables if table.spilled}
     texts, sources, seen = AttributeCollector(), Sources(), _Seen(next(iter(formats)))
     for name, files, each in zip(parts.names, parts.files(), scanned, strict=True):
         if each.index.names:
@@ -88,7 +88,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
             *texts.notes(),
             *(note for each in scanned for note in each.notes),
         ),
-        estimated_rows={name: nbytes // len(spilled) for name in spilled},
+        estimated_rows={name: nbytes // len(spilled) // size for name, size in spilled.items()},
         possible=possible_tables(layout, seen.episodes, seen.steps),
         needs_facts=seen.needs_facts,
         shared={"columns": layout},

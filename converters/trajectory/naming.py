@@ -80,7 +80,12 @@ def column_of(dataset: str, naming: Naming, name: str = "") -> str | None:
     return f"observation/{dataset}" if naming.bare else dataset
 
 
+def is_role(column: str) -> bool:
+    """Whether a column is the action, the reward, or says that an episode ends."""
+    return column in _ROLES
+
+
 def is_core(path: str, column: str) -> bool:
     """Whether a dataset of any size must have one row per step."""
     head = path.partition("/")[0]
-    return column in _ROLES or head in (*_OBSERVATIONS, *_NEXT, "infos") or path == "states"
+    return is_role(column) or head in (*_OBSERVATIONS, *_NEXT, "infos") or path == "states"

@@ -13,7 +13,14 @@ from unistore.converters.formats.images import decode
 from unistore.converters.preview import Measure, Preview, bare, evenly
 from unistore.errors import InputError, StoreError
 from unistore.schemas.indices import Column, StoreView, whole
-from unistore.schemas.trajectory.fields import CHANNEL, EPISODES, JPEG_SUFFIX, OBSERVATION, STEPS
+from unistore.schemas.trajectory.fields import (
+    CHANNEL,
+    EPISODES,
+    JPEG_SUFFIX,
+    OBSERVATION,
+    STEPS,
+    column_group,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,8 +116,7 @@ def _kept(store: StoreView, group: str, rows: NDArray[np.int64]) -> list[NDArray
 def _columns(store: StoreView) -> list[str]:
     """Two columns that curves are drawn of: action and reward, or other numbers where they are missing."""
     paths = [path for path in store.paths() if path.startswith(f"{STEPS}/")]
-    kept = (f"{JPEG_SUFFIX}/data", f"{JPEG_SUFFIX}/offsets")
-    arrays = [store.array(path) for path in paths if not path.endswith(kept)]
+    arrays = [store.array(path) for path in paths if column_group(path) == path]
     names = [
         array.path.removeprefix(f"{STEPS}/")
         for array in arrays

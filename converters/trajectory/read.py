@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import missing_value
+from unistore.converters.common.columns import Column, missing_value
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.formats.images import decode, is_complete, resize
 from unistore.converters.plugin import Array, Opened
@@ -17,8 +17,9 @@ from unistore.converters.protocol import Emit, Facts
 from unistore.converters.trajectory.columns import BLOCK, Feature, flags, frame_of
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Span, array_in
 from unistore.converters.trajectory.options import Colour
+from unistore.converters.trajectory.ragged import Items, items_in
 from unistore.errors import InputError, Location, Problem
-from unistore.schemas.trajectory.fields import CLOCKS, FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
+from unistore.schemas.trajectory.fields import CLOCKS, FINAL, NEXT, OBSERVATION, STEPS
 
 _FLAGS = ("terminated", "truncated", "next_valid")
 _PREFIXES = {OBSERVATION: "observation/", NEXT: "next_observation/", FINAL: "next_observation/"}
@@ -161,7 +162,8 @@ _SIZES = "sizes/"
 def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
     """Peak memory of `derive_source` in bytes: two copies of blocks of two columns that are compared.
 
-    With `keep`, also a block of compressed frames, estimated by their decoded size.
+    With `keep`, also a block of compressed frames, estimated by their decoded size. Of rows with any number
+    of values, two blocks.
     """
     largest = 0
     for length, number in zip(index.lengths, index.variant, strict=True):
@@ -171,21 +173,32 @@ def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
                 largest = max(largest, 4 * block)
             elif keep and feature.is_encoded:
                 largest = max(largest, block)
+            elif feature.kind == "ragged":
+                largest = max(largest, 2 * BLOCK)
     return largest + _BASE_MEMORY
 
 
-def derive_source(opened: Opened, index: EpisodeIndex, kept: Sequence[str], emit: Emit) -> Facts:
-    """Facts of one source, of which the frames of the tables `kept` are emitted.
+class Spilled(NamedTuple):
+    """A column with any number of values in a row: its table in the store, clock, and form of a value."""
+
+    table: str
+    column: str
+    clock: str
+    form: Column
+
+
+def derive_source(opened: Opened, index: EpisodeIndex, spilled: Sequence[Spilled], emit: Emit) -> Facts:
+    """Facts of one source, of which the values of the columns `spilled` are emitted.
 
     ``cut``: numbers of the episodes that no flag ends although the file has truncation flags;
     ``follows/<key>``: whether every next observation is the observation of the following step;
-    ``sizes/<n>``: bytes of each step's frame in table n of `kept`, (steps,) i8.
+    ``sizes/<n>``: bytes of each tick's frame, or number of its values, in column n of `spilled`, (ticks,) i8.
     """
     facts = {_CUT: np.array(_unended(opened, index), np.int64)}
     for key, follows in _next_is_following(opened, index).items():
         facts[f"{_FOLLOWS}{key}"] = np.array(follows)
-    for number, table in enumerate(kept):
-        facts[f"{_SIZES}{number}"] = _emit_frames(opened, index, table, emit)
+    for number, column in enumerate(spilled):
+        facts[f"{_SIZES}{number}"] = _emit_column(opened, index, column, emit)
     return facts
 
 
@@ -203,8 +216,8 @@ def keys_apart(facts: Facts) -> set[str]:
     }
 
 
-def frame_sizes(facts: Facts, number: int) -> NDArray[np.int64]:
-    """Bytes of each step's frame in the n-th table of kept frames, (steps,)."""
+def sizes_of_rows(facts: Facts, number: int) -> NDArray[np.int64]:
+    """Bytes of each tick's frame, or number of its values, in the n-th spilled column, (ticks,)."""
     return np.asarray(facts[f"{_SIZES}{number}"], np.int64)
 
 
@@ -268,25 +281,37 @@ def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
     return cut
 
 
-def _emit_frames(opened: Opened, index: EpisodeIndex, table: str, emit: Emit) -> NDArray[np.int64]:
-    """Emit the compressed frames of one observation; returns their sizes."""
-    column = "observation/" + table.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
-    sizes = np.zeros(int(index.offsets[-1]), np.int64)
-    emit(table, "data", np.empty(0, np.uint8))
+def _emit_column(opened: Opened, index: EpisodeIndex, spilled: Spilled, emit: Emit) -> NDArray[np.int64]:
+    """Emit the values of a column with any number of them in a row; returns their numbers."""
+    index = index.of_clock(spilled.clock)
+    counts = np.zeros(int(index.offsets[-1]), np.int64)
+    emit(spilled.table, "data", np.empty((0, *spilled.form.row_shape), spilled.form.dtype))
     collected = ProblemCollector()
-    for span in index.spans(0, len(sizes)):
-        feature = span.variant.features.get(column)
+    for span in index.spans(0, len(counts)):
+        feature = span.variant.features.get(spilled.column)
         if feature is None:
             continue
-        for lo, hi in feature.blocks(span.length):
-            first = span.first + lo
-            with collected.attempt(span.location(opened, feature.dataset)):
-                array, location = span.array(opened, feature)
-                block = list(frames(array, location, feature, first, span.first + hi))
-                for row, frame in enumerate(block, first):
-                    if not is_complete(frame):
-                        raise _damaged_frame(frame, location._replace(row=row))
-                sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
-                emit(table, "data", np.concatenate(block))
+        with collected.attempt(span.location(opened, feature.dataset)):
+            row = span.at
+            for items in _items(opened, span, feature):
+                counts[row : row + len(items.counts)] = items.counts
+                emit(spilled.table, "data", items.values)
+                row += len(items.counts)
     collected.check()
-    return sizes
+    return counts
+
+
+def _items(opened: Opened, span: Span, feature: Feature) -> Iterator[Items]:
+    """Yield the values, or the bytes of the frames, of the rows of a span."""
+    array, location = span.array(opened, feature)
+    stop = span.first + span.length
+    if not feature.is_encoded:
+        yield from items_in(array, span.first, stop, feature.form, location)
+        return
+    for lo, hi in feature.blocks(span.length):
+        first = span.first + lo
+        block = list(frames(array, location, feature, first, span.first + hi))
+        for row, frame in enumerate(block, first):
+            if not is_complete(frame):
+                raise _damaged_frame(frame, location._replace(row=row))
+        yield Items(np.concatenate(block), np.array([frame.size for frame in block], np.int64))

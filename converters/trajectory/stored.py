@@ -17,9 +17,11 @@ from unistore.converters.common.exported import (
     File,
     Values,
     array_values,
+    cast_exactly,
     converted,
     row_blocks,
     row_values,
+    source_dtype,
 )
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes, type_problem
@@ -31,9 +33,19 @@ from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.family import Trajectory
 from unistore.converters.trajectory.layouts import Layout, layout_named
+from unistore.converters.trajectory.ragged import of_any_length
 from unistore.schemas.indices import ArrayView, Column, StoreView, whole
 from unistore.schemas.trajectory.clocks import offsets_path, table_of
-from unistore.schemas.trajectory.fields import CLOCKS, EPISODES, FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
+from unistore.schemas.trajectory.fields import (
+    CLOCKS,
+    EPISODES,
+    FINAL,
+    JPEG_SUFFIX,
+    NEXT,
+    OBSERVATION,
+    RAGGED_SUFFIX,
+    STEPS,
+)
 
 _COLUMNS = (f"{STEPS}/", f"{FINAL}/", f"{CLOCKS}/")
 _FLAGS = ("steps/terminated", "steps/truncated")
@@ -43,11 +55,12 @@ _FLAGS = ("steps/terminated", "steps/truncated")
 class _Run:
     """Consecutive episodes ``first:last`` in the same datasets: one episode, or all of a file.
 
-    `group` is that of the datasets in the file (``""``: its root); `bounds` are the offsets of their steps,
-    (last - first + 1,).
+    `source` is the number of the file, `group` that of the datasets in it (``""``: its root); `bounds` are
+    the offsets of their steps, (last - first + 1,).
     """
 
     store: StoreView
+    source: int
     group: str
     first: int
     last: int
@@ -68,6 +81,8 @@ class _Run:
         lo, hi = self._range_in(path)
         if path.endswith(f"{JPEG_SUFFIX}/data"):
             return self._frames(path)
+        if path.endswith(f"{RAGGED_SUFFIX}/data"):
+            return self._ragged(path)
         if path.startswith(f"{FINAL}/"):
             values = self._following(path)
         elif path == "steps/truncated" and self.store.has(f"{EPISODES}/cut"):
@@ -83,23 +98,52 @@ class _Run:
         offsets = whole(self.store, offsets_path(path.split("/")[1]))
         return int(offsets[self.first]), int(offsets[self.last])
 
-    def frames(self, path: str) -> Iterator[NDArray[np.uint8]]:
-        """Kept frame of every step, (n,) u1; `path` is that of the ``data`` array."""
-        data, bounds = self.store.array(path), self._frame_bounds(path)
+    def any_length(self, path: str) -> Iterator[NDArray[Any]]:
+        """Values of every row of a column of any length; `path` is that of the ``data`` array."""
+        data, bounds = self.store.array(path), self._row_bounds(path)
         for lo, hi in pairwise(bounds.tolist()):
             yield data.read(lo, hi)
 
-    def _frame_bounds(self, path: str) -> NDArray[np.int64]:
-        steps = np.arange(int(self.bounds[0]), int(self.bounds[-1]))
-        lo, hi = Column(self.store, f"{path.removesuffix('data')}offsets").ranges(steps)
-        return np.concatenate([lo, hi[-1:]])
+    def _row_bounds(self, path: str) -> NDArray[np.int64]:
+        rows = np.arange(*self._range_in(path))
+        lo, hi = Column(self.store, f"{path.removesuffix('data')}offsets").ranges(rows)
+        return np.concatenate([lo, hi[-1:]]) if len(rows) else np.zeros(1, np.int64)
 
     def _frames(self, path: str) -> Values:
         """Compressed frames, padded with zeros to one length or of variable length, as in the source."""
+        bounds = self._row_bounds(path)
         if self.store.array(path).attributes["source_form"] == ["variable"]:
-            return Values((self.steps,), np.dtype(object), lambda: _frame_rows(self.frames(path)))
-        longest = int(np.diff(self._frame_bounds(path)).max(initial=0))
-        return Values((self.steps, longest), np.dtype(np.uint8), lambda: _padded(self.frames(path), longest))
+            return Values((len(bounds) - 1,), np.dtype(object), lambda: _as_objects(self.any_length(path)))
+        longest = int(np.diff(bounds).max(initial=0))
+        shape = (len(bounds) - 1, longest)
+        return Values(shape, np.dtype(np.uint8), lambda: _padded(self.any_length(path), longest))
+
+    def _ragged(self, path: str) -> Values:
+        """Values of any number in a row: those between offsets, or of variable length, as in the source."""
+        array, bounds = self.store.array(path), self._row_bounds(path)
+        if self.offsets_name(path, ""):
+            return row_values(array, int(bounds[0]), int(bounds[-1]))
+        dtype = source_dtype(array.attributes, self.source, array.dtype)
+
+        def rows() -> Iterator[NDArray[Any]]:
+            return _as_objects(cast_exactly(row, dtype) for row in self.any_length(path))
+
+        return Values((len(bounds) - 1,), of_any_length(dtype, ()), rows)
+
+    def offsets_name(self, path: str, dataset: str) -> str:
+        """Name of the dataset that divides a ragged one; empty: its rows are of variable length."""
+        if not path.endswith(f"{RAGGED_SUFFIX}/data"):
+            return ""
+        array = self.store.array(path)
+        told = array.attributes.get("source_offsets")
+        if told:
+            return str(told[0]).strip("/")
+        return f"{dataset}_offsets" if array.shape[1:] else ""  # of rows of variable length HDF5 has one axis
+
+    def offsets(self, path: str) -> Values:
+        """Offsets that divide a ragged column, from 0 on."""
+        bounds = self._row_bounds(path)
+        return array_values(bounds - bounds[0])
 
     def _following(self, path: str) -> Values:
         """Next observations: those of the following steps, then the final one of each episode."""
@@ -133,7 +177,8 @@ def _runs(store: StoreView) -> Iterator[tuple[int, str, list[_Run]]]:
         for group, members in groupby(range(first, last), lambda episode: groups[episode]):
             lo, *rest = members
             hi = lo + len(rest) + 1
-            parts.append(_Run(store=store, group=group, first=lo, last=hi, bounds=bounds[lo : hi + 1]))
+            own = bounds[lo : hi + 1]
+            parts.append(_Run(store=store, source=number, group=group, first=lo, last=hi, bounds=own))
         yield number, source, parts
 
 
@@ -152,6 +197,8 @@ def files(store: StoreView) -> Iterator[File]:
         for part in parts:
             for path, dataset in columns.items():
                 values[part.path_of(dataset)] = part.values(path)
+                if offsets := part.offsets_name(path, dataset):
+                    values[part.path_of(offsets)] = part.offsets(path)
             for dataset, dtype in empty.items():
                 values[part.path_of(dataset)] = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
             if of_episodes and part.last == part.first + 1:
@@ -264,11 +311,11 @@ def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) ->
     return values
 
 
-def _frame_rows(frames: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[Any]]:
-    """Frames one by one, each as an object array (1,)."""
-    for frame in frames:
+def _as_objects(rows: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    """Rows one by one, each as an object array (1,)."""
+    for values in rows:
         row = np.empty(1, object)
-        row[0] = frame
+        row[0] = values
         yield row
 
 
@@ -304,6 +351,8 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                     remarks[name] = "only resized"
                 elif path is not None:
                     arrays.append(_restored(run, path, name, feature, swapped=swapped))
+                    if feature.offsets:
+                        arrays.append(RestoredArray(run.path_of(feature.offsets), run.offsets(path)))
             for dataset in variant.values:
                 remarks[run.path_of(dataset)] = "only as an attribute"
         for name, listed in _masks_of(store, parts).items():
@@ -340,13 +389,16 @@ def _path_of(store: StoreView, column: str, clock: str) -> str | None:
         paths = [f"{FINAL}/{key}"] if store.has(f"{OBSERVATION}/{key}") else []
         paths.append(f"{NEXT}/{key}")
     else:
-        paths = [f"{table_of(clock)}/{column}", f"{STEPS}/{column}{JPEG_SUFFIX}/data"]
+        path = f"{table_of(clock)}/{column}"
+        paths = [path, f"{path}{JPEG_SUFFIX}/data", f"{path}{RAGGED_SUFFIX}/data"]
     return next((path for path in paths if store.has(path)), None)
 
 
 def _restored(run: _Run, path: str, name: str, feature: Feature, *, swapped: bool) -> RestoredArray:
     if path.endswith(f"{JPEG_SUFFIX}/data"):
-        frames = Values((run.steps,), np.dtype(object), lambda: _frame_rows(run.frames(path)))
+        bounds = run.offsets(path)
+        rows = bounds.shape[0] - 1
+        frames = Values((rows,), np.dtype(object), lambda: _as_objects(run.any_length(path)))
         return RestoredArray(name, frames, of_file=_without_padding if feature.kind == "padded" else None)
     values = run.values(path)
     if feature.is_encoded:

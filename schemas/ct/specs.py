@@ -24,8 +24,8 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         return ArraySpec(kinds="biuf", row_shape=(None, None, None), rows=_ROWS)
     if path == f"{VOLUMES}/extent":
         limits = [Limit(_IMAGE, (1, 2, 3))] if _IMAGE in paths else []
-        limits += [Limit(each, (1, 2, 3), 8) for each in sorted(paths) if _is_mask(each)]
-        limits += [Limit(each, (1, 2, 3)) for each in sorted(paths) if _is_label(each)]
+        limits += [Limit(mask_path, (1, 2, 3), 8) for mask_path in sorted(paths) if _is_mask(mask_path)]
+        limits += [Limit(label_path, (1, 2, 3)) for label_path in sorted(paths) if _is_label(label_path)]
         return ArraySpec(dtypes=("int32",), row_shape=(3,), rows=_ROWS, least=0, limits=tuple(limits))
     if group == VOLUMES and name in LENGTHS:
         return ArraySpec(dtypes=("float64",), row_shape=(LENGTHS[name],), rows=_ROWS)
@@ -39,13 +39,13 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         return ArraySpec(dtypes=dtypes, row_shape=(None, None, None), rows=_ROWS, like=like)
     coords = f"{group}/coords"
     points = coords if coords in paths else Limit(f"{group}/mask", (1, 2, 3), 8)
-    known = {
+    specs = {
         "coords": ArraySpec(dtypes=("uint16", "int32"), row_shape=(3,)),
         "values": ArraySpec(row_shape=(), rows=(coords, 0)),
         "offsets": ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=points),
         "resolution": ArraySpec(row_shape=(), rows=_ROWS),
     }
-    return known.get(name, ArraySpec())
+    return specs.get(name, ArraySpec())
 
 
 def _is_mask(path: str) -> bool:
@@ -69,11 +69,11 @@ _CONTENTS: Mapping[str, list[set[str]]] = {
 def _incomplete_groups(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
     for group in dict.fromkeys(path.rpartition("/")[0] for path in arrays):
         contents = _CONTENTS.get(group.partition("/")[0])
-        found = {name for name in (*_POINTS, "mask", "label") if f"{group}/{name}" in arrays}
-        if contents is not None and found not in contents:
+        present = {name for name in (*_POINTS, "mask", "label") if f"{group}/{name}" in arrays}
+        if contents is not None and present not in contents:
             expected = " or ".join(", ".join(sorted(content)) for content in contents)
-            listed = ", ".join(sorted(found)) or "neither"
-            yield Problem(group, f"holds {listed}, expected {expected}", kind="missing")
+            names = ", ".join(sorted(present)) or "neither"
+            yield Problem(group, f"holds {names}, expected {expected}", kind="missing")
 
 
 SPECS = ArraySpecs(
@@ -92,7 +92,8 @@ def points(view: View) -> Iterator[Problem]:
         group = path.removesuffix("/coords")
         if group == path:
             continue
-        offsets, ordered = view.whole(f"{group}/offsets"), group.startswith(f"{WINDOWS}/")
+        offsets = view.whole(f"{group}/offsets")
+        ordered = group.startswith(f"{WINDOWS}/")
         yield from _inside(view, path, offsets, _limits(view, group, extent), ordered=ordered)
 
 
@@ -107,11 +108,13 @@ def _limits(view: View, group: str, extent: NDArray[np.int64]) -> NDArray[np.int
 def _inside(
     view: View, path: str, offsets: NDArray[np.int64], limits: NDArray[np.int64], *, ordered: bool
 ) -> Iterator[Problem]:
-    last_volume, last_flat = -1, -1
+    last_volume = -1
+    last_flat = -1
     for lo, block in view.blocks(path):
         hi = lo + len(block)
         for volume in range(int(np.searchsorted(offsets, lo, "right")) - 1, len(limits)):
-            begin, end = max(lo, int(offsets[volume])), min(hi, int(offsets[volume + 1]))
+            begin = max(lo, int(offsets[volume]))
+            end = min(hi, int(offsets[volume + 1]))
             if begin >= hi:
                 break
             if begin == end:
@@ -119,8 +122,8 @@ def _inside(
             coords = block[begin - lo : end - lo]
             columns = tuple(coords.T)
             if any(c.min() < 0 or c.max() >= most for c, most in zip(columns, limits[volume], strict=True)):
-                at = first_row(((coords < 0) | (coords >= limits[volume])).any(axis=1))
-                message = f"row {begin + at} is {coords[at].tolist()}, outside volume {volume}"
+                row = first_row(((coords < 0) | (coords >= limits[volume])).any(axis=1))
+                message = f"row {begin + row} is {coords[row].tolist()}, outside volume {volume}"
                 yield broken(path, f"{message} of {limits[volume].tolist()}")
                 return
             if not ordered:
@@ -136,7 +139,8 @@ def _inside(
                 message = f"row {begin + first_row(falling)} does not follow the one before it in C order"
                 yield broken(path, message)
                 return
-            last_volume, last_flat = volume, int(flat[-1])
+            last_volume = volume
+            last_flat = int(flat[-1])
 
 
 def masks(view: View) -> Iterator[Problem]:
@@ -160,9 +164,11 @@ def masks(view: View) -> Iterator[Problem]:
 
 def _count(bits: NDArray[np.uint8], width: int) -> int:
     """Number of set bits among the first `width` bits of the last axis."""
-    whole, rest = divmod(width, 8)
+    whole, remainder = divmod(width, 8)
     ones = int(np.bitwise_count(bits[:, :, :whole]).sum(dtype=np.int64))
-    return ones + int(np.bitwise_count(bits[:, :, whole : whole + 1] & ((1 << rest) - 1)).sum(dtype=np.int64))
+    return ones + int(
+        np.bitwise_count(bits[:, :, whole : whole + 1] & ((1 << remainder) - 1)).sum(dtype=np.int64)
+    )
 
 
 def presence(view: View) -> Iterator[Problem]:
@@ -173,8 +179,8 @@ def presence(view: View) -> Iterator[Problem]:
             counts = np.diff(view.whole(f"{group}/offsets"))
             wrong = ~view.whole(path) & (counts != 0)
             if wrong.any():
-                at = first_row(wrong)
-                yield broken(path, f"volume {at} is said not to have it, but has {counts[at]} points")
+                volume = first_row(wrong)
+                yield broken(path, f"volume {volume} is said not to have it, but has {counts[volume]} points")
 
 
 RULES: tuple[Rule, ...] = (points, masks, presence)

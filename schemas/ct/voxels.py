@@ -15,19 +15,19 @@ def largest_point(points: NDArray[np.int32]) -> NDArray[np.uint32]:
     """Largest index on each axis of points (n, 3), (3,); a negative one counts as larger than any volume."""
     flat = np.ascontiguousarray(points).view(np.uint32).reshape(-1)
     whole = len(flat) // _TILE * _TILE  # numpy finds the maxima of long rows several times faster
-    found = np.zeros(3, np.uint32)
+    largest = np.zeros(3, np.uint32)
     for part in (flat[:whole].reshape(-1, _TILE), flat[whole:].reshape(-1, 3)):
         if len(part):
-            np.maximum(found, part.max(axis=0).reshape(-1, 3).max(axis=0), out=found)
-    return found
+            np.maximum(largest, part.max(axis=0).reshape(-1, 3).max(axis=0), out=largest)
+    return largest
 
 
 def limit(
     values: NDArray[Any], low: float, high: float, *, scale: bool, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
     """Values below and above become the ends; with `scale`, (value - low) / (high - low). NaN stays."""
-    found: NDArray[np.float32] = np.clip(values, low, high, out=out, dtype=np.float32, casting="unsafe")
+    scaled: NDArray[np.float32] = np.clip(values, low, high, out=out, dtype=np.float32, casting="unsafe")
     if scale:
-        found -= np.float32(low)
-        found /= np.float32(high - low)
-    return found
+        scaled -= np.float32(low)
+        scaled /= np.float32(high - low)
+    return scaled

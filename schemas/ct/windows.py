@@ -115,7 +115,8 @@ def parse_window(text: str) -> Window:
         allowed = "letters, digits, '_', '.' and '-', beginning with a letter or digit"
         raise _refused(text, f"name {name!r} must be {allowed}")
     try:
-        width, level = float(parts[1]), float(parts[2])
+        width = float(parts[1])
+        level = float(parts[2])
     except ValueError as error:
         raise _refused(text, f"width {parts[1]!r} and level {parts[2]!r} must be numbers") from error
     if not (math.isfinite(width) and math.isfinite(level) and width > 0):

@@ -230,7 +230,9 @@ def voxel_offsets_field(size: float) -> Field:
 
 MAX_PLACES = 9
 """Largest number of decimal places."""
-_XYZ_PATH, _SCALE, _OFFSET = f"{POINTS}/xyz", "sources/scale", "sources/offset"
+_XYZ_PATH = f"{POINTS}/xyz"
+_SCALE = "sources/scale"
+_OFFSET = "sources/offset"
 _LARGEST = 2.0**31
 _MAX_INTEGER = 2.0**53
 
@@ -246,7 +248,8 @@ class Quantum(NamedTuple):
         self, quantised: NDArray[np.int32], source: int, axis: int | slice = slice(None)
     ) -> NDArray[np.float64]:
         """Coordinates of one source, (n, 3), or one of their axes, (n,)."""
-        scale, offset = self.scale[source, axis], self.offset[source, axis]
+        scale = self.scale[source, axis]
+        offset = self.offset[source, axis]
         exact = quantised.astype(np.float64)
         return (exact + offset) / scale if self.decimal else exact * scale + offset
 
@@ -262,7 +265,8 @@ def quantum(store: StoreView) -> Quantum | None:
     xyz = store.array(_XYZ_PATH)
     if xyz.dtype.kind != "i":
         return None
-    scale, offset = whole(store, _SCALE), whole(store, _OFFSET)
+    scale = whole(store, _SCALE)
+    offset = whole(store, _OFFSET)
     filled = whole(store, "sources/rows") > 0
     for path, message in quantum_errors(scale[filled], offset[filled], xyz.attributes.get(DECIMAL)):
         raise contradiction(store, path, message)
@@ -293,7 +297,8 @@ def _decimal_errors(
     scale: NDArray[np.float64], offset: NDArray[np.float64], decimal: object
 ) -> Iterator[tuple[str, str]]:
     stated: Mapping[str, Any] = decimal if isinstance(decimal, Mapping) else {}
-    power, integers = stated.get("scale"), stated.get("offset")
+    power = stated.get("scale")
+    integers = stated.get("offset")
     if type(power) not in (int, float) or power not in [10**places for places in range(MAX_PLACES + 1)]:
         message = f"scale of {DECIMAL} is {power!r}, expected a power of ten from 1 to 1e{MAX_PLACES}"
         yield _XYZ_PATH, message
@@ -302,8 +307,8 @@ def _decimal_errors(
     if not (
         isinstance(integers, list)
         and len(integers) == 3
-        and all(type(each) in (int, float) and abs(each) < _MAX_INTEGER for each in integers)
-        and all(float(each).is_integer() for each in integers)
+        and all(type(integer) in (int, float) and abs(integer) < _MAX_INTEGER for integer in integers)
+        and all(float(integer).is_integer() for integer in integers)
     ):
         yield _XYZ_PATH, f"offset of {DECIMAL} is not three whole numbers"
     elif (offset != integers).any():

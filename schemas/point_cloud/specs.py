@@ -32,7 +32,7 @@ def _spec(path: str, _paths: Collection[str]) -> ArraySpec:
             "offsets": ArraySpec(dtypes=("int64",), row_shape=(), rows=_BOUNDS, offsets_of=coords),
             "point_voxel": ArraySpec(dtypes=("int32",), row_shape=(), rows=(_XYZ, 0)),
         }
-        beside = tuple(f"{group}/{each}" for each in specs)
+        beside = tuple(f"{group}/{other}" for other in specs)
         return replace(specs.get(name, ArraySpec()), beside=beside)
     return ArraySpec()
 
@@ -66,18 +66,22 @@ SPECS = ArraySpecs(
 def segments(view: View) -> Iterator[Problem]:
     """The segments of a source hold all its points; the one for points of no segment is the last."""
     offsets = view.whole("segments/offsets")
-    source, number = view.whole("segments/source"), view.whole("segments/number")
+    source = view.whole("segments/source")
+    number = view.whole("segments/number")
     count = view.shape("sources/rows")[0]
     held = np.bincount(source, np.diff(offsets), count).astype(np.int64)
     wrong = held != view.whole("sources/rows")
     if wrong.any():
-        at = first_row(wrong)
-        yield broken("segments/offsets", f"source {at} has {held[at]} points in its segments, not all")
-    rest = number == NO_SEGMENT
-    inside = rest[:-1] & (source[1:] == source[:-1])
+        wrong_source = first_row(wrong)
+        yield broken(
+            "segments/offsets",
+            f"source {wrong_source} has {held[wrong_source]} points in its segments, not all",
+        )
+    unnumbered = number == NO_SEGMENT
+    inside = unnumbered[:-1] & (source[1:] == source[:-1])
     if inside.any():
         yield broken("segments/number", f"segment {first_row(inside)} of no number is not its source's last")
-    samples = int(np.count_nonzero(~rest))
+    samples = int(np.count_nonzero(~unnumbered))
     if samples != view.store.sample_count:
         yield broken(
             "segments/number", f"numbers {samples} segments, the root counts {view.store.sample_count}"
@@ -86,16 +90,20 @@ def segments(view: View) -> Iterator[Problem]:
 
 def bounds(view: View) -> Iterator[Problem]:
     """Origins are the minima of the bounds, and minima are not above maxima."""
-    origin, box = view.whole("segments/origin"), view.whole("segments/bounds")
+    origin = view.whole("segments/origin")
+    box = view.whole("segments/bounds")
     wrong = (origin != box[:, 0]).any(axis=1) | ~(box[:, 0] <= box[:, 1]).all(axis=1)
     if wrong.any():
-        at = first_row(wrong)
-        yield broken("segments/bounds", f"segment {at}: origin {origin[at]}, bounds {box[at].tolist()}")
+        segment = first_row(wrong)
+        yield broken(
+            "segments/bounds", f"segment {segment}: origin {origin[segment]}, bounds {box[segment].tolist()}"
+        )
 
 
 def source_rows(view: View) -> Iterator[Problem]:
     """Every row of a source occurs at least once."""
-    first, count = view.whole("sources/first_row"), view.whole("sources/rows")
+    first = view.whole("sources/first_row")
+    count = view.whole("sources/rows")
     for source, (lo, rows) in enumerate(zip(first.tolist(), count.tolist(), strict=True)):
         order = view.array("points/source_row").read(lo, lo + rows)
         most = int(order.max(initial=-1)) + 1
@@ -129,23 +137,23 @@ def _point_voxels(
     view: View, grid: str, points: np.ndarray, cells: np.ndarray, offsets: np.ndarray
 ) -> Iterator[Problem]:
     """Check ``point_voxel`` of a grid; `cells` are the voxels of each segment."""
-    found = np.zeros(int(offsets[-1]), np.int64)
+    counted = np.zeros(int(offsets[-1]), np.int64)
     for lo, voxel in view.blocks(f"{grid}/point_voxel"):
         segment = np.searchsorted(points, np.arange(lo, lo + len(voxel)), "right") - 1
         inside = cells[segment] > 0
         wrong = np.where(inside, (voxel < 0) | (voxel >= cells[segment]), voxel != -1)
         if wrong.any():
-            at = first_row(wrong)
+            row = first_row(wrong)
             message = (
-                f"row {lo + at} is {voxel[at]}, its segment {segment[at]} has {cells[segment[at]]} voxels"
+                f"row {lo + row} is {voxel[row]}, its segment {segment[row]} has {cells[segment[row]]} voxels"
             )
             yield broken(f"{grid}/point_voxel", message)
             return
-        found += np.bincount(offsets[segment[inside]] + voxel[inside], minlength=len(found))
-    differing = found != view.whole(f"{grid}/counts")
+        counted += np.bincount(offsets[segment[inside]] + voxel[inside], minlength=len(counted))
+    differing = counted != view.whole(f"{grid}/counts")
     if differing.any():
-        at = first_row(differing)
-        yield broken(f"{grid}/counts", f"voxel {at} has {found[at]} points, counted otherwise")
+        row = first_row(differing)
+        yield broken(f"{grid}/counts", f"voxel {row} has {counted[row]} points, counted otherwise")
 
 
 def coordinates(view: View) -> Iterator[Problem]:

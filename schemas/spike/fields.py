@@ -321,8 +321,8 @@ def bits_tile(steps: int, height: int, row_bytes: int) -> tuple[int, int]:
 def voxel_tile(bins: int, height: int, width: int, itemsize: int) -> tuple[int, int, int]:
     """Bins, rows and columns of a tile of voxels: all bins, about 80 KiB."""
     columns = even_tile(width, _PIXELS, 8)
-    wanted = _VOXEL_BYTES // (bins * columns * itemsize)
-    return bins, even_tile(height, min(_PIXELS, max(16, wanted))), columns
+    fitting_rows = _VOXEL_BYTES // (bins * columns * itemsize)
+    return bins, even_tile(height, min(_PIXELS, max(16, fitting_rows))), columns
 
 
 def image_tile(height: int, width: int) -> tuple[int, int, int]:

@@ -42,9 +42,9 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
     bins = voxel_bins(path)
     if bins is not None:
         return ArraySpec(kinds="uif", row_shape=(bins, None, None), rows=_ROWS)
-    voxels = [each for each in sorted(paths) if voxel_bins(each) is not None]
+    voxels = [voxel_path for voxel_path in sorted(paths) if voxel_bins(voxel_path) is not None]
     if path == BITS:
-        like = tuple(Limit(each, (2, 3), 8) for each in voxels)
+        like = tuple(Limit(voxel_path, (2, 3), 8) for voxel_path in voxels)
         return ArraySpec(dtypes=("uint8",), row_shape=(None, None), beside=(FRAME_OFFSETS,), like=like)
     if path == FRAME_OFFSETS:
         return ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=BITS)
@@ -53,11 +53,11 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         return ArraySpec(dtypes=("int32",), row_shape=(), rows=_ROWS, indexes=sources, ascending=True)
     if path == SPIKE_EXTENT:
         limits = [Limit(BITS, (1, 2), 8)] if BITS in paths else []
-        limits += [Limit(each, (2, 3)) for each in voxels]
+        limits += [Limit(voxel_path, (2, 3)) for voxel_path in voxels]
         return ArraySpec(dtypes=("int32",), row_shape=(2,), rows=_ROWS, least=1, limits=tuple(limits))
     if path == IMAGE_EXTENT:
         images = [f"{FRAMES}/{image}" for image in IMAGES]
-        inside = tuple(Limit(each, (1, 2)) for each in images if each in paths)
+        inside = tuple(Limit(image, (1, 2)) for image in images if image in paths)
         return ArraySpec(dtypes=("int32",), row_shape=(2,), rows=_ROWS, least=1, limits=inside)
     if path == SEQUENCE_OFFSETS:
         return ArraySpec(dtypes=("int64",), row_shape=(), offsets_of=SPIKE_EXTENT)

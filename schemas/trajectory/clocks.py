@@ -27,8 +27,8 @@ def clocks_of(store: StoreView) -> Mapping[str, Mapping[str, Any]]:
 
     ``timestamps`` (path of their array) and ``unit``, or ``rate`` in rows a second.
     """
-    told: Mapping[str, Mapping[str, Any]] = store.group(EPISODES).get("clocks", {})
-    return told
+    recorded: Mapping[str, Mapping[str, Any]] = store.group(EPISODES).get("clocks", {})
+    return recorded
 
 
 def offsets_path(clock: str) -> str:

@@ -18,6 +18,10 @@ CLOCK_OFFSETS = "episodes/clocks"
 NEXT = "steps/next_observation"
 FINAL = "episodes/final_observation"
 JPEG_SUFFIX = "_jpeg"
+"""Ending of the group of a column of compressed frames that are kept as they are."""
+RAGGED_SUFFIX = "_ragged"
+"""Ending of the group of a column whose rows have any number of values, as the scans of a lidar."""
+_OF_ANY_LENGTH = (JPEG_SUFFIX, RAGGED_SUFFIX)
 
 CHANNEL = "channel"
 """Last axis of a colour image array; whoever hands out samples moves it to the front."""
@@ -101,31 +105,67 @@ def moved(field: Field, group: str) -> Field:
     )
 
 
-def jpeg_fields(key: str, run: int, **attributes: object) -> tuple[Field, Field]:
-    """``data`` and ``offsets`` of compressed frames kept as they are.
+_FRAME = 32 << 10
+"""Estimated bytes of a compressed frame, used until frames are counted."""
+
+
+def frame_field(column: str, table: str, **attributes: object) -> Field:
+    """``data`` of compressed frames that are kept as they are.
 
     Parameters
     ----------
-    key
-        Observation key: ``"images/cam_high"``.
-    run
-        Typical bytes of one frame.
+    column
+        ``"observation/images/cam_high"``.
+    table
+        Name of the table of its clock.
     **attributes
-        Attributes of ``data``: ``colour`` ("standard" or "swapped"), ``shape`` and ``dtype`` of a decoded
-        frame.
+        ``colour`` ("standard" or "swapped"), ``shape`` and ``dtype`` of a decoded frame.
     """
-    group = f"{OBSERVATION}/{key}{JPEG_SUFFIX}"
-    data = Field(
+    group = f"{table}/{column}{JPEG_SUFFIX}"
+    what = column.replace("observation/", "observation ", 1)
+    return Field(
         path=f"{group}/data",
         dtype="uint8",
         axes=own_axes(group, "byte", 1),
-        description=f"compressed frames of observation {key}, back to back, bit for bit as in the source",
-        run=run,
+        description=f"compressed frames of {what}, back to back, bit for bit as in the source",
+        run=_FRAME,
         attributes=attributes,
     )
-    description = "frame of step t is data[offsets[t]:offsets[t + 1]]"
-    offsets = bounds_field(f"{group}/offsets", "step", description)
-    return data, offsets
+
+
+def ragged_field(
+    column: str, table: str, dtype: str, row_shape: tuple[int, ...], **attributes: object
+) -> Field:
+    """``data`` of a column with any number of values, (*row_shape) each, in a row."""
+    group = f"{table}/{column}{RAGGED_SUFFIX}"
+    return Field(
+        path=f"{group}/data",
+        dtype=dtype,
+        row_shape=row_shape,
+        axes=(*own_axes(group, "item", 1), *own_axes(column, "dimension", len(row_shape))),
+        description=f"{column}: the values of all rows, back to back",
+        attributes=attributes,
+    )
+
+
+def bounds_of(group: str) -> Field:
+    """``offsets`` beside the ``data`` of a column with any number of bytes, or values, in a row."""
+    clock = group.split("/")[1] if group.startswith(f"{CLOCKS}/") else ""
+    tick = "tick" if clock else "step"
+    what = "frame" if group.endswith(JPEG_SUFFIX) else "row"
+    description = f"{what} of {tick} t is data[offsets[t]:offsets[t + 1]]"
+    return bounds_field(f"{group}/offsets", f"{clock}_tick" if clock else "step", description)
+
+
+def is_of_any_length(group: str) -> bool:
+    """Whether a group is a column of ``data`` and ``offsets``, with any number of values in a row."""
+    return group.endswith(_OF_ANY_LENGTH)
+
+
+def column_group(path: str) -> str:
+    """Path of a column by that of its array: the group of those that have ``data`` and ``offsets``."""
+    group, _, name = path.rpartition("/")
+    return group if name in ("data", "offsets") and is_of_any_length(group) else path
 
 
 def sample_key(path: str) -> str:
@@ -140,9 +180,11 @@ def sample_key(path: str) -> str:
     for group in (NEXT, FINAL):
         if path.startswith(f"{group}/"):
             return "next.observation." + path.removeprefix(f"{group}/").replace("/", ".")
+    column = column_group(path).removeprefix(f"{STEPS}/")
     if path.startswith(f"{CLOCKS}/"):
-        return path.split("/", 2)[2].replace("/", ".")
-    column = path.removeprefix(f"{STEPS}/").removesuffix(f"{JPEG_SUFFIX}/data")
+        column = column.split("/", 2)[2]
+    for suffix in _OF_ANY_LENGTH:
+        column = column.removesuffix(suffix)
     return column.replace("/", ".")
 
 
@@ -154,12 +196,15 @@ _EPISODES = (SAMPLES, 0)
 
 
 def _spec(path: str, paths: Collection[str]) -> ArraySpec:
-    group, _, name = path.rpartition("/")
-    if path.startswith((f"{CLOCKS}/", f"{CLOCK_OFFSETS}/")):
-        return _clock_spec(path, paths)
-    if group.endswith(JPEG_SUFFIX) and name in ("data", "offsets"):
-        offsets = ArraySpec(dtypes=("int64",), row_shape=(), rows=(_VALID, 1), offsets_of=f"{group}/data")
-        return offsets if name == "offsets" else BYTES
+    if path.startswith(f"{CLOCK_OFFSETS}/"):
+        return _clock_offsets_spec(path, paths)
+    table = "/".join(path.split("/")[:2]) if path.startswith(f"{CLOCKS}/") else STEPS
+    if column_group(path) != path:
+        return _any_length_spec(path, _VALID if table == STEPS else _first_column(table, paths))
+    if table != STEPS:
+        first = _first_column(table, paths)
+        offsets = f"{CLOCK_OFFSETS}/{table.removeprefix(f'{CLOCKS}/')}/offsets"
+        return ArraySpec(beside=(offsets,), rows=None if path == first else (first, 0))
     if path.startswith(f"{STEPS}/"):
         return ArraySpec(rows=_STEPS)
     if path in _OPTIONAL:
@@ -169,16 +214,29 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
     return ArraySpec(rows=_EPISODES) if path.startswith(f"{EPISODES}/") else ArraySpec()
 
 
-def _clock_spec(path: str, paths: Collection[str]) -> ArraySpec:
-    """Spec of a column of a clock's table, or of the offsets of the episodes in it."""
-    if path.startswith(f"{CLOCK_OFFSETS}/"):
-        table = f"{CLOCKS}/{path.removeprefix(f'{CLOCK_OFFSETS}/').removesuffix('offsets')}"
-        column = min((other for other in paths if other.startswith(table)), default=table)
-        return ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=column)
-    table = "/".join(path.split("/")[:2])
-    first = min(other for other in paths if other.startswith(f"{table}/"))
-    offsets = f"{CLOCK_OFFSETS}/{table.removeprefix(f'{CLOCKS}/')}/offsets"
-    return ArraySpec(beside=(offsets,), rows=None if path == first else (first, 0))
+def _any_length_spec(path: str, first: str) -> ArraySpec:
+    """Spec of an array of a column with any number of values in a row; `first` has as many rows."""
+    group, _, name = path.rpartition("/")
+    if name == "data":
+        return BYTES if group.endswith(JPEG_SUFFIX) else ArraySpec(beside=(f"{group}/offsets",))
+    rows = (first, 1) if first else None
+    return ArraySpec(dtypes=("int64",), row_shape=(), rows=rows, offsets_of=f"{group}/data")
+
+
+def _first_column(table: str, paths: Collection[str]) -> str:
+    """A column of a clock's table with a row a tick; empty: all have any number of values in a row."""
+    inside = [path for path in paths if path.startswith(f"{table}/") and column_group(path) == path]
+    return min(inside, default="")
+
+
+def _clock_offsets_spec(path: str, paths: Collection[str]) -> ArraySpec:
+    """Spec of the offsets of the episodes in the table of a clock."""
+    table = f"{CLOCKS}/{path.removeprefix(f'{CLOCK_OFFSETS}/').removesuffix('/offsets')}"
+    first = _first_column(table, paths)
+    if first:
+        return ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=first)
+    bounds = min(other for other in paths if other.startswith(f"{table}/") and other.endswith("/offsets"))
+    return ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), indexes=(bounds, 0), ascending=True)
 
 
 _FLAG = ArraySpec(dtypes=("bool",), row_shape=(), rows=_STEPS)

@@ -20,32 +20,41 @@ def episodes(view: View) -> Iterator[Problem]:
     empty = np.diff(offsets) == 0
     if empty.any():
         yield broken(f"{EPISODES}/offsets", f"episode {first_row(empty)} has no step")
-    source, count = view.whole(f"{EPISODES}/source"), view.shape("sources/rows")[0]
+    source = view.whole(f"{EPISODES}/source")
+    count = view.shape("sources/rows")[0]
     held = np.bincount(source, np.diff(offsets), count).astype(np.int64)
     wrong = held != view.whole("sources/rows")
     if wrong.any():
-        at = first_row(wrong)
-        yield broken(f"{EPISODES}/offsets", f"source {at} has {held[at]} steps in its episodes, not all")
+        wrong_source = first_row(wrong)
+        yield broken(
+            f"{EPISODES}/offsets",
+            f"source {wrong_source} has {held[wrong_source]} steps in its episodes, not all",
+        )
 
 
 def ends(view: View) -> Iterator[Problem]:
     """The next observation is known inside an episode, at its end only if it is stored; ends are marked."""
-    offsets, valid = view.whole(f"{EPISODES}/offsets"), view.whole("steps/next_valid")
+    offsets = view.whole(f"{EPISODES}/offsets")
+    valid = view.whole("steps/next_valid")
     if (np.diff(offsets) == 0).any():
         return  # reported by `episodes`
     last = offsets[1:] - 1
     inside = np.ones(len(valid), bool)
     inside[last] = False
     if not valid[inside].all():
-        at = int(np.flatnonzero(inside & ~valid)[0])
-        yield broken("steps/next_valid", f"step {at} is inside an episode, so the next observation is known")
+        step = int(np.flatnonzero(inside & ~valid)[0])
+        yield broken(
+            "steps/next_valid", f"step {step} is inside an episode, so the next observation is known"
+        )
     if not (view.under(f"{FINAL}/") or view.under(f"{NEXT}/")) and valid[last].any():
-        at = int(last[first_row(valid[last])])
-        yield broken("steps/next_valid", f"step {at} ends an episode, and no next observation is stored")
+        step = int(last[first_row(valid[last])])
+        yield broken("steps/next_valid", f"step {step} ends an episode, and no next observation is stored")
     marked = view.whole("steps/terminated") | view.whole("steps/truncated")
     if not marked[last].all():
-        at = int(last[first_row(~marked[last])])
-        yield broken("steps/truncated", f"step {at} ends an episode, but is neither terminated nor truncated")
+        step = int(last[first_row(~marked[last])])
+        yield broken(
+            "steps/truncated", f"step {step} ends an episode, but is neither terminated nor truncated"
+        )
 
 
 def success(view: View) -> Iterator[Problem]:
@@ -66,12 +75,12 @@ def times_rise(view: View) -> Iterator[Problem]:
         clocks = clocks_of(view.store)
     except StoreError as error:  # the document is damaged, which is reported already
         raise UnreadableError from error
-    for clock, told in clocks.items():
-        if "timestamps" not in told:
+    for clock, recorded in clocks.items():
+        if "timestamps" not in recorded:
             continue
         offsets = view.whole(offsets_path(clock))
         last: NDArray[Any] | None = None
-        for lo, block in view.blocks(told["timestamps"]):
+        for lo, block in view.blocks(recorded["timestamps"]):
             times = block if last is None else np.concatenate([last, block])
             first = lo - (len(times) - len(block))
             falls = times[1:] < times[:-1]
@@ -79,7 +88,7 @@ def times_rise(view: View) -> Iterator[Problem]:
             falls[begins] = False
             if falls.any():
                 row = first + 1 + first_row(falls)
-                yield broken(told["timestamps"], f"row {row} is earlier than the row before it")
+                yield broken(recorded["timestamps"], f"row {row} is earlier than the row before it")
                 break
             last = block[-1:]
 

@@ -106,7 +106,7 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 def check_listed(files: list[str]) -> None:
     """The walks of docs/design.md name these files of the core."""
-    walks_listed = DESIGN.partition("### Walks")[2].partition("\n## ")[0]
+    walks_listed = DESIGN.partition("### Walks")[2].partition("\n##")[0]
     missing = [file for file in files if file.startswith("unistore/") and f"`{file}`" not in walks_listed]
     assert not missing
 
@@ -121,6 +121,33 @@ def test_nouns_are_defined_where_the_design_says() -> None:
     names = [name for name, _, _ in nouns]
     assert len(set(names)) == len(names)
     missing = [name for name, file, defined in nouns if defined not in classes_of(ROOT / file)]
+    assert not missing
+
+
+def names_of(path: Path) -> set[str]:
+    """Classes, functions and values that a module defines at its top."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        for target in getattr(node, "targets", [getattr(node, "target", None)]):
+            if isinstance(target, ast.Name):
+                names.add(target.id)
+    return names
+
+
+def test_what_the_design_says_of_where_things_are() -> None:
+    table = DESIGN.partition("### Where is …")[2].partition("\n## ")[0]
+    questions = re.findall(r"^\| (?!question|-)[^|]+\|(.+)\|$", table, re.MULTILINE)
+    assert len(questions) >= 20
+    missing = []
+    for answer in questions:
+        file = ""
+        for word in re.findall(r"`([^`]+)`", answer):
+            if "/" in word:
+                file = word
+            elif "<family>" not in file and word not in names_of(ROOT / file):
+                missing.append((file, word))
     assert not missing
 
 

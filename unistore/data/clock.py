@@ -53,7 +53,8 @@ class StoredClock:
     def __init__(
         self, column: ArrayView, convert: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray
     ) -> None:
-        self._column, self._convert = column, convert
+        self._column = column
+        self._convert = convert
         self._step = column.chunk_shape[0]
         chunks = -(-len(column) // self._step)
         self._firsts = np.zeros(chunks, convert(np.empty(0, column.dtype)).dtype)
@@ -72,10 +73,11 @@ class StoredClock:
             """Whether the searched times stand behind those found."""
             return found <= times[which] if side == "right" else found < times[which]
 
-        first, last = lo // self._step, np.maximum(hi - 1, lo) // self._step
+        first = lo // self._step
+        last = np.maximum(hi - 1, lo) // self._step
         chunk = bisect(lambda chunks, which: follows(self._first(chunks), which), first + 1, last + 1) - 1
-        wanted, which_chunk = np.unique(chunk, return_inverse=True)
-        starts = np.minimum(wanted * self._step, len(self._column))
+        needed, which_chunk = np.unique(chunk, return_inverse=True)
+        starts = np.minimum(needed * self._step, len(self._column))
         ends = np.minimum(starts + self._step, len(self._column))
         values = self._column.read_ranges(starts, ends)
         inside = chunk * self._step
@@ -109,7 +111,9 @@ class CountedClock:
     """
 
     def __init__(self, rate: float, offsets: Rows, begin: Callable[[Rows], Rows]) -> None:
-        self._rate, self._offsets, self._begin = rate, offsets, begin
+        self._rate = rate
+        self._offsets = offsets
+        self._begin = begin
 
     def times(self, rows: Rows) -> NDArray[Any]:
         """See `Clock.times`; in nanoseconds."""
@@ -123,8 +127,8 @@ class CountedClock:
 
         def follows(rows: Rows, which: NDArray[np.bool_]) -> NDArray[np.bool_]:
             """Whether the searched times stand behind those of rows."""
-            found: NDArray[Any] = self.times(rows)
-            return found <= times[which] if side == "right" else found < times[which]
+            row_times: NDArray[Any] = self.times(rows)
+            return row_times <= times[which] if side == "right" else row_times < times[which]
 
         return bisect(follows, lo, hi)
 
@@ -134,7 +138,8 @@ def bisect(follows: Callable[[Rows, NDArray[np.bool_]], NDArray[np.bool_]], lo: 
 
     ``follows(numbers, which)`` says of one number of each range of the mask `which` whether the value does.
     """
-    lo, hi = lo.copy(), hi.copy()
+    lo = lo.copy()
+    hi = hi.copy()
     while (which := lo < hi).any():
         middle = (lo[which] + hi[which]) // 2
         later = follows(middle, which)

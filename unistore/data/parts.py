@@ -147,9 +147,9 @@ def _common_layouts(layouts: Sequence[dict[str, KeyLayout]], names: Sequence[str
         stores: dict[str, list[str]] = {}
         for layout, name in zip(layouts_of_key, names, strict=True):
             stores.setdefault(str(layout), []).append(name)
-        listed = "; ".join(f"{layout} in {', '.join(members)}" for layout, members in stores.items())
+        shown_layouts = "; ".join(f"{layout} in {', '.join(members)}" for layout, members in stores.items())
         cure = "convert these sources into one store, or leave the field out with fields=[…]"
-        problems.append(Problem(f"field {key!r}", f"differs between stores: {listed}", cure, "fields"))
+        problems.append(Problem(f"field {key!r}", f"differs between stores: {shown_layouts}", cure, "fields"))
     if problems:
         raise InputError(problems)
     return common

@@ -137,7 +137,12 @@ def describe_store(path: str | os.PathLike[str]) -> StoreReport:
         samples_statistics=samples_statistics,
         seal={**about["seal"], "agrees": agrees},
         measures=measures,
-        remarks=[*_remarks(store, arrays, agrees=agrees), *value_remarks, *sample_remarks, *statistics_remarks],
+        remarks=[
+            *_remarks(store, arrays, agrees=agrees),
+            *value_remarks,
+            *sample_remarks,
+            *statistics_remarks,
+        ],
         snippet=snippet(store, splits),
     )
 

@@ -9,7 +9,6 @@ record their order (no test with SIGKILL proves an fsync).
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -22,7 +21,7 @@ from typing import IO, NamedTuple, Protocol, Self
 
 import xxhash
 
-from unistore.errors import ConversionError
+from unistore.errors import ConversionError, writing_cure
 
 PART_SUFFIX = ".part"
 """Ending of temporary names; a file that has it was left behind by a killed process."""
@@ -36,14 +35,6 @@ _BUFFERS_A_CALL = 1000  # Linux takes 1024
 _BYTES_A_SYNC = 16 << 20  # so that the disk is at work while a large file is still being written
 _THREADS = 8
 _MAX_PENDING = 64  # files that wait for their fsync
-_REMEDIES: dict[int | None, str] = {
-    errno.ENOSPC: "free space",
-    errno.EDQUOT: "free space or raise the quota",
-    errno.EACCES: "allow writing there",
-    errno.EPERM: "allow writing there",
-    errno.EIO: "the disk fails: see the system's log (dmesg) and replace it",
-    errno.EROFS: "choose a destination that can be written to",
-}
 
 
 class WrittenFile(NamedTuple):
@@ -233,8 +224,8 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cure = _REMEDIES.get(error.errno, "fix the destination")
-        msg = f"{path}: cannot be written ({error.strerror or error}); {cure}, then run the same command"
+        reason = f"cannot be written ({error.strerror or error})"
+        msg = f"{path}: {reason}; {writing_cure(error)}, then run the same command"
         raise ConversionError(msg) from error
 
 

@@ -99,7 +99,9 @@ def test_a_full_disk_at_any_shard(
 
     with monkeypatch.context() as patch:
         patch.setattr("unistore.zarr3.durable.write", full)
-        with pytest.raises(ConversionError, match=r"No space left on device.*free space, then run the same"):
+        with pytest.raises(
+            ConversionError, match=r"No space left on device.*free space there, then run the same"
+        ):
             run(toy(), [toys], store)
     assert not store.exists()
     assert not list(store.parent.rglob("*.part"))

@@ -110,7 +110,7 @@ def test_what_is_refused(robots: Path, where: Any, best: Any, said: str) -> None
 
 
 def test_episodes_are_whole_and_ragged(robots: Path) -> None:
-    dataset = unistore.Dataset(robots, unistore.Episodes(), [*"action reward source episode_name".split()])
+    dataset = unistore.Dataset(robots, unistore.Episodes(), ["action", "reward", "source", "episode_name"])
     stored = dataset.store.array("steps/action").read()
     batch = unistore.collate([dataset[2], dataset[0]])
     assert batch["offsets"].tolist() == [0, 6, 10]

@@ -144,9 +144,9 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("name", "code", "cure"),
     [
-        ("write", errno.ENOSPC, "No space left on device.*; free space, then run the same command"),
+        ("write", errno.ENOSPC, "No space left on device.*; free space there, then run the same command"),
         ("fsync", errno.EIO, "the disk fails"),
-        ("rename", errno.EACCES, "allow writing there"),
+        ("rename", errno.EACCES, "change the rights"),
     ],
 )
 def test_failures_name_the_file_and_leave_nothing(

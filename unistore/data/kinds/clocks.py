@@ -14,7 +14,7 @@ from unistore.data.clock import Clock, CountedClock, Rows, StoredClock, nearest,
 from unistore.data.kinds.steps import step_paths
 from unistore.schemas.indices import whole
 from unistore.schemas.trajectory.clocks import clocks_of, in_nanoseconds, offsets_path, table_of
-from unistore.schemas.trajectory.fields import STEPS, sample_key
+from unistore.schemas.trajectory.fields import STEPS, column_group, sample_key
 from unistore.store.reader import Store
 
 Align: TypeAlias = Literal["previous", "nearest", "linear"]
@@ -41,7 +41,7 @@ class Clocks:
 
     def _columns_of(self, name: str) -> Mapping[str, str]:
         inside = [path for path in self._store.paths() if path.startswith(f"{table_of(name)}/")]
-        return {sample_key(path): path for path in inside if path != self.timestamps(name)}
+        return {sample_key(path): column_group(path) for path in inside if path != self.timestamps(name)}
 
     def timestamps(self, name: str) -> str | None:
         """Path of the timestamps of a clock; None: it has a rate, or nothing tells its times."""

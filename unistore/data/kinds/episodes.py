@@ -14,10 +14,14 @@ from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
     ON_REQUEST,
     EpisodeRows,
+    RaggedColumn,
+    StepColumn,
     attribute_place,
     channels_first,
+    is_ragged,
     step_column,
 )
+from unistore.data.kinds.windows import count_key
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.schemas.trajectory.fields import STEPS
 from unistore.store.reader import Store
@@ -32,7 +36,8 @@ class Episodes:
 
     Keys: every column of the steps, (T, …) with the T steps of the episode, ragged; images are (T, 3, H, W)
     u1 RGB. Columns of other clocks have rows of their own number and are ragged in the group of the clock's
-    name. On request: ``source``, ``episode`` (number), ``episode_name``.
+    name. A column with any number of values in a row has those of all rows, ragged in a group of its own, and
+    ``<key>_counts`` (T,). On request: ``source``, ``episode`` (number), ``episode_name``.
     """
 
     @property
@@ -46,6 +51,7 @@ class Episodes:
         keys: list[str] = []
         for columns in Clocks(store).columns.values():
             keys += columns
+            keys += [count_key(key) for key, path in columns.items() if is_ragged(path)]
         return select_keys(keys, fields, _ON_REQUEST, partial(attribute_place, store))
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EpisodeReader:
@@ -62,10 +68,15 @@ class EpisodeReader:
         self._episodes = episodes.used
         self._labels = episodes.labels(set(fields))
         self._offsets = {name: clocks.offsets(name) for name in clocks.columns}
-        self._columns = {}
+        self._fields = frozenset(fields)
+        self._columns: dict[str, dict[str, StepColumn]] = {}
+        self._ragged: dict[str, dict[str, RaggedColumn]] = {}
         for name, paths in clocks.columns.items():
-            wanted = [key for key in fields if key in paths]
-            self._columns[name] = {key: step_column(store, paths[key]) for key in wanted}
+            wanted = [key for key in paths if {key, count_key(key)} & set(fields)]
+            ragged = [key for key in wanted if is_ragged(paths[key])]
+            self._ragged[name] = {key: RaggedColumn(store, paths[key]) for key in ragged}
+            dense = [key for key in wanted if key not in ragged]
+            self._columns[name] = {key: step_column(store, paths[key]) for key in dense}
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -85,5 +96,11 @@ class EpisodeReader:
                 column.read(rows, out)
                 values = channels_first(out, column).values
                 batch[key] = Packed(values, offsets, group)
+            for key, ragged in self._ragged[name].items():
+                by_row, counts = ragged.read(key, rows[:, None], np.ones((len(rows), 1), bool), allocate)
+                assert by_row.offsets is not None
+                batch[key] = Packed(by_row.values, by_row.offsets[offsets], key)
+                batch[count_key(key)] = Packed(counts[:, 0], offsets, group)
+        batch = {key: packed for key, packed in batch.items() if key in self._fields}
         labels = self._labels.of_episodes(episodes)
         return batch | {key: packed_copy(values, allocate) for key, values in labels.items()}

@@ -25,7 +25,9 @@ from unistore.schemas.trajectory.fields import (
     JPEG_SUFFIX,
     NEXT,
     OBSERVATION,
+    RAGGED_SUFFIX,
     STEPS,
+    column_group,
     sample_key,
 )
 from unistore.store.reader import Store
@@ -106,21 +108,49 @@ def _is_frame_shape(shape: Any) -> TypeGuard[list[int]]:
     return extents and 2 <= len(shape) <= 3 and prod(shape) <= _MAX_FRAME_VALUES
 
 
+class RaggedColumn:
+    """A column with any number of values, (*row_shape) each, in a row."""
+
+    def __init__(self, store: Store, group: str) -> None:
+        self._data = store.array(f"{group}/data")
+        self._offsets = Column(store, f"{group}/offsets")
+
+    def read(
+        self, key: str, rows: NDArray[np.int64], is_wanted: NDArray[np.bool_], allocate: Allocate
+    ) -> tuple[Packed, NDArray[np.int64]]:
+        """Read rows (B, k) for a batch.
+
+        Returns
+        -------
+        values, counts
+            The values of each sample's k rows, one after the other, and how many each row has, (B, k); none
+            where a row is not wanted.
+        """
+        lo, hi = self._offsets.ranges(rows.reshape(-1))
+        hi = np.where(is_wanted.reshape(-1), hi, lo)
+        counts = (hi - lo).reshape(rows.shape)
+        out = allocate((int(counts.sum()), *self._data.shape[1:]), self._data.dtype)
+        self._data.read_ranges(lo, hi, out)
+        return Packed(out, offsets_from_lengths(counts.sum(axis=1)), group=key), counts
+
+
+def is_ragged(path: str) -> bool:
+    """Whether a column, by its path in `step_paths`, has any number of values in a row."""
+    return path.endswith(RAGGED_SUFFIX)
+
+
 def step_column(store: Store, path: str) -> StepColumn:
     """Reader of a column by its path in `step_paths`."""
     return EncodedColumn(store, path) if path.endswith(JPEG_SUFFIX) else PlainColumn(store, path)
 
 
 def step_paths(store: Store) -> dict[str, str]:
-    """Path of each column of the steps, by sample key; the group's path for compressed frames."""
+    """Path of each column of the steps, by sample key; the group's path where rows have any length."""
     found = {}
     for path in store.paths():
-        if not path.startswith(f"{STEPS}/") or path.startswith(f"{NEXT}/"):
-            continue
-        if path.endswith(f"{JPEG_SUFFIX}/offsets"):
-            continue
-        key = sample_key(path)
-        found[f"{STEPS}.{key}" if key in _RESERVED else key] = path.removesuffix("/data")
+        if path.startswith(f"{STEPS}/") and not path.startswith(f"{NEXT}/"):
+            key = sample_key(path)
+            found[f"{STEPS}.{key}" if key in _RESERVED else key] = column_group(path)
     return found
 
 
@@ -229,8 +259,8 @@ class Transitions:
 
     Keys: every column of the steps by its dotted name, ``observation.<name>``, ``action``, ``reward``,
     ``terminated``, ``truncated``, ``next_valid``, …; ``next.observation.<name>`` for every observation.
-    Images are (3, H, W) u1 RGB. On request: ``source``, ``episode`` (number), ``episode_name``, ``step``
-    (inside the episode).
+    Images are (3, H, W) u1 RGB. Columns with any number of values in a row, as scans of a lidar, are ragged.
+    On request: ``source``, ``episode`` (number), ``episode_name``, ``step`` (inside the episode).
 
     ``next_valid`` is False at the last step of an episode whose next observation was not recorded; the next
     observation is then a copy of the step's own, and must not be used.
@@ -276,12 +306,12 @@ class TransitionReader:
         self._valid = Column(store, _NEXT_VALID)
         self._labels = self._episodes.labels(set(fields))
         paths = step_paths(store)
-        self._columns = {key: step_column(store, paths[key]) for key in fields if key in paths}
-        self._next = {
-            key: _NextObservation(store, key.removeprefix(NEXT_PREFIX))
-            for key in fields
-            if key.startswith(NEXT_PREFIX) and key not in paths
-        }
+        own = {key: key if key in paths else key.removeprefix(NEXT_PREFIX) for key in fields}
+        stored = {key: paths[name] for key, name in own.items() if name in paths}
+        self._ragged = {key: RaggedColumn(store, path) for key, path in stored.items() if is_ragged(path)}
+        dense = [key for key in stored if key not in self._ragged]
+        self._columns = {key: step_column(store, paths[key]) for key in dense if key in paths}
+        self._next = {key: _NextObservation(store, own[key]) for key in dense if key not in paths}
         self._length = int(self._episodes.offsets[-1]) if self._rows is None else len(self._rows)
 
     def __len__(self) -> int:
@@ -317,6 +347,9 @@ class TransitionReader:
         for key, following in self._next.items():
             if key not in batch:
                 batch[key] = following.read(rows, after, episode, final, allocate)
+        for key, ragged in self._ragged.items():
+            wanted = after if key.startswith(NEXT_PREFIX) else rows
+            batch[key], _ = ragged.read(key, wanted[:, None], np.ones((len(rows), 1), bool), allocate)
         return batch | {key: packed_copy(found, allocate) for key, found in self._labels.read(rows).items()}
 
 

@@ -19,9 +19,11 @@ from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
     ON_REQUEST,
     EpisodeRows,
+    RaggedColumn,
     StepColumn,
     attribute_place,
     channels_first,
+    is_ragged,
     step_column,
     step_paths,
 )
@@ -56,8 +58,10 @@ class Windows:
     keys or clocks, (k, …), and ``<name>_valid`` (k,) bool for each name. Whole numbers are steps: rows of the
     key's own table from the one on that stands for the tick. Numbers with a point are seconds from the tick.
 
-    Images are (k, 3, H, W) u1 RGB. On request: ``<name>_timestamps`` (k,), as the source has them (of a rate:
-    int64 nanoseconds); ``source``, ``episode``, ``episode_name``, ``step`` (the tick inside the episode).
+    Images are (k, 3, H, W) u1 RGB. Of columns with any number of values in a row, as scans of a lidar, a
+    window has those of its k rows one after the other, and ``<key>_counts`` (k,) says how many each row has.
+    On request: ``<name>_timestamps`` (k,), as the source has them (of a rate: int64 nanoseconds); ``source``,
+    ``episode``, ``episode_name``, ``step`` (the tick inside the episode).
 
     Parameters
     ----------
@@ -159,7 +163,8 @@ class Windows:
         require_arrays(store, self, EPISODE_OFFSETS)
         parts = parts_of(store, self)
         keys = [key for part in parts for key in part.columns]
-        known = [*keys, *(part.mask for part in parts)]
+        counts = [count_key(key) for part in parts for key, path in part.columns.items() if is_ragged(path)]
+        known = [*keys, *counts, *(part.mask for part in parts)]
         on_request = [*ON_REQUEST, *(part.timestamps for part in parts)]
         if unknown := sorted(set(self.delta or ()) - set(keys)):
             message = f"{', '.join(unknown)} is in no window"
@@ -186,6 +191,11 @@ def _is_reference(reference: object) -> bool:
         return False
     components = reference[1]
     return isinstance(components, Sequence) and all(is_integer(number, 0) for number in components)
+
+
+def count_key(key: str) -> str:
+    """Key of how many values each row of a ragged key has."""
+    return f"{key}_counts"
 
 
 class Part(NamedTuple):
@@ -323,6 +333,11 @@ def _not_linear(store: Store, where: str, part: Part, steps: Steps) -> Iterator[
         message = "counts rows, and linear interpolates at times"
         yield Problem(where, message, "give seconds, as in (-0.1, 0.0)", "option")
     for key, path in part.columns.items():
+        if is_ragged(path):
+            message = f"{key} has any number of values in a row"
+            cure = f"align={{{part.name!r}: 'nearest'}}"
+            yield Problem(where, message, cure, "option")
+            continue
         dtype = step_column(store, path).dtype
         cure = f"align={{{part.name!r}: 'nearest'}}"
         if dtype.kind != "f":
@@ -358,6 +373,10 @@ def _deltas(
         if kind.align_of(name) == "linear":
             message = f"{name} is interpolated, and a row of it is subtracted"
             raise InputError(Problem(where, message, f"align={{{name!r}: 'nearest'}}", "option"))
+        path_of_key = clocks.columns[clocks.of(key) or STEPS][key]
+        if is_ragged(path_of_key) or is_ragged(clocks.columns[own][name]):
+            message = f"{key} or {name} has any number of values in a row"
+            raise InputError(Problem(where, message, "leave it out", "option"))
         column = step_column(store, clocks.columns[own][name])
         if key in columns:
             numbers = _components(where, (key, columns[key]), (name, column), components)
@@ -398,7 +417,11 @@ class WindowReader:
         self._labels = self._episodes.labels(set(fields))
         self._asked = frozenset(fields)
         paths = {key: path for part in self._parts for key, path in part.columns.items()}
-        self._columns = {key: step_column(store, path) for key, path in paths.items() if key in fields}
+        wanted = {key: path for key, path in paths.items() if {key, count_key(key)} & self._asked}
+        self._ragged = {key: RaggedColumn(store, path) for key, path in wanted.items() if is_ragged(path)}
+        self._columns = {
+            key: step_column(store, path) for key, path in wanted.items() if key not in self._ragged
+        }
         self._fills = fill_values(kind.pad, {key: column.dtype for key, column in self._columns.items()})
         self._in_time = any(part.stream.in_time for part in self._parts)
         self._deltas = _deltas(store, kind, self._clocks, self._columns)
@@ -450,15 +473,16 @@ class WindowReader:
         for part in self._parts:
             places = part.stream.places(ticks)
             for key in part.columns:
-                if key in self._asked:
+                if key in self._columns:
                     batch[key] = self._values(key, places, ticks, allocate)
+                elif key in self._ragged:
+                    batch[key], masks[count_key(key)] = self._ragged_values(key, places, allocate)
             masks[part.mask] = places.is_real
             if part.timestamps in self._asked:
                 masks[part.timestamps] = self._clocks.timestamps_at(part.clock, places.rows)
         masks |= self._labels.read(ticks.rows)
-        return batch | {
-            key: packed_copy(found, allocate) for key, found in masks.items() if key in self._asked
-        }
+        batch |= {key: packed_copy(found, allocate) for key, found in masks.items()}
+        return {key: packed for key, packed in batch.items() if key in self._asked}
 
     def _values(self, key: str, places: Places, ticks: Ticks, allocate: Allocate) -> Packed:
         """Values of a key in the rows of windows, (B, k, …)."""
@@ -472,6 +496,14 @@ class WindowReader:
         if self._kind.pad not in (None, "edge", "drop"):
             out[~places.is_real] = self._fills[key]
         return channels_first(out, column)
+
+    def _ragged_values(
+        self, key: str, places: Places, allocate: Allocate
+    ) -> tuple[Packed, NDArray[np.int64]]:
+        """Values of a key with any number of them in a row, and how many each row of a window has."""
+        is_padded = self._kind.pad in (None, "edge", "drop")
+        is_wanted = np.ones_like(places.is_real) if is_padded else places.is_real
+        return self._ragged[key].read(key, places.rows, is_wanted, allocate)
 
     def _looked_up(self, rows: Rows) -> Ticks:
         """Episodes and times of ticks."""

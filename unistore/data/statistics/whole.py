@@ -9,12 +9,13 @@ from typing import Any
 from unistore.data.kinds.clips import Clips
 from unistore.data.kinds.episodes import Episodes
 from unistore.data.kinds.events import Events
+from unistore.data.kinds.patches import Patches
 from unistore.data.kinds.protocol import SampleKind
 from unistore.data.kinds.rows import Ragged, Rows
 from unistore.data.kinds.segments import Segments
 from unistore.data.kinds.sparse_points import SparsePoints
 from unistore.data.kinds.steps import Transitions
-from unistore.data.kinds.volumes import Patches, Volumes
+from unistore.data.kinds.volumes import Volumes
 from unistore.data.kinds.windows import Windows
 
 _WHOLE: dict[type[Any], Callable[[Any], SampleKind]] = {

@@ -1,0 +1,192 @@
+"""Rows with any number of values, as the scans of a lidar: of variable length, or ranges that offsets tell.
+
+``lidar/points`` (M, 3) beside ``lidar/offsets`` (N + 1,), or ``lidar/points_offsets``: scan t is
+``points[offsets[t]:offsets[t + 1]]``. In HDF5 a dataset (N,) of variable length says as much by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.columns import Column, storable
+from unistore.converters.opened import BLOCK_BYTES
+from unistore.converters.plugin import Array
+from unistore.errors import InputError, Location, Problem
+
+_OFFSETS = "offsets"
+_SUFFIX = "_offsets"
+_ROWS_TOGETHER = 16
+"""Rows that are read at a time."""
+
+
+def values_of(array: Array) -> Column | None:
+    """Return the form of the values in rows of any length; None: the rows are others."""
+    told: Mapping[str, Any] = array.dtype.metadata or {}
+    dtype = told.get("vlen")
+    if not isinstance(dtype, np.dtype) or not storable(dtype):
+        return None
+    return Column(dtype.str, told.get("shape", ()))
+
+
+def of_any_length(dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> np.dtype[Any]:
+    """Return the dtype of an array whose rows have any number of values, as h5py has it without a shape."""
+    return np.dtype(object, metadata={"vlen": dtype, "shape": row_shape})
+
+
+class RangesOf(Array):
+    """Rows of an array between offsets: (N,) of any length each.
+
+    Parameters
+    ----------
+    array
+        (M, …) values.
+    offsets
+        (N + 1,) whole numbers.
+    """
+
+    __slots__ = ("_offsets",)
+
+    def __init__(self, array: Array, offsets: Array) -> None:
+        super().__init__(array)
+        self._offsets = offsets
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `Array`."""
+        return (len(self._offsets) - 1,)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See `Array`."""
+        return of_any_length(self.values.dtype, self.values.shape[1:])
+
+    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
+        """See `Array`."""
+        if as_objects:
+            return [*self.values.problems(), *self._offsets.problems()]
+        return super().problems()
+
+    def item(self, row: int | None = None) -> Any:
+        """See `Array`."""
+        assert row is not None
+        return self.read(row, row + 1)[0]
+
+    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """See `Array`."""
+        del out
+        bounds = self._offsets[lo : hi + 1].astype(np.int64)
+        values = self.values[int(bounds[0]) : int(bounds[-1])]
+        rows = np.empty(hi - lo, object)
+        for row, start in enumerate(bounds[:-1] - bounds[0]):
+            rows[row] = values[start : bounds[row + 1] - bounds[0]]
+        return rows
+
+
+class Ranges(NamedTuple):
+    """Arrays of a recording that offsets divide, and the arrays of the offsets.
+
+    Attributes
+    ----------
+    offsets
+        Path of the offsets of each such array.
+    problems
+        Offsets that divide no array.
+    """
+
+    offsets: Mapping[str, str]
+    problems: Sequence[Problem]
+
+
+def ranges_in(arrays: Mapping[str, Array], location: Callable[[str], Location]) -> Ranges:
+    """Find the arrays that offsets beside them divide."""
+    found: dict[str, str] = {}
+    problems: list[Problem] = []
+    for path, array in arrays.items():
+        lengths = _lengths_beside(path, arrays)
+        if not lengths or not _may_be_offsets(array):
+            continue
+        offsets = array[:]
+        wrong = _wrong(offsets, list(lengths.values()))
+        if not wrong:
+            divided = [other for other, length in lengths.items() if length == offsets[-1]]
+            found.update(dict.fromkeys(divided, path))
+        elif path.endswith(_SUFFIX) or len(offsets) - 1 in lengths.values():
+            cure = "write the file again, or leave the stream out with --ignore"
+            problems.append(Problem.at(location(path), wrong, cure, "value"))
+    return Ranges(found, problems)
+
+
+def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
+    """Rows of the arrays that offsets of such a path may divide."""
+    group, _, name = path.rpartition("/")
+    if name == _OFFSETS:
+        others = [other for other in arrays if other != path and other.rpartition("/")[0] == group]
+    else:
+        others = [path.removesuffix(_SUFFIX)] if path.endswith(_SUFFIX) else []
+    numbers = [other for other in others if other in arrays and arrays[other].dtype.kind in "biuf"]
+    return {other: len(arrays[other]) for other in numbers if arrays[other].shape}
+
+
+def _may_be_offsets(array: Array) -> bool:
+    is_row_of_numbers = len(array.shape) == 1 and array.dtype.kind in "iu"
+    return is_row_of_numbers and len(array) > 0 and not array.problems()
+
+
+def _wrong(offsets: NDArray[Any], lengths: Sequence[int]) -> str:
+    """Say why these are no offsets into an array of one of these lengths; empty: they are."""
+    falling = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if len(falling):
+        row = int(falling[0]) + 1
+        return f"row {row} is {offsets[row]}, less than the row before it ({offsets[row - 1]})"
+    if offsets[0] != 0 or offsets[-1] not in lengths:
+        listed = " or ".join(map(str, dict.fromkeys(lengths)))
+        return f"are offsets from {offsets[0]} to {offsets[-1]}, and the arrays beside have {listed} rows"
+    return ""
+
+
+class Items(NamedTuple):
+    """Values of some rows, one after the other, and how many each row has."""
+
+    values: NDArray[Any]
+    counts: NDArray[np.int64]
+
+
+def items_in(array: Array, lo: int, hi: int, form: Column, location: Location) -> Iterator[Items]:
+    """Yield the values of rows ``lo:hi``, about `BLOCK_BYTES` at a time.
+
+    Raises
+    ------
+    InputError
+        If the values of a row have another shape.
+    """
+    pending: list[NDArray[Any]] = []
+    size = 0
+    for row, item in enumerate(_rows(array, lo, hi), lo):
+        values = np.asarray(item, form.dtype)
+        if values.shape[1:] != form.row_shape:
+            message = f"has values of shape {values.shape[1:]}, expected {form.row_shape}"
+            raise InputError(Problem.at(location._replace(row=row), message, kind="shape"))
+        pending.append(values)
+        size += values.nbytes
+        if size >= BLOCK_BYTES:
+            yield _joined(pending)
+            pending, size = [], 0
+    if pending:
+        yield _joined(pending)
+
+
+def _rows(array: Array, lo: int, hi: int) -> Iterator[Any]:
+    for first in range(lo, hi, _ROWS_TOGETHER):
+        stop = min(hi, first + _ROWS_TOGETHER)
+        yield from (
+            array.read(first, stop) if isinstance(array, RangesOf) else map(array.item, range(first, stop))
+        )
+
+
+def _joined(rows: Sequence[NDArray[Any]]) -> Items:
+    counts = np.array([len(row) for row in rows], np.int64)
+    return Items(np.concatenate(rows), counts)
