@@ -49,6 +49,7 @@ AT_TOP: dict[str, set[str]] = {
     "unistore.data.kinds.replay": {"torch"},
     "unistore.data.collate": {"torch"},
     "unistore.data.normalize": {"torch"},
+    "unistore.data.stitch": {"torch"},
     "unistore.loader.collating": {"torch"},
     "unistore.loader.wire": {"torch"},
 }

@@ -34,7 +34,8 @@ class Normalize(torch.nn.Module):
         keys stay as they are.
     mode
         ``"mean-std"``: centre mean, scale standard deviation. ``"min-max"``: smallest and largest value
-        become -1 and 1. ``"quantile"``: the quantiles of 1 % and 99 % become -1 and 1; values beyond are not cut.
+        become -1 and 1. ``"quantile"``: the quantiles of 1 % and 99 % become -1 and 1; what is beyond is not
+        cut.
 
     Raises
     ------

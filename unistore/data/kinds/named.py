@@ -24,7 +24,7 @@ OWN = {
     "Clips": "clips",
     "Episodes": "episodes",
     "Events": "events",
-    "Patches": "volumes",
+    "Patches": "patches",
     "Ragged": "rows",
     "Rows": "rows",
     "Segments": "segments",
