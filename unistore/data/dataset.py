@@ -98,8 +98,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     where
         Only samples of which this holds: by name, a number, a pattern (``"lab_a/*"``), a range of numbers
         with its ends (``(50, None)``: 50 and more), or a list of values. Names are ``source``,
-        ``sources.<name>`` and those of the table of samples: ``episode.length``, ``episode.return`` (the sum of ``reward``),
-        ``episode.<name>`` of numbers, texts and attributes. Whole rows of that table are taken or left out.
+        ``sources.<name>`` and those of the table of samples: ``episode.length``, ``episode.return`` (the sum
+        of ``reward``), ``episode.<name>`` of numbers, texts and attributes. Whole rows of that table are
+        taken or left out.
     best
         Of the samples of each store that are left, the share with the largest value:
         ``("episode.return", 0.1)``; of equal ones the earlier.

@@ -22,7 +22,7 @@ _WHOLE: dict[type[Any], Callable[[Any], SampleKind]] = {
     Clips: lambda kind: Clips(length=1, crop=None, random=False, voxel_bins=kind.voxel_bins),
     Episodes: lambda kind: kind,
     Events: lambda _: Ragged(),
-    Patches: lambda _: Volumes(),
+    Patches: lambda kind: Volumes(step=kind.step),
     Ragged: lambda _: Ragged(),
     Rows: lambda kind: kind,
     Segments: lambda kind: replace(kind, max_points=None),
