@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from unistore.data.kinds.protocol import Picks, SampleReader
 from unistore.data.packed import Packed
 from unistore.data.statistics.bins import Histogram, HistogramBuilder
 from unistore.data.statistics.moments import Moments, joined, moments_of, moments_of_counts
-from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
+from unistore.system.hints import AnyArray, Float64s, Int64s, Shape, UInt8s
 
 _BATCH_BYTES = 32 << 20
 """Bytes of the samples that are read together."""
@@ -131,12 +131,21 @@ class _Builder:
         cuts = np.unique(np.concatenate([offsets, np.arange(0, len(values), step)]))
         split_of_cut = splits[np.searchsorted(offsets, cuts[:-1], side="right") - 1]
         pieces = [_empty(self._form.components)]
-        for first, last in _runs(cuts, split_of_cut, step):
-            lo, hi = cuts[first], cuts[last]
-            block = np.ascontiguousarray(values[lo:hi].T, np.float64)
-            pieces.append(moments_of(block, cuts[first : last + 1] - lo))
-            self._histogram.add(block, int(split_of_cut[first]) * self._form.components)
+        for lo in range(0, len(values), step):
+            first, last = np.searchsorted(cuts, (lo, min(lo + step, len(values))))
+            own_cuts = cuts[first : last + 1]
+            block = np.ascontiguousarray(values[lo : own_cuts[-1]].T, np.float64)
+            pieces.append(moments_of(block, own_cuts - lo))
+            split_of_row = np.repeat(split_of_cut[first:last], np.diff(own_cuts))
+            self._count(block, split_of_row)
         return joined(pieces).merged(np.searchsorted(cuts, offsets))
+
+    def _count(self, values: Float64s, splits: UInt8s) -> None:
+        """Count values (components, n) of rows of these splits, (n,)."""
+        for split in np.unique(splits).tolist():
+            is_own = splits == split
+            own = values if is_own.all() else values[:, is_own]
+            self._histogram.add(own, split * self._form.components)
 
     def _add_bytes(self, values: AnyArray, offsets: Int64s, splits: UInt8s) -> Moments:
         """Add values (n, components) of one byte, which are counted."""
@@ -161,16 +170,6 @@ class _Builder:
 
 def _empty(components: int) -> Moments:
     return moments_of(np.zeros((components, 0)), np.zeros(1, np.int64))
-
-
-def _runs(cuts: Int64s, splits: UInt8s, most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of pieces of one split, of at most `most` rows together."""
-    first = 0
-    for number in range(1, len(cuts)):
-        is_last = number == len(cuts) - 1
-        if is_last or splits[number] != splits[first] or cuts[number + 1] - cuts[first] > most:
-            yield first, number
-            first = number
 
 
 def _rows(packed: Packed, form: Form) -> tuple[AnyArray, Int64s]:
