@@ -110,9 +110,7 @@ class _FamilyScan:
     """Scan of one family; rows are those of the table of claims."""
 
     def __init__(self, converter: Converter, claims: Claims, ask: Ask, *, is_named: bool) -> None:
-        self._converter = converter
-        self._claims = claims
-        self._ask = ask
+        self._converter, self._claims, self._ask = converter, claims, ask
         self._is_named = is_named
         self._number = claims.number(converter.family)
         self._exclusion = Exclusion(converter.exclude)
@@ -124,17 +122,16 @@ class _FamilyScan:
 
     def run(self, must_exclude: Collection[str] | None) -> Scan:
         """See `scan_sources`."""
-        converter = self._converter
-        exclusion = self._exclusion
+        converter, exclusion = self._converter, self._exclusion
         unreadable = self._leave_to_others()
-        found_sources = self._find()
-        parts = found_sources.parts
+        found = self._find()
+        parts = found.parts
         if exclusion or not isinstance(parts, Parts):
-            parts = Parts(part for part in found_sources.parts if not exclusion.covers(part.name))
-        self._problems += [*_with_parts(unreadable, found_sources.parts), *found_sources.problems]
+            parts = Parts(part for part in found.parts if not exclusion.covers(part.name))
+        self._problems += [*_with_parts(unreadable, found.parts), *found.problems]
         sources, scanned = self._scan(parts)
         if not sources and not self._problems:
-            nothing = Problem(count_of(len(found_sources.parts), "source"), "nothing is left", kind="empty")
+            nothing = Problem(count_of(len(found.parts), "source"), "nothing is left", kind="empty")
             self._problems.append(self._all_of_others() if parts else nothing)
         scan = None
         if sources:
@@ -142,17 +139,17 @@ class _FamilyScan:
                 scan = converter.gather(sources, scanned)
             except InputError as error:
                 self._problems += error.problems_at("sources")
-        left_out = self._left_out(found_sources, parts, scan)
+        left_out = self._left_out(found, parts, scan)
         if self._is_named:
             self._problems += self._general_problems(left_out)
         must_exclude = converter.exclude if must_exclude is None else must_exclude
-        self._problems += exclusion.not_found(must_exclude, (part.name for part in found_sources.parts))
+        self._problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
         if scan is None or self._problems:
             # A file that cannot be read is told by the survey and by the scan.
             raise InputError(list(dict.fromkeys(self._with_commands(parts))))
         return replace(
             scan,
-            notes=(*scan.notes, *found_sources.notes, *_notes(left_out), *exclusion.notes()),
+            notes=(*scan.notes, *found.notes, *_notes(left_out, unnamed=scan.unnamed), *exclusion.notes()),
             left_out=tuple((file.path, file.why) for file in left_out),
         )
 
@@ -163,8 +160,7 @@ class _FamilyScan:
         general families, and a general family gets all files. Of a family with `scan_identifies`, doubtful
         files are asked about after their scan.
         """
-        claims = self._claims
-        own = find_family(self._converter.family)
+        claims, own = self._claims, find_family(self._converter.family)
         if own is None or self._converter.scan_identifies:
             return {}
         rows = np.array([row for row, path in enumerate(claims.paths) if self._may_take(path)], np.int64)
@@ -191,18 +187,18 @@ class _FamilyScan:
         listing = replace(claims.listing, left=self._of_others)
         try:
             with as_problem(", ".join(map(str, claims.roots))):
-                found_parts = self._converter.find(listing, self._exclusion)
+                found = self._converter.find(listing, self._exclusion)
         except InputError as error:
-            found_parts = Found(parts=(), problems=error.problems_at(str(claims.roots[0])))
-        kinds = {problem.kind for problem in found_parts.problems}
-        if found_parts.parts or not all(path.is_dir() for path in claims.roots) or kinds - {"missing"}:
-            if found_parts.problems and not found_parts.parts:
-                raise InputError(found_parts.problems)
-            return found_parts
+            found = Found(parts=(), problems=error.problems_at(str(claims.roots[0])))
+        kinds = {problem.kind for problem in found.problems}
+        if found.parts or not all(path.is_dir() for path in claims.roots) or kinds - {"missing"}:
+            if found.problems and not found.parts:
+                raise InputError(found.problems)
+            return found
         if self._of_others.any():
             raise InputError(self._all_of_others())
         if not kinds:
-            return found_parts
+            return found
         claims.ask(ask=self._ask)
         raise InputError(nothing_found(claims, self._converter.family))
 
@@ -211,8 +207,7 @@ class _FamilyScan:
 
         Parts in folders that failed, or are not surely the family's, may be of other families.
         """
-        converter = self._converter
-        claims = self._claims
+        converter, claims = self._converter, self._claims
         results: PackedObjects[Scanned | None] = PackedObjects()
         wrong: dict[int, Sequence[Problem]] = {}
         unsure: list[int] = []
@@ -229,8 +224,7 @@ class _FamilyScan:
         rows = {number: claims.rows_of_files(parts.paths(number)) for number in unsure}
         if rows:
             claims.ask(np.concatenate(list(rows.values())), self._ask)
-        sources = Parts(roots=parts.roots)
-        scanned = PackedObjects[Scanned]()
+        sources, scanned = Parts(roots=parts.roots), PackedObjects[Scanned]()
         general: list[int] = []
         columns = zip(parts.names, parts.files(), parts.details, results, strict=True)
         for number, (name, files, detail, result) in enumerate(columns):
@@ -263,8 +257,7 @@ class _FamilyScan:
 
     def _is_free(self, rows: Rows) -> NDArray[np.bool_]:
         """Return which files another family takes, and this one does not refuse."""
-        takers = self._claims.takers[rows]
-        refusers = self._claims.refusers[rows]
+        takers, refusers = self._claims.takers[rows], self._claims.refusers[rows]
         is_free: NDArray[np.bool_] = (takers > 0) & (takers != self._number) & (refusers != self._number)
         return is_free
 
@@ -320,9 +313,9 @@ class _FamilyScan:
         left_out: list[LeftOutFile] = []
         for (path, why), rows in zip(found.left_out, rows_of, strict=True):
             self._problems += self._unread(rows)
-            plain_rows = rows[self._is_free(rows)]
-            is_used[plain_rows if len(plain_rows) else rows] = True
-            left_out += [self._of_other(row) for row in plain_rows.tolist()] or [LeftOutFile(path, why)]
+            others = rows[self._is_free(rows)]
+            is_used[others if len(others) else rows] = True
+            left_out += [self._of_other(row) for row in others.tolist()] or [LeftOutFile(path, why)]
         return left_out
 
     def _reasons_of_parts(self, found: Found, parts: Parts) -> NDArray[np.object_]:
@@ -354,8 +347,7 @@ class _FamilyScan:
         return self._of_other(row)
 
     def _of_other(self, row: int) -> LeftOutFile:
-        path = Path(self._claims.paths[row])
-        taker = self._claims.taker(row)
+        path, taker = Path(self._claims.paths[row]), self._claims.taker(row)
         if self._is_excluded(path):
             return LeftOutFile(path, EXCLUDED)
         return LeftOutFile(path, other_family_reason(taker), taker)
@@ -375,10 +367,9 @@ class _FamilyScan:
 
     def _with_commands(self, parts: Parts) -> list[Problem]:
         """Add to the problems of given and doubtful files the command of another family that takes them."""
-        claims = self._claims
-        doubtful = self._given | self._doubtful
-        first_files = zip(parts.names, parts.files(), strict=True) if doubtful else ()
-        files = {name: paths[0] for name, paths in first_files if paths[0] in doubtful}
+        claims, asked = self._claims, self._given | self._doubtful
+        first_files = zip(parts.names, parts.files(), strict=True) if asked else ()
+        files = {name: paths[0] for name, paths in first_files if paths[0] in asked}
         rows = dict(zip(files, claims.rows_of_files(files.values()).tolist(), strict=True))
         concerned = {
             problem.source or problem.location for problem in self._problems if problem.kind != UNREADABLE
@@ -396,13 +387,12 @@ class _FamilyScan:
         return problems
 
     def _all_of_others(self) -> Problem:
-        claims = self._claims
-        family = self._converter.family.replace("_", " ")
+        claims, family = self._claims, self._converter.family.replace("_", " ")
         rows = np.flatnonzero(self._of_others)
-        other_takers = list(dict.fromkeys(map(claims.taker, rows.tolist())))
-        named = ", ".join(other_takers).replace("_", " ")
+        others = list(dict.fromkeys(map(claims.taker, rows.tolist())))
+        named = ", ".join(others).replace("_", " ")
         message = f"holds no source of {family}: {count_of(len(rows), 'file')} of {named}"
-        commands = " or ".join(map(convert_command, other_takers))
+        commands = " or ".join(map(convert_command, others))
         cure = f"{commands}; or, to take files for {family} all the same, name each"
         return Problem(", ".join(map(str, claims.roots)), message, cure, "family")
 
@@ -420,7 +410,7 @@ def _paths(sources: Columns[Any] | Sequence[Part]) -> Iterator[str]:
     """Paths of all files of parts or sources."""
     if isinstance(sources, Columns):
         return chain.from_iterable(sources.files())
-    return (str(path) for path in chain.from_iterable(part.files for part in sources))
+    return (str(path) for part in sources for path in part.files)
 
 
 def _with_parts(unreadable: Mapping[str, Problem], parts: Sequence[Part]) -> list[Problem]:
@@ -429,14 +419,17 @@ def _with_parts(unreadable: Mapping[str, Problem], parts: Sequence[Part]) -> lis
     return [replace(problem, source=names.get(path, problem.source)) for path, problem in unreadable.items()]
 
 
-def _notes(left_out: Sequence[LeftOutFile]) -> list[str]:
-    """Notes on files that belong to no source, one for each reason."""
+def _notes(left_out: Sequence[LeftOutFile], *, unnamed: bool) -> list[str]:
+    """Notes on files that belong to no source, one for each reason; `unnamed`: names may tell of patients."""
     by_reason: dict[str, list[str]] = {}
     for path, reason, _ in left_out:
         if reason not in ("hidden", EXCLUDED):  # reported by `Exclusion.notes`
             by_reason.setdefault(reason, []).append(path.name)
     reasons = list(by_reason.items())
-    notes = [f"left out, {reason}: {first_few(names, _SHOWN)}" for reason, names in reasons[:_REASONS]]
+    notes = []
+    for reason, names in reasons[:_REASONS]:
+        listed = count_of(len(names), "file") if unnamed else first_few(names, _SHOWN)
+        notes.append(f"left out, {reason}: {listed}")
     if len(reasons) > _REASONS:
         notes.append(f"and files left out for {len(reasons) - _REASONS} further reasons")
     return notes

@@ -10,17 +10,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.formats import lzf
+from unistore.converters.formats.extras import check_size
 from unistore.converters.formats.rows_of_text import TextColumn, TextRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
 _MOST_HEADER = 1 << 16
 _KINDS = {"I": "i", "U": "u", "F": "f"}
-# Fields of four bytes, and which of these are red, green, blue and alpha
 _COLOURS = {"rgb": (2, 1, 0), "rgba": (2, 1, 0, 3)}
-# Bytes of a line in memory, beside its text
+"""Fields of four bytes, and which of these are red, green, blue and alpha."""
 _LINE = 80
-_RUN = 32
-_LONG = 7
+"""Bytes of a line in memory, beside its text."""
 _PADDING = "_"
 
 
@@ -42,10 +42,8 @@ class Pcd(Format):
         dtype, count = _form(file, header)
         (kind,) = header["DATA"]
         facts = {key.lower(): header[key] for key in ("WIDTH", "HEIGHT", "VIEWPOINT") if key in header}
-        end = start + count * dtype.itemsize
-        if kind == "binary" and file.size < end:
-            message = f"has {file.size} bytes, its header tells of {end}"
-            raise file.problem(message, "copy it again", "truncated")
+        if kind == "binary":
+            check_size(file, start + count * dtype.itemsize)
         read = {"binary": _mapped, "binary_compressed": _decompressed, "ascii": _written_out}.get(kind)
         if read is None:
             message = f"has data {kind!r}, expected ascii, binary or binary_compressed"
@@ -71,10 +69,8 @@ class _Colour:
     """Bytes of colours, red first, of the numbers that hold them."""
 
     def __init__(self, packed: Any, order: tuple[int, ...]) -> None:
-        self._packed = packed
-        self._order = list(order)
-        self.shape = (packed.shape[0], len(order))
-        self.dtype = np.dtype(np.uint8)
+        self._packed, self._order = packed, list(order)
+        self.shape, self.dtype = (packed.shape[0], len(order)), np.dtype(np.uint8)
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
         packed = np.ascontiguousarray(self._packed[rows])
@@ -84,13 +80,13 @@ class _Colour:
 def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
     """Words by the first of their line, the byte after the header, and its lines."""
     header: dict[str, list[str]] = {}
-    offset = 0
+    at = 0
     for number, line in enumerate(file.head(_MOST_HEADER).splitlines(keepends=True), 1):
-        offset += len(line)
+        at += len(line)
         key, *words = line.decode("latin-1").split() or ["#"]
         header[key] = words
         if key == "DATA" and line.endswith(b"\n") and len(words) == 1:
-            return header, offset, number
+            return header, at, number
     raise file.problem("has a header without DATA", "copy it again", "truncated")
 
 
@@ -140,16 +136,14 @@ def _decompressed(file: SourceFile, body: _Body) -> Mapping[str, Any]:
         message = f"holds {size} bytes of points, its header tells of {body.points * body.dtype.itemsize}"
         raise file.problem(message, "write it again", "damaged")
     first = body.start + 8
-    if file.size < first + packed:
-        message = f"has {file.size} bytes, its points take {first + packed}"
-        raise file.problem(message, "copy it again", "truncated")
+    check_size(file, first + packed)
     points = _Compressed(file, first, packed, size)
     fields = {}
-    offset = 0
+    at = 0
     for name in body.dtype.names or ():
         dtype = body.dtype[name]
-        fields[name] = _Field(points, offset, dtype, body.points)
-        offset += body.points * dtype.itemsize
+        fields[name] = _Field(points, at, dtype, body.points)
+        at += body.points * dtype.itemsize
     return fields
 
 
@@ -157,67 +151,27 @@ class _Compressed:
     """Bytes that are decompressed when the first are wanted."""
 
     def __init__(self, file: SourceFile, first: int, packed: int, size: int) -> None:
-        self._file = file
-        self._first = first
-        self._packed = packed
-        self._size = size
+        self._file, self._first, self._packed, self._size = file, first, packed, size
 
     @cached_property
     def bytes(self) -> bytes:
         """All of them."""
         packed = self._file.bytes()[self._first : self._first + self._packed].tobytes()
         try:
-            unpacked = lzf(packed, self._size)
+            found = lzf.decompress(packed, self._size)
         except (IndexError, ValueError) as error:
             message = f"holds no LZF data ({error})"
             raise self._file.problem(message, "write it again", "damaged") from None
-        return unpacked
+        return found
 
 
 class _Field:
     """A field of compressed points."""
 
     def __init__(self, points: _Compressed, at: int, dtype: np.dtype[Any], count: int) -> None:
-        self._points = points
-        self._at = at
-        self._count = count
+        self._points, self._at, self._count = points, at, count
         self._form = dtype
-        self.shape = (count, *dtype.shape)
-        self.dtype = dtype.base
+        self.shape, self.dtype = (count, *dtype.shape), dtype.base
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return np.frombuffer(self._points.bytes, self._form, self._count, self._at)[rows]
-
-
-def lzf(packed: bytes, size: int) -> bytes:
-    """Decompress LZF: runs of bytes, and copies of what stands at most 8,192 bytes before.
-
-    Raises
-    ------
-    ValueError, IndexError
-        If the bytes do not give `size` of them.
-    """
-    out = bytearray()
-    position = 0
-    while position < len(packed) and len(out) <= size:
-        control = packed[position]
-        position += 1
-        if control < _RUN:
-            out += packed[position : position + control + 1]
-            position += control + 1
-            continue
-        length = control >> 5
-        if length == _LONG:
-            length += packed[position]
-            position += 1
-        back = ((control & (_RUN - 1)) << 8 | packed[position]) + 1
-        position += 1
-        if back > len(out):
-            raise ValueError("a copy of nothing")
-        copied = out[len(out) - back : len(out) - back + length + 2]
-        repeats = -(-(length + 2) // len(copied))  # a copy may overlap what it makes
-        out += (copied * repeats)[: length + 2]
-    if len(out) != size:
-        message = f"{len(out)} bytes, expected {size}"
-        raise ValueError(message)
-    return bytes(out)

@@ -9,32 +9,18 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from unistore.converters.formats.extras import check_size
 from unistore.converters.formats.rows_of_text import TextColumn, TextRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
-_TYPES = {
-    "char": "i1",
-    "uchar": "u1",
-    "short": "i2",
-    "ushort": "u2",
-    "int": "i4",
-    "uint": "u4",
-    "float": "f4",
-    "double": "f8",
-    "int8": "i1",
-    "uint8": "u1",
-    "int16": "i2",
-    "uint16": "u2",
-    "int32": "i4",
-    "uint32": "u4",
-    "float32": "f4",
-    "float64": "f8",
-}
+_SHORT = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4"}
+_LONG = {"int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4"}
+_TYPES = {**_SHORT, **_LONG, "float": "f4", "float32": "f4", "double": "f8", "float64": "f8"}
 _ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": "="}
 _MOST_HEADER = 1 << 20
 _VERTEX = "vertex"
-# Ending of the file beside a scan of ScanNet that holds the label of each vertex
 _LABELS = ".labels.ply"
+"""Ending of the file beside a scan of ScanNet that holds the label of each vertex."""
 
 
 class Element(NamedTuple):
@@ -83,32 +69,29 @@ def _opened(file: SourceFile) -> Opened:
     lines, start = _header(file)
     order = _order(file, lines)
     elements = _elements(file, lines)
-    vertex_number = next((number for number, element in enumerate(elements) if element.name == _VERTEX), None)
-    if vertex_number is None:
+    at = next((number for number, element in enumerate(elements) if element.name == _VERTEX), None)
+    if at is None:
         raise file.problem("has no vertices", "leave it out", "missing")
-    vertices = elements[vertex_number]
+    vertices = elements[at]
     if vertices.lists:
         message = f"has vertices with lists: {', '.join(vertices.lists)}"
         raise file.problem(message, "write it again without these")
-    before = [element for element in elements[:vertex_number] if element.lists]
+    before = [element for element in elements[:at] if element.lists]
     if before:
         message = f"has {before[0].name}s before its vertices"
         raise file.problem(message, "write these first")
     dtype = np.dtype([(name, order + form) for name, form in vertices.properties])
     names = dtype.names or ()
-    other_elements = [element for element in elements if element is not vertices and element.rows]
-    left_out = {element.name: "being no vertices" for element in other_elements}
+    others = [element for element in elements if element is not vertices and element.rows]
+    left_out = {element.name: "being no vertices" for element in others}
     facts = {"comments": [" ".join(line[1:]) for line in lines if line[0] in ("comment", "obj_info")]}
     if order == "=":
-        first = len(lines) + sum(element.rows for element in elements[:vertex_number])
+        first = len(lines) + sum(element.rows for element in elements[:at])
         rows = TextRows(file, dtype, first, vertices.rows)
         arrays = {name: Array(TextColumn(rows, name, vertices.rows, dtype[name])) for name in names}
         return Opened(arrays, facts, memory=_text_memory(file, dtype, vertices.rows), left_out=left_out)
-    start += sum(element.rows * _size(element) for element in elements[:vertex_number])
-    end = start + sum(element.rows * _size(element) for element in elements[vertex_number:])
-    if file.size < end:
-        message = f"has {file.size} bytes, its header tells of {end} at least"
-        raise file.problem(message, "copy it again", "truncated")
+    start += sum(element.rows * _size(element) for element in elements[:at])
+    check_size(file, start + sum(element.rows * _size(element) for element in elements[at:]))
     records = (
         np.memmap(file.path, dtype, "r", start, (vertices.rows,)) if vertices.rows else np.empty(0, dtype)
     )
