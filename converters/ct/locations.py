@@ -18,8 +18,8 @@ from unistore.schemas.ct.voxels import VoxelTest
 
 MOST_CLASSES = 128
 """Classes of a volume that have locations; where there are more, numbers are those of instances."""
-# Largest number of a class
 _LARGEST = (1 << 16) - 1
+"""Largest number of a class."""
 _ANY_RANK = np.uint32((1 << 32) - 1)
 _SEED = 29
 

@@ -18,23 +18,22 @@ from unistore.converters.formats.extras import check_size, needed
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 
 _AXES = ("X", "Y", "Z")
-# Bytes of a header of version 1.0
 _SHORTEST = 227
-# Bytes of points that are decoded once; of larger files, the rows that were read last are kept
+"""Bytes of a header of version 1.0."""
 _HELD = 64 << 20
-# Bytes beside the points that are kept: those of waveforms may be more than memory holds
+"""Bytes of points that are decoded once; of larger files, the rows that were read last are kept."""
 _MOST = 16 << 20
-_RECORD = 54
-# Bytes of the header of a record
-_RECORD_BEHIND = 60
-# Points that are compressed at a time
+"""Bytes beside the points that are kept: those of waveforms may be more than memory holds."""
+_RECORD, _RECORD_BEHIND = 54, 60
+"""Bytes of the header of a record."""
 _STEP = 1 << 19
+"""Points that are compressed at a time."""
 _INSTEAD = "read the store instead"
-# Where a header says at which byte the records behind the points begin
 _FIRST_EVLR = 235
+"""Where a header says at which byte the records behind the points begin."""
 _WKT = ("LASF_Projection", 2112)
-# GeoTIFF keys of the projected, the geographic and the vertical system
 _EPSG_KEYS = (3072, 2048, 4096)
+"""GeoTIFF keys of the projected, the geographic and the vertical system."""
 
 
 class Las(Format):
@@ -137,8 +136,7 @@ def _check_header(file: SourceFile) -> None:
     if file.size < _SHORTEST:
         message = f"ends inside its header, after {file.size} bytes"
         raise file.problem(message, "copy it again", "truncated")
-    start = _number(file, 96, 4)
-    records = _number(file, 100, 4)
+    start, records = _number(file, 96, 4), _number(file, 100, 4)
     if start < _SHORTEST + _RECORD * records:
         message = f"has points from byte {start} on, but {records} records before them"
         raise file.problem(message, "get or write it again", "damaged")
@@ -188,8 +186,7 @@ class _Points:
     """Points of an open file, of which all dimensions are decoded together."""
 
     def __init__(self, reader: Any, name: str) -> None:
-        self._reader = reader
-        self._name = name
+        self._reader, self._name = reader, name
         self.count: int = reader.header.point_count
         self._is_held = self.count * reader.header.point_format.size <= _HELD
         self._range = 0, 0
@@ -210,11 +207,9 @@ class _Dimension:
     """A dimension of the points."""
 
     def __init__(self, points: _Points, name: str) -> None:
-        self._points = points
-        self._name = name
+        self._points, self._name = points, name
         empty = points.values(name, 0, 0)
-        self.shape = (points.count, *empty.shape[1:])
-        self.dtype = empty.dtype
+        self.shape, self.dtype = (points.count, *empty.shape[1:]), empty.dtype
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         lo, hi, step = rows.indices(self._points.count)
@@ -227,8 +222,7 @@ class _Axis(_Dimension):
     def __init__(self, points: _Points, name: str, scale: float, offset: float) -> None:
         super().__init__(points, name)
         self.dtype = np.dtype(np.float64)
-        self._scale = scale
-        self._offset = offset
+        self._scale, self._offset = scale, offset
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return super().__getitem__(rows) * self._scale + self._offset
@@ -254,8 +248,8 @@ def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch
     """Pack the points as a file holds them, one dimension after the other."""
     from laspy.point.record import PackedPointRecord
 
-    known_names = {*arrays, *(axis for axis in _AXES if axis.lower() in arrays)}
-    lacking = [name for name in header.point_format.dimension_names if name not in known_names]
+    known = {*arrays, *(axis for axis in _AXES if axis.lower() in arrays)}
+    lacking = [name for name in header.point_format.dimension_names if name not in known]
     if lacking:
         message = f"was converted without {', '.join(lacking)}"
         raise file.problem(message, _INSTEAD, "option")
@@ -270,8 +264,7 @@ def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch
                 target[name][:] = rows
                 written = np.asarray(target[name])
             else:
-                scale = header.scales[axis]
-                offset = header.offsets[axis]
+                scale, offset = header.scales[axis], header.offsets[axis]
                 target[name.upper()][:] = np.rint((rows - offset) / scale)
                 written = target[name.upper()] * scale + offset
             if not np.array_equal(written, rows, equal_nan=rows.dtype.kind == "f"):

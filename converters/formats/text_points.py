@@ -14,14 +14,14 @@ from unistore.converters.formats.rows_of_text import TextColumn, TextRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
 
 _OBJECTS = "Annotations"
-# Classes of S3DIS in the order that all its users number them; what is called otherwise is clutter
 _CLASSES = (
     *("ceiling", "floor", "wall", "beam", "column", "window", "door"),
     *("table", "chair", "sofa", "bookcase", "board", "clutter"),
 )
+"""Classes of S3DIS in the order that all its users number them; what is called otherwise is clutter."""
 _OF_ROOM = np.dtype([("xyz", "f8", 3), ("rgb", "u1", 3)])
-# Bytes of a line in memory, beside its text
 _LINE = 80
+"""Bytes of a line in memory, beside its text."""
 
 
 class TextPoints(Format):
@@ -111,12 +111,10 @@ class _Objects:
     """A column of the objects of a room, one object behind the other."""
 
     def __init__(self, objects: list[TextRows], counts: list[int], field: str) -> None:
-        self._objects = objects
-        self._field = field
+        self._objects, self._field = objects, field
         self._bounds = np.cumsum([0, *counts])
         form = _OF_ROOM[field]
-        self.shape = (int(self._bounds[-1]), *form.shape)
-        self.dtype = form.base
+        self.shape, self.dtype = (int(self._bounds[-1]), *form.shape), form.base
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         lo, hi, _ = rows.indices(self.shape[0])

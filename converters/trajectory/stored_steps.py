@@ -18,8 +18,8 @@ from unistore.schemas.trajectory.fields import CLOCKS, EPISODES, FINAL, JPEG_SUF
 _NOT_EXPORTED = f"{STEPS}/next_valid"
 _FLAGS = (f"{STEPS}/terminated", f"{STEPS}/truncated")
 _KEPT = f"{JPEG_SUFFIX}/data"
-# Names under which sources say in words what a robot is to do
 _TASKS = ("tasks", "task", "language_instruction", "natural_language_instruction", "instruction")
+"""Names under which sources say in words what a robot is to do."""
 
 
 class StepColumn(NamedTuple):

@@ -68,13 +68,13 @@ def _is_label(path: str) -> bool:
 
 
 _POINTS = {"coords", "values", "offsets"}
-# Arrays that a group has beside ``present`` and ``resolution``: one of these sets
 _CONTENTS: Mapping[str, list[set[str]]] = {
     WINDOWS: [_POINTS, {"mask", "offsets"}],
     MASKS: [{"mask"}, {"label"}],
     LABELS: [{"mask"}, {"label"}],
     SDF: [_POINTS],
 }
+"""Arrays that a group has beside ``present`` and ``resolution``: one of these sets."""
 
 
 def _incomplete_groups(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:

@@ -15,8 +15,8 @@ from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments
 from unistore.system.hints import Shape
 
-# Standard deviation of gaussian weights, in edges of a box, as sliding windows of the field have it
 _SIGMA = 1 / 8
+"""Standard deviation of gaussian weights, in edges of a box, as sliding windows of the field have it."""
 
 
 def stitch(

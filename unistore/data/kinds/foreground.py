@@ -20,10 +20,10 @@ from unistore.system.hints import Int64s
 
 Shares = tuple[tuple[str, float], ...]
 """Share of the boxes that are centred on each name."""
-# Parts into which a share is divided to be drawn
 _PARTS = 1 << 31
-# Random words of a box: which name, which class, which voxel
+"""Parts into which a share is divided to be drawn."""
 _WORDS = 3
+"""Random words of a box: which name, which class, which voxel."""
 
 
 def shares_of(check: Arguments, foreground: object) -> Shares:

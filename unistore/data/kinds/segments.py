@@ -30,11 +30,11 @@ from unistore.system.hints import AnyArray, Float64s, Int64s
 # bit for bit. Blocks stay in the processor's cache, and quantised values are decoded into the memory of the
 # result.
 
-# Points converted at a time: their float64 values fit into the second-level cache
 _BLOCK_POINTS = 16384
+"""Points converted at a time: their float64 values fit into the second-level cache."""
 
-# Repetitions of a row of three numbers: with half as many, numpy takes twice as long
 _TILE = 2048
+"""Repetitions of a row of three numbers: with half as many, numpy takes twice as long."""
 
 
 def quantised_view(out: AnyArray) -> NDArray[np.int32]:
@@ -125,15 +125,15 @@ _POINTS = "points/"
 _SEGMENTS = "segments/"
 _VOXELS = "voxels/"
 _VOXEL_KEYS = {"voxel_coords": "coords", "voxel_counts": "counts", "point_voxel": "point_voxel"}
-# Keys that a segment has for itself; a column of that name is handed out as ``points.<name>``
 _OWN = frozenset({INDEX, SOURCE, "xyz", "origin", "bounds", "number", "offsets", *_VOXEL_KEYS})
+"""Keys that a segment has for itself; a column of that name is handed out as ``points.<name>``."""
 _ON_REQUEST = ("source_row", "number", "bounds")
-# Names of voxel grids
 _SIZE = re.compile(r"[0-9]+(\.[0-9]*)?")
-# Segment numbers looked at together
+"""Names of voxel grids."""
 _BLOCK_SEGMENTS = 1 << 20
-# Voxels along an axis, which int32 can count
+"""Segment numbers looked at together."""
 _MOST_CELLS = 1 << 31
+"""Voxels along an axis, which int32 can count."""
 Int32s: TypeAlias = NDArray[np.int32]
 
 
