@@ -61,6 +61,19 @@ def ct_windows(folder: Path) -> Case:
     return Case("ct", [folder], {"info_order": "xyz"})
 
 
+def ct_locations(folder: Path) -> Case:
+    """A crop of a real CT with labels of two classes and a mask of nothing, and stored voxels of them."""
+    image = np.load(DATA / "ct" / "totalseg_a_hu.npy")[:10, 8:32, 4:24]
+    for name in ("imagesTr", "labelsTr"):
+        (folder / name).mkdir()
+    for number, part in enumerate((image, image[:8])):
+        np.save(folder / "imagesTr" / f"case{number}_0000.npy", part)
+        labels = np.where(part > 200, 3, np.where(part > 40, 1, 0)).astype("u1")
+        np.save(folder / "labelsTr" / f"case{number}.npy", labels * (number == 0))
+    (folder / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "soft": 1, "bone": 3}}))
+    return Case("ct", [folder], {"window": ("bone",), "foreground_locations": 30})
+
+
 def spike_steps(folder: Path) -> Case:
     """Corners of a real recording, two of unlike lengths and sizes, as steps."""
     whole = np.fromfile(DATA / "spike" / "reds_frames_140_162.dat", np.uint8).reshape(23, 250, 50)
@@ -109,6 +122,7 @@ SOURCES: dict[str, Callable[[Path], Case]] = {
     "point_cloud_decimal": cloud_in_segments,
     "ct": ct,
     "ct_windows": ct_windows,
+    "ct_locations": ct_locations,
     "ct_related": ct_cases,
     "spike_steps": spike_steps,
     "trajectory": robot_robomimic,
