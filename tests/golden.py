@@ -62,16 +62,11 @@ def ct_windows(folder: Path) -> Case:
 
 
 def ct_locations(folder: Path) -> Case:
-    """A crop of a real CT with labels of two classes and a mask of nothing, and stored voxels of them."""
-    image = np.load(DATA / "ct" / "totalseg_a_hu.npy")[:10, 8:32, 4:24]
-    for name in ("imagesTr", "labelsTr"):
-        (folder / name).mkdir()
-    for number, part in enumerate((image, image[:8])):
-        np.save(folder / "imagesTr" / f"case{number}_0000.npy", part)
-        labels = np.where(part > 200, 3, np.where(part > 40, 1, 0)).astype("u1")
-        np.save(folder / "labelsTr" / f"case{number}.npy", labels * (number == 0))
-    (folder / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "soft": 1, "bone": 3}}))
-    return Case("ct", [folder], {"window": ("bone",), "foreground_locations": 30})
+    """A crop of a real CT with labels of two classes, and stored voxels of them."""
+    image = np.load(DATA / "ct" / "totalseg_a_hu.npy")[:8, 8:24, 4:20]
+    np.save(folder / "a.npy", image)
+    np.save(folder / "a_seg.npy", np.where(image > 200, 3, np.where(image > 40, 1, 0)).astype("u1"))
+    return Case("ct", [folder], {"foreground_locations": 30})
 
 
 def spike_steps(folder: Path) -> Case:
