@@ -115,7 +115,7 @@ class Patches:
         """Return how many cells of the grid volumes of `extents` (V, 3) have along each axis, (V, 3)."""
         room = np.maximum(extents - self.shape, 0)
         cells: Int64s = -(-room // self.strides) + 1
-        return cells
+        return np.where(extents > 0, cells, 0)
 
     @property
     def strides(self) -> Int64s:
@@ -166,7 +166,8 @@ class PatchReader:
         counts = np.full(len(self._units), kind.per_volume) if kind.random else self._cells.prod(axis=1)
         self._first = offsets_from_lengths(counts)
         self._foreground = Foreground(store, kind.shares) if kind.shares else None
-        if self._foreground is not None and not self._foreground.has_any(self._units):
+        is_pointless = self._foreground is not None and not self._foreground.has_any(self._units)
+        if is_pointless and len(self._units):
             names = ", ".join(name for name, _ in kind.shares)
             message = f"{store.path}: none of these {len(self._units)} volumes has a voxel of {names}"
             raise InputError(Problem("foreground", message, "leave it out, or name another", "option"))
