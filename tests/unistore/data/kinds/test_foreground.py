@@ -64,7 +64,7 @@ def located(store: Path, group: str) -> dict[tuple[int, int], NDArray[Any]]:
     opened = unistore.open_zarr(store)
     offsets = opened[f"foreground/{group}/offsets"]
     coords = opened[f"foreground/{group}/coords"][...]
-    classes = offsets.attrs["classes"]
+    classes = offsets.attrs["class_numbers"]
     bounds = offsets[...]
     return {
         (row // len(classes), classes[row % len(classes)]): coords[bounds[row] : bounds[row + 1]]
