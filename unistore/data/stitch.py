@@ -133,7 +133,7 @@ class _Sum:
         self._sum = torch.zeros((*channels, *cell.extent), dtype=dtype, device=values.device)
         self._weights = torch.zeros(cell.extent, dtype=dtype, device=values.device)
         self._cell_weights = weights.to(self._sum)
-        self._count = cell.count
+        self._count = cell.cells
         self._came: set[int] = set()
 
     @property

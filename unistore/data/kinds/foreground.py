@@ -128,8 +128,9 @@ def find_target(store: Store, name: str) -> Target:
     named = named_classes(store, groups)
     targets += named.get(name, [])
     if not targets:
-        known = ", ".join([*(key for key in groups if key != "image"), *named]) or "none"
-        raise InputError(Problem("foreground", f"{store.path} has no {name!r}; it has {known}", "", "option"))
+        names = [key for key in groups if key != "image"] + list(named)
+        message = f"{store.path} has no {name!r}; it has {', '.join(names) or 'none'}"
+        raise InputError(Problem("foreground", message, "", "option"))
     if len(targets) > 1:
         spelled = [_spelled(groups, target) for target in targets]
         message = f"{name!r} is several things in {store.path}"

@@ -144,7 +144,7 @@ class GridCell(NamedTuple):
     volume: int  # number of its volume among those of the split
     corner: tuple[int, ...]  # its first voxel
     extent: tuple[int, ...]  # depth, height and width of the volume, in steps
-    count: int  # cells that cover the volume
+    cells: int  # that cover the volume
 
 
 class PatchReader:
