@@ -310,8 +310,8 @@ class Opened:
     def groups(self) -> Sequence[str]:
         """Paths of all groups, in natural order."""
         paths = [name.split("/") for name in self.arrays]
-        found = {"/".join(path[:depth]) for path in paths for depth in range(1, len(path))}
-        return sorted(found, key=natural_key)
+        groups = {"/".join(path[:depth]) for path in paths for depth in range(1, len(path))}
+        return sorted(groups, key=natural_key)
 
     @property
     def unreachable(self) -> Sequence[Problem]:
@@ -325,11 +325,11 @@ class Opened:
         """
         start = f"{group}/" if group else ""
         inside = [name.removeprefix(start) for name in self.arrays if name.startswith(start)]
-        found: dict[str, Member] = {}
+        members: dict[str, Member] = {}
         for name in sorted(inside, key=natural_key):
             head, below, _ = name.partition("/")
-            found[head] = "group" if below else "array"
-        return found
+            members[head] = "group" if below else "array"
+        return members
 
     def without(self, groups: Collection[str]) -> Opened:
         """Return the same open file as if these groups, which may be many, held nothing."""

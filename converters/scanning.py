@@ -110,7 +110,9 @@ class _FamilyScan:
     """Scan of one family; rows are those of the table of claims."""
 
     def __init__(self, converter: Converter, claims: Claims, ask: Ask, *, is_named: bool) -> None:
-        self._converter, self._claims, self._ask = converter, claims, ask
+        self._converter = converter
+        self._claims = claims
+        self._ask = ask
         self._is_named = is_named
         self._number = claims.number(converter.family)
         self._exclusion = Exclusion(converter.exclude)
@@ -122,16 +124,17 @@ class _FamilyScan:
 
     def run(self, must_exclude: Collection[str] | None) -> Scan:
         """See `scan_sources`."""
-        converter, exclusion = self._converter, self._exclusion
+        converter = self._converter
+        exclusion = self._exclusion
         unreadable = self._leave_to_others()
-        found = self._find()
-        parts = found.parts
+        found_sources = self._find()
+        parts = found_sources.parts
         if exclusion or not isinstance(parts, Parts):
-            parts = Parts(part for part in found.parts if not exclusion.covers(part.name))
-        self._problems += [*_with_parts(unreadable, found.parts), *found.problems]
+            parts = Parts(part for part in found_sources.parts if not exclusion.covers(part.name))
+        self._problems += [*_with_parts(unreadable, found_sources.parts), *found_sources.problems]
         sources, scanned = self._scan(parts)
         if not sources and not self._problems:
-            nothing = Problem(count_of(len(found.parts), "source"), "nothing is left", kind="empty")
+            nothing = Problem(count_of(len(found_sources.parts), "source"), "nothing is left", kind="empty")
             self._problems.append(self._all_of_others() if parts else nothing)
         scan = None
         if sources:
@@ -139,17 +142,22 @@ class _FamilyScan:
                 scan = converter.gather(sources, scanned)
             except InputError as error:
                 self._problems += error.problems_at("sources")
-        left_out = self._left_out(found, parts, scan)
+        left_out = self._left_out(found_sources, parts, scan)
         if self._is_named:
             self._problems += self._general_problems(left_out)
         must_exclude = converter.exclude if must_exclude is None else must_exclude
-        self._problems += exclusion.not_found(must_exclude, (part.name for part in found.parts))
+        self._problems += exclusion.not_found(must_exclude, (part.name for part in found_sources.parts))
         if scan is None or self._problems:
             # A file that cannot be read is told by the survey and by the scan.
             raise InputError(list(dict.fromkeys(self._with_commands(parts))))
         return replace(
             scan,
-            notes=(*scan.notes, *found.notes, *_notes(left_out, unnamed=scan.unnamed), *exclusion.notes()),
+            notes=(
+                *scan.notes,
+                *found_sources.notes,
+                *_notes(left_out, unnamed=scan.unnamed),
+                *exclusion.notes(),
+            ),
             left_out=tuple((file.path, file.why) for file in left_out),
         )
 
@@ -160,7 +168,8 @@ class _FamilyScan:
         general families, and a general family gets all files. Of a family with `scan_identifies`, doubtful
         files are asked about after their scan.
         """
-        claims, own = self._claims, find_family(self._converter.family)
+        claims = self._claims
+        own = find_family(self._converter.family)
         if own is None or self._converter.scan_identifies:
             return {}
         rows = np.array([row for row, path in enumerate(claims.paths) if self._may_take(path)], np.int64)
@@ -187,18 +196,18 @@ class _FamilyScan:
         listing = replace(claims.listing, left=self._of_others)
         try:
             with as_problem(", ".join(map(str, claims.roots))):
-                found = self._converter.find(listing, self._exclusion)
+                found_parts = self._converter.find(listing, self._exclusion)
         except InputError as error:
-            found = Found(parts=(), problems=error.problems_at(str(claims.roots[0])))
-        kinds = {problem.kind for problem in found.problems}
-        if found.parts or not all(path.is_dir() for path in claims.roots) or kinds - {"missing"}:
-            if found.problems and not found.parts:
-                raise InputError(found.problems)
-            return found
+            found_parts = Found(parts=(), problems=error.problems_at(str(claims.roots[0])))
+        kinds = {problem.kind for problem in found_parts.problems}
+        if found_parts.parts or not all(path.is_dir() for path in claims.roots) or kinds - {"missing"}:
+            if found_parts.problems and not found_parts.parts:
+                raise InputError(found_parts.problems)
+            return found_parts
         if self._of_others.any():
             raise InputError(self._all_of_others())
         if not kinds:
-            return found
+            return found_parts
         claims.ask(ask=self._ask)
         raise InputError(nothing_found(claims, self._converter.family))
 
@@ -207,7 +216,8 @@ class _FamilyScan:
 
         Parts in folders that failed, or are not surely the family's, may be of other families.
         """
-        converter, claims = self._converter, self._claims
+        converter = self._converter
+        claims = self._claims
         results: PackedObjects[Scanned | None] = PackedObjects()
         wrong: dict[int, Sequence[Problem]] = {}
         unsure: list[int] = []
@@ -224,7 +234,8 @@ class _FamilyScan:
         rows = {number: claims.rows_of_files(parts.paths(number)) for number in unsure}
         if rows:
             claims.ask(np.concatenate(list(rows.values())), self._ask)
-        sources, scanned = Parts(roots=parts.roots), PackedObjects[Scanned]()
+        sources = Parts(roots=parts.roots)
+        scanned = PackedObjects[Scanned]()
         general: list[int] = []
         columns = zip(parts.names, parts.files(), parts.details, results, strict=True)
         for number, (name, files, detail, result) in enumerate(columns):
@@ -257,7 +268,8 @@ class _FamilyScan:
 
     def _is_free(self, rows: Rows) -> NDArray[np.bool_]:
         """Return which files another family takes, and this one does not refuse."""
-        takers, refusers = self._claims.takers[rows], self._claims.refusers[rows]
+        takers = self._claims.takers[rows]
+        refusers = self._claims.refusers[rows]
         is_free: NDArray[np.bool_] = (takers > 0) & (takers != self._number) & (refusers != self._number)
         return is_free
 
@@ -313,9 +325,9 @@ class _FamilyScan:
         left_out: list[LeftOutFile] = []
         for (path, why), rows in zip(found.left_out, rows_of, strict=True):
             self._problems += self._unread(rows)
-            others = rows[self._is_free(rows)]
-            is_used[others if len(others) else rows] = True
-            left_out += [self._of_other(row) for row in others.tolist()] or [LeftOutFile(path, why)]
+            plain_rows = rows[self._is_free(rows)]
+            is_used[plain_rows if len(plain_rows) else rows] = True
+            left_out += [self._of_other(row) for row in plain_rows.tolist()] or [LeftOutFile(path, why)]
         return left_out
 
     def _reasons_of_parts(self, found: Found, parts: Parts) -> NDArray[np.object_]:
@@ -347,7 +359,8 @@ class _FamilyScan:
         return self._of_other(row)
 
     def _of_other(self, row: int) -> LeftOutFile:
-        path, taker = Path(self._claims.paths[row]), self._claims.taker(row)
+        path = Path(self._claims.paths[row])
+        taker = self._claims.taker(row)
         if self._is_excluded(path):
             return LeftOutFile(path, EXCLUDED)
         return LeftOutFile(path, other_family_reason(taker), taker)
@@ -367,9 +380,10 @@ class _FamilyScan:
 
     def _with_commands(self, parts: Parts) -> list[Problem]:
         """Add to the problems of given and doubtful files the command of another family that takes them."""
-        claims, asked = self._claims, self._given | self._doubtful
-        first_files = zip(parts.names, parts.files(), strict=True) if asked else ()
-        files = {name: paths[0] for name, paths in first_files if paths[0] in asked}
+        claims = self._claims
+        doubtful = self._given | self._doubtful
+        first_files = zip(parts.names, parts.files(), strict=True) if doubtful else ()
+        files = {name: paths[0] for name, paths in first_files if paths[0] in doubtful}
         rows = dict(zip(files, claims.rows_of_files(files.values()).tolist(), strict=True))
         concerned = {
             problem.source or problem.location for problem in self._problems if problem.kind != UNREADABLE
@@ -387,12 +401,13 @@ class _FamilyScan:
         return problems
 
     def _all_of_others(self) -> Problem:
-        claims, family = self._claims, self._converter.family.replace("_", " ")
+        claims = self._claims
+        family = self._converter.family.replace("_", " ")
         rows = np.flatnonzero(self._of_others)
-        others = list(dict.fromkeys(map(claims.taker, rows.tolist())))
-        named = ", ".join(others).replace("_", " ")
+        other_takers = list(dict.fromkeys(map(claims.taker, rows.tolist())))
+        named = ", ".join(other_takers).replace("_", " ")
         message = f"holds no source of {family}: {count_of(len(rows), 'file')} of {named}"
-        commands = " or ".join(map(convert_command, others))
+        commands = " or ".join(map(convert_command, other_takers))
         cure = f"{commands}; or, to take files for {family} all the same, name each"
         return Problem(", ".join(map(str, claims.roots)), message, cure, "family")
 
@@ -410,7 +425,7 @@ def _paths(sources: Columns[Any] | Sequence[Part]) -> Iterator[str]:
     """Paths of all files of parts or sources."""
     if isinstance(sources, Columns):
         return chain.from_iterable(sources.files())
-    return (str(path) for part in sources for path in part.files)
+    return (str(path) for path in chain.from_iterable(part.files for part in sources))
 
 
 def _with_parts(unreadable: Mapping[str, Problem], parts: Sequence[Part]) -> list[Problem]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,7 +102,7 @@ class LabelMap:
 
     def check_used(self, paths: Sequence[Path]) -> None:
         """Refuse a map of a dataset of which no label file is there."""
-        folders = {_OTHERS} | {folder for path in paths for folder in path.parts[:-1]}
+        folders = {_OTHERS} | set(chain.from_iterable(path.parts[:-1] for path in paths))
         absent = [dataset for dataset in self._datasets if dataset not in folders]
         message = "names a dataset of which no labels are here"
         cure = "name a folder that label files lie in"
@@ -175,7 +176,8 @@ def _read(text: str, where: str) -> Any:
 
 def _is_valid(said: Mapping[str, Any]) -> bool:
     """Whether maps are of whole numbers that lie together, and names are texts."""
-    datasets, classes = said["datasets"], said["classes"]
+    datasets = said["datasets"]
+    classes = said["classes"]
     if not isinstance(datasets, dict) or not datasets or not isinstance(classes, dict):
         return False
     if not all(_is_number(number) and isinstance(name, str) for number, name in classes.items()):

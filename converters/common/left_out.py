@@ -36,8 +36,8 @@ def left_out_notes(left_out: Iterable[tuple[str, str]]) -> list[str]:
     for name, reason in left_out:
         names.setdefault(reason, []).append(name)
     return [
-        f"left out, {reason}: {first_few(names_without_numbers(listed), _LISTED)}"
-        for reason, listed in names.items()
+        f"left out, {reason}: {first_few(names_without_numbers(left_out_names), _LISTED)}"
+        for reason, left_out_names in names.items()
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,21 +76,24 @@ def agree(
         *_check_names(volumes, asked, names),
         *_check_classes(volumes, names),
     ]
-    found = {name: window for volume in volumes for name, window in volume.named.items()}
-    windows = {window.name: window for window in (*asked, *(found[name] for name in sorted_names(found)))}
+    named_windows = dict(chain.from_iterable(volume.named.items() for volume in volumes))
+    windows = {
+        window.name: window
+        for window in (*asked, *(named_windows[name] for name in sorted_names(named_windows)))
+    }
 
     def promoted(dtypes: Sequence[np.dtype[Any]], what: str, listed: Iterable[str] = ()) -> str:
         """Name of the smallest dtype that holds every value of all `dtypes`; a Problem if there is none."""
         dtype = promote(dtypes)
         if dtype is None:
-            given = ", ".join(dict.fromkeys(listed or map(str, dtypes)))
-            message = f"no dtype holds the values of all of them exactly: {given}"
+            shown_dtypes = ", ".join(dict.fromkeys(listed or map(str, dtypes)))
+            message = f"no dtype holds the values of all of them exactly: {shown_dtypes}"
             problems.append(Problem(what, message, "convert them apart, or save them in one dtype", "dtype"))
         return "" if dtype is None else dtype.name
 
     dtypes = list(dict.fromkeys(volume.image.dtype for volume in volumes if volume.image))
-    listed = [f"{dtype} ({_first(volumes, names, dtype)})" for dtype in dtypes]
-    image = promoted(dtypes, "volumes", listed) if dtypes else None
+    dtype_texts = [f"{dtype} ({_first(volumes, names, dtype)})" for dtype in dtypes]
+    image = promoted(dtypes, "volumes", dtype_texts) if dtypes else None
     values: dict[str, str] = {}
     scaled: dict[str, str] = {}
     for name in windows:
@@ -100,7 +104,7 @@ def agree(
         files = _dtypes(volumes, window)
         points = _dtypes([volume for volume in volumes if window not in volume.arrays], f"sparse/{name}")
         kinds = [np.dtype(np.uint8) for _ in files] + points
-        problems += _check_window(name, found, sparse if points else "auto")
+        problems += _check_window(name, named_windows, sparse if points else "auto")
         values[name] = promoted(kinds, f"window {name!r}")
         floats = [dtype for dtype in files if dtype.kind == "f"]
         if floats:
@@ -168,11 +172,11 @@ def _check_classes(volumes: Sequence[ScannedVolume], names: Sequence[str]) -> It
     refused: set[SourceFile] = set()
     for volume, where in zip(volumes, names, strict=True):
         for value, name in volume.classes.items():
-            known, owner = first.setdefault(value, (name, where))
+            first_name, owner = first.setdefault(value, (name, where))
             dataset = volume.texts.get("dataset")
-            if known != name and dataset is not None and dataset not in refused:
+            if first_name != name and dataset is not None and dataset not in refused:
                 refused.add(dataset)
-                message = f"calls {value} of its labels {name!r}, which is {known!r} of {owner}"
+                message = f"calls {value} of its labels {name!r}, which is {first_name!r} of {owner}"
                 cure = "give both one numbering by --label-map, or convert these datasets apart"
                 yield Problem(str(dataset.path), message, cure, "label")
 
@@ -204,7 +208,7 @@ def sorted_names(names: Iterable[str]) -> list[str]:
 
 def names_of(volumes: Sequence[ScannedVolume], kind: str) -> list[str]:
     """Names of the arrays of a kind that any volume has."""
-    return sorted_names(name for volume in volumes for name in volume.names(kind))
+    return sorted_names(chain.from_iterable(volume.names(kind) for volume in volumes))
 
 
 def _left_out(volumes: Sequence[ScannedVolume]) -> Iterator[tuple[str, str]]:
@@ -235,9 +239,9 @@ def notes_of(
         name = printable(byte[0].path.name)
         notes.append(f"uint8 images, not HU (no window in their names): {len(byte)} volumes, such as {name}")
     if agreement.windows:
-        listed = ", ".join(str(window) for window in agreement.windows)
+        shown_windows = ", ".join(str(window) for window in agreement.windows)
         form = "points or bits, whichever is smaller" if sparse == "auto" else sparse
-        notes.append(f"windows {listed}: stored as {form}")
+        notes.append(f"windows {shown_windows}: stored as {form}")
     brought = ", ".join(str(window) for window in agreement.windows if window not in asked)
     if brought:
         notes.append(f"windows that are files: {brought}")
@@ -245,7 +249,7 @@ def notes_of(
     if "" in rows:
         notes.append(f"{METADATA}: no row of {rows.count('')} of {len(rows)} volumes, by name")
     notes += _unordered_notes(volumes)
-    floats = [window for files in windows for window in files if window.dtype.kind == "f"]
+    floats = [window for window in chain.from_iterable(windows) if window.dtype.kind == "f"]
     if floats:
         first = printable(floats[0].file.path.name)
         notes.append(f"windows of floats, masks or scaled to 0…1: {len(floats)} files, such as {first}")
@@ -263,7 +267,7 @@ def notes_of(
             missing = sum(array not in volume.arrays for volume in volumes)
             if missing and (kind != "windows" or alone):
                 notes.append(f"{array}: {missing} of {len(volumes)} volumes have none")
-    remarks = Counter(note for volume in volumes for note in volume.notes)
+    remarks = Counter(chain.from_iterable(volume.notes for volume in volumes))
     notes += [f"{count} files: {remark}" for remark, count in remarks.items()]
     notes += left_out_notes(_left_out(volumes))
     unused = sum(map(_has_unused_points, volumes))
@@ -302,7 +306,7 @@ def _has_unused_points(volume: ScannedVolume) -> bool:
 
 def _unordered_notes(volumes: Sequence[ScannedVolume]) -> list[str]:
     """Note what ``info.json`` says of where voxels lie, if nobody said in which order."""
-    names = sorted_names(name for volume in volumes for name in volume.unordered)
+    names = sorted_names(chain.from_iterable(volume.unordered for volume in volumes))
     if not names:
         return []
     cure = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -94,18 +95,20 @@ class CtConverter(SeamConverter):
         plugin = self.plugin
         agreement = agree(scanned, plugin.windows, plugin.sparse, parts.names)
         if plugin.labels is not None:
-            plugin.labels.check_used([label.path for volume in scanned for label in volume.label_files])
+            plugin.labels.check_used(
+                [label.path for label in chain.from_iterable(volume.label_files for volume in scanned)]
+            )
         windows = [
             {"name": window.name, "width": float(window.width), "level": float(window.level)}
             for window in agreement.windows
         ]
-        found: dict[str, Any] = {"windows": windows, "values": dict(agreement.values)}
+        decisions: dict[str, Any] = {"windows": windows, "values": dict(agreement.values)}
         if agreement.scaled:
-            found["scaled"] = dict(agreement.scaled)
+            decisions["scaled"] = dict(agreement.scaled)
         if agreement.classes:
-            found["classes"] = dict(agreement.classes)
+            decisions["classes"] = dict(agreement.classes)
         if agreement.labels:
-            found["labels"] = dict(agreement.labels)
+            decisions["labels"] = dict(agreement.labels)
         named = list(zip(parts.names, scanned, strict=True))
         series = [volume for volume in scanned if volume.series]
         return Scan(
@@ -117,7 +120,7 @@ class CtConverter(SeamConverter):
             tables=make_tables(scanned, agreement, plugin.tile),
             sample_table=schema.VOLUMES,
             main_table=schema.VOLUMES,
-            options={**plugin.recorded(), "found": found},
+            options={**plugin.recorded(), "found": decisions},
             notes=tuple(notes_of(scanned, agreement, plugin.windows, plugin.sparse)),
             possible=(
                 *possible_tables(scanned, agreement, plugin.tile, plugin.sparse),

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,10 +37,12 @@ Arrays = list[tuple[Field, NDArray[Any]]]
 
 def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     """Everything that depends on counts (see `unistore.converters.protocol.Converter.finalize`)."""
-    sources, options = scan.sources, scan.options
+    sources = scan.sources
+    options = scan.options
     extents = np.array([fact["extent"] for fact in facts], np.int32).reshape(-1, 3)
     depth, height, width = extents.max(axis=0).tolist()
-    shape, tile = (depth, height, width), tuple(options["tile"])
+    shape = (depth, height, width)
+    tile = tuple(options["tile"])
     arrays = _volume_arrays(scan, facts, extents)
     details: list[Detail] = list(sources.details)
     groups: dict[str, Mapping[str, Any]] = {}
@@ -137,7 +140,7 @@ class _Located(NamedTuple):
 
 def _locations(facts: Sequence[Facts], edge: int) -> _Located:
     located = _Located([], [], [])
-    names = {name for fact in facts for name in fact if name.startswith(_CLASSES)}
+    names = {name for name in chain.from_iterable(facts) if name.startswith(_CLASSES)}
     for name in sorted(names):
         group = name.removeprefix(_CLASSES)
         numbers = [fact.get(name, _NO_CLASS) for fact in facts]
@@ -176,7 +179,7 @@ def _encoding(
 
 
 def _value_source(scan: Scan, name: str, *, scaled: bool) -> ValueSource:
-    arrays = {array for detail in scan.sources.details for array in detail.arrays}
+    arrays = set(chain.from_iterable(detail.arrays for detail in scan.sources.details))
     if "image" in arrays:
         return "volume"
     if f"sparse/{name}" in arrays:
@@ -186,7 +189,7 @@ def _value_source(scan: Scan, name: str, *, scaled: bool) -> ValueSource:
 
 def _volume_arrays(scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32]) -> Arrays:
     details: list[Detail] = list(scan.sources.details)
-    direct = {field.path for table in scan.tables for field in table.fields}
+    direct = {field.path for field in chain.from_iterable(table.fields for table in scan.tables)}
     extent = schema.EXTENT
     arrays: Arrays = [] if extent.path in direct else [(extent, extents)]
 
@@ -260,18 +263,24 @@ def _class_fields(
     """Masks or labels: stored as bits if all voxels are 0 or 1, else as integers."""
     fields = []
     details: list[Detail] = list(scan.sources.details)
-    for name in sorted_names(name for detail in details for name in detail.named(family)):
+    for name in sorted_names(chain.from_iterable(detail.named(family) for detail in details)):
         group = f"{family}/{name}"
-        given = [detail.dtype(group) for detail in details]
-        about: dict[str, Any] = {"source_dtype": _by_dtype(given)}
+        source_dtypes = [detail.dtype(group) for detail in details]
+        about: dict[str, Any] = {"source_dtype": _by_dtype(source_dtypes)}
         is_named = name == "label" or "label_map" in scan.options
         if family == schema.LABELS and is_named and "classes" in scan.options["found"]:
             about["classes"] = scan.options["found"]["classes"]
         if any(int(fact.get(f"others/{group}", 0)) for fact in facts):
-            dtype = promote([np.dtype(each if np.dtype(each).kind != "f" else "?") for each in given if each])
+            dtype = promote(
+                [
+                    np.dtype(source_dtype if np.dtype(source_dtype).kind != "f" else "?")
+                    for source_dtype in source_dtypes
+                    if source_dtype
+                ]
+            )
             if dtype is None:
-                listed = ", ".join(filter(None, given))
-                message = f"no dtype holds the classes of all of them exactly: {listed}"
+                shown_dtypes = ", ".join(filter(None, source_dtypes))
+                message = f"no dtype holds the classes of all of them exactly: {shown_dtypes}"
                 raise InputError(Problem(group, message, "save them in one dtype", "dtype"))
             fields.append(schema.label_field(group, dtype.name, shape, tile, about))
         elif family == schema.LABELS:
@@ -287,7 +296,7 @@ def _by_dtype(dtypes: Sequence[str]) -> str | dict[str, list[int]]:
     kinds = list(filter(None, dict.fromkeys(dtypes)))
     if len(kinds) == 1:
         return kinds[0]
-    return {kind: [at for at, dtype in enumerate(dtypes) if dtype == kind] for kind in kinds}
+    return {kind: [number for number, dtype in enumerate(dtypes) if dtype == kind] for kind in kinds}
 
 
 def _sdf_arrays(scan: Scan) -> Arrays:

@@ -16,6 +16,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from unistore.converters.ct.names import (
@@ -105,7 +106,7 @@ class _Grouping:
             tables = [path for path in metadata_paths(folder) if path in texts]
             for role, paths in (("info", [folder / INFO]), ("metadata", tables[:1])):
                 volume.files += [(role, texts[path]) for path in paths if path in texts]
-        used = {file.path for volume in self.volumes for _, file in volume.files}
+        used = {file.path for _, file in chain.from_iterable(volume.files for volume in self.volumes)}
         for path, file in texts.items():
             if path not in used:
                 self.choices.append((file, "is of no case folder"))
@@ -167,8 +168,10 @@ class _Grouping:
                 for volume in images.get(image, []):
                     volume.files.append((f"labels/{name}", file))
         if alike:
-            listed = ", ".join(alike[:3])
-            self.choices.append(f"called like labels, but of no image that is there, so volumes: {listed}")
+            shown_names = ", ".join(alike[:3])
+            self.choices.append(
+                f"called like labels, but of no image that is there, so volumes: {shown_names}"
+            )
 
     def groups(self) -> Iterator[Group]:
         """All volumes, with the files that state their geometry."""
@@ -219,7 +222,7 @@ def group(
     datasets = {file.path.parent: file for file in files if file.path.name == DATASET}
     arrays = [file for file in files if _is_array(file.path)]
     known_files = {*texts, *(file.path for file in datasets.values())}
-    others = [file for file in files if not _is_array(file.path) and file.path not in known_files]
+    other_files = [file for file in files if not _is_array(file.path) and file.path not in known_files]
     cases = _case_folders(arrays, texts)
     outside: list[SourceFile] = []
     for file in arrays:
@@ -234,8 +237,8 @@ def group(
     yield from groups
     # Volumes in a format that is not read are left out, where there are others.
     has_volumes = bool(grouping.volumes or slices)
-    yield from [_unread(file) for file in others if file.is_given or not has_volumes]
-    yield from [(file, _foreign(file.path)) for file in others if not file.is_given]
+    yield from [_unread(file) for file in other_files if file.is_given or not has_volumes]
+    yield from [(file, _foreign(file.path)) for file in other_files if not file.is_given]
 
 
 def _is_text(file: SourceFile) -> bool:
@@ -289,11 +292,11 @@ def _no_window(file: SourceFile) -> tuple[SourceFile, str] | Problem:
 def _labels(files: Sequence[Path]) -> dict[Path, _Labelled]:
     """Files that are labels of others; a label has no labels itself."""
     bare = {file: _bare(file) for file in files}
-    there = set(bare.values())
+    bare_paths = set(bare.values())
     beside = Counter(file.parent for file in files)
     matches: dict[Path, LabelMatch] = {}
     for file, path in bare.items():
-        match = images_of_label(path, there.__contains__, IMAGE_WORDS)
+        match = images_of_label(path, bare_paths.__contains__, IMAGE_WORDS)
         if match is None and _is_organ(file) and beside[file.parent.parent] == 1:
             images = [bare[other] for other in files if other.parent == file.parent.parent]
             match = LabelMatch(stem_of(file), tuple(images), certain=True)
@@ -325,7 +328,7 @@ def _beside(images: _Images, bare: str, window: SourceFile) -> _Volume | None:
     if not alike:
         start = bare if bare.endswith(os.sep) else f"{bare}_"
         longer = [path for path in images if path.startswith(start) and os.sep not in path[len(start) :]]
-        alike = [volume for path in longer for volume in images[path]]
+        alike = list(chain.from_iterable(images[path] for path in longer))
     if len(alike) != 1:
         return None
     heads = [_near(window).head(path) for path in (alike[0].path, window.path)]
@@ -347,8 +350,8 @@ def _foreign(path: Path) -> str:
 
 
 def _formats() -> str:
-    *others, last = suffixes()
-    return f"{', '.join(others)} or {last}" if others else last
+    *first_suffixes, last = suffixes()
+    return f"{', '.join(first_suffixes)} or {last}" if first_suffixes else last
 
 
 def _location(file: Path, volume: Path, name: str) -> str:

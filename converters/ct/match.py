@@ -125,14 +125,14 @@ def _match_label(path: Path, shape: Shape, near: Near) -> Claim | None:
     is_one_a_row = bare in row_label_paths(_bare(image))
     if len(shape) != 3 and (is_one_a_row or not owners.certain):
         return None
-    taken = sure(f"is the label of {printable(image.name)}", FILES)
+    claim = sure(f"is the label of {printable(image.name)}", FILES)
     owner = _array_of(image, near)
     if owner is None:  # damaged, which is told of the image
-        return taken
+        return claim
     owner_shape, owner_dtype = owner
     is_paired = owners.certain and owner_shape == shape
     if len(owner_shape) == 3 and (is_paired or _is_volume(image, owner_dtype)):
-        return taken
+        return claim
     return no(f"is the label of {printable(image.name)}, {owner_dtype} {owner_shape}, which is no volume")
 
 

@@ -81,7 +81,7 @@ class CtOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        windows = dict.fromkeys(parse_window(each) for each in self.window)
+        windows = dict.fromkeys(parse_window(window) for window in self.window)
         names = [window.name for window in windows]
         problems = [
             Problem(f"--window {name}", "is given with two widths or levels", "rename one", "option")
@@ -90,7 +90,7 @@ class CtOptions(Options):
         ]
         if problems:
             raise InputError(problems)
-        texts = tuple(f"{each.name}:{float(each.width)!r}:{float(each.level)!r}" for each in windows)
+        texts = tuple(f"{window.name}:{float(window.width)!r}:{float(window.level)!r}" for window in windows)
         object.__setattr__(self, "window", texts)
         if self.label_map is not None or self.ignore_label is not None:
             object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))

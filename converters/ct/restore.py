@@ -116,7 +116,7 @@ def _window(
         planes = opened.array(ONLY)
         if planes.dtype.kind == "f" and image is not None:
             array = RestoredArray(ONLY, image, differ=partial(_scaled_difference, window))
-            is_mask = all(np.isin(planes[at : at + 1], (0, 1)).all() for at in range(len(planes)))
+            is_mask = all(np.isin(planes[plane : plane + 1], (0, 1)).all() for plane in range(len(planes)))
             return array, not is_mask
     return RestoredArray(ONLY, volume.mask(group), of_file=_as_mask), False
 

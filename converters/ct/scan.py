@@ -150,7 +150,8 @@ class _Scanning:
     """Scans one volume."""
 
     def __init__(self, open: Open, options: CtOptions) -> None:
-        self._open, self._options = open, options
+        self._open = open
+        self._options = options
         self._labels = options.labels
         self._arrays: dict[str, Voxels | Points] = {}
         self._named: dict[str, Window] = {}
@@ -288,10 +289,10 @@ class _Scanning:
         image = self._placed.get("image", {})
         for array, placed in self._placed.items():
             for name in image.keys() & placed.keys():
-                here = np.array(placed[name])
-                there = np.array(image[name])
-                if not np.allclose(here, there, rtol=_ROUNDING, atol=_ROUNDING):
-                    message = f"has {name} {here.tolist()}, its volume {there.tolist()}"
+                own_value = np.array(placed[name])
+                image_value = np.array(image[name])
+                if not np.allclose(own_value, image_value, rtol=_ROUNDING, atol=_ROUNDING):
+                    message = f"has {name} {own_value.tolist()}, its volume {image_value.tolist()}"
                     cure = "resample it to the volume, or copy the volume's header if that is right"
                     yield Problem(self._arrays[array].file.name, message, cure, "geometry")
 
@@ -338,10 +339,10 @@ def _choose_image(images: Mapping[int, SourceFile], resolution: int | None, wher
     """The image of a case folder; several need a resolution."""
     sizes = sorted(images)
     if len(sizes) > 1 and resolution not in images:
-        asked = f"--resolution {resolution} is not one of them" if resolution else "choose one"
+        reason = f"--resolution {resolution} is not one of them" if resolution else "choose one"
         names = ", ".join(images[size].path.name for size in sizes)
         cure = " or ".join(f"--resolution {size}" for size in sizes if size)
-        raise InputError(Problem(where, f"holds {names}: {asked}", cure, "resolution"))
+        raise InputError(Problem(where, f"holds {names}: {reason}", cure, "resolution"))
     if resolution is not None and resolution not in images and 0 not in images:
         name = images[sizes[0]].path.name
         message = f"holds {name}, not the resolution {resolution} that was asked for"
@@ -356,14 +357,16 @@ def _checked(voxels: Voxels, what: str) -> Voxels:
     if not storable(voxels.dtype):
         message = f"has dtype {voxels.dtype}; {what} is of bool, integers or floats of at most 8 bytes"
         raise voxels.file.problem(message, "save it as numbers: array.astype(np.int16)", "dtype")
-    message, cure = "", ""
+    message = ""
+    cure = ""
     if len(shape) != 3:
         message = f"has {len(shape)} axes {shape}; {what} has three (depth, height, width)"
         cure = "save array[0]" if shape[:1] == (1,) else "save one array of three axes a file"
         if len(shape) == 2:
             cure = "stack the slices: np.save(path, np.stack(slices))"
     elif 0 in shape:
-        message, cure = f"is empty: shape {shape}", "make it again, or leave it out"
+        message = f"is empty: shape {shape}"
+        cure = "make it again, or leave it out"
     elif max(shape) > _LONGEST:
         message = f"has shape {shape}, longer than {_LONGEST} voxels on an axis"
     if message:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import atan, degrees
 from typing import NamedTuple
 
@@ -132,7 +133,7 @@ def _in_order(members: Sequence[_Member]) -> list[_Member]:
 
 def _problem_of(name: str, pixels: Sequence[Pixels]) -> Problem | None:
     """Return what keeps slices from being one volume; nothing is ever interpolated."""
-    planes = [plane for one in pixels for plane in one.planes]
+    planes = list(chain.from_iterable(one.planes for one in pixels))
     message = _differing(pixels, planes) or _misplaced([planes[number] for number in order_of(planes)])
     if not message:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -118,8 +119,8 @@ def make_source(
     fields = {array: item.length for array, item in points.items() if array.startswith(f"{schema.SDF}/")}
     sparse = [item.length for array, item in points.items() if array not in fields]
     held, lists = _reading_memory(volume)
-    listed = 40 * max(sparse, default=0)  # these may have to be sorted
-    listed += 64 * min(max(fields.values(), default=0), BLOCK)
+    list_bytes = 40 * max(sparse, default=0)  # these may have to be sorted
+    list_bytes += 64 * min(max(fields.values(), default=0), BLOCK)
     if locations is not None and volume.extent is not None:
         held += locations_bytes(prod(volume.extent), locations)
     return Source(
@@ -129,8 +130,8 @@ def make_source(
         rows={schema.VOLUMES: 1, schema.MASKS: 1, **fields},
         split=_split_of(volume.path, roots),
         detail=detail,
-        memory=held + listed,
-        reading=held + lists + listed,
+        memory=held + list_bytes,
+        reading=held + lists + list_bytes,
     )
 
 
@@ -223,24 +224,29 @@ def possible_tables(
     """Possible tables of windows and labels, with their maximum of rows; `finalize` chooses among them."""
     names = [window.name for window in agreement.windows]
     extents = [volume.extent for volume in volumes if volume.extent is not None]
-    found: list[tuple[Table, int]] = []
+    tables: list[tuple[Table, int]] = []
     labels = tuple(
         schema.label_field(f"{schema.LABELS}/{name}", dtype, agreement.shape, tile)
         for name, dtype in agreement.labels.items()
     )
     if labels:
-        found.append((Table(name=schema.LABELS, fields=labels), len(volumes)))
+        tables.append((Table(name=schema.LABELS, fields=labels), len(volumes)))
     for name in names:
-        listed = sum(points.length for volume in volumes for points in volume.points_of(f"sparse/{name}"))
+        point_count = sum(
+            points.length
+            for points in chain.from_iterable(volume.points_of(f"sparse/{name}") for volume in volumes)
+        )
         points = sum(map(prod, extents))
         group = f"{schema.WINDOWS}/{name}"
         dtype = agreement.scaled.get(name, agreement.values[name])
         table = points_table(group, max(agreement.shape), dtype, 1, "")
-        if sparse == "auto" and not listed and name not in agreement.scaled:  # more would be stored as bits
+        if (
+            sparse == "auto" and not point_count and name not in agreement.scaled
+        ):  # more would be stored as bits
             points = sum(map(prod, map(bit_shape, extents))) // sum(field.row_bytes for field in table.fields)
-        if sparse != "mask" or listed:
-            found.append((table, points + listed))
+        if sparse != "mask" or point_count:
+            tables.append((table, points + point_count))
     if names and sparse != "coords":
         masks = [schema.mask_field(f"{schema.WINDOWS}/{name}", agreement.shape, tile, "") for name in names]
-        found.append((Table(name=schema.WINDOWS, fields=tuple(masks)), len(volumes)))
-    return tuple(found)
+        tables.append((Table(name=schema.WINDOWS, fields=tuple(masks)), len(volumes)))
+    return tuple(tables)

@@ -86,16 +86,16 @@ class VolumeReader:
         counts = dict.fromkeys(self.windows, 0)
         others: dict[str, int] = {}
         image = self._image
-        found = None if image is None else self._count_image(image)
-        if image is not None and found is not None:
-            counts |= {name: int(planes.sum()) for name, planes in found.counts.items()}
-            collected.problems += self._label_problems(image.file.name, found.labels)
+        counted = None if image is None else self._count_image(image)
+        if image is not None and counted is not None:
+            counts |= {name: int(planes.sum()) for name, planes in counted.counts.items()}
+            collected.problems += self._label_problems(image.file.name, counted.labels)
         for name, location in self._files(WINDOWS):
             with collected.attempt(location):
-                if image is None or found is None:
+                if image is None or counted is None:
                     counts[name] = _count_mask(self._voxels(f"{WINDOWS}/{name}"))
                 else:
-                    self._check_window(name, image, found.masks[name], counts[name])
+                    self._check_window(name, image, counted.masks[name], counts[name])
         for name, location in self._files("sparse"):
             with collected.attempt(location), self._arrays(f"sparse/{name}") as arrays:
                 index, values = load_points(arrays, SPARSE_MEMBERS)
@@ -114,7 +114,7 @@ class VolumeReader:
         windows = [name for name, _ in self._files(WINDOWS)]
         scaled = [name for name in windows if _is_scaled(self._voxels(f"{WINDOWS}/{name}"))]
         numbers |= {f"scaled/{name}": 1 for name in scaled}
-        numbers["nan"] = 0 if found is None else found.nan
+        numbers["nan"] = 0 if counted is None else counted.nan
         facts: dict[str, NDArray[Any]] = {name: np.array(count, np.int64) for name, count in numbers.items()}
         return facts | {"extent": np.array(self.extent())}
 
@@ -205,7 +205,9 @@ class VolumeReader:
             out["coords"][...] = index[lo:hi]
             out["values"][...] = values[lo:hi]
             return
-        voxels, window, counts = self._image, None, None
+        voxels = self._image
+        window = None
+        counts = None
         if voxels is not None:
             window = self.windows[name]
             counts = self._count_image(voxels).counts[name] if lo else None
@@ -213,18 +215,18 @@ class VolumeReader:
             voxels = self._voxels(f"windows/{name}")
             counts = _ones(voxels).counts if lo else None
         test = inside(window, voxels.dtype)
-        for at, first, flat, values in read_points(voxels, test, lo, hi, counts):
-            point_coords(flat, first, voxels.shape, out["coords"][at])
-            out["values"][at] = values
+        for part, first, flat, values in read_points(voxels, test, lo, hi, counts):
+            point_coords(flat, first, voxels.shape, out["coords"][part])
+            out["values"][part] = values
 
     def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Read points ``lo:hi`` of a distance field, in the file's order."""
-        at = 0
+        filled = 0
         with self._arrays(f"{SDF}/{name}") as arrays:
             for index, values in point_blocks(arrays, SDF_MEMBERS, lo, hi):
-                out["coords"][at : at + len(index)] = index
-                out["values"][at : at + len(index)] = values
-                at += len(index)
+                out["coords"][filled : filled + len(index)] = index
+                out["values"][filled : filled + len(index)] = values
+                filled += len(index)
 
     def _check_window(self, name: str, image: Voxels, agreed: MaskComparison, count: int) -> None:
         """Raise if a window's file is not a mask, or differs from the image."""
@@ -312,11 +314,11 @@ def _count_mask(mask: Voxels) -> int:
 
 def _count_classes(kind: str, label: Voxels) -> int:
     """Count voxels of a label or mask other than 0 and 1; raise if they are floats."""
-    others = _ones(label).others
-    if not others or label.dtype.kind != "f":
-        return others
+    other_values = _ones(label).others
+    if not other_values or label.dtype.kind != "f":
+        return other_values
     if kind == MASKS:
-        raise _not_a_mask(label, others)
+        raise _not_a_mask(label, other_values)
     message = f"is taken for a label by its name, but is {label.dtype} and not a mask of 0 and 1"
     cure = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
     raise label.file.problem(message, cure, "dtype")

@@ -59,7 +59,8 @@ def read_points(
         Slice of these points, counted from `lo`; their C-order indices counted from plane `first`, for
         `point_coords`; and their voxels, (n,).
     """
-    begin, before = 0, 0
+    begin = 0
+    before = 0
     if counts is not None:
         ends = np.cumsum(counts)
         begin = int(np.searchsorted(ends, lo, side="right"))
@@ -71,7 +72,8 @@ def read_points(
         for first in range(0, len(block), step):
             part = block[first : first + step]
             flat = np.flatnonzero(test(part))
-            start, stop = max(lo, before), min(hi, before + len(flat))
+            start = max(lo, before)
+            stop = min(hi, before + len(flat))
             if start < stop:
                 chosen = flat[start - before : stop - before]
                 yield slice(start - lo, stop - lo), number + first, chosen, part.reshape(-1).take(chosen)
@@ -96,7 +98,8 @@ def point_coords(flat: NDArray[np.int64], first: int, extent: Sequence[int], out
 def _pack(inside: NDArray[np.bool_], bits: NDArray[np.uint8], box: Box) -> None:
     """Write a slab's mask into the bit mask (which is zero there, and may be larger than the volume)."""
     depth, height, width = inside.shape
-    planes, start = box[0].start or 0, box[2].start or 0
+    planes = box[0].start or 0
+    start = box[2].start or 0
     target = bits[planes : planes + depth, :height, start // 8 : start // 8 + -(-width // 8)]
     if inside.flags.c_contiguous and width % 8 == 0:  # no byte holds bits of two rows
         target[...] = np.packbits(inside.reshape(-1), bitorder="little").reshape(target.shape)

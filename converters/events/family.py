@@ -134,9 +134,9 @@ class Events(EventsOptions, Family):
         for name, place in layout.items():
             columns[name] = replace(self.schema.columns[name], source=place.array, field=place.field)
         columns["t"] = replace(columns["t"], dtype=self._time_dtype(head.opened, layout["t"]))
-        taken = {place.array for place in layout.values()}
-        others = [name for name in head.opened.arrays if name not in taken and name not in head.facts]
-        left_out = dict.fromkeys(others, "is no column of the events")
+        array_names = {place.array for place in layout.values()}
+        unused = [name for name in head.opened.arrays if name not in array_names and name not in head.facts]
+        left_out = dict.fromkeys(unused, "is no column of the events")
         width, height = self._sensor(head.opened)
         facts = {
             _WIDTH: width,
@@ -171,21 +171,21 @@ class Events(EventsOptions, Family):
     def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
         """Read events, with places inside the sensor and polarities of 0 and 1."""
         layout = _layout(opened, self.events)
-        found = read_columns(opened, layout, lo, hi)
+        columns = read_columns(opened, layout, lo, hi)
         low = _low(opened, layout)
         width, height = self._sensor(opened)
         problems = [
-            *_place_problems(opened, layout["x"], found["x"], width, "columns", lo),
-            *_place_problems(opened, layout["y"], found["y"], height, "rows", lo),
-            *_polarity_problems(opened, layout["p"], found["p"], low, lo),
+            *_place_problems(opened, layout["x"], columns["x"], width, "columns", lo),
+            *_place_problems(opened, layout["y"], columns["y"], height, "rows", lo),
+            *_polarity_problems(opened, layout["p"], columns["p"], low, lo),
         ]
         if problems:
             raise InputError(problems)
         return {
-            "t": self._times(opened, layout["t"], found["t"], lo),
-            "x": found["x"].astype(np.uint16),
-            "y": found["y"].astype(np.uint16),
-            "p": (found["p"] > 0).astype(np.uint8),
+            "t": self._times(opened, layout["t"], columns["t"], lo),
+            "x": columns["x"].astype(np.uint16),
+            "y": columns["y"].astype(np.uint16),
+            "p": (columns["p"] > 0).astype(np.uint8),
         }
 
     def restore(self, columns: Mapping[str, Array], facts: Facts) -> Restored:
@@ -213,7 +213,8 @@ class Events(EventsOptions, Family):
 
     def _sensor(self, opened: Opened) -> tuple[int, int]:
         """Return width and height, of the file if it says them."""
-        width, height = opened.facts.get("width"), opened.facts.get("height")
+        width = opened.facts.get("width")
+        height = opened.facts.get("height")
         if isinstance(width, int) and isinstance(height, int):
             return width, height
         assert self.sensor is not None
@@ -355,9 +356,9 @@ def _low(opened: Opened, layout: Layout) -> int:
         return 0
     for lo in range(0, len(opened.arrays[place.array]), _BLOCK):
         polarities = read_columns(opened, {"p": place}, lo, lo + _BLOCK)["p"]
-        others = polarities[polarities != 1]
-        if len(others):
-            return -1 if others[0] < 0 else 0
+        other_polarities = polarities[polarities != 1]
+        if len(other_polarities):
+            return -1 if other_polarities[0] < 0 else 0
     return 0
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
 
 import numpy as np
@@ -144,11 +144,13 @@ class Listing:
         links = list(filter(is_suitable, self.aliases))
         refused = {path: problem for path, problem in self.file_problems if is_suitable(path)}
         problems = [*self.problems, *refused.values()]
-        others = (*links, *refused, *(problem.file for problem in self.problems))
+        refused_paths = (*links, *refused, *(problem.file for problem in self.problems))
         for folder in filter(Path.is_dir, self.roots):
             inside = folder.resolve()
             below = slice(*rows_below(self.files, inside))
-            if not chosen[below].any() and not any(path.startswith(f"{inside}{os.sep}") for path in others):
+            if not chosen[below].any() and not any(
+                path.startswith(f"{inside}{os.sep}") for path in refused_paths
+            ):
                 message = f"no {' or '.join(suffixes)} file in this folder"
                 problems.append(Problem(printable(str(folder)), message, kind="missing"))
         if problems:
@@ -178,15 +180,15 @@ def list_files(paths: Sequence[Path]) -> Listing:
     candidates: list[Path] = []
     unique: dict[str, None] = {}
     skipped: dict[Path, str] = {}
-    given = [path for path in paths if not path.is_dir()]
+    given_files = [path for path in paths if not path.is_dir()]
     for path in paths:
         if path.is_dir():
-            found = _list_folder(path)
-            skipped |= dict(found.skipped)
-            unique |= dict.fromkeys(found.files)
-            outside = [link for link in sorted(found.outside_links) if not is_inside(link, paths)]
-            problems += [*found.problems, *map(_outside_problem, outside)]
-            for link in sorted(found.links):
+            listing = _list_folder(path)
+            skipped |= dict(listing.skipped)
+            unique |= dict.fromkeys(listing.files)
+            outside = [link for link in sorted(listing.outside_links) if not is_inside(link, paths)]
+            problems += [*listing.problems, *map(_outside_problem, outside)]
+            for link in sorted(listing.links):
                 if is_inside(link, paths):
                     candidates.append(link)
                 else:
@@ -212,7 +214,7 @@ def list_files(paths: Sequence[Path]) -> Listing:
     return Listing(
         roots=tuple(paths),
         files=Texts(sorted((*unique, *targets.values()), key=_path_key)),
-        given=frozenset(map(str, (*given, *resolve_parents(given)))),
+        given=frozenset(map(str, (*given_files, *resolve_parents(given_files)))),
         aliases=aliases,
         problems=problems,
         file_problems=file_problems,
@@ -263,7 +265,7 @@ class _FolderListing:
 
 def _list_folder(folder: Path) -> _FolderListing:
     """List a folder recursively, each real folder once, without stores and unfinished conversions."""
-    found = _FolderListing()
+    listing = _FolderListing()
     root = folder.resolve()
     visited = {root}
     stack = [root]
@@ -272,33 +274,33 @@ def _list_folder(folder: Path) -> _FolderListing:
         try:
             if current != root and is_store(current):
                 unfinished = current.name.endswith(_BUILD)
-                found.skipped.append((current, _UNFINISHED if unfinished else "Zarr, which is no source"))
+                listing.skipped.append((current, _UNFINISHED if unfinished else "Zarr, which is no source"))
                 continue
             with os.scandir(current) as scanned:
                 entries = list(scanned)
         except OSError as error:
             message = f"cannot be listed: {error.strerror}"
             problem = Problem(printable(str(current)), message, "check the rights", "unreadable")
-            found.problems.append(problem)
+            listing.problems.append(problem)
             continue
         for entry in entries:
             if entry.name.startswith("."):
-                found.skipped.append((Path(entry.path), "hidden"))
+                listing.skipped.append((Path(entry.path), "hidden"))
                 continue
             if entry.is_file(follow_symlinks=False):
-                found.files.append(entry.path)
+                listing.files.append(entry.path)
                 continue
             path = Path(entry.path)
             if not os.path.isdir(path):  # noqa: PTH112  False for cyclic links, unlike entry.is_dir
-                found.links.append(path)
+                listing.links.append(path)
                 continue
             real = path.resolve()
             if not real.is_relative_to(root):
-                found.outside_links.append(path)
+                listing.outside_links.append(path)
             elif real not in visited:
                 visited.add(real)
                 stack.append(real)
-    return found
+    return listing
 
 
 def is_store(folder: Path) -> bool:
@@ -308,21 +310,21 @@ def is_store(folder: Path) -> bool:
 
 def folders_of_targets(links: Iterable[Path], roots: Sequence[Path]) -> list[Path]:
     """The fewest folders that contain all targets of links and none of the given paths."""
-    given = [real_path(root) for root in roots]
+    given_paths = [real_path(root) for root in roots]
     targets = {real_path(link) for link in links}
-    return _covering({each if each.is_dir() else each.parent for each in targets}, given)
+    return _covering({target if target.is_dir() else target.parent for target in targets}, given_paths)
 
 
 def _covering(folders: set[Path], excluded: Sequence[Path]) -> list[Path]:
     if not folders:
         return []
     top = Path(os.path.commonpath(folders))
-    if top in folders or not any(each.is_relative_to(top) for each in excluded):
+    if top in folders or not any(covering.is_relative_to(top) for covering in excluded):
         return [top]
     groups: dict[str, set[Path]] = {}
     for folder in folders:
         groups.setdefault(folder.relative_to(top).parts[0], set()).add(folder)
-    return [each for name in sorted(groups) for each in _covering(groups[name], excluded)]
+    return list(chain.from_iterable(_covering(groups[name], excluded) for name in sorted(groups)))
 
 
 def _outside_problem(path: Path) -> Problem:
@@ -353,21 +355,22 @@ def relative_names(files: Sequence[str | Path]) -> list[str]:
     root = os.path.commonpath(list(parents.values()))
     cut = len(root.rstrip(os.sep)) + 1
     escaped = False
-    for at, path in enumerate(names):
+    for number, path in enumerate(names):
         plain = path[cut:].replace(os.sep, "/")
-        names[at] = printable(plain)
-        escaped = escaped or names[at] != plain
+        names[number] = printable(plain)
+        escaped = escaped or names[number] != plain
     return _numbered(names) if escaped else names
 
 
 def _numbered(plain: Sequence[str]) -> list[str]:
     """Unique names: equal ones get ``~2``, ``~3``, …."""
     names: dict[str, None] = {}
-    for each in plain:
-        name, number = each, 1
+    for plain_name in plain:
+        name = plain_name
+        number = 1
         while name in names:
             number += 1
-            name = f"{each}~{number}"
+            name = f"{plain_name}~{number}"
         names[name] = None
     return list(names)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,7 +60,7 @@ class Slices:
         self._pixels = pixels[0]
         self._decoded: tuple[Path | None, Any] = None, None
         owners = [path for path, one in zip(paths, pixels, strict=True) for _ in one.planes]
-        planes = [plane for one in pixels for plane in one.planes]
+        planes = list(chain.from_iterable(one.planes for one in pixels))
         self.planes = [(owners[number], planes[number]) for number in order_of(planes)]
         self.shape = (len(planes), *self._pixels.shape)
         self._scalings = {scale: self._scaling(*scale) for scale in {_scale_of(plane) for plane in planes}}

@@ -23,7 +23,8 @@ _UNDEFINED = 0xFFFFFFFF
 _LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
 """Kinds of values whose length has four bytes, after two that are reserved."""
 _PIXELS = 0x7FE00010
-_SOP_CLASS, _SYNTAX = 0x00020002, 0x00020010
+_SOP_CLASS = 0x00020002
+_SYNTAX = 0x00020010
 _SEQUENCES = (0x00280008, 0x52009229, 0x52009230)
 """Number of frames, and what is said of each: of files with several planes."""
 _TEXTS = {0x0020000E: "SeriesInstanceUID", 0x00100020: "PatientID", 0x00280004: "PhotometricInterpretation"}

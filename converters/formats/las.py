@@ -24,7 +24,8 @@ _HELD = 64 << 20
 """Bytes of points that are decoded once; of larger files, the rows that were read last are kept."""
 _MOST = 16 << 20
 """Bytes beside the points that are kept: those of waveforms may be more than memory holds."""
-_RECORD, _RECORD_BEHIND = 54, 60
+_RECORD = 54
+_RECORD_BEHIND = 60
 """Bytes of the header of a record."""
 _STEP = 1 << 19
 """Points that are compressed at a time."""
@@ -136,7 +137,8 @@ def _check_header(file: SourceFile) -> None:
     if file.size < _SHORTEST:
         message = f"ends inside its header, after {file.size} bytes"
         raise file.problem(message, "copy it again", "truncated")
-    start, records = _number(file, 96, 4), _number(file, 100, 4)
+    start = _number(file, 96, 4)
+    records = _number(file, 100, 4)
     if start < _SHORTEST + _RECORD * records:
         message = f"has points from byte {start} on, but {records} records before them"
         raise file.problem(message, "get or write it again", "damaged")
@@ -186,7 +188,8 @@ class _Points:
     """Points of an open file, of which all dimensions are decoded together."""
 
     def __init__(self, reader: Any, name: str) -> None:
-        self._reader, self._name = reader, name
+        self._reader = reader
+        self._name = name
         self.count: int = reader.header.point_count
         self._is_held = self.count * reader.header.point_format.size <= _HELD
         self._range = 0, 0
@@ -207,9 +210,11 @@ class _Dimension:
     """A dimension of the points."""
 
     def __init__(self, points: _Points, name: str) -> None:
-        self._points, self._name = points, name
+        self._points = points
+        self._name = name
         empty = points.values(name, 0, 0)
-        self.shape, self.dtype = (points.count, *empty.shape[1:]), empty.dtype
+        self.shape = (points.count, *empty.shape[1:])
+        self.dtype = empty.dtype
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         lo, hi, step = rows.indices(self._points.count)
@@ -222,7 +227,8 @@ class _Axis(_Dimension):
     def __init__(self, points: _Points, name: str, scale: float, offset: float) -> None:
         super().__init__(points, name)
         self.dtype = np.dtype(np.float64)
-        self._scale, self._offset = scale, offset
+        self._scale = scale
+        self._offset = offset
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return super().__getitem__(rows) * self._scale + self._offset
@@ -248,8 +254,8 @@ def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch
     """Pack the points as a file holds them, one dimension after the other."""
     from laspy.point.record import PackedPointRecord
 
-    known = {*arrays, *(axis for axis in _AXES if axis.lower() in arrays)}
-    lacking = [name for name in header.point_format.dimension_names if name not in known]
+    known_names = {*arrays, *(axis for axis in _AXES if axis.lower() in arrays)}
+    lacking = [name for name in header.point_format.dimension_names if name not in known_names]
     if lacking:
         message = f"was converted without {', '.join(lacking)}"
         raise file.problem(message, _INSTEAD, "option")
@@ -264,7 +270,8 @@ def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch
                 target[name][:] = rows
                 written = np.asarray(target[name])
             else:
-                scale, offset = header.scales[axis], header.offsets[axis]
+                scale = header.scales[axis]
+                offset = header.offsets[axis]
                 target[name.upper()][:] = np.rint((rows - offset) / scale)
                 written = target[name.upper()] * scale + offset
             if not np.array_equal(written, rows, equal_nan=rows.dtype.kind == "f"):

@@ -89,10 +89,10 @@ def _header_bytes(file: SourceFile) -> int:
     """Return the length of the header; 0: it is none of a NIfTI file with voxels."""
     with stream_of(file, gzip=is_compressed(file)) as stream, reading(file):
         head = stream.read(_LONG)
-    for length, (at, magic) in _MAGIC.items():
+    for length, (position, magic) in _MAGIC.items():
         stated_length = head[:4]
         is_one = length in (int.from_bytes(stated_length, "little"), int.from_bytes(stated_length, "big"))
-        if is_one and head.startswith(magic, at):
+        if is_one and head.startswith(magic, position):
             return length
     return 0
 
@@ -122,8 +122,8 @@ def _facts(header: Any) -> dict[str, Any]:
     placed = kept["sform"] or kept["qform"]
     if placed is None:  # what libraries assume then is no statement of the file
         zooms = [float(zoom) * length for zoom in header.get_zooms()[:3]]
-        known = {"spacing": zooms[::-1]} if len(zooms) == 3 else {}
-        return {**known, "header": kept}
+        spacing = {"spacing": zooms[::-1]} if len(zooms) == 3 else {}
+        return {**spacing, "header": kept}
     lps = RAS_TO_LPS @ np.array(placed)[:3]
     return {**stated(lps[:, 2::-1], lps[:, 3]), "header": kept}
 

@@ -50,8 +50,8 @@ class ParquetFile:
     def rows(self, is_wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
         """Read the whole file, each row by column."""
         columns = sorted(filter(is_wanted, self.columns))
-        found: list[dict[str, Any]] = self._handle.read(columns, use_threads=False).to_pylist()
-        return found
+        records: list[dict[str, Any]] = self._handle.read(columns, use_threads=False).to_pylist()
+        return records
 
     def stretches(self, column: str, lo: int, hi: int) -> Iterator[Any]:
         """Read rows ``lo:hi`` of a column, as Arrow arrays that follow each other."""
@@ -164,11 +164,11 @@ class ParquetColumn(Array):
         if len(values) != count * prod(self._shape[1:]):
             message = f"has {len(values)} values in {count} rows of shape {self._shape[1:]}"
             raise self._wrong(message)
-        found: NDArray[Any] = values.to_numpy(zero_copy_only=False)
-        if not np.can_cast(found.dtype, self._dtype, "safe"):
-            message = f"holds {found.dtype}, and should hold {self._dtype}"
+        numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+        if not np.can_cast(numbers.dtype, self._dtype, "safe"):
+            message = f"holds {numbers.dtype}, and should hold {self._dtype}"
             raise self._wrong(message)
-        return found.reshape(count, *self._shape[1:])
+        return numbers.reshape(count, *self._shape[1:])
 
     def _wrong(self, message: str, cure: str = _AGAIN) -> InputError:
         return self._open().file.problem(f"column {self._column!r} {message}", cure, "damaged")

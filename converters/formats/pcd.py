@@ -69,8 +69,10 @@ class _Colour:
     """Bytes of colours, red first, of the numbers that hold them."""
 
     def __init__(self, packed: Any, order: tuple[int, ...]) -> None:
-        self._packed, self._order = packed, list(order)
-        self.shape, self.dtype = (packed.shape[0], len(order)), np.dtype(np.uint8)
+        self._packed = packed
+        self._order = list(order)
+        self.shape = (packed.shape[0], len(order))
+        self.dtype = np.dtype(np.uint8)
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
         packed = np.ascontiguousarray(self._packed[rows])
@@ -80,13 +82,13 @@ class _Colour:
 def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
     """Words by the first of their line, the byte after the header, and its lines."""
     header: dict[str, list[str]] = {}
-    at = 0
+    offset = 0
     for number, line in enumerate(file.head(_MOST_HEADER).splitlines(keepends=True), 1):
-        at += len(line)
+        offset += len(line)
         key, *words = line.decode("latin-1").split() or ["#"]
         header[key] = words
         if key == "DATA" and line.endswith(b"\n") and len(words) == 1:
-            return header, at, number
+            return header, offset, number
     raise file.problem("has a header without DATA", "copy it again", "truncated")
 
 
@@ -139,11 +141,11 @@ def _decompressed(file: SourceFile, body: _Body) -> Mapping[str, Any]:
     check_size(file, first + packed)
     points = _Compressed(file, first, packed, size)
     fields = {}
-    at = 0
+    offset = 0
     for name in body.dtype.names or ():
         dtype = body.dtype[name]
-        fields[name] = _Field(points, at, dtype, body.points)
-        at += body.points * dtype.itemsize
+        fields[name] = _Field(points, offset, dtype, body.points)
+        offset += body.points * dtype.itemsize
     return fields
 
 
@@ -151,27 +153,33 @@ class _Compressed:
     """Bytes that are decompressed when the first are wanted."""
 
     def __init__(self, file: SourceFile, first: int, packed: int, size: int) -> None:
-        self._file, self._first, self._packed, self._size = file, first, packed, size
+        self._file = file
+        self._first = first
+        self._packed = packed
+        self._size = size
 
     @cached_property
     def bytes(self) -> bytes:
         """All of them."""
         packed = self._file.bytes()[self._first : self._first + self._packed].tobytes()
         try:
-            found = lzf.decompress(packed, self._size)
+            unpacked = lzf.decompress(packed, self._size)
         except (IndexError, ValueError) as error:
             message = f"holds no LZF data ({error})"
             raise self._file.problem(message, "write it again", "damaged") from None
-        return found
+        return unpacked
 
 
 class _Field:
     """A field of compressed points."""
 
     def __init__(self, points: _Compressed, at: int, dtype: np.dtype[Any], count: int) -> None:
-        self._points, self._at, self._count = points, at, count
+        self._points = points
+        self._at = at
+        self._count = count
         self._form = dtype
-        self.shape, self.dtype = (count, *dtype.shape), dtype.base
+        self.shape = (count, *dtype.shape)
+        self.dtype = dtype.base
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return np.frombuffer(self._points.bytes, self._form, self._count, self._at)[rows]

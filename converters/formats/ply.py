@@ -69,29 +69,29 @@ def _opened(file: SourceFile) -> Opened:
     lines, start = _header(file)
     order = _order(file, lines)
     elements = _elements(file, lines)
-    at = next((number for number, element in enumerate(elements) if element.name == _VERTEX), None)
-    if at is None:
+    vertex_number = next((number for number, element in enumerate(elements) if element.name == _VERTEX), None)
+    if vertex_number is None:
         raise file.problem("has no vertices", "leave it out", "missing")
-    vertices = elements[at]
+    vertices = elements[vertex_number]
     if vertices.lists:
         message = f"has vertices with lists: {', '.join(vertices.lists)}"
         raise file.problem(message, "write it again without these")
-    before = [element for element in elements[:at] if element.lists]
+    before = [element for element in elements[:vertex_number] if element.lists]
     if before:
         message = f"has {before[0].name}s before its vertices"
         raise file.problem(message, "write these first")
     dtype = np.dtype([(name, order + form) for name, form in vertices.properties])
     names = dtype.names or ()
-    others = [element for element in elements if element is not vertices and element.rows]
-    left_out = {element.name: "being no vertices" for element in others}
+    other_elements = [element for element in elements if element is not vertices and element.rows]
+    left_out = {element.name: "being no vertices" for element in other_elements}
     facts = {"comments": [" ".join(line[1:]) for line in lines if line[0] in ("comment", "obj_info")]}
     if order == "=":
-        first = len(lines) + sum(element.rows for element in elements[:at])
+        first = len(lines) + sum(element.rows for element in elements[:vertex_number])
         rows = TextRows(file, dtype, first, vertices.rows)
         arrays = {name: Array(TextColumn(rows, name, vertices.rows, dtype[name])) for name in names}
         return Opened(arrays, facts, memory=_text_memory(file, dtype, vertices.rows), left_out=left_out)
-    start += sum(element.rows * _size(element) for element in elements[:at])
-    check_size(file, start + sum(element.rows * _size(element) for element in elements[at:]))
+    start += sum(element.rows * _size(element) for element in elements[:vertex_number])
+    check_size(file, start + sum(element.rows * _size(element) for element in elements[vertex_number:]))
     records = (
         np.memmap(file.path, dtype, "r", start, (vertices.rows,)) if vertices.rows else np.empty(0, dtype)
     )

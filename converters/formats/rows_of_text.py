@@ -34,8 +34,11 @@ class TextRows:
         count: int | None = None,
         separator: str | None = None,
     ) -> None:
-        self._file, self._dtype = file, dtype
-        self._first, self._count, self._separator = first, count, separator
+        self._file = file
+        self._dtype = dtype
+        self._first = first
+        self._count = count
+        self._separator = separator
 
     @cached_property
     def records(self) -> NDArray[Any]:
@@ -81,8 +84,10 @@ class TextColumn:
     """A field of the records of a text."""
 
     def __init__(self, rows: TextRows, field: str, count: int, dtype: np.dtype[Any]) -> None:
-        self._rows, self._field = rows, field
-        self.shape, self.dtype = (count, *dtype.shape), dtype.base
+        self._rows = rows
+        self._field = field
+        self.shape = (count, *dtype.shape)
+        self.dtype = dtype.base
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return self._rows.records[self._field][rows]

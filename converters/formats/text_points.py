@@ -111,10 +111,12 @@ class _Objects:
     """A column of the objects of a room, one object behind the other."""
 
     def __init__(self, objects: list[TextRows], counts: list[int], field: str) -> None:
-        self._objects, self._field = objects, field
+        self._objects = objects
+        self._field = field
         self._bounds = np.cumsum([0, *counts])
         form = _OF_ROOM[field]
-        self.shape, self.dtype = (int(self._bounds[-1]), *form.shape), form.base
+        self.shape = (int(self._bounds[-1]), *form.shape)
+        self.dtype = form.base
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         lo, hi, _ = rows.indices(self.shape[0])

@@ -64,8 +64,10 @@ class _Pages:
     """Pages of an open file, and of the files that continue it."""
 
     def __init__(self, file: SourceFile, series: Any) -> None:
-        self._file, self._series = file, series
-        self.shape, self.dtype = series.shape, series.dtype
+        self._file = file
+        self._series = series
+        self.shape = series.shape
+        self.dtype = series.dtype
         if file.parts:
             self.shape = (1 + len(file.parts), *series.shape)
         for path in file.parts:

@@ -56,7 +56,8 @@ class Scaling:
     def apply(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Return what numbers of the file mean."""
         values: NDArray[Any] = numbers.astype(self.dtype)
-        slope, intercept = self.slope, self.intercept
+        slope = self.slope
+        intercept = self.intercept
         if self.dtype.kind != "f":  # results fit, so that what overflows on the way comes back
             slope, intercept = np.array([slope, intercept]).astype(np.int64).astype(self.dtype)
         if slope != 1:

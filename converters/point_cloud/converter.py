@@ -38,18 +38,18 @@ class PointCloudConverter(SeamConverter):
 
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Group the files; lists beside them name their splits, of files that are left out, too."""
-        found = super().find(listing, exclusion)
+        grouped = super().find(listing, exclusion)
         lists = read_lists(list(map(Path, listing.with_suffixes(self.suffixes))), listing.roots)
         parts = Parts(roots=listing.roots)
-        for part in found.parts:
+        for part in grouped.parts:
             split = lists.splits.get(part.files[0]) if lists.splits else split_of(part.name)
             detail = CloudPart(part.detail.names, part.detail.arrays, split, tuple(map(str, lists.files)))
             parts.add(part.name, part.files, detail)
         return Found(
             parts=parts,
-            left_out=found.left_out,
-            notes=(*found.notes, *lists.notes),
-            problems=(*found.problems, *lists.problems),
+            left_out=grouped.left_out,
+            notes=(*grouped.notes, *lists.notes),
+            problems=(*grouped.problems, *lists.problems),
         )
 
     def describe(

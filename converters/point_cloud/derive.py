@@ -71,11 +71,11 @@ def partition_of(
     unlisted[:] = True
     for lo, hi in work.steps(0, total):
         unlisted[rows[lo:hi]] = False
-    listed = total
+    listed_total = total
     for lo, hi in work.steps(0, points):
         rows, total = _append(rows, total, np.flatnonzero(unlisted[lo:hi]) + lo, work)
-    if total > listed:
-        lengths.append(total - listed)
+    if total > listed_total:
+        lengths.append(total - listed_total)
         numbers = np.append(numbers, NO_SEGMENT)
     return Partition(rows[:total], np.array(lengths, np.int64), numbers)
 
@@ -134,8 +134,11 @@ class StoredPoints:
         drops: bool = False,
         numbering: Numbering | None = None,
     ) -> None:
-        self._points, self._work, self._drops = points, work, drops
-        self._numbering, self._name = numbering, source.name
+        self._points = points
+        self._work = work
+        self._drops = drops
+        self._numbering = numbering
+        self._name = source.name
         layout: Layout = source.detail.layout
         own = layout.columns
         self._forms = {key: (_native(own[key].dtype), own[key].row_shape) for key in columns if key in own}
@@ -146,7 +149,8 @@ class StoredPoints:
         self._finite = FiniteCheck(locations, points.rows)
         self._xyz: NDArray[Any] | None = None
         self.partition = self._make_partition(windows)
-        lengths, numbers = self.partition.lengths, self.partition.numbers
+        lengths = self.partition.lengths
+        numbers = self.partition.numbers
         self.offsets = offsets_of(lengths)
         real = int(np.count_nonzero(numbers != NO_SEGMENT))
         self.blocks = list(blocks_of(lengths[:real], work.step))
@@ -293,7 +297,8 @@ class StoredPoints:
 
     def _by_block(self) -> Buckets:
         """For each step of source rows: these, counted inside the step, and their places in storage order."""
-        rows, step = self.partition.rows, self._work.step
+        rows = self.partition.rows
+        step = self._work.step
         assert rows is not None
         sizes = np.zeros(-(-self._points.rows // step), np.int64)
         for lo, hi in self._work.steps(0, len(rows)):
@@ -393,7 +398,10 @@ class _Emitter:
     def __init__(
         self, stored: StoredPoints, source: Source, sizes: Sequence[float], emit: Emit, work: Workspace
     ) -> None:
-        self._stored, self._sizes, self._emit, self._work = stored, sizes, emit, work
+        self._stored = stored
+        self._sizes = sizes
+        self._emit = emit
+        self._work = work
         layout: Layout = source.detail.layout
         self._dtype = layout.xyz_dtype
         self._quantum = layout.quantum
@@ -452,7 +460,8 @@ class _Emitter:
     ) -> None:
         """Emit the coordinates of segments, find their bounds, and copy them to `kept`."""
         offsets = self._stored.offsets[first : last + 1]
-        begin, end = int(offsets[0]), int(offsets[-1])
+        begin = int(offsets[0])
+        end = int(offsets[-1])
         for lo, hi in self._work.steps(begin, end):
             xyz = next(coordinates)
             exact = quantise(xyz, *self._quantum) if self._quantum is not None else None
@@ -488,7 +497,8 @@ _CELLS = 130
 """A point of a step whose voxels and windows are found: cells, keys, order, inverse."""
 _CUT = 60
 """A point that is cut into windows: row, window, coordinates of both halves."""
-_ORDER, _VOXEL = 14, 24
+_ORDER = 14
+_VOXEL = 24
 """A point in another order: rows, mask, place. One of a large segment: cells, position, voxel."""
 
 

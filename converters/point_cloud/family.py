@@ -84,19 +84,19 @@ class PointCloud(PointCloudOptions, Family):
         matches = {file.path: _match(file, file.path) for file in files if _is_of_numpy(file)}
         has_clouds = len(matches) < len(files) or max(matches.values(), default=Match.NO) >= Match.EITHER
         least = Match.EITHER if has_clouds else Match.POSSIBLE
-        taken: list[SourceFile] = []
+        taken_files: list[SourceFile] = []
         left_out: list[SourceFile] = []
         for file in files:
             match = matches.get(file.path, Match.CERTAIN)
             is_column = match is not Match.CERTAIN and _owner(file) is not None
             if file.is_given or (match >= least and not is_column):
-                taken.append(file)
+                taken_files.append(file)
             elif not is_column:
                 left_out.append(file)
-        if taken:
+        if taken_files:
             yield from ((file, "no point cloud by its name and shape") for file in left_out)
         by_path = {file.path: file for file in files}
-        for file in taken or files:
+        for file in taken_files or files:
             reason = _belongs(file, by_path)
             if reason:
                 yield file, reason

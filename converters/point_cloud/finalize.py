@@ -117,31 +117,33 @@ def finalize_points(
     InputError
         If no segment is left.
     """
-    found = _joined(facts, scan)
-    lengths, numbers = found["lengths"], found["numbers"]
-    of_source = np.repeat(np.arange(len(facts)), found["counts"])
+    joined = _joined(facts, scan)
+    lengths = joined["lengths"]
+    numbers = joined["numbers"]
+    of_source = np.repeat(np.arange(len(facts)), joined["counts"])
     real = numbers != NO_SEGMENT
     if not real.any():
         message = "no point belongs to a segment, so there would be no sample"
         raise InputError(Problem(count_of(len(facts), "file"), message, "lower min_points", "empty"))
     run = _typical(lengths[real])
-    voxels = [found[voxel_group(size)] for size in sizes]
+    voxels = [joined[voxel_group(size)] for size in sizes]
     kinds = {
         "int32" if quantised else origin.layout.xyz_dtype
-        for origin, quantised in zip(scan.sources.details, found["quantised"], strict=True)
+        for origin, quantised in zip(scan.sources.details, joined["quantised"], strict=True)
     }
-    dtype, decimal = kinds.pop() if len(kinds) == 1 else "float64", None
+    dtype = kinds.pop() if len(kinds) == 1 else "float64"
+    decimal = None
     if dtype == "float64":
-        bounds = found["bounds"][lengths > 0]
-        decimal = decimal_of(found["places"].tolist(), bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
+        bounds = joined["bounds"][lengths > 0]
+        decimal = decimal_of(joined["places"].tolist(), bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
         dtype = dtype if decimal is None else "int32"
     columns = [
         replace(field, attributes={**field.attributes, "unlabelled": "every value is 0"})
-        if is_label(key) and not found[f"labelled/{key}"].any()
+        if is_label(key) and not joined[f"labelled/{key}"].any()
         else field
         for key, field in point_columns(scan).items()
     ]
-    arrays = _segment_arrays(scan, found, of_source, unit)
+    arrays = _segment_arrays(scan, joined, of_source, unit)
     arrays += [
         (voxel_offsets_field(size), offsets_of(counts)) for size, counts in zip(sizes, voxels, strict=True)
     ]
@@ -167,14 +169,14 @@ def finalize_points(
 def _joined(facts: Sequence[Facts], scan: Scan) -> Facts:
     """Each fact of all sources, one after the other, and their ``counts`` of segments, (sources,)."""
     dtypes = {f"{SEGMENTS}/{key}": field.dtype for key, field in scan.shared["segment_columns"].items()}
-    found: dict[str, list[NDArray[Any]]] = {}
+    blocks: dict[str, list[NDArray[Any]]] = {}
     for lo in range(0, len(facts), _AT_ONCE):
         some = facts[lo : lo + _AT_ONCE]
         for name, first in some[0].items():
-            values = [each[name].astype(dtypes.get(name, first.dtype), copy=False) for each in some]
-            found.setdefault(name, []).append(np.concatenate(values) if first.ndim else np.array(values))
-        found.setdefault("counts", []).append(np.array([len(each["numbers"]) for each in some]))
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+            values = [fact[name].astype(dtypes.get(name, first.dtype), copy=False) for fact in some]
+            blocks.setdefault(name, []).append(np.concatenate(values) if first.ndim else np.array(values))
+        blocks.setdefault("counts", []).append(np.array([len(fact["numbers"]) for fact in some]))
+    return {name: np.concatenate(parts) for name, parts in blocks.items()}
 
 
 def _segment_arrays(scan: Scan, found: Facts, of_source: NDArray[np.int64], unit: str | None) -> Arrays:

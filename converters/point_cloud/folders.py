@@ -77,7 +77,8 @@ def room_names(lists: Lists, rows: Mapping[Path, int], roots: Sequence[Path]) ->
         Rows (segments) of each file.
     """
     for folder in _folders(list(rows), roots):
-        order, names = folder / "all_files.txt", folder / "room_filelist.txt"
+        order = folder / "all_files.txt"
+        names = folder / "room_filelist.txt"
         if not (order.is_file() and names.is_file()):
             continue
         files = _matched(order, list(rows), lists)
@@ -200,5 +201,5 @@ def with_folder_label(layout: Layout, of_class: tuple[int, str] | None) -> Layou
 
 def class_notes(names: Collection[str]) -> list[str]:
     """Remark that labels are the classes of folders, if they are."""
-    listed = f"labels of segments are their folders, one a class: {first_few(sorted(names), _SHOWN)}"
-    return [f"{listed}; --map label= leaves them out"] if names else []
+    remark = f"labels of segments are their folders, one a class: {first_few(sorted(names), _SHOWN)}"
+    return [f"{remark}; --map label= leaves them out"] if names else []

@@ -84,7 +84,9 @@ class _Clouds:
     """All files of a scan: what is counted and remarked on, and the sources that they become."""
 
     def __init__(self, parts: Parts, described: Sequence[Described], options: PointCloudOptions) -> None:
-        self._parts, self._described, self._options = parts, described, options
+        self._parts = parts
+        self._described = described
+        self._options = options
         self.lists = Lists()
         self._classes: Sequence[tuple[int, str] | None] = [None] * len(parts)
         # A file that is cut into windows has no segment that its folder could name.
@@ -143,8 +145,8 @@ class _Clouds:
     def add_sources(self) -> Iterator[tuple[str, dict[str, Column]]]:
         """Add all files to the sources; yields the name of each and the columns of its segments."""
         room_lists = list(map(str, self.lists.files))
-        known = zip(self._files(), self._parts.details, self._classes, strict=True)
-        for (name, paths, file, layout), part, label in known:
+        files_known_before = zip(self._files(), self._parts.details, self._classes, strict=True)
+        for (name, paths, file, layout), part, label in files_known_before:
             rooms = self.lists.rooms.get(Path(paths[0]), ())
             memory = derive_memory(file, self._options)
             self.sources.add(

@@ -39,23 +39,23 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     formats = {kind.name: kind for kind in formats_for(PointCloud)}
 
     def source(number: int) -> Restored:
-        found = scan.sources[number]
-        origin: Origin = found.detail
+        scanned = scan.sources[number]
+        origin: Origin = scanned.detail
         # Of several files, each holds one array.
-        owners = dict(zip(origin.arrays, found.files, strict=False))
+        owners = dict(zip(origin.arrays, scanned.files, strict=False))
         arrays: dict[Path, list[RestoredArray]] = {}
         for path, values in own_arrays(by_number[number]).items():
             restored = RestoredArray(path, values)
             if labels is not None and path.rpartition("/")[2] in arrays_of_labels(origin.layout):
-                numbering = labels.numbering(found.path, found.name)
-                restored = restored._replace(of_file=partial(numbering.stored, location=found.name))
-            arrays.setdefault(owners.get(path, found.path), []).append(restored)
+                numbering = labels.numbering(scanned.path, scanned.name)
+                restored = restored._replace(of_file=partial(numbering.stored, location=scanned.name))
+            arrays.setdefault(owners.get(path, scanned.path), []).append(restored)
         return Restored(
             [
                 RestoredFile(
                     path,
                     restored,
-                    partial(open_arrays, formats[origin.formats[0]], found.name),
+                    partial(open_arrays, formats[origin.formats[0]], scanned.name),
                     naming=_segments_by_number,
                     attributes=texts[number],
                     is_rewritten=_is_recounted,

@@ -65,18 +65,18 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     formats = {one.name: one for one in formats_for(Rows())}
 
     def source(number: int) -> Restored:
-        found = scan.sources[number]
+        source = scan.sources[number]
         arrays: dict[int, list[RestoredArray]] = {}
-        for column, place in found.detail.places.items():
+        for column, place in source.detail.places.items():
             values = _own_rows(store, f"{TABLE}/{column}", sources[number])
-            if reverse_axes and found.detail.formats[place.file] == "hdf5":
+            if reverse_axes and source.detail.formats[place.file] == "hdf5":
                 values = _reversed(values)
             arrays.setdefault(place.file, []).append(RestoredArray(place.array, values, place.field))
         facts = stored_facts(store, sources[number])
-        paths = found.files[: len(found.detail.files)]
+        paths = source.files[: len(source.detail.files)]
         files = []
         for file, path in enumerate(paths):
-            opening = partial(open_arrays, formats[found.detail.formats[file]], found.name)
+            opening = partial(open_arrays, formats[source.detail.formats[file]], source.name)
             restored = arrays.get(file, [])
             files.append(RestoredFile(path, restored, opening, attributes=texts[number], facts=facts))
         return Restored(files)
@@ -117,14 +117,14 @@ def _files(
 
 def _unmapped(arrays: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[str, Values]:
     """Arrays by their names in the file; fields of a structured array are joined again."""
-    found = dict(arrays)
+    datasets = dict(arrays)
     for stored, name in mapping.items():
-        inner = {c.removeprefix(f"{stored}/"): found.pop(c) for c in arrays if c.startswith(f"{stored}/")}
+        inner = {c.removeprefix(f"{stored}/"): datasets.pop(c) for c in arrays if c.startswith(f"{stored}/")}
         if inner:
-            found[name.strip("/")] = _structured(inner)
-        elif stored in found:
-            found[name.strip("/")] = found.pop(stored)
-    return found
+            datasets[name.strip("/")] = _structured(inner)
+        elif stored in datasets:
+            datasets[name.strip("/")] = datasets.pop(stored)
+    return datasets
 
 
 def _reversed(values: Values) -> Values:
@@ -135,12 +135,12 @@ def _reversed(values: Values) -> Values:
 def _structured(fields: Mapping[str, Values]) -> Values:
     """A structured array from its fields."""
     rows = next(iter(fields.values())).shape[0]
-    dtype = np.dtype([(name, each.dtype, each.shape[1:]) for name, each in fields.items()])
+    dtype = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in fields.items()])
 
     def blocks() -> Iterator[NDArray[Any]]:
         whole = np.empty(rows, dtype)
-        for name, each in fields.items():
-            whole[name] = each.whole()
+        for name, column in fields.items():
+            whole[name] = column.whole()
         yield whole
 
     return Values((rows,), dtype, blocks)

@@ -95,8 +95,8 @@ class Rows(RowsOptions, Family):
         mapped = {to: key.strip("/") for to, key in self.map.items()}
         absent = [key for key in mapped.values() if key not in present]
         if absent and self.columns == "exact":
-            listed = printable(", ".join(present)) or "none"
-            message = f"is not there; arrays: {listed}"
+            shown_keys = printable(", ".join(present)) or "none"
+            message = f"is not there; arrays: {shown_keys}"
             places = [location_of(head.file.name, key) for key in absent]
             raise InputError([Problem.at(place, message, kind="missing") for place in places])
         return {to: key for to, key in mapped.items() if key not in absent}
@@ -106,8 +106,8 @@ class Rows(RowsOptions, Family):
         shapes = {key: head.arrays[key][0] for key in keys}
         _, problems = common_length(shapes, head.file.name)
         if problems and not self.reverse_axes:
-            _, others = common_length({key: shape[::-1] for key, shape in shapes.items()}, head.file.name)
-            if not others:
+            _, longest = common_length({key: shape[::-1] for key, shape in shapes.items()}, head.file.name)
+            if not longest:
                 problems = [replace(problem, cure=f"{_REVERSE}; or {problem.cure}") for problem in problems]
         return problems
 

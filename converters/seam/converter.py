@@ -77,7 +77,7 @@ class SeamConverter(Converter):
         named = formats_of(plugin.formats)
         further = self.formats[len(named) :]
         self.further_suffixes = tuple(chain.from_iterable([one.suffixes for one in further]))
-        self._suffixes = tuple(dict.fromkeys(suffix for one in self.formats for suffix in one.suffixes))
+        self._suffixes = tuple(dict.fromkeys(chain.from_iterable(one.suffixes for one in self.formats)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.plugin,)
@@ -180,7 +180,8 @@ class SeamConverter(Converter):
         with calling(self.plugin, where):
             for choice in self.plugin.group(sources):
                 choices.add(choice)
-        parts, left_out = choices.parts, choices.left_out
+        parts = choices.parts
+        left_out = choices.left_out
         problems = [*linked.problems, *choices.problems]
         if not parts and not problems and not exclusion.covered:
             message = f"no {' or '.join(self.suffixes)} file in this folder"
@@ -288,15 +289,18 @@ class SeamConverter(Converter):
             extent, problems = check_extents(chosen.columns, head)
         if problems:
             raise InputError(problems)
-        wanted = [column.source or name for name, column in chosen.columns.items()]
+        source_names = [column.source or name for name, column in chosen.columns.items()]
         for columns in chosen.tables.values():
-            wanted += [column.source or name for name, column in columns.items()]
+            source_names += [column.source or name for name, column in columns.items()]
         notes = chosen.notes
         if whole.notes:
-            notes = (*dict.fromkeys(whole.notes[name] for name in wanted if name in whole.notes), *notes)
+            notes = (
+                *dict.fromkeys(whole.notes[name] for name in source_names if name in whole.notes),
+                *notes,
+            )
         attributes = None
         if plugin.keeps_attributes:
-            attributes = opened[0].attributes(set(wanted).__contains__)
+            attributes = opened[0].attributes(set(source_names).__contains__)
         # Single values of HDF5 files are among its attributes.
         if attributes is not None:
             facts = {}
@@ -352,10 +356,10 @@ class SeamConverter(Converter):
         begin_reading()
         counts = dict.fromkeys(schema.derived, 0)
         with calling(self.plugin, name):
-            for table, given in self.plugin.derive(opened):
-                count = check_derived(self.plugin, schema, name, table, given)
+            for table, derived_columns in self.plugin.derive(opened):
+                count = check_derived(self.plugin, schema, name, table, derived_columns)
                 counts[table] += count
-                for column, rows in given.items():
+                for column, rows in derived_columns.items():
                     emit(table, column, rows)
         return {f"derived/{table}": np.array([count]) for table, count in counts.items()}
 
@@ -429,8 +433,8 @@ class SeamConverter(Converter):
                 target[...] = missing_value(target.dtype.name)
                 continue
             if column not in block or len(block[column]) != hi - lo:
-                given = f"{len(block[column])} rows" if column in block else "no rows"
-                raise fault(self.plugin, "rows", name, f"gave {given} of {column}, expected {hi - lo}")
+                given_rows = f"{len(block[column])} rows" if column in block else "no rows"
+                raise fault(self.plugin, "rows", name, f"gave {given_rows} of {column}, expected {hi - lo}")
             within(target, block[column].shape)[...] = block[column]
 
     @contextmanager
@@ -439,7 +443,8 @@ class SeamConverter(Converter):
         origin: Origins = scan.sources.details[source]
         paths = scan.sources.paths(source)
         with ExitStack() as stack:
-            files, opened = [], []
+            files = []
+            opened = []
             for number in range(len(origin.files)):
                 opening, file = self.file_of(origin, paths, number)
                 files.append(file)
@@ -498,8 +503,10 @@ class Neighbours:
     """What lies near a file, as the formats of a family open it."""
 
     def __init__(self, converter: SeamConverter, folders: Folders, roots: tuple[Path, ...] = ()) -> None:
-        self._converter, self.roots = converter, roots
-        self.has, self.holds = folders.has, folders.holds
+        self._converter = converter
+        self.roots = roots
+        self.has = folders.has
+        self.holds = folders.holds
 
     def head(self, path: Path) -> Head | None:
         """See `Near.head`."""

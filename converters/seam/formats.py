@@ -155,13 +155,13 @@ def formats_of(kinds: Sequence[type[Format] | str]) -> tuple[Format, ...]:
     InputError
         If one of these is not installed.
     """
-    wanted = []
+    wanted_formats = []
     for kind in kinds:
         if not isinstance(kind, str):
-            wanted.append(kind())
+            wanted_formats.append(kind())
         elif kind in formats():
-            wanted.append(formats()[kind])
+            wanted_formats.append(formats()[kind])
         else:
             cure = "install the package that adds it"
             raise InputError(Problem(f"format {kind}", "is not known", cure, "format"))
-    return tuple(wanted)
+    return tuple(wanted_formats)

@@ -50,9 +50,13 @@ def specs_of(schema: Schema) -> ArraySpecs:
     def other(path: str, paths: Collection[str]) -> ArraySpec:
         for table in stored_tables(paths):
             columns = sorted(column for column in paths if column.startswith(f"{table}/"))
-            found = _table_specs(table, {column.removeprefix(f"{table}/"): Column() for column in columns})
-            if path in found:
-                return replace(found[path], kinds="", row_shape=() if path == table_offsets(table) else None)
+            table_specs = _table_specs(
+                table, {column.removeprefix(f"{table}/"): Column() for column in columns}
+            )
+            if path in table_specs:
+                return replace(
+                    table_specs[path], kinds="", row_shape=() if path == table_offsets(table) else None
+                )
         is_column = path.startswith(f"{schema.table}/") and not schema.columns
         return ArraySpec(rows=(main_rows, 0)) if is_column else ArraySpec()
 
@@ -80,8 +84,8 @@ def table_offsets(table: str) -> str:
 def stored_tables(paths: Collection[str]) -> list[str]:
     """Further tables of a store, by the paths of its arrays; offsets beside ``data`` are those of texts."""
     groups = [path.removesuffix("/offsets") for path in paths if path.endswith("/offsets")]
-    found = [group for group in groups if group.startswith("sources/") and f"{group}/data" not in paths]
-    return [group.removeprefix("sources/") for group in found]
+    unspecified = [group for group in groups if group.startswith("sources/") and f"{group}/data" not in paths]
+    return [group.removeprefix("sources/") for group in unspecified]
 
 
 def _spec(column: Column, rows: tuple[str, int] | None) -> ArraySpec:

@@ -55,10 +55,10 @@ class _StoredRows:
 
 def column_names(schema: Schema, store: StoreView) -> list[str]:
     """Columns of a store: those of the schema, or what the files decided."""
-    found = [
+    columns = [
         path.removeprefix(f"{schema.table}/") for path in store.paths() if path.startswith(f"{schema.table}/")
     ]
-    return list(schema.columns) or found
+    return list(schema.columns) or columns
 
 
 def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
@@ -111,8 +111,8 @@ def exported_files(family: Family, store: StoreView) -> Iterator[File]:
     """
     sources = sources_of(store)
     for source, opening in zip(sources, formats_of_sources(family, store, sources), strict=True):
-        found = restored(family, store, source)
-        yield file_of_format(opening, source, found.arrays, found.facts)
+        restored_columns = restored(family, store, source)
+        yield file_of_format(opening, source, restored_columns.arrays, restored_columns.facts)
 
 
 def formats_of_sources(family: Family, store: StoreView, sources: Sequence[SourceRows]) -> Iterator[Format]:
@@ -156,12 +156,12 @@ def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
     by_name = {one.name: one for one in formats_for(family)}
 
     def source(number: int) -> RestoredSource:
-        found = scan.sources[number]
+        source = scan.sources[number]
         stored = restored(family, store, sources[number])
         arrays = [RestoredArray(name, _values(array)) for name, array in stored.arrays.items()]
-        file = SourceFile(found.path, found.name, found.files)
-        opening = partial(open_original, by_name[found.detail.formats[0]], file)
-        return RestoredSource([RestoredFile(found.path, arrays, opening, facts=stored.facts)])
+        file = SourceFile(source.path, source.name, source.files)
+        opening = partial(open_original, by_name[source.detail.formats[0]], file)
+        return RestoredSource([RestoredFile(source.path, arrays, opening, facts=stored.facts)])
 
     return source
 
@@ -204,7 +204,8 @@ def _has_library(opening: Format) -> bool:
 def sample_of(family: Family, store: StoreView, number: int) -> Mapping[str, NDArray[Any]]:
     """Columns of a sample, cut off after many rows."""
     schema = family.schema
-    lo, hi = number, number + 1
+    lo = number
+    hi = number + 1
     if schema.samples:
         lo, hi = store.array(f"{schema.samples}/offsets").read(number, number + 2).tolist()
     stop = min(hi, lo + _DRAWN_ROWS)

@@ -6,6 +6,7 @@ import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -209,8 +210,8 @@ class MergedColumns:
 
 
 def _dtypes(form: Merged) -> dict[str, Any]:
-    found = form.attributes.get("source_dtype")
-    return {"source_dtype": found if isinstance(found, str) else sorted(found or [])}
+    dtypes = form.attributes.get("source_dtype")
+    return {"source_dtype": dtypes if isinstance(dtypes, str) else sorted(dtypes or [])}
 
 
 def _resized_name(name: str, size: int, *, alone: bool) -> str:
@@ -278,7 +279,7 @@ def merge_columns(
         image_size=image_size,
         alone=images == "resized",
         datasets={column: tuple(names) for column, names in datasets.items()},
-        forms={column: tuple(found) for column, found in kinds.items()},
+        forms={column: tuple(kinds_of_column) for column, kinds_of_column in kinds.items()},
         empty=empty,
         clocks=on_clocks,
         streams=clocks.told,
@@ -293,19 +294,23 @@ def _variants(name: str, index: EpisodeIndex) -> list[tuple[str, Mapping[str, Fe
     if len(index.variants) == 1:
         return [(name, index.variants[0].features)]
     counts = np.bincount(index.variant)
-    found = []
+    described = []
     for number, variant in enumerate(index.variants):
         more = f" (+{counts[number] - 1})" if counts[number] > 1 else ""
-        found.append((f"{name}: {index.names[index.variant.index(number)]}{more}", variant.features))
-    return found
+        described.append((f"{name}: {index.names[index.variant.index(number)]}{more}", variant.features))
+    return described
 
 
 def _name_problems(layout: MergedColumns) -> list[Problem]:
     """Problems of arrays whose path lies inside another array's, or is the same."""
-    paths = [field.path for table in layout.tables("") for field in table.fields]
-    paths += [field.path for key in layout.next_keys for field in layout.next_fields(key, NEXT)]
-    taken = {column_group(path) for path in paths}
-    inner = sorted((path, outer) for path in taken for outer in taken if path.startswith(f"{outer}/"))
+    paths = [field.path for field in chain.from_iterable(table.fields for table in layout.tables(""))]
+    paths += [
+        field.path for field in chain.from_iterable(layout.next_fields(key, NEXT) for key in layout.next_keys)
+    ]
+    outer_paths = {column_group(path) for path in paths}
+    inner = sorted(
+        (path, outer) for path in outer_paths for outer in outer_paths if path.startswith(f"{outer}/")
+    )
     double = sorted({path for path in paths if paths.count(path) > 1})
     wrong = [(path, f"would lie inside the array {outer!r}") for path, outer in inner]
     wrong += [(path, "stands for two columns") for path in double]
@@ -334,8 +339,8 @@ def finalize_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts])
             *_episode_arrays(episodes, owner, facts),
             *_success(said),
             *(
-                (_field(f"mask/{name}", "bool", "episode", f"listed by mask {name} of its source"), listed)
-                for name, listed in masks.items()
+                (_field(f"mask/{name}", "bool", "episode", f"listed by mask {name} of its source"), is_listed)
+                for name, is_listed in masks.items()
             ),
             *_attribute_texts(said),
             *attribute_arrays(view(scan.sources.details, lambda origin: origin.attributes)),
@@ -365,24 +370,26 @@ class _Episodes:
     def __init__(self, indexes: Iterable[EpisodeIndex]) -> None:
         self.layout = ""
         self.names: list[str] = []
-        counts, steps, lengths = array("q"), array("q"), array("q")
+        counts = array("q")
+        steps = array("q")
+        lengths = array("q")
         self.of_clocks: dict[str, array[int]] = {}
-        listed: dict[str, list[int]] = {}
+        listed_episodes: dict[str, list[int]] = {}
         for index in indexes:
             for clock, rows in index.clock_lengths.items():
                 self.of_clocks.setdefault(clock, array("q")).extend(rows)
             self.layout = self.layout or index.layout
             for name, numbers in index.masks.items():
-                listed.setdefault(name, []).extend(len(self.names) + number for number in numbers)
+                listed_episodes.setdefault(name, []).extend(len(self.names) + number for number in numbers)
             counts.append(len(index.names))
             steps.append(sum(index.lengths))
             lengths.extend(index.lengths)
             self.names += index.names
         self.counts, self.steps, self.lengths = (
-            np.array(each, np.int64) for each in (counts, steps, lengths)
+            np.array(numbers, np.int64) for numbers in (counts, steps, lengths)
         )
-        self.masks = {name: np.zeros(len(self.names), bool) for name in listed}
-        for name, numbers in listed.items():
+        self.masks = {name: np.zeros(len(self.names), bool) for name in listed_episodes}
+        for name, numbers in listed_episodes.items():
             self.masks[name][numbers] = True
 
 
@@ -429,7 +436,7 @@ def _success(said: Sequence[Mapping[str, Any]]) -> Arrays:
 
 def _attribute_texts(said: Sequence[Mapping[str, Any]]) -> Arrays:
     """Attributes of the sources and episodes, one JSON object each."""
-    of_episodes = (attributes for of_source in said for attributes in of_source["episodes"])
+    of_episodes = chain.from_iterable(of_source["episodes"] for of_source in said)
     return [
         *_texts((of_source["source"] for of_source in said), "sources/attributes", "source"),
         *_texts(of_episodes, f"{EPISODES}/attributes", "episode"),
@@ -440,7 +447,8 @@ def _texts(values: Iterable[Mapping[str, Any]], path: str, axis: str) -> Arrays:
     """JSON texts; nothing if all are empty."""
     texts = (json.dumps(value, ensure_ascii=False, sort_keys=True) for value in values)
     arrays = text_arrays(path, texts, axis=axis, description=f"attributes of the {axis}, as JSON")
-    data, offsets = arrays[0][1], arrays[1][1]
+    data = arrays[0][1]
+    offsets = arrays[1][1]
     return list(arrays) if data.size > len("{}") * (len(offsets) - 1) else []
 
 
@@ -473,13 +481,13 @@ def _splits(
 ) -> tuple[NDArray[np.uint8] | None, tuple[str, ...]]:
     """Splits from disjoint masks: all masks, or those with the usual names; None if they overlap."""
     for names in (tuple(masks), tuple(name for name in masks if name in _SPLIT_NAMES)):
-        listed = [masks[name] for name in names]
-        if listed and len(names) < 255 and np.sum(listed, axis=0).max(initial=0) <= 1:
+        split_masks = [masks[name] for name in names]
+        if split_masks and len(names) < 255 and np.sum(split_masks, axis=0).max(initial=0) <= 1:
             codes = np.full(episodes, len(names), np.uint8)
-            for code, mask in enumerate(listed):
+            for code, mask in enumerate(split_masks):
                 codes[mask] = code
-            rest = bool((codes == len(names)).any())
-            return codes, (*names, "other") if rest else names
+            has_unlisted = bool((codes == len(names)).any())
+            return codes, (*names, "other") if has_unlisted else names
     return None, ()
 
 
@@ -514,7 +522,10 @@ def _next_tables(layout: MergedColumns, facts: Sequence[Facts]) -> tuple[Table, 
 def _tables_of(layout: MergedColumns, keys: Mapping[str, Sequence[str]]) -> tuple[Table, ...]:
     """Tables of next observations by name, of those that have keys."""
     return tuple(
-        Table(name=group, fields=tuple(field for key in each for field in layout.next_fields(key, group)))
-        for group, each in keys.items()
-        if each
+        Table(
+            name=group,
+            fields=tuple(chain.from_iterable(layout.next_fields(key, group) for key in group_keys)),
+        )
+        for group, group_keys in keys.items()
+        if group_keys
     )

@@ -203,7 +203,8 @@ def layout_named(name: str) -> Layout:
 def recordings_of(layout: Layout, opened: Opened) -> list[Recording]:
     """Groups of arrays of an open file, in the order of their episodes."""
     assert opened.file is not None
-    file, arrays = opened.file, opened.all_arrays
+    file = opened.file
+    arrays = opened.all_arrays
     if not layout.container:
         has_group = any(path.startswith(("observation", "obs/")) for path in arrays)
         is_bare = (layout.joined or layout.name == "streams") and not has_group
@@ -227,6 +228,6 @@ def masks_of(layout: Layout, opened: Opened) -> list[Mask]:
     for path, array in opened.all_arrays.items() if layout.container else ():
         folder, _, name = path.partition("/")
         if folder == _MASKS and name:
-            listed = as_json(array.item())
-            masks.append(Mask(name, path, [listed] if isinstance(listed, str) else listed))
+            members = as_json(array.item())
+            masks.append(Mask(name, path, [members] if isinstance(members, str) else members))
     return masks

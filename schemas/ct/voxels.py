@@ -47,10 +47,12 @@ def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
     ``low <= v <= high`` in exact arithmetic is ``first <= v <= last`` for every v of the dtype, so integers
     are compared as integers and halves as halves.
     """
-    low, high = window.low, window.high
+    low = window.low
+    high = window.high
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
-            first, last = dtype.type(low), dtype.type(high)
+            first = dtype.type(low)
+            last = dtype.type(high)
         if float(first) < low:
             first = np.nextafter(first, dtype.type(np.inf))
         if float(last) > high:

@@ -116,7 +116,8 @@ def _centre_and_scale(statistics: Statistics, mode: Mode) -> tuple[Float64s, Flo
         message = f"of {statistics.key} have no finite value in {np.sum(statistics.count == 0)} components"
         raise InputError(Problem("statistics", message, "leave the key out", "option"))
     if mode == "mean-std":
-        centre, scale = statistics.mean, statistics.std
+        centre = statistics.mean
+        scale = statistics.std
     else:
         is_range = mode == "min-max"
         low = statistics.min if is_range else statistics.q01

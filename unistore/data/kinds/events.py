@@ -116,7 +116,7 @@ class Events:
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, *_EVENTS.values(), RECORDINGS, MARKS, MARKS_OF)
-        images = [key for key, wanted in (("voxel", self.voxel), ("frame", self.frame)) if wanted]
+        images = [key for key, is_asked in (("voxel", self.voxel), ("frame", self.frame)) if is_asked]
         on_request = [_START, *source_keys(store)]
         if images:
             return select_keys(images, fields, [*_EVENTS, *on_request])
@@ -169,7 +169,8 @@ class EventReader:
         if self._kind.count is not None:
             counts: NDArray[np.int64] = np.diff(self._offsets)[recordings]
             return counts
-        lo, hi = self._mark_offsets[recordings], self._mark_offsets[recordings + 1]
+        lo = self._mark_offsets[recordings]
+        hi = self._mark_offsets[recordings + 1]
         extents = np.zeros(len(recordings), np.int64)
         has_events = hi > lo
         extents[has_events] = self._marks[hi[has_events] - 1] - self._marks[lo[has_events]] + 1
@@ -228,7 +229,8 @@ class EventReader:
         outer_lo = np.empty(len(recordings), np.int64)
         outer_hi = np.empty(len(recordings), np.int64)
         for number, recording in enumerate(recordings.tolist()):
-            first, last = self._offsets[recording], self._offsets[recording + 1]
+            first = self._offsets[recording]
+            last = self._offsets[recording + 1]
             marks = self._marks[self._mark_offsets[recording] : self._mark_offsets[recording + 1]]
             earlier, later = np.searchsorted(marks, (starts[number], stops[number]))
             outer_lo[number] = first + max(0, earlier - 1) * MARK_ROWS
@@ -236,7 +238,8 @@ class EventReader:
             outer_hi[number] = first + later * MARK_ROWS if is_inside else last
         times = self._arrays["t"].read_ranges(outer_lo, outer_hi)
         bounds = offsets_from_lengths(outer_hi - outer_lo)
-        lo, hi = outer_lo.copy(), outer_lo.copy()
+        lo = outer_lo.copy()
+        hi = outer_lo.copy()
         inside = []
         for number in range(len(recordings)):
             part = times[bounds[number] : bounds[number + 1]]

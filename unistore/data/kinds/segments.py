@@ -110,9 +110,9 @@ def _row_wise(operation: np.ufunc, work: Float64s, tile: Float64s | float | None
     elif tile is not None:
         whole = len(work) // len(tile) * len(tile)
         rows = work[:whole].reshape(-1, len(tile))
-        rest = work[whole:]
+        remainder = work[whole:]
         operation(rows, tile, out=rows)
-        operation(rest, tile[: len(rest)], out=rest)
+        operation(remainder, tile[: len(remainder)], out=remainder)
 
 
 def _tiled(row: Float64s, points: int = _TILE) -> Float64s:
@@ -199,10 +199,10 @@ class Segments:
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, _XYZ, f"{_SEGMENTS}offsets")
-        known = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
+        natural = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
         if self.voxel is not None:
-            known += _VOXEL_KEYS
-        return select_keys(known, fields, (SOURCE, *_ON_REQUEST))
+            natural += _VOXEL_KEYS
+        return select_keys(natural, fields, (SOURCE, *_ON_REQUEST))
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> SegmentReader:
         """Reader of the segments `units`."""
@@ -480,9 +480,9 @@ def _point_columns(store: Store) -> dict[str, str]:
 def _segment_columns(store: Store) -> dict[str, str]:
     """Path of each further value of a segment by its key."""
     names = [path.removeprefix(_SEGMENTS) for path in store.paths() if path.startswith(_SEGMENTS)]
-    taken = _point_columns(store)
+    point_columns = _point_columns(store)
     return {
-        f"segment_{name}" if name in taken else name: f"{_SEGMENTS}{name}"
+        f"segment_{name}" if name in point_columns else name: f"{_SEGMENTS}{name}"
         for name in names
         if name not in _OWN and "/" not in name
     }

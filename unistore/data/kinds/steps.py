@@ -96,8 +96,9 @@ class EncodedColumn:
         for target, number in zip(out, numbers.tolist(), strict=True):
             image = images[number]
             if image.size != target.size or image.dtype != target.dtype:
-                found, expected = f"{image.dtype} {image.shape}", f"{self.dtype} {self.row_shape}"
-                msg = f"{self._path}: frame {frames[number]} is {found}, expected {expected}"
+                actual = f"{image.dtype} {image.shape}"
+                expected = f"{self.dtype} {self.row_shape}"
+                msg = f"{self._path}: frame {frames[number]} is {actual}, expected {expected}"
                 raise CorruptionError(msg)
             target[...] = image.reshape(self.row_shape)
 
@@ -146,12 +147,12 @@ def step_column(store: Store, path: str) -> StepColumn:
 
 def step_paths(store: Store) -> dict[str, str]:
     """Path of each column of the steps, by sample key; the group's path where rows have any length."""
-    found = {}
+    paths = {}
     for path in store.paths():
         if path.startswith(f"{STEPS}/") and not path.startswith(f"{NEXT}/"):
             key = sample_key(path)
-            found[f"{STEPS}.{key}" if key in _RESERVED else key] = column_group(path)
-    return found
+            paths[f"{STEPS}.{key}" if key in _RESERVED else key] = column_group(path)
+    return paths
 
 
 def attribute_place(store: Store, name: str) -> str | None:
@@ -172,7 +173,8 @@ def next_observation_paths(store: Store, key: str) -> tuple[str | None, str | No
         ``steps/next_observation/<name>`` and ``episodes/final_observation/<name>``; None if not stored.
     """
     name = step_paths(store)[key].removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
-    following, final = f"{NEXT}/{name}", f"{FINAL}/{name}"
+    following = f"{NEXT}/{name}"
+    final = f"{FINAL}/{name}"
     return following if store.has(following) else None, final if store.has(final) else None
 
 
@@ -225,8 +227,8 @@ class EpisodeMetadata:
         self._episodes = episodes
         self._fields = fields
         self._sources = SourceNames(store, f"{EPISODES}/source") if SOURCE in fields else None
-        wanted = "episode_name" in fields
-        self._names = np.array(store.text(f"{EPISODES}/name"), np.str_) if wanted else None
+        wants_names = "episode_name" in fields
+        self._names = np.array(store.text(f"{EPISODES}/name"), np.str_) if wants_names else None
 
     def read(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Values for a batch of steps, by key."""
@@ -337,9 +339,9 @@ class TransitionReader:
             following = self._next.get(f"{NEXT_PREFIX}{key}")
             # an observation and the next one are read together, so that shared chunks are decoded once
             both = following is not None and following.stored is None
-            wanted = np.concatenate((rows, after)) if both else rows
-            out = allocate((len(wanted), *column.row_shape), column.dtype)
-            column.read(wanted, out)
+            read_rows = np.concatenate((rows, after)) if both else rows
+            out = allocate((len(read_rows), *column.row_shape), column.dtype)
+            column.read(read_rows, out)
             batch[key] = channels_first(out[: len(rows)], column)
             if following is not None and both:
                 following.put_final(episode, final, out[len(rows) :])
@@ -348,9 +350,9 @@ class TransitionReader:
             if key not in batch:
                 batch[key] = following.read(rows, after, episode, final, allocate)
         for key, ragged in self._ragged.items():
-            wanted = after if key.startswith(NEXT_PREFIX) else rows
-            batch[key], _ = ragged.read(key, wanted[:, None], np.ones((len(rows), 1), bool), allocate)
-        return batch | {key: packed_copy(found, allocate) for key, found in self._labels.read(rows).items()}
+            read_rows = after if key.startswith(NEXT_PREFIX) else rows
+            batch[key], _ = ragged.read(key, read_rows[:, None], np.ones((len(rows), 1), bool), allocate)
+        return batch | {key: packed_copy(values, allocate) for key, values in self._labels.read(rows).items()}
 
 
 class _NextObservation:

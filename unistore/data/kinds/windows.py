@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -162,14 +163,18 @@ class Windows:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, EPISODE_OFFSETS)
         parts = parts_of(store, self)
-        keys = [key for part in parts for key in part.columns]
-        counts = [count_key(key) for part in parts for key, path in part.columns.items() if is_ragged(path)]
-        known = [*keys, *counts, *(part.mask for part in parts)]
+        keys = list(chain.from_iterable(part.columns for part in parts))
+        counts = [
+            count_key(key)
+            for key, path in chain.from_iterable(part.columns.items() for part in parts)
+            if is_ragged(path)
+        ]
+        natural = [*keys, *counts, *(part.mask for part in parts)]
         on_request = [*ON_REQUEST, *(part.timestamps for part in parts)]
         if unknown := sorted(set(self.delta or ()) - set(keys)):
             message = f"{', '.join(unknown)} is in no window"
             raise InputError(Problem("delta", message, f"the windows are of {', '.join(keys)}", "option"))
-        return select_keys(known, fields, on_request, partial(attribute_place, store))
+        return select_keys(natural, fields, on_request, partial(attribute_place, store))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> WindowReader:
         """Reader of windows in the episodes `units`."""
@@ -250,9 +255,9 @@ def parts_of(store: Store, kind: Windows) -> list[Part]:
             problems.append(_unknown(store, clocks, "around", name))
             continue
         columns = {key: clocks.columns[own][key] for key in clocks.keys(name)}
-        found = _problems(store, kind, clocks, Part(name, own, columns, _NO_STREAM), parts)
-        problems += found
-        if not found and not problems:
+        own_problems = _problems(store, kind, clocks, Part(name, own, columns, _NO_STREAM), parts)
+        problems += own_problems
+        if not own_problems and not problems:
             parts.append(Part(name, own, columns, _stream(kind, clocks, name, own, steps)))
     if problems:
         raise InputError(problems)
@@ -277,7 +282,8 @@ _NO_STREAM = Stream(offsets=np.empty(0, np.int64), clock=None, steps=np.empty(0,
 
 def _stream(kind: Windows, clocks: Clocks, name: str, own: str, steps: Steps) -> Stream:
     """How rows of a key are found."""
-    align, shift = kind.align_of(name), (kind.shift or {}).get(name, 0)
+    align = kind.align_of(name)
+    shift = (kind.shift or {}).get(name, 0)
     in_time = align == "linear" or _are_seconds(steps)
     is_tick = own == clocks.of(kind.clock) and not shift and not in_time
     seconds = np.rint(np.asarray(steps, np.float64) * _SECOND).astype(np.int64)
@@ -297,7 +303,7 @@ def _are_seconds(steps: Steps) -> bool:
 
 
 def _unknown(store: Store, clocks: Clocks, argument: str, name: str) -> Problem:
-    keys = ", ".join(key for columns in clocks.columns.values() for key in columns)
+    keys = ", ".join(chain.from_iterable(clocks.columns.values()))
     message = f"{name!r} is no key and no clock of {store.path}"
     return Problem(argument, message, f"clocks: {', '.join(clocks.columns)}; keys: {keys}", "option")
 
@@ -315,7 +321,7 @@ def _problems(
         part.clock != ticks or align == "linear" or _are_seconds(steps) or part.name in (kind.shift or {})
     )
     problems = []
-    double = [key for other in others for key in other.columns if key in part.columns]
+    double = [key for key in chain.from_iterable(other.columns for other in others) if key in part.columns]
     if double:
         problems.append(Problem(where, f"{', '.join(double)} is in two windows", "leave one out", "option"))
     if needs_times and not (clocks.has_times(part.clock) and clocks.has_times(ticks or "")):
@@ -416,7 +422,7 @@ class WindowReader:
         self._episodes = EpisodeRows(store, units, offsets_path(self._clock))
         self._labels = self._episodes.labels(set(fields))
         self._asked = frozenset(fields)
-        paths = {key: path for part in self._parts for key, path in part.columns.items()}
+        paths = dict(chain.from_iterable(part.columns.items() for part in self._parts))
         wanted = {key: path for key, path in paths.items() if {key, count_key(key)} & self._asked}
         self._ragged = {key: RaggedColumn(store, path) for key, path in wanted.items() if is_ragged(path)}
         self._columns = {
@@ -443,9 +449,9 @@ class WindowReader:
             return is_whole
         for lo in range(0, len(ticks), _TICKS_TOGETHER):
             some = slice(lo, lo + _TICKS_TOGETHER)
-            found = self._looked_up(ticks[some])
+            looked_up = self._looked_up(ticks[some])
             for part in self._parts:
-                is_whole[some] &= part.stream.reaches(found)
+                is_whole[some] &= part.stream.reaches(looked_up)
         return is_whole
 
     def reach(self) -> Reach:
@@ -462,7 +468,8 @@ class WindowReader:
         if not self._beyond:
             return Reach(samples=len(self))
         what = f"windows of {steps}, leave their episode in {self._beyond} of {len(self)} samples"
-        fitting, padded = replace(kind, pad="edge"), kind.pad is not None
+        fitting = replace(kind, pad="edge")
+        padded = kind.pad is not None
         return Reach(samples=len(self), beyond=self._beyond, padded=padded, problem=what, fitting=fitting)
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
@@ -481,7 +488,7 @@ class WindowReader:
             if part.timestamps in self._asked:
                 masks[part.timestamps] = self._clocks.timestamps_at(part.clock, places.rows)
         masks |= self._labels.read(ticks.rows)
-        batch |= {key: packed_copy(found, allocate) for key, found in masks.items()}
+        batch |= {key: packed_copy(values, allocate) for key, values in masks.items()}
         return {key: packed for key, packed in batch.items() if key in self._asked}
 
     def _values(self, key: str, places: Places, ticks: Ticks, allocate: Allocate) -> Packed:
