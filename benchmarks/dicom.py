@@ -2,8 +2,8 @@
 
     python benchmarks/dicom.py [--series 12] [--slices 40] [--edge 256] [--workers N] [--rounds 3]
 
-Synthetic: slices of CT written by pydicom under random names, three series a folder. pydicom reads and decodes
-every file in one process, and in as many as there are workers; a ratio is the median over the rounds.
+Synthetic: slices of CT written by pydicom under random names, three series a folder. pydicom reads and
+decodes every file in one process, and in as many as there are workers; a ratio is the median over the rounds.
 """
 
 from __future__ import annotations
