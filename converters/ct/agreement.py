@@ -11,7 +11,7 @@ import numpy as np
 
 from unistore.converters.common.columns import promote
 from unistore.converters.common.left_out import NO_COLUMN, left_out_notes
-from unistore.converters.ct.names import METADATA, is_plain, suffix_of
+from unistore.converters.ct.names import METADATA, is_hdf5, is_plain, suffix_of
 from unistore.converters.ct.points import Points
 from unistore.converters.ct.scan import ScannedVolume
 from unistore.converters.ct.source import Voxels
@@ -284,6 +284,8 @@ def _kinds_of_sources(volumes: Sequence[ScannedVolume]) -> list[str]:
         notes.append(f"case folders, one volume each: {cases}")
     endings = Counter(map(suffix_of, files))
     notes += [f"{ending} files outside case folders, one volume each: {n}" for ending, n in endings.items()]
+    if any(map(is_hdf5, files)):
+        notes.append("HDF5: names and attributes of arrays are left out")
     return notes
 
 

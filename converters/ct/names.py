@@ -16,7 +16,7 @@ from unistore.converters.plugin import Format
 from unistore.converters.seam.formats import formats_of, offered_suffixes
 from unistore.schemas.ct.windows import PRESETS, Window
 
-FORMATS: tuple[type[Format] | str, ...] = ("npy", "nifti", "dicom", "metaimage", "nrrd", "tiff")
+FORMATS: tuple[type[Format] | str, ...] = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")
 """Formats of voxels."""
 DICOM = "dicom"
 """The format whose files are slices of series, whatever they are called."""
@@ -34,7 +34,7 @@ DATASET = "dataset.json"
 IMAGE_WORDS = ("ct", "hu")
 """What volumes that have labels are called besides images and volumes."""
 
-_PLAIN = (".npy", POINTS)
+_PLAIN = ("npy", "hdf5", "npz")
 _CASE_FOLDERS = ("windows", "masks", "labels")
 _IMAGE = re.compile(r"ct_original(?:_(?P<resolution>\d+))?")
 _BINARY = re.compile(r"(?P<id>.+)_binary")
@@ -59,9 +59,14 @@ def is_voxels(file: Path) -> bool:
     return file.name.lower().endswith(suffixes())
 
 
+def is_hdf5(file: Path) -> bool:
+    """Whether a file is HDF5, by its ending."""
+    return file.name.lower().endswith(_suffixes_of(("hdf5",)))
+
+
 def is_plain(file: Path) -> bool:
     """Whether a file is of a format of arrays of any kind, so that it may be no volume at all."""
-    return file.name.lower().endswith((*_PLAIN, *offered_suffixes()))
+    return file.name.lower().endswith((*_suffixes_of(_PLAIN), *offered_suffixes()))
 
 
 def without_suffix(name: str) -> str:

@@ -22,7 +22,6 @@ _FORMATS = {
     "ROS bag": (".bag",),
     "MCAP": (".mcap",),
     "ROS 2 bag": (".db3",),
-    "Parquet": (".parquet",),
     "Arrow": (".arrow",),
     "Feather": (".feather",),
     "CSV": (".csv",),

@@ -68,6 +68,7 @@ LATER = (
     Later("metaimage", (".mha", ".mhd"), "metaimage:MetaImage"),
     Later("nifti", (".nii", ".nii.gz"), "nifti:Nifti"),
     Later("nrrd", (".nrrd", ".nhdr"), "nrrd:Nrrd"),
+    Later("parquet", (".parquet",), "parquet:Parquet", "Arrow"),
     Later("pcd", (".pcd",), "pcd:Pcd"),
     Later("ply", (".ply",), "ply:Ply"),
     Later("rlds", (".tfrecord",), "rlds:Rlds"),
