@@ -1,7 +1,7 @@
 """Minari datasets: ``main_data.hdf5`` with an observation more than steps, ``metadata.json`` beside.
 
-Observations, and infos where they are as many, open as two arrays: ``observations/x`` has those before each step,
-``next_observations/x`` those after it.
+Observations, and infos where they are as many, open as two arrays: ``observations/x`` has those before each
+step, ``next_observations/x`` those after it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ class Minari(Format):
         try:
             facts = json.loads(metadata.bytes()[:].tobytes())
         except ValueError as error:
-            raise metadata.problem(f"is no JSON: {error}", "get the dataset again", "damaged") from error
+            message = f"is no JSON: {error}"
+            raise metadata.problem(message, "get the dataset again", "damaged") from error
         with Hdf5().open(file) as opened:
             assert isinstance(opened, OpenedHdf5)
             yield _OpenedMinari(

@@ -1,6 +1,7 @@
-"""Replay buffers of diffusion policy: Zarr v2, a folder or ``.zarr.zip``, with ``data/*`` and ``meta/episode_ends``.
+"""Replay buffers of diffusion policy: Zarr v2 with ``data/*`` and ``meta/episode_ends``, a folder or archive.
 
-The arrays hold all episodes one after the other. They open as ``data/episode_0/<name>``, a range of rows each.
+The arrays hold all episodes one after the other. They open as ``data/episode_0/<name>``, a range of rows
+each.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import product
 from math import prod
@@ -23,10 +24,9 @@ from unistore.errors import InputError, Problem
 ENDS = "meta/episode_ends"
 _DATA = "data/"
 _METADATA = ".zarray"
-_BLOSC_HEADER = 16
 _DEFLATE = ("zlib", "gzip")
 _CODECS = ("blosc", "zstd", "lz4", *_DEFLATE)
-"""Codecs that decode numbers into memory of a size that is known before. Others may unpickle, or need packages."""
+"""Codecs whose decoded size is known before. Others may unpickle, or need packages."""
 _ANY_DEFLATE = 47
 """Says to zlib: with the header of zlib or that of gzip."""
 _KINDS = "biuf"
@@ -73,7 +73,7 @@ class _Container:
             return file.read(most + 1)
 
     def further(self) -> list[SourceFile]:
-        """Return the files beside the one that was found, of which none may lie outside of what the user gave."""
+        """Return the other files, none of which may lie outside of what the user gave."""
         if self._archive is not None:
             return []
         others = sorted(self.names - {f"{ENDS}/{_METADATA}"})
@@ -98,13 +98,13 @@ class _ZarrArray:
     @property
     def chunk_bytes(self) -> int:
         """Bytes of a decoded chunk."""
-        return prod(self.chunks) * self.dtype.itemsize
+        return int(prod(self.chunks) * self.dtype.itemsize)
 
     @property
     def absent(self) -> int:
         """Number of chunks without a file, which hold the fill value."""
-        grid = [range(-(-size // chunk)) for size, chunk in zip(self.shape, self.chunks, strict=True)]
-        return sum(self._name(place) not in self._container.names for place in product(*grid))
+        names = map(self._name, _grid(self.shape, self.chunks))
+        return sum(name not in self._container.names for name in names)
 
     def read(self, lo: int, hi: int) -> NDArray[Any]:
         """Read rows ``lo:hi``."""
@@ -122,16 +122,10 @@ class _ZarrArray:
         """Read all chunks with the same rows; the last ones read are kept."""
         if self._last is None or self._last[0] != layer:
             rows = np.empty((self.chunks[0], *self.shape[1:]), self.dtype)
-            grid = [
-                range(-(-size // chunk)) for size, chunk in zip(self.shape[1:], self.chunks[1:], strict=True)
-            ]
-            for place in product(*grid):
-                starts = [number * chunk for number, chunk in zip(place, self.chunks[1:], strict=True)]
-                box = [
-                    slice(start, start + chunk) for start, chunk in zip(starts, self.chunks[1:], strict=True)
-                ]
-                target = rows[(slice(None), *box)]
-                target[...] = self._chunk((layer, *place))[tuple(map(slice, target.shape))]
+            for place in _grid(self.shape[1:], self.chunks[1:]):
+                target = rows[(slice(None), *_box(place, self.chunks[1:]))]
+                inside = tuple(map(slice, target.shape))
+                target[...] = self._chunk((layer, *place))[inside]
             self._last = layer, rows
         return self._last[1]
 
@@ -145,10 +139,22 @@ class _ZarrArray:
         except (ValueError, RuntimeError, zlib.error) as error:
             message = f"{name} is damaged: {error}"
             raise self._container.file.problem(message, _AGAIN, "corrupt") from error
-        return content.view(self.dtype).reshape(self.chunks, order=self._order)
+        chunk: NDArray[Any] = content.view(self.dtype).reshape(self.chunks, order=self._order)
+        return chunk
 
     def _name(self, place: Sequence[int]) -> str:
         return f"{self.path}/{self._separator.join(map(str, place))}"
+
+
+def _grid(shape: Sequence[int], chunks: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the place of every chunk."""
+    counts = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
+    return product(*map(range, counts))
+
+
+def _box(place: Sequence[int], chunks: Sequence[int]) -> list[slice]:
+    """Return what a chunk covers; the last along an axis may reach beyond the array."""
+    return [slice(number * chunk, (number + 1) * chunk) for number, chunk in zip(place, chunks, strict=True)]
 
 
 def _decoded(encoded: bytes, compressor: Mapping[str, Any] | None, size: int) -> NDArray[np.uint8]:
@@ -159,34 +165,70 @@ def _decoded(encoded: bytes, compressor: Mapping[str, Any] | None, size: int) ->
     ValueError, RuntimeError, zlib.error
         If it has another size, or is cut short.
     """
+    if compressor is None:
+        content = encoded
+    elif compressor["id"] in _DEFLATE:
+        content = zlib.decompressobj(_ANY_DEFLATE).decompress(encoded, size + 1)
+    else:
+        # Blosc reads beyond the end of what is cut short, and all of them leave memory as it is behind
+        # what decodes to less.
+        stated = _STATED_SIZES[compressor["id"]](encoded)
+        if stated != size:
+            message = f"says that it has {stated} bytes, expected {size}"
+            raise ValueError(message)
+        return _by_numcodecs(encoded, compressor, size)
+    if len(content) != size:
+        message = f"decodes to {len(content)} bytes, expected {size}"
+        raise ValueError(message)
+    return np.frombuffer(content, np.uint8)
+
+
+def _by_numcodecs(encoded: bytes, compressor: Mapping[str, Any], size: int) -> NDArray[np.uint8]:
     from numcodecs import get_codec
 
-    codec = "" if compressor is None else compressor["id"]
     content = np.empty(size, np.uint8)
-    if codec in _DEFLATE:
-        content = np.frombuffer(zlib.decompressobj(_ANY_DEFLATE).decompress(encoded, size + 1), np.uint8)
-    elif not codec:
-        content = np.frombuffer(encoded, np.uint8)
-    else:
-        if codec == "blosc":  # which reads beyond the end of what is cut short
-            _check_blosc(encoded, size)
-        get_codec(dict(compressor or {})).decode(encoded, out=content)
-    if content.size != size:
-        message = f"decodes to {content.size} bytes, expected {size}"
-        raise ValueError(message)
+    codec: Any = get_codec(dict(compressor))  # type: ignore[no-untyped-call]
+    codec.decode(encoded, out=content)
     return content
 
 
-def _check_blosc(encoded: bytes, size: int) -> None:
-    """Compare both sizes in the header of a Blosc chunk with the true ones."""
-    if len(encoded) < _BLOSC_HEADER:
-        message = f"has {len(encoded)} bytes, fewer than the header of Blosc"
+def _number(encoded: bytes, start: int, count: int) -> int:
+    if len(encoded) < start + count:
+        message = f"has {len(encoded)} bytes, fewer than its header"
         raise ValueError(message)
-    decoded = int.from_bytes(encoded[4:8], "little")
-    stored = int.from_bytes(encoded[12:16], "little")
-    if (decoded, stored) != (size, len(encoded)):
-        message = f"has {len(encoded)} bytes for {size}, and says {stored} for {decoded}"
+    return int.from_bytes(encoded[start : start + count], "little")
+
+
+def _size_in_blosc(encoded: bytes) -> int:
+    """Return the decoded size that a Blosc header states, after a check of the encoded one."""
+    stored = _number(encoded, 12, 4)
+    if stored != len(encoded):
+        message = f"has {len(encoded)} bytes, and says {stored}"
         raise ValueError(message)
+    return _number(encoded, 4, 4)
+
+
+def _size_in_lz4(encoded: bytes) -> int:
+    """Return the decoded size that stands before a block of LZ4."""
+    return _number(encoded, 0, 4)
+
+
+def _size_in_zstd(encoded: bytes) -> int:
+    """Return the decoded size that the header of a Zstandard frame states (RFC 8878, 3.1.1.1)."""
+    descriptor = _number(encoded, 4, 1)
+    is_single = bool(descriptor & 0x20)
+    window_bytes = 0 if is_single else 1
+    dictionary_bytes = (0, 1, 2, 4)[descriptor & 3]
+    size_bytes = (int(is_single), 2, 4, 8)[descriptor >> 6]
+    size = _number(encoded, 5 + window_bytes + dictionary_bytes, size_bytes)
+    return size + 256 if size_bytes == 2 else size
+
+
+_STATED_SIZES: Mapping[str, Callable[[bytes], int]] = {
+    "blosc": _size_in_blosc,
+    "lz4": _size_in_lz4,
+    "zstd": _size_in_zstd,
+}
 
 
 class _Stretch(Array):
@@ -235,7 +277,7 @@ class _Refused(Array):
 
 
 class ReplayZarr(Format):
-    """A replay buffer of diffusion policy; of a folder the file ``meta/episode_ends/.zarray`` stands for all."""
+    """A replay buffer of diffusion policy; ``meta/episode_ends/.zarray`` stands for a folder."""
 
     name: ClassVar[str] = "replay_zarr"
     suffixes: ClassVar[tuple[str, ...]] = (_METADATA, ".zarr.zip")
@@ -325,14 +367,16 @@ def _check(file: SourceFile, ends: NDArray[Any], arrays: Mapping[str, _ZarrArray
         or (np.diff(ends, prepend=0) <= 0).any()
         or not ends.size
     ):
-        raise file.problem(f"{ENDS} does not rise from one episode to the next", _AGAIN, "value")
+        message = f"{ENDS} does not rise from one episode to the next"
+        raise file.problem(message, _AGAIN, "value")
     steps = int(ends[-1])
     for path, array in arrays.items():
         if array.shape[0] != steps:
             message = f"{path} has shape {array.shape}, and the last episode ends at step {steps}"
             raise file.problem(message, _AGAIN, "length")
         if array.fill is None and array.absent:
-            raise file.problem(f"{path} lacks {array.absent} chunks", _AGAIN, "missing")
+            message = f"{path} lacks {array.absent} chunks"
+            raise file.problem(message, _AGAIN, "missing")
 
 
 def _by_episode(

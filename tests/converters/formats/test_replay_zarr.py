@@ -125,6 +125,15 @@ def test_a_chunk_without_a_file_is_said(folder: Path, tmp_path: Path) -> None:
     assert "data/state lacks 1 chunks" in problems_of(folder, tmp_path / "again")
 
 
+@pytest.mark.parametrize("codec", [Zstd(), LZ4(), Blosc(), Zlib()])
+def test_a_chunk_of_another_size(codec: Any, folder: Path, tmp_path: Path) -> None:
+    change(folder, "data/state", compressor=codec.get_config())
+    for part in range(4):
+        chunk = np.zeros(20 if part != 2 else 19, "f8")
+        (folder / f"data/state/{part}.0").write_bytes(codec.encode(chunk))
+    assert "data/state/2.0 is damaged" in problems_of(folder, tmp_path)
+
+
 @pytest.mark.parametrize("codec", [None, Zlib(), GZip(), Zstd(), LZ4(), Blosc("lz4", shuffle=2), Pickle()])
 def test_codecs(codec: Any, tmp_path: Path) -> None:
     folder = tmp_path / "replay.zarr"
