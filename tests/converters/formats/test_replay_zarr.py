@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import unistore
 from unistore.converters.formats.replay_zarr import ReplayZarr
 from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError
+from unistore.testing import check_format
 
 ENDS = [5, 6, 14]
 
@@ -70,6 +72,16 @@ def test_a_store_has_the_arrays(buffer: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(root["episodes/offsets"][:], [0, *ENDS])
     assert unistore.verify(tmp_path / "a.zarr", against=buffer.parent).receipt is not None
     assert unistore.export(tmp_path / "a.zarr", tmp_path / "out").files == 1
+
+
+def test_the_format_keeps_its_promises(tmp_path: Path) -> None:
+    path = tmp_path / "replay.zarr.zip"
+    with ZipStore(path, mode="w") as store:
+        write(store)
+    expected = {}
+    for episode, (start, end) in enumerate(pairwise([0, *ENDS])):
+        expected |= {f"data/episode_{episode}/{name}": rows[start:end] for name, rows in values().items()}
+    check_format(ReplayZarr(), path, expected)
 
 
 def problems_of(folder: Path, tmp_path: Path, **options: Any) -> str:
