@@ -68,11 +68,14 @@ LATER = (
     Later("metaimage", (".mha", ".mhd"), "metaimage:MetaImage"),
     Later("minari", ("main_data.hdf5",), "minari:Minari"),
     Later("nifti", (".nii", ".nii.gz"), "nifti:Nifti"),
+    Later("nrrd", (".nrrd", ".nhdr"), "nrrd:Nrrd"),
+    Later("parquet", (".parquet",), "parquet:Parquet", "Arrow"),
     Later("pcd", (".pcd",), "pcd:Pcd"),
     Later("ply", (".ply",), "ply:Ply"),
     Later("replay_zarr", (".zarray", ".zarr.zip"), "replay_zarr:ReplayZarr", "numcodecs"),
     Later("rlds", (".tfrecord",), "rlds:Rlds"),
     Later("sweep", (".bin",), "sweeps:Sweep"),
+    Later("tiff", (".tif", ".tiff"), "tiff:Tiff", "imagecodecs"),
     Later("text_points", (".xyz", ".pts", ".asc", ".txt"), "text_points:TextPoints"),
 )
 """Formats of this package that few files have."""

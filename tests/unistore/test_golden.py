@@ -16,7 +16,7 @@ from unistore.errors import InputError
 from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store
 
-LARGEST, TOGETHER = 100_000, 1_000_000
+LARGEST, TOGETHER = 100_000, 1_200_000
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -93,7 +93,7 @@ def test_they_are_small_and_of_every_family() -> None:
     assert max(sizes.values()) < LARGEST
     assert sum(sizes.values()) < TOGETHER
     families = {unistore.inspect(store).to_json()["family"] for store in sizes}
-    assert families == {"rows", "point_cloud", "ct", "spike", "trajectory"}
+    assert families == {"rows", "point_cloud", "ct", "spike", "trajectory", "events"}
 
 
 @pytest.mark.parametrize("name", SOURCES)
