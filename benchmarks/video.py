@@ -1,7 +1,8 @@
 """Frames a second of episodes with video: unistore beside LeRobot's own loader, and the disk that each takes.
 
 A dataset of two cameras is made once, as LeRobot v3.0 with H.264, and converted. Then both read random
-windows of two steps, two workers each, in turns. LeRobot runs in its own environment (``make oracles`` makes one).
+windows of two steps, two workers each, in turns. LeRobot runs in its own environment, which ``make oracles``
+makes.
 
     python benchmarks/video.py FOLDER --lerobot build/lerobot/bin/python
 """
