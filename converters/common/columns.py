@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,9 +66,7 @@ def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
 def promote(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any] | None:
     """Smallest storable dtype that represents all values of all `dtypes` exactly, or None."""
     storable = map(np.dtype, _STORABLE)
-    return next(
-        (candidate for candidate in storable if all(is_lossless(dtype, candidate) for dtype in dtypes)), None
-    )
+    return next((each for each in storable if all(is_lossless(dtype, each) for dtype in dtypes)), None)
 
 
 def missing_value(dtype: str) -> float | bool:
@@ -83,8 +80,8 @@ def reconcile(
     """Merge the columns of all sources, given with the names of these.
 
     Those that some sources lack are refused (``"exact"``), filled (``"union"``) or left out
-    (``"intersection"``). Columns are in the order of their first appearance; if they cannot be merged, there
-    is one Problem with a table of columns and sources.
+    (``"intersection"``, which leaves out those of several shapes, too). Columns are in the order of their
+    first appearance; if they cannot be merged, there is one Problem with a table of columns and sources.
     """
     sets: dict[tuple[tuple[str, Column], ...], _ColumnSet] = {}
     numbers = array("i")
@@ -93,25 +90,27 @@ def reconcile(
         same.count += 1
         numbers.append(same.number)
     column_sets = list(sets.values())
-    names = list(dict.fromkeys(chain.from_iterable(columns.columns for columns in column_sets)))
-    everywhere = [name for name in names if all(name in columns.columns for columns in column_sets)]
+    names = list(dict.fromkeys(name for each in column_sets for name in each.columns))
+    everywhere = [name for name in names if all(name in each.columns for each in column_sets)]
     if mode == "intersection":
         names = everywhere
     missing = [name for name in names if name not in everywhere] if mode == "exact" else []
     merged: dict[str, Merged] = {}
     incompatible: list[str] = []
     for name in names:
-        column = _merge(
-            [columns.columns.get(name) for columns in column_sets], np.frombuffer(numbers, np.intc)
-        )
-        if column is None:
-            incompatible.append(name)
-        else:
+        column = _merge([each.columns.get(name) for each in column_sets], np.frombuffer(numbers, np.intc))
+        if column is not None:
             merged[name] = column
+        elif mode != "intersection":
+            incompatible.append(name)
     if not missing and not incompatible:
         return merged, []
     differing = [name for name in names if name in missing or name in incompatible]
-    return merged, [_columns_differ(column_sets, differing, len(numbers), resolvable=not incompatible)]
+    has_common = any(name in merged for name in everywhere)
+    problem = _columns_differ(
+        column_sets, differing, len(numbers), resolvable=not incompatible, has_common=has_common
+    )
+    return merged, [problem]
 
 
 @dataclass(slots=True)
@@ -133,13 +132,13 @@ def _merge(columns: Sequence[Column | None], numbers: NDArray[np.intc]) -> Merge
 
     def sources(dtype: str | None) -> list[int]:
         chosen = np.array([(None if column is None else column.dtype) == dtype for column in columns])
-        source_numbers: list[int] = np.flatnonzero(chosen[numbers]).tolist()
-        return source_numbers
+        found: list[int] = np.flatnonzero(chosen[numbers]).tolist()
+        return found
 
     dtypes = list(dict.fromkeys(column.dtype for column in present))
     attributes: dict[str, Any] = {"source_dtype": dtypes[0]}
     if len(dtypes) > 1:
-        attributes["source_dtype"] = {dtype_name: sources(dtype_name) for dtype_name in dtypes}
+        attributes["source_dtype"] = {each: sources(each) for each in dtypes}
     if len(present) < len(columns):
         attributes["missing_in"] = sources(None)
     return Merged(dtype.name, present[0].row_shape, attributes)
@@ -152,26 +151,28 @@ def length_table(lengths: Mapping[str, object]) -> str:
 
 
 def _columns_differ(
-    found: Sequence[_ColumnSet], names: Sequence[str], count: int, *, resolvable: bool
+    found: Sequence[_ColumnSet], names: Sequence[str], count: int, *, resolvable: bool, has_common: bool
 ) -> Problem:
     """Problem with a table: a line for each column, one numbered column for all sources with equal cells."""
     sources_by_cells: dict[tuple[str, ...], tuple[str, int]] = {}
-    for column_set in found:
-        cells = tuple(str(column_set.columns[name]) if name in column_set.columns else "-" for name in names)
-        first, further = sources_by_cells.get(cells, (column_set.source, -1))
-        sources_by_cells[cells] = first, further + column_set.count
-    named = [first + (f" (+{further})" if further else "") for first, further in sources_by_cells.values()]
+    for each in found:
+        cells = tuple(str(each.columns[name]) if name in each.columns else "-" for name in names)
+        first, others = sources_by_cells.get(cells, (each.source, -1))
+        sources_by_cells[cells] = first, others + each.count
+    named = [first + (f" (+{others})" if others else "") for first, others in sources_by_cells.values()]
     columns = [("column", *map(printable, names))]
     columns += [(f"({i})", *cells) for i, cells in enumerate(sources_by_cells, 1)]
     widths = [max(map(len, column)) for column in columns[: _MAX_TABLE_COLUMNS + 1]]
     lines = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in zip(*columns, strict=True))
     table = "\n".join(f"    {line}" for line in lines)
     legend = "".join(f"\n    ({i}) {name}" for i, name in enumerate(named[:_MAX_TABLE_COLUMNS], 1))
-    unshown = len(named) - _MAX_TABLE_COLUMNS
-    more = f"\n    and {unshown} further combinations" if unshown > 0 else ""
+    rest = len(named) - _MAX_TABLE_COLUMNS
+    more = f"\n    and {rest} further combinations" if rest > 0 else ""
     cure = (
         "--columns union fills what is missing, --columns intersection takes what all have"
         if resolvable
         else "no one shape and dtype holds them all: convert them apart, or rename with --map"
     )
+    if not resolvable and has_common:
+        cure = f"{cure}; --columns intersection leaves them out"
     return Problem(f"{count} sources", f"columns differ:\n{table}{legend}{more}\n   ", cure, "columns")

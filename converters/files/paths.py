@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import chain, compress
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,8 @@ from unistore.system.packed import Texts
 _BUILD = ".unistore-build"
 _ZARR = ("zarr.json", ".zgroup", ".zarray")
 """A folder with one of these files is Zarr, of version 3 or 2."""
+_EPISODE_ENDS = Path("meta", "episode_ends", ".zarray")
+"""A Zarr folder with this file is a source: it stands for the replay buffer."""
 _UNFINISHED = "an unfinished conversion"
 
 _DIGITS = re.compile(r"([0-9]+)")
@@ -144,13 +146,11 @@ class Listing:
         links = list(filter(is_suitable, self.aliases))
         refused = {path: problem for path, problem in self.file_problems if is_suitable(path)}
         problems = [*self.problems, *refused.values()]
-        refused_paths = (*links, *refused, *(problem.file for problem in self.problems))
+        others = (*links, *refused, *(problem.file for problem in self.problems))
         for folder in filter(Path.is_dir, self.roots):
             inside = folder.resolve()
             below = slice(*rows_below(self.files, inside))
-            if not chosen[below].any() and not any(
-                path.startswith(f"{inside}{os.sep}") for path in refused_paths
-            ):
+            if not chosen[below].any() and not any(path.startswith(f"{inside}{os.sep}") for path in others):
                 message = f"no {' or '.join(suffixes)} file in this folder"
                 problems.append(Problem(printable(str(folder)), message, kind="missing"))
         if problems:
@@ -180,15 +180,15 @@ def list_files(paths: Sequence[Path]) -> Listing:
     candidates: list[Path] = []
     unique: dict[str, None] = {}
     skipped: dict[Path, str] = {}
-    given_files = [path for path in paths if not path.is_dir()]
+    given = [path for path in paths if not path.is_dir()]
     for path in paths:
         if path.is_dir():
-            listing = _list_folder(path)
-            skipped |= dict(listing.skipped)
-            unique |= dict.fromkeys(listing.files)
-            outside = [link for link in sorted(listing.outside_links) if not is_inside(link, paths)]
-            problems += [*listing.problems, *map(_outside_problem, outside)]
-            for link in sorted(listing.links):
+            found = _list_folder(path)
+            skipped |= dict(found.skipped)
+            unique |= dict.fromkeys(found.files)
+            outside = [link for link in sorted(found.outside_links) if not is_inside(link, paths)]
+            problems += [*found.problems, *map(_outside_problem, outside)]
+            for link in sorted(found.links):
                 if is_inside(link, paths):
                     candidates.append(link)
                 else:
@@ -214,7 +214,7 @@ def list_files(paths: Sequence[Path]) -> Listing:
     return Listing(
         roots=tuple(paths),
         files=Texts(sorted((*unique, *targets.values()), key=_path_key)),
-        given=frozenset(map(str, (*given_files, *resolve_parents(given_files)))),
+        given=frozenset(map(str, (*given, *resolve_parents(given)))),
         aliases=aliases,
         problems=problems,
         file_problems=file_problems,
@@ -264,43 +264,49 @@ class _FolderListing:
 
 
 def _list_folder(folder: Path) -> _FolderListing:
-    """List a folder recursively, each real folder once, without stores and unfinished conversions."""
-    listing = _FolderListing()
+    """List a folder recursively, each real folder once, without stores and unfinished conversions.
+
+    Of a replay buffer in Zarr there is the one file that stands for it.
+    """
+    found = _FolderListing()
     root = folder.resolve()
     visited = {root}
     stack = [root]
     while stack:
         current = stack.pop()
         try:
+            if (current / _EPISODE_ENDS).is_file() and is_store(current):
+                found.files.append(str(current / _EPISODE_ENDS))
+                continue
             if current != root and is_store(current):
                 unfinished = current.name.endswith(_BUILD)
-                listing.skipped.append((current, _UNFINISHED if unfinished else "Zarr, which is no source"))
+                found.skipped.append((current, _UNFINISHED if unfinished else "Zarr, which is no source"))
                 continue
             with os.scandir(current) as scanned:
                 entries = list(scanned)
         except OSError as error:
             message = f"cannot be listed: {error.strerror}"
             problem = Problem(printable(str(current)), message, "check the rights", "unreadable")
-            listing.problems.append(problem)
+            found.problems.append(problem)
             continue
         for entry in entries:
             if entry.name.startswith("."):
-                listing.skipped.append((Path(entry.path), "hidden"))
+                found.skipped.append((Path(entry.path), "hidden"))
                 continue
             if entry.is_file(follow_symlinks=False):
-                listing.files.append(entry.path)
+                found.files.append(entry.path)
                 continue
             path = Path(entry.path)
             if not os.path.isdir(path):  # noqa: PTH112  False for cyclic links, unlike entry.is_dir
-                listing.links.append(path)
+                found.links.append(path)
                 continue
             real = path.resolve()
             if not real.is_relative_to(root):
-                listing.outside_links.append(path)
+                found.outside_links.append(path)
             elif real not in visited:
                 visited.add(real)
                 stack.append(real)
-    return listing
+    return found
 
 
 def is_store(folder: Path) -> bool:
@@ -310,21 +316,21 @@ def is_store(folder: Path) -> bool:
 
 def folders_of_targets(links: Iterable[Path], roots: Sequence[Path]) -> list[Path]:
     """The fewest folders that contain all targets of links and none of the given paths."""
-    given_paths = [real_path(root) for root in roots]
+    given = [real_path(root) for root in roots]
     targets = {real_path(link) for link in links}
-    return _covering({target if target.is_dir() else target.parent for target in targets}, given_paths)
+    return _covering({each if each.is_dir() else each.parent for each in targets}, given)
 
 
 def _covering(folders: set[Path], excluded: Sequence[Path]) -> list[Path]:
     if not folders:
         return []
     top = Path(os.path.commonpath(folders))
-    if top in folders or not any(covering.is_relative_to(top) for covering in excluded):
+    if top in folders or not any(each.is_relative_to(top) for each in excluded):
         return [top]
     groups: dict[str, set[Path]] = {}
     for folder in folders:
         groups.setdefault(folder.relative_to(top).parts[0], set()).add(folder)
-    return list(chain.from_iterable(_covering(groups[name], excluded) for name in sorted(groups)))
+    return [each for name in sorted(groups) for each in _covering(groups[name], excluded)]
 
 
 def _outside_problem(path: Path) -> Problem:
@@ -355,22 +361,21 @@ def relative_names(files: Sequence[str | Path]) -> list[str]:
     root = os.path.commonpath(list(parents.values()))
     cut = len(root.rstrip(os.sep)) + 1
     escaped = False
-    for number, path in enumerate(names):
+    for at, path in enumerate(names):
         plain = path[cut:].replace(os.sep, "/")
-        names[number] = printable(plain)
-        escaped = escaped or names[number] != plain
+        names[at] = printable(plain)
+        escaped = escaped or names[at] != plain
     return _numbered(names) if escaped else names
 
 
 def _numbered(plain: Sequence[str]) -> list[str]:
     """Unique names: equal ones get ``~2``, ``~3``, …."""
     names: dict[str, None] = {}
-    for plain_name in plain:
-        name = plain_name
-        number = 1
+    for each in plain:
+        name, number = each, 1
         while name in names:
             number += 1
-            name = f"{plain_name}~{number}"
+            name = f"{each}~{number}"
         names[name] = None
     return list(names)
 

@@ -6,6 +6,7 @@ import logging
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from io import SEEK_END, BytesIO
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.formats.extras import check_size, needed
+from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 
 _AXES = ("X", "Y", "Z")
@@ -24,8 +26,7 @@ _HELD = 64 << 20
 """Bytes of points that are decoded once; of larger files, the rows that were read last are kept."""
 _MOST = 16 << 20
 """Bytes beside the points that are kept: those of waveforms may be more than memory holds."""
-_RECORD = 54
-_RECORD_BEHIND = 60
+_RECORD, _RECORD_BEHIND = 54, 60
 """Bytes of the header of a record."""
 _STEP = 1 << 19
 """Points that are compressed at a time."""
@@ -137,8 +138,7 @@ def _check_header(file: SourceFile) -> None:
     if file.size < _SHORTEST:
         message = f"ends inside its header, after {file.size} bytes"
         raise file.problem(message, "copy it again", "truncated")
-    start = _number(file, 96, 4)
-    records = _number(file, 100, 4)
+    start, records = _number(file, 96, 4), _number(file, 100, 4)
     if start < _SHORTEST + _RECORD * records:
         message = f"has points from byte {start} on, but {records} records before them"
         raise file.problem(message, "get or write it again", "damaged")
@@ -188,8 +188,7 @@ class _Points:
     """Points of an open file, of which all dimensions are decoded together."""
 
     def __init__(self, reader: Any, name: str) -> None:
-        self._reader = reader
-        self._name = name
+        self._reader, self._name = reader, name
         self.count: int = reader.header.point_count
         self._is_held = self.count * reader.header.point_format.size <= _HELD
         self._range = 0, 0
@@ -205,33 +204,9 @@ class _Points:
             self._range = first, last
         return np.asarray(self._records[lo - first : hi - first][name])
 
-
-class _Dimension:
-    """A dimension of the points."""
-
-    def __init__(self, points: _Points, name: str) -> None:
-        self._points = points
-        self._name = name
-        empty = points.values(name, 0, 0)
-        self.shape = (points.count, *empty.shape[1:])
-        self.dtype = empty.dtype
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        lo, hi, step = rows.indices(self._points.count)
-        return self._points.values(self._name, lo, max(lo, hi))[::step]
-
-
-class _Axis(_Dimension):
-    """Coordinates: integers by scale and offset, as the format defines them."""
-
-    def __init__(self, points: _Points, name: str, scale: float, offset: float) -> None:
-        super().__init__(points, name)
-        self.dtype = np.dtype(np.float64)
-        self._scale = scale
-        self._offset = offset
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return super().__getitem__(rows) * self._scale + self._offset
+    def coordinates(self, name: str, scale: float, offset: float, lo: int, hi: int) -> NDArray[np.float64]:
+        """Rows ``lo:hi`` of integers by scale and offset, as the format defines them."""
+        return self.values(name, lo, hi) * scale + offset
 
 
 def _arrays(file: SourceFile, reader: Any) -> dict[str, Array]:
@@ -240,13 +215,16 @@ def _arrays(file: SourceFile, reader: Any) -> dict[str, Array]:
     points = _Points(reader, file.name)
     arrays = {}
     for number, axis in enumerate(_AXES):
-        arrays[axis.lower()] = Array(_Axis(points, axis, header.scales[number], header.offsets[number]))
+        read = partial(points.coordinates, axis, header.scales[number], header.offsets[number])
+        arrays[axis.lower()] = Array(LazyRows((points.count,), np.dtype(np.float64), read))
     for name in header.point_format.dimension_names:
         if name in arrays:
             message = f"has extra bytes {name!r} beside that coordinate"
             raise file.problem(message, "rename them", "name")
         if name not in _AXES:
-            arrays[name] = Array(_Dimension(points, name))
+            empty = points.values(name, 0, 0)
+            shape = (points.count, *empty.shape[1:])
+            arrays[name] = Array(LazyRows(shape, empty.dtype, partial(points.values, name)))
     return arrays
 
 
@@ -254,8 +232,8 @@ def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch
     """Pack the points as a file holds them, one dimension after the other."""
     from laspy.point.record import PackedPointRecord
 
-    known_names = {*arrays, *(axis for axis in _AXES if axis.lower() in arrays)}
-    lacking = [name for name in header.point_format.dimension_names if name not in known_names]
+    known = {*arrays, *(axis for axis in _AXES if axis.lower() in arrays)}
+    lacking = [name for name in header.point_format.dimension_names if name not in known]
     if lacking:
         message = f"was converted without {', '.join(lacking)}"
         raise file.problem(message, _INSTEAD, "option")
@@ -270,8 +248,7 @@ def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch
                 target[name][:] = rows
                 written = np.asarray(target[name])
             else:
-                scale = header.scales[axis]
-                offset = header.offsets[axis]
+                scale, offset = header.scales[axis], header.offsets[axis]
                 target[name.upper()][:] = np.rint((rows - offset) / scale)
                 written = target[name.upper()] * scale + offset
             if not np.array_equal(written, rows, equal_nan=rows.dtype.kind == "f"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.formats import lzf
 from unistore.converters.formats.extras import check_size
-from unistore.converters.formats.rows_of_text import TextColumn, TextRows
+from unistore.converters.formats.lazy import LazyRows
+from unistore.converters.formats.rows_of_text import TextRows, text_column
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
 _MOST_HEADER = 1 << 16
@@ -50,8 +51,12 @@ class Pcd(Format):
             raise file.problem(message)
         arrays = {}
         for name, values in read(file, _Body(start, lines, dtype, count)).items():
-            if not name.startswith(_PADDING):
-                arrays[name] = Array(_Colour(values, _COLOURS[name]) if name in _COLOURS else values)
+            order = _COLOURS.get(name)
+            if order is not None:
+                bytes_of = partial(_colours, values, order)
+                arrays[name] = Array(LazyRows((count, len(order)), np.dtype(np.uint8), bytes_of))
+            elif not name.startswith(_PADDING):
+                arrays[name] = Array(values)
         memory = 0 if kind == "binary" else 2 * file.size + count * (_LINE + dtype.itemsize)
         yield Opened(arrays, facts, memory=memory)
 
@@ -65,30 +70,22 @@ class _Body(NamedTuple):
     points: int
 
 
-class _Colour:
-    """Bytes of colours, red first, of the numbers that hold them."""
-
-    def __init__(self, packed: Any, order: tuple[int, ...]) -> None:
-        self._packed = packed
-        self._order = list(order)
-        self.shape = (packed.shape[0], len(order))
-        self.dtype = np.dtype(np.uint8)
-
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        packed = np.ascontiguousarray(self._packed[rows])
-        return packed.view(np.uint8).reshape(-1, 4)[:, self._order]
+def _colours(packed: Any, order: tuple[int, ...], lo: int, hi: int) -> NDArray[np.uint8]:
+    """Return bytes of colours, red first, of the numbers that hold them."""
+    numbers = np.ascontiguousarray(packed[lo:hi])
+    return numbers.view(np.uint8).reshape(-1, 4)[:, list(order)]
 
 
 def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
     """Words by the first of their line, the byte after the header, and its lines."""
     header: dict[str, list[str]] = {}
-    offset = 0
+    at = 0
     for number, line in enumerate(file.head(_MOST_HEADER).splitlines(keepends=True), 1):
-        offset += len(line)
+        at += len(line)
         key, *words = line.decode("latin-1").split() or ["#"]
         header[key] = words
         if key == "DATA" and line.endswith(b"\n") and len(words) == 1:
-            return header, offset, number
+            return header, at, number
     raise file.problem("has a header without DATA", "copy it again", "truncated")
 
 
@@ -127,7 +124,7 @@ def _mapped(file: SourceFile, body: _Body) -> Mapping[str, Any]:
 
 def _written_out(file: SourceFile, body: _Body) -> Mapping[str, Any]:
     rows = TextRows(file, body.dtype, body.line, body.points)
-    return {name: TextColumn(rows, name, body.points, body.dtype[name]) for name in body.dtype.names or ()}
+    return {name: text_column(rows, name, body.points, body.dtype[name]) for name in body.dtype.names or ()}
 
 
 def _decompressed(file: SourceFile, body: _Body) -> Mapping[str, Any]:
@@ -141,11 +138,12 @@ def _decompressed(file: SourceFile, body: _Body) -> Mapping[str, Any]:
     check_size(file, first + packed)
     points = _Compressed(file, first, packed, size)
     fields = {}
-    offset = 0
+    at = 0
     for name in body.dtype.names or ():
         dtype = body.dtype[name]
-        fields[name] = _Field(points, offset, dtype, body.points)
-        offset += body.points * dtype.itemsize
+        read = partial(points.rows, at, dtype, body.points)
+        fields[name] = LazyRows((body.points, *dtype.shape), dtype.base, read)
+        at += body.points * dtype.itemsize
     return fields
 
 
@@ -153,33 +151,19 @@ class _Compressed:
     """Bytes that are decompressed when the first are wanted."""
 
     def __init__(self, file: SourceFile, first: int, packed: int, size: int) -> None:
-        self._file = file
-        self._first = first
-        self._packed = packed
-        self._size = size
+        self._file, self._first, self._packed, self._size = file, first, packed, size
 
     @cached_property
     def bytes(self) -> bytes:
         """All of them."""
         packed = self._file.bytes()[self._first : self._first + self._packed].tobytes()
         try:
-            unpacked = lzf.decompress(packed, self._size)
+            found = lzf.decompress(packed, self._size)
         except (IndexError, ValueError) as error:
             message = f"holds no LZF data ({error})"
             raise self._file.problem(message, "write it again", "damaged") from None
-        return unpacked
+        return found
 
-
-class _Field:
-    """A field of compressed points."""
-
-    def __init__(self, points: _Compressed, at: int, dtype: np.dtype[Any], count: int) -> None:
-        self._points = points
-        self._at = at
-        self._count = count
-        self._form = dtype
-        self.shape = (count, *dtype.shape)
-        self.dtype = dtype.base
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return np.frombuffer(self._points.bytes, self._form, self._count, self._at)[rows]
+    def rows(self, at: int, form: np.dtype[Any], count: int, lo: int, hi: int) -> NDArray[Any]:
+        """Rows ``lo:hi`` of the field that begins at a byte."""
+        return np.frombuffer(self.bytes, form, count, at)[lo:hi]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import SourceFile
 from unistore.errors import printable
 
@@ -34,11 +35,8 @@ class TextRows:
         count: int | None = None,
         separator: str | None = None,
     ) -> None:
-        self._file = file
-        self._dtype = dtype
-        self._first = first
-        self._count = count
-        self._separator = separator
+        self._file, self._dtype = file, dtype
+        self._first, self._count, self._separator = first, count, separator
 
     @cached_property
     def records(self) -> NDArray[Any]:
@@ -80,14 +78,6 @@ class TextRows:
         return self._file.problem("cannot be read as numbers", "write it again", "damaged")
 
 
-class TextColumn:
-    """A field of the records of a text."""
-
-    def __init__(self, rows: TextRows, field: str, count: int, dtype: np.dtype[Any]) -> None:
-        self._rows = rows
-        self._field = field
-        self.shape = (count, *dtype.shape)
-        self.dtype = dtype.base
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return self._rows.records[self._field][rows]
+def text_column(rows: TextRows, field: str, count: int, dtype: np.dtype[Any]) -> LazyRows:
+    """Return a field of the records of a text."""
+    return LazyRows((count, *dtype.shape), dtype.base, lambda lo, hi: rows.records[field][lo:hi])

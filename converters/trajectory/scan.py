@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -67,7 +67,7 @@ def scan_file(
     recordings = recordings_of(layout, opened)
     masks = masks_of(layout, opened)
     attributes, outside = _outside(layout, opened, recordings, masks)
-    chosen = [recording for recording in recordings if not exclusion.covers(str(recording.location()))]
+    chosen = [each for each in recordings if not exclusion.covers(str(each.location()))]
     broken = _by_group(opened.unreachable, name, recordings)
     episodes = _Episodes(name, layout, opened)
     episodes.problems += broken.pop("", [])
@@ -87,7 +87,7 @@ def scan_file(
         index=index,
         format=format,
         left_out=(*episodes.left_out.items(), *outside, *opened.left_out.items()),
-        notes=tuple(episodes.notes()),
+        notes=(*episodes.notes(), *opened.notes.values()),
         files=tuple(str(file.path) for file in opened.further),
         reading=opened.memory,
         said=episodes.said(),
@@ -118,21 +118,19 @@ def _outside(
 ) -> tuple[Attributes | None, list[tuple[str, str]]]:
     """Attributes that the JSON has not to the last bit, and arrays with values that are in no episode."""
     groups = {recording.group for recording in recordings}
-    groups_with_json = groups | {layout.container}
-    mask_paths = {mask.path for mask in masks}
+    groups_with_json = groups | {layout.container or ""}
+    listed = {mask.path for mask in masks}
     of_root: Collection[str] = opened.group_facts() if layout.container else ()
 
     def is_told(path: str, name: str, is_plain: bool) -> bool:
         """Whether a mask has the value, or the JSON of the file or an episode the attribute."""
         if not name:
-            return path in mask_paths
+            return path in listed
         return path in groups_with_json and name not in of_root and is_plain
 
     attributes = opened.attributes(lambda _: True, is_told)
-    inside = {
-        f"{recording.group}/{path}".lstrip("/") for recording in recordings for path in recording.arrays
-    }
-    inside |= mask_paths
+    inside = {f"{each.group}/{path}".lstrip("/") for each in recordings for path in each.arrays}
+    inside |= listed
     if attributes is not None:
         inside |= attributes.single_values
     outside = [
@@ -170,8 +168,7 @@ class _Episodes:
     """Collects the episodes of a file."""
 
     def __init__(self, name: str, layout: Layout, opened: Opened) -> None:
-        self._name = name
-        self._layout = layout
+        self._name, self._layout = name, layout
         self.sound: list[_Sound] = []
         self.left_out: dict[str, str] = {}
         self.problems: list[Problem] = []
@@ -200,10 +197,10 @@ class _Episodes:
             return
         values = {path: as_json(recording.arrays[path].item()) for path in episode.values}
         if self._layout.joined:
-            facts: dict[str, Any] = {}
+            said: dict[str, Any] = {}
             self._of_file |= values
         else:
-            facts = {**self._opened.group_facts(recording.group), **values}
+            said = {**self._opened.group_facts(recording.group), **values}
         self.left_out |= episode.left_out
         clocks = episode.clocks
         variant = Variant(episode.features, tuple(episode.values), episode.empty, clocks.streams)
@@ -214,7 +211,7 @@ class _Episodes:
             name = f"{recording.name}:{count}" if len(firsts) > 1 else recording.name
             own = clocks.lengths if len(firsts) == 1 else dict.fromkeys(clocks.lengths, stop - first)
             self.sound.append(_Sound(name, recording.group, first, stop - first, number, own))
-            self._of_episodes.append(facts)
+            self._of_episodes.append(said)
 
     def _first_rows(self, recording: Recording, episode: Episode) -> list[int]:
         """First rows of the episodes in a group, which terminal and timeout flags end."""
@@ -224,8 +221,7 @@ class _Episodes:
         for column in ("terminated", "truncated"):
             feature = episode.features.get(column)
             if feature is not None:
-                array = recording.arrays[feature.dataset]
-                where = recording.location(feature.dataset)
+                array, where = recording.arrays[feature.dataset], recording.location(feature.dataset)
                 for lo, hi in feature.blocks(episode.length):
                     ends[lo:hi] |= flags(array[lo:hi], where, lo)
                 flag_datasets.append(feature.dataset)
@@ -247,7 +243,7 @@ class _Episodes:
     def index(self, masks: Sequence[Mask], groups: Sequence[str]) -> EpisodeIndex:
         """Index of the sound episodes; `groups` are names of episodes that may have problems."""
         numbers = {episode.name: number for number, episode in enumerate(self.sound)}
-        episodes_of_masks = self._listed(masks, {*groups, *numbers})
+        listed = self._listed(masks, {*groups, *numbers})
         columns: Sequence[tuple[Any, ...]] = list(zip(*self.sound, strict=True)) or [()] * 6
         names, in_groups, firsts, lengths, variant, of_clocks = columns
         return EpisodeIndex(
@@ -261,13 +257,13 @@ class _Episodes:
             clock_lengths=_by_clock(of_clocks),
             masks={
                 mask: tuple(numbers[name] for name in episodes if name in numbers)
-                for mask, episodes in episodes_of_masks.items()
+                for mask, episodes in listed.items()
             },
         )
 
     def _listed(self, masks: Sequence[Mask], known: set[str]) -> dict[str, list[str]]:
         """Known episodes of each mask."""
-        episodes_of_masks = {}
+        listed = {}
         for mask in masks:
             location = location_of(self._name, mask.path)
             reason = name_problem(f"mask/{mask.name}")
@@ -279,17 +275,17 @@ class _Episodes:
             if absent:
                 message = f"lists episodes that the file does not have: {', '.join(map(str, absent[:5]))}"
                 self._notes.append(f"{location}: {message}")
-            episodes_of_masks[mask.name] = [name for name in mask.episodes if name in known]
-        return episodes_of_masks
+            listed[mask.name] = [name for name in mask.episodes if name in known]
+        return listed
 
     def notes(self) -> list[str]:
         """Notes on decisions and what is left out."""
-        unshown = len(self._clock_notes) - _LISTED
+        rest = len(self._clock_notes) - _LISTED
         steps = f"{self._count_not_finite} steps have an action that is not finite; kept as they are"
         return [
             *self._notes,
             *self._clock_notes[:_LISTED],
-            *([f"{self._name}: {unshown} more remarks on clocks"] if unshown > 0 else []),
+            *([f"{self._name}: {rest} more remarks on clocks"] if rest > 0 else []),
             *([f"{self._name}: {steps}"] if self._count_not_finite else []),
             *(f"left out: {location} has no step" for location in self._without_steps),
         ]
@@ -297,7 +293,7 @@ class _Episodes:
 
 def _by_clock(lengths: Sequence[Mapping[str, int]]) -> Mapping[str, Sequence[int]]:
     """Rows of each episode by clock, from those of each clock by episode."""
-    clocks = dict.fromkeys(chain.from_iterable(lengths))
+    clocks = dict.fromkeys(clock for own in lengths for clock in own)
     return {clock: tuple(own.get(clock, 0) for own in lengths) for clock in clocks}
 
 

@@ -299,6 +299,13 @@ class Plan:
         plain: JsonObject = json.loads(json.dumps(asdict(self.without_sources()), sort_keys=True))
         for table, described in zip(self.tables, plain["tables"], strict=True):
             described["source_rows"] = list(table.source_rows)
+        # stores from before fields had a codec keep their digest
+        arrays = list(plain["index"])
+        for table in plain["tables"]:
+            arrays += table["arrays"]
+        for planned in arrays:
+            if not planned["field"]["codec"]:
+                del planned["field"]["codec"]
         plain["sources"] = list(self.sources)
         return plain
 
