@@ -163,20 +163,18 @@ class Options:
 
     def __post_init__(self) -> None:
         check = Arguments()
-        for setting in declared(type(self)):
-            value = setting.normalized(getattr(self, setting.name))
-            if not check.expect(
-                setting.flag, value, matches_type(value, setting.hint), describe_type(setting.hint)
-            ):
+        for each in declared(type(self)):
+            value = each.normalized(getattr(self, each.name))
+            if not check.expect(each.flag, value, matches_type(value, each.hint), describe_type(each.hint)):
                 continue
-            value = setting.converted(value)
-            if check.expect(setting.flag, value, setting.is_within(value), setting.bounds):
-                object.__setattr__(self, setting.name, value)
+            value = each.converted(value)
+            if check.expect(each.flag, value, each.is_within(value), each.bounds):
+                object.__setattr__(self, each.name, value)
         check.raise_problems()
 
     def recorded(self) -> dict[str, Any]:
         """Options as JSON values for a store's attributes; they can be constructed again from these."""
-        return {setting.name: setting.plain(getattr(self, setting.name)) for setting in declared(type(self))}
+        return {each.name: each.plain(getattr(self, each.name)) for each in declared(type(self))}
 
 
 def declared(options: type[Options]) -> tuple[Option, ...]:
@@ -190,42 +188,36 @@ def declared(options: type[Options]) -> tuple[Option, ...]:
         If an annotation is not one of those listed in this module.
     """
     hints = get_type_hints(options)
-    shared = {entry.name: entry for entry in fields(Options)}
-    declared_fields = [entry for entry in fields(options) if _DECLARED in entry.metadata]
-    declared_fields.sort(key=lambda each: each.name in shared)
-    clashing = [
-        entry
-        for entry in declared_fields
-        if entry.name in RESERVED or entry is not shared.get(entry.name, entry)
-    ]
-    if clashing:
-        where = f"{options.__module__}:{options.__qualname__}"
-        package = options.__module__.partition(".")[0]
+    shared = {each.name: each for each in fields(Options)}
+    found = [each for each in fields(options) if _DECLARED in each.metadata]
+    found.sort(key=lambda each: each.name in shared)
+    taken = [each for each in found if each.name in RESERVED or each is not shared.get(each.name, each)]
+    if taken:
+        where, package = f"{options.__module__}:{options.__qualname__}", options.__module__.partition(".")[0]
         cure = f"give it another name in the package {package}"
-        flags = [entry.name.replace("_", "-") for entry in clashing]
+        flags = [each.name.replace("_", "-") for each in taken]
         messages = [f"declares --{flag}, the name of an option of every conversion" for flag in flags]
         raise InputError([Problem(where, message, cure, "family") for message in messages])
     return tuple(
         Option(
-            name=entry.name,
-            hint=hints[entry.name],
-            **_form_of(hints[entry.name], f"{options.__name__}.{entry.name}"),
-            default=entry.default if entry.default_factory is MISSING else entry.default_factory(),
-            **entry.metadata[_DECLARED],
+            name=each.name,
+            hint=hints[each.name],
+            **_form_of(hints[each.name], f"{options.__name__}.{each.name}"),
+            default=each.default if each.default_factory is MISSING else each.default_factory(),
+            **each.metadata[_DECLARED],
         )
-        for entry in declared_fields
+        for each in found
     )
 
 
 def _form_of(hint: Any, where: str) -> dict[str, Any]:
-    origin = get_origin(hint)
-    inner = get_args(hint)
+    origin, inner = get_origin(hint), get_args(hint)
     one = {"form": "one", "kind": hint, "length": 1, "choices": ()}
     if hint in (bool, int, float, str):
         return one
     if origin in (Union, types.UnionType) and len(inner) == 2 and types.NoneType in inner:
-        return _form_of(next(member for member in inner if member is not types.NoneType), where)
-    if origin is Literal and all(isinstance(member, str) for member in inner):
+        return _form_of(next(each for each in inner if each is not types.NoneType), where)
+    if origin is Literal and all(isinstance(each, str) for each in inner):
         return {**one, "kind": str, "choices": inner}
     if origin is tuple and len(set(inner) - {Ellipsis}) == 1:
         of_one = _form_of(inner[0], where)

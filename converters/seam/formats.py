@@ -157,13 +157,13 @@ def formats_of(kinds: Sequence[type[Format] | str]) -> tuple[Format, ...]:
     InputError
         If one of these is not installed.
     """
-    wanted_formats = []
+    wanted = []
     for kind in kinds:
         if not isinstance(kind, str):
-            wanted_formats.append(kind())
+            wanted.append(kind())
         elif kind in formats():
-            wanted_formats.append(formats()[kind])
+            wanted.append(formats()[kind])
         else:
             cure = "install the package that adds it"
             raise InputError(Problem(f"format {kind}", "is not known", cure, "format"))
-    return tuple(wanted_formats)
+    return tuple(wanted)

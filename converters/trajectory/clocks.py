@@ -81,11 +81,9 @@ class Timed:
     """Finds the clocks of the arrays of a recording, `columns` by their paths."""
 
     def __init__(self, recording: Recording, columns: Mapping[str, str], said: Said) -> None:
-        self._arrays = recording.arrays
-        self._columns = columns
-        self._said = said
+        self._arrays, self._columns, self._said = recording.arrays, columns, said
         times = {path: self._times_of(path) for path in columns}
-        self._times = {path: source_times for path, source_times in times.items() if source_times}
+        self._times = {path: found for path, found in times.items() if found}
 
     def has_time(self, path: str) -> bool:
         """Whether an array may be a stream of its own: something tells its times."""
@@ -93,7 +91,7 @@ class Timed:
 
     def clocks(self, steps: int) -> Clocks:
         """Find the clocks of arrays other than the `steps` rows of the steps themselves."""
-        clocks = Clocks()
+        found = Clocks()
         of_steps = self._times_of_steps(steps)
         for path, column in self._columns.items():
             if column in ("action", *_STEP_COLUMNS) or column.startswith("next_observation/"):
@@ -101,15 +99,15 @@ class Timed:
             times = self._times.get(path, "")
             if times and times != of_steps:
                 self._add(
-                    clocks, path, _name_of(times), Stream(times, self._unit(times), self._rate_of(path)[1])
+                    found, path, _name_of(times), Stream(times, self._unit(times), self._rate_of(path)[1])
                 )
             elif not times and self._arrays[path].shape[:1] not in ((), (steps,)):
                 owner, rate = self._rate_of(path)
                 if rate:
-                    self._add(clocks, path, _name_of(owner), Stream(rate=rate))
-        if clocks.of:
-            self._add_steps(clocks, of_steps)
-        return clocks
+                    self._add(found, path, _name_of(owner), Stream(rate=rate))
+        if found.of:
+            self._add_steps(found, of_steps)
+        return found
 
     def _add(self, found: Clocks, path: str, name: str, stream: Stream) -> None:
         found.of[path] = name
@@ -137,8 +135,7 @@ class Timed:
         """Whether an array has one number for each row of another."""
         if times not in self._columns:
             return False
-        array = self._arrays[times]
-        rows = self._arrays[path].shape[:1]
+        array, rows = self._arrays[times], self._arrays[path].shape[:1]
         return len(rows) == 1 and array.shape == rows and array.dtype.kind in "iuf" and not array.problems()
 
     def _times_of_steps(self, steps: int) -> str:
@@ -157,8 +154,8 @@ class Timed:
         return f"{group}/t", _rate_in(self._said(group))
 
     def _unit(self, times: str) -> str:
-        facts = self._said(times)
-        unit = next((str(facts[name]) for name in _UNITS if name in facts), "")
+        said = self._said(times)
+        unit = next((str(said[name]) for name in _UNITS if name in said), "")
         plain = "s" if self._arrays[times].dtype.kind == "f" else "ns"
         return _SPELLED.get(unit, unit) or plain
 
@@ -176,8 +173,8 @@ def dataset_names(arrays: Collection[str]) -> dict[str, str]:
 
 
 def _rate_in(facts: Facts) -> float:
-    rates = [facts[name] for name in _RATES if isinstance(facts.get(name), int | float)]
-    return next((float(rate) for rate in rates if rate > 0), 0.0)
+    found = [facts[name] for name in _RATES if isinstance(facts.get(name), int | float)]
+    return next((float(rate) for rate in found if rate > 0), 0.0)
 
 
 def _stream_parts(times: str) -> list[str]:
@@ -205,27 +202,27 @@ class Told(NamedTuple):
 
 def check_clocks(recording: Recording, clocks: Clocks, steps: int) -> Told:
     """Check that times rise, that all clocks tell one duration, and that each rate is the one stated."""
-    remarks = Told([], [])
+    told = Told([], [])
     if STEPS not in clocks.streams:
         message = (
             f"has streams of other rates ({', '.join(clocks.lengths)}), and nothing tells when its steps were"
         )
         cure = "write timestamps of the action beside it (action_timestamps), or an attribute rate"
-        remarks.problems.append(Problem.at(recording.location(), message, cure, "clock"))
-        return remarks
+        told.problems.append(Problem.at(recording.location(), message, cure, "clock"))
+        return told
     spans = {}
     for name, stream in clocks.streams.items():
         if stream.unit and stream.unit not in NANOSECONDS:
             message = f"has the unit {stream.unit!r}, expected one of {', '.join(NANOSECONDS)}"
             where = recording.location(stream.timestamps)
-            remarks.problems.append(Problem.at(where, message, "correct the attribute", "clock"))
+            told.problems.append(Problem.at(where, message, "correct the attribute", "clock"))
         elif stream.timestamps:
-            spans[name] = _checked(recording, stream, remarks)
+            spans[name] = _checked(recording, stream, told)
     rows = {STEPS: steps, **clocks.lengths}
-    if not remarks.problems:
-        remarks.problems.extend(_contradictions(recording, clocks, rows, spans))
-        remarks.notes.extend(f"{recording.location()}: {note}" for note in _late(spans))
-    return remarks
+    if not told.problems:
+        told.problems.extend(_contradictions(recording, clocks, rows, spans))
+        told.notes.extend(f"{recording.location()}: {note}" for note in _late(spans))
+    return told
 
 
 def _checked(recording: Recording, stream: Stream, told: Told) -> tuple[int, int]:
@@ -281,8 +278,8 @@ def _contradictions(
         least, most = sorted((of_steps, own))
         location = recording.location(stream.timestamps)
         if not stream.timestamps and most - least > _MOST_DIFFERENCE * most + _MOST_APART:
-            own_rate = f"{rows[name]} rows at {stream.rate:g} a second"
-            message = f"{name}: {own_rate} last {own:g} s, the steps {of_steps:g} s"
+            said = f"{rows[name]} rows at {stream.rate:g} a second"
+            message = f"{name}: {said} last {own:g} s, the steps {of_steps:g} s"
             yield Problem.at(location, message, "correct the rate, or write timestamps", "clock")
         elif name in spans and STEPS in spans and rows[name] and _are_apart(spans[name], spans[STEPS]):
             first, last = (time / 1e9 for time in spans[name])

@@ -136,10 +136,8 @@ class NamedArrays:
         arrays = self.recording.arrays
         action = next((path for path, column in self._columns.items() if column == "action"), "")
         rows = arrays[action].shape[:1] if action else ()
-        must_match = [
-            path for path in self._columns if self._must_match(path) and arrays[path].shape[:1] != rows
-        ]
-        return rows[0] if rows and all(map(timed.has_time, must_match)) else 0
+        others = [path for path in self._columns if self._must_match(path) and arrays[path].shape[:1] != rows]
+        return rows[0] if rows and all(map(timed.has_time, others)) else 0
 
     def _most_common_rows(self) -> int:
         """Steps: the most common number of rows among the arrays that must be per step."""
@@ -162,16 +160,15 @@ class NamedArrays:
         problems = [*self._ranges.problems, *self._length_problems()]
         episode = Episode(self._length, problems=problems, clocks=self._clocks)
         if any(rows != self._length for rows in self._clocks.lengths.values()) and not episode.problems:
-            remarks = check_clocks(self.recording, self._clocks, self._length)
-            episode.problems += remarks.problems
-            episode.notes += remarks.notes
+            told = check_clocks(self.recording, self._clocks, self._length)
+            episode.problems += told.problems
+            episode.notes += told.notes
         for path in self.recording.arrays:
             if path not in self._columns:
                 episode.left_out[path] = IGNORED if is_ignored(path, self._naming) else _LENGTHS
-        owners: dict[str, str] = {}
+        taken: dict[str, str] = {}
         for path, column in self._columns.items():
-            array = self.recording.arrays[path]
-            location = self.recording.location(path)
+            array, location = self.recording.arrays[path], self.recording.location(path)
             clock = self._clocks.of.get(path, STEPS)
             if clock == STEPS and (path in excluded or not self._is_per_step(path)):
                 _keep_small(episode, path, array)
@@ -182,11 +179,11 @@ class NamedArrays:
             if 0 in array.shape[1:]:
                 episode.left_out[path] = "holding no values"
                 continue
-            problem = _name_problem(column, location, owners.get(column))
+            problem = _name_problem(column, location, taken.get(column))
             if problem is not None:
                 episode.problems.append(problem)
                 continue
-            owners[column] = path
+            taken[column] = path
             try:
                 feature = _feature(path, column, array, location)
                 offsets = self._ranges.offsets.get(path, "")
@@ -255,8 +252,7 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
     problems = array.problems()
     if problems:
         raise InputError(problems)
-    dtype = array.dtype
-    shape = array.shape[1:]
+    dtype, shape = array.dtype, array.shape[1:]
     if not storable(dtype):
         raise InputError(Problem.at(location, f"has dtype {dtype}, which cannot be stored", kind="dtype"))
     if column in ("terminated", "truncated"):

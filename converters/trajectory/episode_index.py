@@ -96,14 +96,14 @@ class EpisodeIndex(NamedTuple):
 
     def datasets(self) -> set[str]:
         """Paths in the file of all arrays that are converted."""
-        paths: set[str] = set()
+        found: set[str] = set()
         for group, number in dict.fromkeys(zip(self.groups, self.variant, strict=True)):
             variant = self.variants[number]
             names = [*variant.values, *variant.empty]
             for feature in variant.features.values():
                 names += [feature.dataset, feature.offsets] if feature.offsets else [feature.dataset]
-            paths.update(f"{group}/{name}".strip("/") for name in names)
-        return paths
+            found.update(f"{group}/{name}".strip("/") for name in names)
+        return found
 
     def restricted(self, columns: Collection[str]) -> EpisodeIndex:
         """The same index with only the given columns."""
@@ -163,21 +163,20 @@ class EpisodeIndex(NamedTuple):
         """Spans of the steps ``lo:hi``; consecutive episodes in the same arrays make one span."""
         offsets = self.offsets
         episode = int(np.searchsorted(offsets, lo, side="right")) - 1
-        row = lo
-        while row < hi:
-            group = self.groups[episode]
-            variant = self.variant[episode]
-            first = self.firsts[episode] + row - int(offsets[episode])
+        at = lo
+        while at < hi:
+            group, variant = self.groups[episode], self.variant[episode]
+            first = self.firsts[episode] + at - int(offsets[episode])
             stop = min(hi, int(offsets[episode + 1]))
             episode += 1
             while stop < hi and (
                 (self.groups[episode], self.variant[episode], self.firsts[episode])
-                == (group, variant, first + stop - row)
+                == (group, variant, first + stop - at)
             ):
                 stop = min(hi, int(offsets[episode + 1]))
                 episode += 1
-            yield Span(group, self.variants[variant], first, stop - row, row - lo)
-            row = stop
+            yield Span(group, self.variants[variant], first, stop - at, at - lo)
+            at = stop
 
     def last_steps(self, lo: int, hi: int) -> Iterator[Span]:
         """Spans of the last step of each of the episodes ``lo:hi``."""
@@ -212,12 +211,12 @@ def place_in(opened: Opened, path: str) -> Location:
 
 def with_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str]) -> list[Problem]:
     """Problems of a file; `Problem.source` is set to the episode whose group the location lies in, if any."""
-    assigned = []
+    found = []
     for problem in problems:
         owner = next((group for group in groups if lies_in(problem, name, group)), None)
         source = problem.source if owner is None else str(location_of(name, owner))
-        assigned.append(replace(problem, source=source))
-    return assigned
+        found.append(replace(problem, source=source))
+    return found
 
 
 def lies_in(problem: Problem, name: str, group: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes, names_without_numbers
@@ -38,10 +37,10 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
     formats: dict[str, str] = {}
 
     def indexes() -> Iterator[tuple[str, EpisodeIndex]]:
-        for name, scanned_file in zip(parts.names, scanned, strict=True):
-            if scanned_file.index.names:
-                formats.setdefault(scanned_file.index.layout, name)
-                yield name, scanned_file.index
+        for name, each in zip(parts.names, scanned, strict=True):
+            if each.index.names:
+                formats.setdefault(each.index.layout, name)
+                yield name, each.index
 
     layout, differences = merge_columns(
         indexes(), options.columns, images=options.images, image_size=options.image_size
@@ -53,31 +52,29 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
         raise InputError(problems)
     tables = layout.tables(options.colour)
     spilled = {table.name: table.fields[0].row_bytes for table in tables if table.spilled}
-    texts = AttributeCollector()
-    sources = Sources()
-    seen = _Seen(next(iter(formats)))
-    for name, files, scanned_file in zip(parts.names, parts.files(), scanned, strict=True):
-        if scanned_file.index.names:
-            index = scanned_file.index.restricted(layout.merged).on_clocks(layout.clocks)
+    texts, sources, seen = AttributeCollector(), Sources(), _Seen(next(iter(formats)))
+    for name, files, each in zip(parts.names, parts.files(), scanned, strict=True):
+        if each.index.names:
+            index = each.index.restricted(layout.merged).on_clocks(layout.clocks)
             attributes = NO_ATTRIBUTES
-            if scanned_file.attributes is not None:
-                attributes = texts.text(name, scanned_file.attributes, _is_stored(index))
+            if each.attributes is not None:
+                attributes = texts.text(name, each.attributes, _is_stored(index))
             sources.add(
                 name=name,
-                files=(*files, *scanned_file.files),
+                files=(*files, *each.files),
                 rows={table.name: index.rows_in(table.name) for table in tables if not table.spilled},
                 split=split_of(name),
                 detail=Origin(
                     files=(name,),
-                    formats=(scanned_file.format,),
+                    formats=(each.format,),
                     episodes=index,
-                    said=scanned_file.said,
+                    said=each.said,
                     attributes=attributes,
                 ),
                 memory=derive_memory(index, keep=options.images == "keep"),
-                reading=scanned_file.reading,
+                reading=each.reading,
             )
-            seen.add(scanned_file)
+            seen.add(each)
     nbytes = sum(Path(files[0]).stat().st_size for files in sources.files()) if spilled else 0
     return Scan(
         family=FAMILY_NAME,
@@ -89,7 +86,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
         notes=(
             *_notes(seen, len(sources), layout, options),
             *texts.notes(),
-            *chain.from_iterable(scanned_file.notes for scanned_file in scanned),
+            *(note for each in scanned for note in each.notes),
         ),
         estimated_rows={name: nbytes // len(spilled) // size for name, size in spilled.items()},
         possible=possible_tables(layout, seen.episodes, seen.steps),
@@ -104,15 +101,15 @@ def _notes(seen: _Seen, files: int, layout: MergedColumns, options: TrajectoryOp
     notes += [_no_role(role, seen, layout) for role in ("action", "reward") if role not in layout.merged]
     notes += [_clock_note(clock, layout) for clock in dict.fromkeys(layout.clocks.values())]
     if layout.empty:
-        shown_paths = ", ".join(layout.empty)
-        notes.append(f"(T, 0) datasets hold no values and are only named in attributes: {shown_paths}")
+        listed = ", ".join(layout.empty)
+        notes.append(f"(T, 0) datasets hold no values and are only named in attributes: {listed}")
     if seen.values:
-        shown_paths = first_few(names_without_numbers(seen.values), _LISTED)
-        notes.append(f"not per step, so kept as attributes and not as columns: {shown_paths}")
+        listed = first_few(names_without_numbers(seen.values), _LISTED)
+        notes.append(f"not per step, so kept as attributes and not as columns: {listed}")
     notes += left_out_notes([*seen.left_out.items(), *_columns_left_out(layout)])
-    if shown_paths := ", ".join(column for column in seen.encoded if column in layout.merged):
+    if listed := ", ".join(column for column in seen.encoded if column in layout.merged):
         notes.append(
-            f"compressed frames ({shown_paths}) taken as {options.colour}; if red and blue are exchanged, "
+            f"compressed frames ({listed}) taken as {options.colour}; if red and blue are exchanged, "
             "choose the other --colour (standard, swapped)"
         )
     elif options.images == "keep":
@@ -123,8 +120,8 @@ def _notes(seen: _Seen, files: int, layout: MergedColumns, options: TrajectoryOp
 def _clock_note(clock: str, layout: MergedColumns) -> str:
     """Remark on what a clock is, and in which unit its timestamps were taken."""
     columns = ", ".join(column for column, own in layout.clocks.items() if own == clock)
-    stream = layout.streams[clock]
-    times = f"times in {stream['unit']}" if "unit" in stream else f"{stream['rate']:g} rows a second"
+    told = layout.streams[clock]
+    times = f"times in {told['unit']}" if "unit" in told else f"{told['rate']:g} rows a second"
     return f"clock {clock}: {columns}; {times}"
 
 
@@ -151,7 +148,7 @@ def _no_role(role: str, seen: _Seen, layout: MergedColumns) -> str:
 
 def _unused(layout: MergedColumns, options: TrajectoryOptions) -> list[Problem]:
     """Problems of mapped datasets that no episode has."""
-    used = set(chain.from_iterable(layout.datasets.values()))
+    used = {dataset for datasets in layout.datasets.values() for dataset in datasets}
     message = "no episode has a per-step dataset of this name"
     return [
         Problem(f"--map {column}={dataset}", message, kind="missing")
@@ -194,13 +191,13 @@ def _mixed_layouts(first: Mapping[str, str], files: int) -> list[Problem]:
     """One Problem if files of different layouts were given together; `first` names a file of each."""
     if len(first) < 2:
         return []
-    shown_layouts = ", ".join(f"{name} is {layout}" for layout, name in first.items())
-    message = f"hold different layouts: {shown_layouts}"
+    listed = ", ".join(f"{name} is {layout}" for layout, name in first.items())
+    message = f"hold different layouts: {listed}"
     return [Problem(f"{files} files", message, "convert them apart", "layout")]
 
 
 def _no_episodes(scanned: Sequence[ScannedFile]) -> list[Problem]:
-    notes = list(chain.from_iterable(scanned_file.notes for scanned_file in scanned))[:20]
+    notes = [note for each in scanned for note in each.notes][:20]
     return [
         Problem(f"{count_of(len(scanned), 'file')}", "; ".join(["no episode is left", *notes]), kind="empty")
     ]

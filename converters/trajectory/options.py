@@ -54,6 +54,5 @@ class TrajectoryOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.images == "resized" and self.image_size is None:
-            message = "is resized, but to no size"
-            cure = "as in --images resized --image-size 224"
+            message, cure = "is resized, but to no size", "as in --images resized --image-size 224"
             raise InputError(Problem("--images", message, cure, "option"))

@@ -174,8 +174,7 @@ def items_in(array: Array, lo: int, hi: int, form: Column, location: Location) -
         size += values.nbytes
         if size >= BLOCK_BYTES:
             yield _joined(pending)
-            pending = []
-            size = 0
+            pending, size = [], 0
     if pending:
         yield _joined(pending)
 

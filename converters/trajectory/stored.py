@@ -102,8 +102,7 @@ class _Run:
 
     def any_length(self, path: str) -> Iterator[NDArray[Any]]:
         """Values of every row of a column of any length; `path` is that of the ``data`` array."""
-        data = self.store.array(path)
-        bounds = self._row_bounds(path)
+        data, bounds = self.store.array(path), self._row_bounds(path)
         for lo, hi in pairwise(bounds.tolist()):
             yield data.read(lo, hi)
 
@@ -123,8 +122,7 @@ class _Run:
 
     def _ragged(self, path: str) -> Values:
         """Values of any number in a row: those between offsets, or of variable length, as in the source."""
-        array = self.store.array(path)
-        bounds = self._row_bounds(path)
+        array, bounds = self.store.array(path), self._row_bounds(path)
         if self.offsets_name(path, ""):
             return row_values(array, int(bounds[0]), int(bounds[-1]))
         dtype = source_dtype(array.attributes, self.source, array.dtype)
@@ -151,8 +149,7 @@ class _Run:
 
     def _following(self, path: str) -> Values:
         """Next observations: those of the following steps, then the final one of each episode."""
-        final = self.store.array(path)
-        now = self.store.array(path.replace(FINAL, OBSERVATION, 1))
+        final, now = self.store.array(path), self.store.array(path.replace(FINAL, OBSERVATION, 1))
 
         def blocks() -> Iterator[NDArray[Any]]:
             for episode in range(self.first, self.last):
@@ -186,15 +183,14 @@ class _Run:
 def _runs(store: StoreView) -> Iterator[tuple[int, str, list[_Run]]]:
     """Number and name of every source, and its runs."""
     layout = _layout(store)
-    owner = whole(store, f"{EPISODES}/source")
-    bounds = whole(store, f"{EPISODES}/offsets")
+    owner, bounds = whole(store, f"{EPISODES}/source"), whole(store, f"{EPISODES}/offsets")
     groups = [layout.group_of(name) for name in store.text(f"{EPISODES}/name")]
     for number, source in enumerate(store.text("sources/path")):
         first, last = (int(np.searchsorted(owner, number, side)) for side in ("left", "right"))
         parts = []
         for group, members in groupby(range(first, last), lambda episode: groups[episode]):
-            lo, *further = members
-            hi = lo + len(further) + 1
+            lo, *rest = members
+            hi = lo + len(rest) + 1
             own = bounds[lo : hi + 1]
             parts.append(_Run(store=store, source=number, group=group, first=lo, last=hi, bounds=own))
         yield number, source, parts
@@ -227,8 +223,8 @@ def files(store: StoreView) -> Iterator[File]:
                 values[part.path_of(dataset)] = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
             if of_episodes and part.last == part.first + 1:
                 attributes.setdefault(part.group, {}).update(of_episodes[part.first])
-        for mask, episodes in _masks_of(store, parts).items():
-            values[f"mask/{mask}"] = array_values(np.array([episode.encode() for episode in episodes]))
+        for mask, listed in _masks_of(store, parts).items():
+            values[f"mask/{mask}"] = array_values(np.array([episode.encode() for episode in listed]))
         yield File(
             name=name if name.lower().endswith(SUFFIXES) else f"{name}.h5",
             form="hdf5",
@@ -260,7 +256,7 @@ def _is_resized(store: StoreView, path: str) -> bool:
 
 
 def _with_kept(
-    facts: Mapping[str, Mapping[str, Any]], paths: Iterable[str], kept: Mapping[str, Mapping[str, Any]]
+    told: Mapping[str, Mapping[str, Any]], paths: Iterable[str], kept: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
     """Attributes and single values of a file, where those that are stored exactly replace the JSON ones.
 
@@ -268,18 +264,18 @@ def _with_kept(
     """
     below = (path.rsplit("/", depth)[0] for path in paths for depth in range(path.count("/") + 1))
     places = {"", *below}
-    own_entries = {path: own for path, own in kept.items() if path in places or VALUE in own}
+    found = {path: own for path, own in kept.items() if path in places or VALUE in own}
     as_dataset = {path for path, own in kept.items() if VALUE in own}
-    of_root = own_entries.get("", {}) if "" not in facts else {}
-    facts = {
+    of_root = found.get("", {}) if "" not in told else {}
+    told = {
         path: {
             name: value
             for name, value in own.items()
             if name not in of_root and f"{path}/{name}".strip("/") not in as_dataset
         }
-        for path, own in facts.items()
+        for path, own in told.items()
     }
-    return {path: {**facts.get(path, {}), **own_entries.get(path, {})} for path in {**facts, **own_entries}}
+    return {path: {**told.get(path, {}), **found.get(path, {})} for path in {**told, **found}}
 
 
 def _layout(store: StoreView) -> Layout:
@@ -288,16 +284,16 @@ def _layout(store: StoreView) -> Layout:
 
 def _columns(store: StoreView) -> dict[str, str]:
     """Source dataset of each array, relative to its group."""
-    datasets: dict[str, str] = {}
+    found: dict[str, str] = {}
     for path in store.paths():
         attributes = store.array(path).attributes if path.startswith(_COLUMNS) else {}
         if "source_dataset" in attributes:
-            datasets[path] = attributes["source_dataset"][0].strip("/")
-    kept = {path for path in datasets if path.startswith(f"{FINAL}/")}
+            found[path] = attributes["source_dataset"][0].strip("/")
+    kept = {path for path in found if path.startswith(f"{FINAL}/")}
     for path in kept:  # next observations of compressed frames are decoded, so they are not exported
         if not store.has(path.replace(FINAL, OBSERVATION, 1)):
-            del datasets[path]
-    return datasets
+            del found[path]
+    return found
 
 
 def _texts(store: StoreView, path: str) -> list[dict[str, Any]]:
@@ -310,15 +306,14 @@ def _masks_of(store: StoreView, parts: Sequence[_Run]) -> dict[str, list[str]]:
     paths = [path for path in store.paths() if path.startswith(group)] if parts else []
     if not paths:
         return {}
-    first = parts[0].first
-    last = parts[-1].last
+    first, last = parts[0].first, parts[-1].last
     names = store.text(f"{EPISODES}/name")[first:last]
-    episodes_of_masks = {}
+    found = {}
     for path in paths:
-        is_member = store.array(path).read(first, last)
-        if chosen := [name for name, member in zip(names, is_member, strict=True) if member]:
-            episodes_of_masks[path.removeprefix(group)] = chosen
-    return episodes_of_masks
+        listed = store.array(path).read(first, last)
+        if chosen := [name for name, member in zip(names, listed, strict=True) if member]:
+            found[path.removeprefix(group)] = chosen
+    return found
 
 
 def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) -> Values:
@@ -329,13 +324,13 @@ def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) ->
     if isinstance(dtype, str):
         values = converted(values, np.dtype(dtype))
     if attributes["source_form"] == ["squeezed"]:
-        return Values((*values.shape, 1), values.dtype, lambda: (block[:, None] for block in values.blocks()))
+        return Values((*values.shape, 1), values.dtype, lambda: (each[:, None] for each in values.blocks()))
     if attributes["source_form"] == ["channels_first"]:
         steps, height, width, channels = values.shape
         return Values(
             (steps, channels, height, width),
             values.dtype,
-            lambda: (np.ascontiguousarray(block.transpose(0, 3, 1, 2)) for block in values.blocks()),
+            lambda: (np.ascontiguousarray(each.transpose(0, 3, 1, 2)) for each in values.blocks()),
         )
     return values
 
@@ -368,16 +363,14 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     formats = {one.name: one for one in formats_for(Trajectory)}
 
     def source(number: int) -> Restored:
-        scanned = scan.sources[number]
-        parts = all_runs[number]
-        index: EpisodeIndex = scanned.detail.episodes
+        found, parts = scan.sources[number], all_runs[number]
+        index: EpisodeIndex = found.detail.episodes
         arrays: list[RestoredArray] = []
         remarks: dict[str, str] = {}
         for run in parts:
             variant = index.variants[index.variant[run.first - parts[0].first]]
             for column, feature in variant.features.items():
-                path = _path_of(store, column, feature.clock)
-                name = run.path_of(feature.dataset)
+                path, name = _path_of(store, column, feature.clock), run.path_of(feature.dataset)
                 if path is not None and _is_resized(store, path):
                     remarks[name] = "only resized"
                 elif path is not None:
@@ -400,9 +393,9 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                 return False
 
         file = RestoredFile(
-            scanned.path,
+            found.path,
             arrays,
-            partial(open_arrays, formats[scanned.detail.formats[0]], scanned.name),
+            partial(open_arrays, formats[found.detail.formats[0]], found.name),
             remarks=remarks,
             attributes=texts[number],
             is_rewritten=is_in_text,
