@@ -7,18 +7,23 @@
 one, and so does the end of the file. ``observations`` is an array, or a group, or there are keys beside
 ``actions`` and ``rewards``.
 ``streams``: one episode a file, a group for each stream: ``action/{timestamps, value}``.
+``bag``: one episode a bag, a group for each topic.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from shlex import quote
 from typing import NamedTuple
 
 from unistore.converters.plugin import Array, Claim, Facts, Head, Opened, as_json, no, sure
 from unistore.errors import InputError, Location, Problem, location_of, printable
 
+METADATA = "metadata.yaml"
+"""Describes the files of a bag that lie beside it."""
+STAMP, LOG_TIME = "header_stamp", "log_time"
+"""Names of the times of the messages of a topic, in bags."""
 _ACTIONS = ("action", "actions")
 _RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
 TIMES = ("timestamps", "timestamp", "time", "t")
@@ -44,6 +49,8 @@ class Layout(NamedTuple):
     joined
         Whether the arrays hold several consecutive episodes, each ended by a flag. Then attributes and small
         arrays belong to the file, not to an episode.
+    timed
+        Whether the format tells the clock of every array: none is a column of the steps by its length.
     """
 
     name: str
@@ -51,6 +58,7 @@ class Layout(NamedTuple):
     fits: Callable[[Head], bool]
     container: str = ""
     joined: bool = False
+    timed: bool = False
 
     def group_of(self, episode: str) -> str:
         """Path of an episode's group."""
@@ -78,6 +86,8 @@ class Recording(NamedTuple):
         By path inside the group.
     is_bare
         Whether arrays outside a group of observations are observations, too.
+    times
+        Path of the timestamps of each array, where the format tells them.
     """
 
     file: str
@@ -85,6 +95,7 @@ class Recording(NamedTuple):
     group: str
     arrays: Mapping[str, Array]
     is_bare: bool = False
+    times: Mapping[str, str] = {}
 
     def location(self, path: str = "") -> Location:
         """What messages call an array, or the group."""
@@ -109,7 +120,7 @@ def claim_of(head: Head) -> Claim:
 
 def layout_of(head: Head) -> Layout | None:
     """Layout of a file; None if it is not a trajectory file."""
-    return next((layout for layout in (LEROBOT, RLDS, *LAYOUTS) if layout.fits(head)), None)
+    return next((layout for layout in (*BY_FORMAT, *LAYOUTS) if layout.fits(head)), None)
 
 
 def needed_layout(head: Head, *, is_mapped: bool) -> Layout:
@@ -151,14 +162,6 @@ def _is_act(head: Head) -> bool:
     return not head.members("observations").keys().isdisjoint(("qpos", "images"))
 
 
-def _is_lerobot(head: Head) -> bool:
-    return head.format == "lerobot"
-
-
-def _is_rlds(head: Head) -> bool:
-    return head.format == "rlds"
-
-
 def _has_actions(root: Mapping[str, str]) -> bool:
     return any(root.get(name) == "array" for name in _ACTIONS)
 
@@ -182,8 +185,15 @@ def _is_streams(head: Head) -> bool:
     return any(not head.members(name).keys().isdisjoint(TIMES) for name in actions)
 
 
-LEROBOT = Layout("lerobot", "meta/info.json of LeRobot", _is_lerobot, container="data")
-RLDS = Layout("rlds", "episodes in TFRecord", _is_rlds, container="data")
+def _is_of(format: str) -> Callable[[Head], bool]:
+    return lambda head: head.format == format
+
+
+LEROBOT = Layout("lerobot", "meta/info.json of LeRobot", _is_of("lerobot"), container="data")
+RLDS = Layout("rlds", "episodes in TFRecord", _is_of("rlds"), container="data")
+BAG = Layout("bag", "topics of a bag", _is_of("bag"), timed=True)
+BY_FORMAT = (LEROBOT, RLDS, BAG)
+"""Those that are told by the format of a file."""
 FLAT = Layout("flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True)
 LAYOUTS = (
     Layout("robomimic", "episodes as groups of data/", _is_robomimic, container="data"),
@@ -197,13 +207,16 @@ LAYOUTS = (
 
 def layout_named(name: str) -> Layout:
     """Layout by its name, which is known."""
-    return {layout.name: layout for layout in (LEROBOT, RLDS, *LAYOUTS)}[name]
+    return {layout.name: layout for layout in (*BY_FORMAT, *LAYOUTS)}[name]
 
 
-def recordings_of(layout: Layout, opened: Opened) -> list[Recording]:
-    """Groups of arrays of an open file, in the order of their episodes."""
+def recordings_of(layout: Layout, opened: Opened, stamps: str = "header") -> list[Recording]:
+    """Groups of arrays of an open file, in the order of their episodes; `stamps` as the option."""
     assert opened.file is not None
     file, arrays = opened.file, opened.all_arrays
+    if layout == BAG:
+        name = file.path.parent.name if file.path.name == METADATA else file.path.stem
+        return [Recording(file.name, name, "", arrays, is_bare=True, times=_times_of_topics(arrays, stamps))]
     if not layout.container:
         has_group = any(path.startswith(("observation", "obs/")) for path in arrays)
         is_bare = (layout.joined or layout.name == "streams") and not has_group
@@ -219,6 +232,16 @@ def recordings_of(layout: Layout, opened: Opened) -> list[Recording]:
         if container == layout.container and own_path and name in inside:
             inside[name][own_path] = array
     return [Recording(file.name, name, layout.group_of(name), own) for name, own in inside.items()]
+
+
+def _times_of_topics(arrays: Collection[str], stamps: str) -> dict[str, str]:
+    """Path of the timestamps of each array of a bag: the stamps of the headers, or when it was logged."""
+    times = {}
+    for path in arrays:
+        topic = path.rpartition("/")[0]
+        stamp = f"{topic}/{STAMP}"
+        times[path] = stamp if stamps == "header" and stamp in arrays else f"{topic}/{LOG_TIME}"
+    return times
 
 
 def masks_of(layout: Layout, opened: Opened) -> list[Mask]:
