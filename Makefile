@@ -55,11 +55,15 @@ pictures: $(READY)
 
 # Small datasets written by other projects' own classes, and what these return of them, for the tests. By hand: it
 # needs ffmpeg, and an environment a project
-oracles:
+oracles: $(READY)
 	$(PYTHON) -m venv build/lerobot
 	build/lerobot/bin/python -m pip install --quiet --disable-pip-version-check -r tools/oracles/lerobot_requirements.txt
 	build/lerobot/bin/python -m pip install --quiet --disable-pip-version-check --no-deps lerobot==0.4.4 torchvision==0.28.0 torchcodec==0.13.0
 	HF_HUB_OFFLINE=1 build/lerobot/bin/python tools/oracles/lerobot_samples.py tests/data/lerobot
+	$(BIN)/python tools/oracles/exports.py build/exports
+	build/lerobot/bin/python -m pip install --quiet --disable-pip-version-check h5py==3.16.0
+	build/lerobot/bin/python -m pip install --quiet --disable-pip-version-check --no-deps robomimic==0.3.0
+	HF_HUB_OFFLINE=1 build/lerobot/bin/python tools/oracles/read_exports.py build/exports > tools/oracles/read_exports.log
 	$(PYTHON) -m venv build/tensorflow
 	build/tensorflow/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0 tensorflow-datasets==4.9.10
 	build/tensorflow/bin/python tools/oracles/rlds_samples.py tests/data/rlds

@@ -1,10 +1,13 @@
 """CT volumes: sparse samples of 100,000 points of a window, and patches of 96³ voxels.
 
-    python benchmarks/ct.py [--quick] [--only PATTERN …] [--json FILE] [--markdown FILE]
+    python benchmarks/ct.py [--foreground] [--quick] [--only PATTERN …] [--json FILE] [--markdown FILE]
 
 The cases are synthetic, laid out as CT preparation leaves them: ``ct_original_256.npy`` (int16, Hounsfield
 units) and ``windows/bone_w600_l700.npy`` (uint8, 0 and 1; about 4.4 % of 256³ voxels, 734,000 points). A
 sparse sample is 100,000 of the window's points, another subset each time; batches of 2.
+
+``--foreground``: patches of image and labels (bone, lungs) of which a third is centred on a label, beside
+MONAI, TorchIO and the way of nnU-Net. Needs monai, torchio and blosc2.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 import cv2
 import h5py
 import numpy as np
+from harness.foreground import LOCATIONS, SHARE, Blosc2Patches, Pair, monai_feed, torchio_feed, write_blosc2
 from harness.ours import our_ways
 from harness.peers import litdata_feed, mosaic_feed, stacked, webdataset_feed, write_peers
 from harness.plain import map_feed, open_tensorstore, write_tensorstore
@@ -29,6 +33,22 @@ BATCH = 2
 MOST = 100_000
 PATCH = 96
 LOW, HIGH = 400, 1000
+
+
+FOREGROUND_TARGETS = [
+    Target(
+        text="Loader over nnU-Net's way",
+        ours=("Loader*",),
+        others=("nnU-Net's way*",),
+        factor=1,
+    ),
+    Target(
+        text="Loader over MONAI's CacheDataset",
+        ours=("Loader*",),
+        others=("MONAI CacheDataset*",),
+        factor=1,
+    ),
+]
 
 
 def make_case(folder: Path, size: int, seed: int) -> None:
@@ -334,9 +354,77 @@ def ways(options: Options) -> tuple[list[Way], list[Way]]:
     return sparse, patches
 
 
+def make_labels(cases: Sequence[Path], folder: Path) -> list[Pair]:
+    """Volumes with labels, 1 of bone and 2 of lungs, made where they are missing."""
+    folder.mkdir(exist_ok=True)
+    pairs = []
+    for case in cases:
+        pair = folder / f"{case.name}.npy", folder / f"{case.name}_seg.npy"
+        if not pair[1].exists():
+            volume = np.load(image_file(case))
+            np.save(pair[0], volume)
+            is_bone = (volume >= LOW) & (volume <= HIGH)
+            is_lung = (volume >= -950) & (volume <= -650)
+            np.save(pair[1], (is_bone + 2 * is_lung).astype(np.uint8))
+        pairs.append(pair)
+    return pairs
+
+
+def foreground_ways(options: Options) -> list[Way]:
+    """Contenders for patches of which a third is centred on a label."""
+    import nibabel
+
+    cases = make_source(options.folder / "source", quick=options.quick)
+    pairs = make_labels(cases, options.folder / "labelled")
+    store = options.folder / "labelled.zarr"
+    blosc2 = options.folder / "blosc2"
+    nifti = options.folder / "nifti"
+    if not store.exists():
+        folder = options.folder / "labelled"
+        unistore.convert(folder, store, "ct", foreground_locations=LOCATIONS, overwrite=True)
+        write_blosc2(blosc2, pairs)
+        nifti.mkdir(exist_ok=True)
+        for path in (path for pair in pairs for path in pair):
+            image = nibabel.Nifti1Image(np.load(path), np.eye(4))
+            nibabel.save(image, nifti / f"{path.stem}.nii")
+    as_nifti = [(nifti / f"{one.stem}.nii", nifti / f"{two.stem}.nii") for one, two in pairs]
+    files = tuple(path for pair in pairs for path in pair)
+    ways: list[Way] = []
+
+    def add(name: str, kind: Any, make: Any, places: Any, imports: tuple[str, ...], **arguments: Any) -> None:
+        for workers in (0, 2):
+            settings = {"batch": BATCH, "workers": workers, **arguments}
+            setting = f"{workers} workers"
+            ways.append(
+                Way(
+                    name=name,
+                    setting=setting,
+                    kind=kind,
+                    make=make,
+                    arguments=settings,
+                    files=tuple(places),
+                    imports=imports,
+                )
+            )
+
+    monai = {"pairs": pairs, "size": PATCH}
+    add("MONAI CacheDataset", "peer", monai_feed, files, ("torch", "monai"), indices=False, **monai)
+    add("MONAI, indices cached", "peer", monai_feed, files, ("torch", "monai"), indices=True, **monai)
+    places = tuple(path for pair in as_nifti for path in pair)
+    add("TorchIO Queue", "peer", torchio_feed, places, ("torch", "torchio"), pairs=as_nifti, size=PATCH)
+    dataset = (Blosc2Patches, (blosc2, len(pairs), PATCH))
+    add("nnU-Net's way", "peer", map_feed, (blosc2,), ("torch", "blosc2"), dataset=dataset, collate=stacked)
+    kind = unistore.Patches(PATCH, per_volume=100_000, foreground={"seg": SHARE})
+    return ways + our_ways(store, BATCH, kind, ("image", "seg"))
+
+
 def main() -> None:
     """Run the benchmark."""
-    options = parse(__doc__, "ct")
+    options = parse(__doc__, "ct", foreground="patches around labels, and nothing else")
+    if options.flag:
+        title = f"CT: patches of 96³ voxels with labels, {SHARE:.0%} centred on one"
+        run_ways(options, title, foreground_ways(options), BATCH, FOREGROUND_TARGETS, "Loader, 2 workers")
+        return
     sparse, patches = ways(options)
     run_ways(
         options,

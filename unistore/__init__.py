@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unistore.data.dataset import Dataset as Dataset
     from unistore.data.kinds.clips import Clips as Clips
     from unistore.data.kinds.events import Events as Events
+    from unistore.data.kinds.patches import Patches as Patches
     from unistore.data.kinds.replay import ReplayBuffer as ReplayBuffer
     from unistore.data.kinds.rows import Ragged as Ragged
     from unistore.data.kinds.rows import Rows as Rows
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from unistore.data.kinds.sparse_points import SparsePoints as SparsePoints
     from unistore.data.kinds.steps import Transitions as Transitions
     from unistore.data.kinds.streams import Steps as Steps
-    from unistore.data.kinds.volumes import Patches as Patches
     from unistore.data.kinds.volumes import Volumes as Volumes
     from unistore.data.kinds.windows import Windows as Windows
+    from unistore.data.stitch import stitch as stitch
     from unistore.errors import ConversionError as ConversionError
     from unistore.errors import CorruptionError as CorruptionError
     from unistore.errors import InputError as InputError
@@ -68,14 +69,16 @@ _NAMES = {
     "data.dataset": "Dataset",
     "data.kinds.clips": "Clips",
     "data.kinds.events": "Events",
+    "data.kinds.patches": "Patches",
     "data.kinds.replay": "ReplayBuffer",
     "data.kinds.rows": "Ragged Rows",
     "data.kinds.segments": "Segments",
     "data.kinds.sparse_points": "SparsePoints",
     "data.kinds.steps": "Transitions",
     "data.kinds.streams": "Steps",
-    "data.kinds.volumes": "Patches Volumes",
+    "data.kinds.volumes": "Volumes",
     "data.kinds.windows": "Windows",
+    "data.stitch": "stitch",
     "errors": "ConversionError CorruptionError InputError NoStoreError Problem StoreError UnistoreError "
     "UnsupportedError",
     "exporting.run": "Exported export",

@@ -83,7 +83,12 @@ class CtConverter(SeamConverter):
     def gather(self, parts: Parts, scanned: Sequence[ScannedVolume]) -> Scan:  # type: ignore[override]  # its own
         """Find what all volumes have in common; see `agree`."""
         from unistore.converters.ct.agreement import agree, notes_of
-        from unistore.converters.ct.tables import make_source, make_tables, possible_tables
+        from unistore.converters.ct.tables import (
+            location_tables,
+            make_source,
+            make_tables,
+            possible_tables,
+        )
 
         plugin = self.plugin
         agreement = agree(scanned, plugin.windows, plugin.sparse, parts.names)
@@ -102,21 +107,30 @@ class CtConverter(SeamConverter):
         series = [volume for volume in scanned if volume.series]
         return Scan(
             family=schema.FAMILY_NAME,
-            sources=Sources(make_source(volume, name, parts.roots, agreement) for name, volume in named),
+            sources=Sources(
+                make_source(volume, name, parts.roots, agreement, plugin.foreground_locations)
+                for name, volume in named
+            ),
             tables=make_tables(scanned, agreement, plugin.tile),
             sample_table=schema.VOLUMES,
             main_table=schema.VOLUMES,
             options={**plugin.recorded(), "found": found},
             notes=tuple(notes_of(scanned, agreement, plugin.windows, plugin.sparse)),
-            possible=possible_tables(scanned, agreement, plugin.tile, plugin.sparse),
+            possible=(
+                *possible_tables(scanned, agreement, plugin.tile, plugin.sparse),
+                *location_tables(scanned, agreement, plugin.foreground_locations),
+            ),
             needs_facts=True,
             units=[volume.patient or name for name, volume in named] if series else (),
             unnamed=not plugin.keep_names and bool(series),
         )
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        """Count the points of every window; check masks, window files and point files."""
-        return self._reader(scan, source).facts()
+        """Count the points of every window; check masks, window files and point files; find locations."""
+        reader = self._reader(scan, source)
+        facts = reader.facts()
+        most = scan.options.get("foreground_locations")
+        return facts if most is None else {**facts, **reader.locations(most, emit)}
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Choose points or bits for each window; index arrays of offsets, extents, names and geometry."""

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.ct.slabs import SLAB, same_order, slab_bytes, slabs
 from unistore.converters.ct.source import State, Voxels
-from unistore.converters.ct.voxels import VoxelTest, inside
-from unistore.schemas.ct.voxels import limit
+from unistore.schemas.ct.voxels import VoxelTest, inside, limit
 from unistore.schemas.ct.windows import Window
 from unistore.system.machine import usable_cores
 

@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import promote
 from unistore.converters.ct.agreement import sorted_names
+from unistore.converters.ct.locations import MOST_CLASSES
 from unistore.converters.ct.names import without_suffix
-from unistore.converters.ct.tables import Detail, points_table, windows_of
+from unistore.converters.ct.tables import Detail, location_table, points_table, windows_of
 from unistore.converters.ct.voxels import bit_shape
 from unistore.converters.files.paths import relative_names
 from unistore.converters.protocol import Facts, Finalized, Scan
@@ -26,6 +27,8 @@ from unistore.schemas.ct.geometry import LENGTHS, geometry_attribute, geometry_f
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource
 from unistore.schemas.tables import SOURCE_FILES, Field, Table, offsets_of, text_arrays
 
+_CLASSES = "classes/"
+_NO_CLASS = np.empty(0, np.uint16)
 _GROUPS = {"image": schema.IMAGE, "info": schema.INFO}
 
 Arrays = list[tuple[Field, NDArray[Any]]]
@@ -98,6 +101,9 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
             if family == schema.MASKS and field.name == "label":
                 notes.append(f"{group}: holds more than 0 and 1, so classes, stored as {field.dtype}")
     arrays += _sdf_arrays(scan)
+    located = _locations(facts, int(extents.max(initial=0)))
+    arrays += located.arrays
+    notes += located.notes
     volumes_attributes: dict[str, Any] = {}
     stated = [name for name in LENGTHS if any(name in detail.geometry for detail in details)]
     if stated:
@@ -112,12 +118,47 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     return Finalized(
         arrays=arrays,
         direct=tuple(direct),
+        spilled=tuple(located.tables),
         rows=rows,
         samples=len(sources),
         sample_source=np.arange(len(sources), dtype=np.int64),
         groups=groups,
         notes=tuple(notes),
     )
+
+
+class _Located(NamedTuple):
+    """Locations of all volumes: their offsets, the tables of voxels, remarks."""
+
+    arrays: Arrays
+    tables: list[Table]
+    notes: list[str]
+
+
+def _locations(facts: Sequence[Facts], edge: int) -> _Located:
+    located = _Located([], [], [])
+    names = {name for fact in facts for name in fact if name.startswith(_CLASSES)}
+    for name in sorted(names):
+        group = name.removeprefix(_CLASSES)
+        numbers = [fact.get(name, _NO_CLASS) for fact in facts]
+        classes = np.unique(np.concatenate(numbers))
+        if max(map(len, numbers)) > MOST_CLASSES:
+            note = f"{group}: more than {MOST_CLASSES} classes in a volume, so instances: no locations of it"
+            located.notes.append(note)
+        elif len(classes):
+            lengths = np.concatenate([_lengths_of(fact, group, classes) for fact in facts])
+            field = schema.location_offsets_field(group, classes.tolist())
+            located.arrays.append((field, offsets_of(lengths)))
+            located.tables.append(location_table(group, edge))
+    return located
+
+
+def _lengths_of(facts: Facts, group: str, classes: NDArray[np.uint16]) -> NDArray[np.int64]:
+    """Return the number of locations of each of `classes` in a volume."""
+    lengths = np.zeros(len(classes), np.int64)
+    if _CLASSES + group in facts:
+        lengths[np.searchsorted(classes, facts[_CLASSES + group])] = facts[f"locations/{group}"]
+    return lengths
 
 
 def _encoding(

@@ -9,6 +9,8 @@ from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import Window, parse_window
 
+_LATER = ("keep_names", "foreground_locations")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CtOptions(Options):
@@ -33,6 +35,9 @@ class CtOptions(Options):
         array's axes, ``"xyz"`` that of ITK and DICOM. None: unknown, so they are not stored as numbers.
     keep_names
         Whether DICOM series are called by their folders; else by number, and no name of a file is stored.
+    foreground_locations
+        Store up to so many voxels of each class of a label, mask and window of a volume: a uniform choice,
+        which ``Patches(foreground=…)`` draws from. None: none.
     exclude
         Names of volumes, or of folders that they lie in, to leave out.
     """
@@ -61,6 +66,14 @@ class CtOptions(Options):
         False, "Store the folders of DICOM series, which may name patients; else series have numbers alone."
     )
 
+    foreground_locations: int | None = option(
+        None,
+        "Store up to N voxels of each class, mask and window of a volume, for Patches(foreground=…): 10000.",
+        metavar="N",
+        least=1,
+        most=1_000_000,
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         windows = dict.fromkeys(parse_window(each) for each in self.window)
@@ -86,6 +99,6 @@ class CtOptions(Options):
         return [window.name for window in self.windows]
 
     def recorded(self) -> dict[str, Any]:
-        """See `Options.recorded`; `keep_names` is recorded only if it is true."""
-        found = super().recorded()
-        return {key: value for key, value in found.items() if key != "keep_names" or value}
+        """See `Options.recorded`; options that older stores lack are recorded only if they are given."""
+        recorded = super().recorded()
+        return {key: value for key, value in recorded.items() if value or key not in _LATER}

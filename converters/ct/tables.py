@@ -11,6 +11,7 @@ import numpy as np
 
 from unistore.converters.ct.agreement import Agreement, names_of
 from unistore.converters.ct.counting import max_threads
+from unistore.converters.ct.locations import MOST_CLASSES, locations_bytes
 from unistore.converters.ct.names import FURTHER, SLICES
 from unistore.converters.ct.points import BLOCK, Points
 from unistore.converters.ct.scan import ScannedVolume
@@ -22,6 +23,7 @@ from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
 from unistore.schemas.tables import Field, Table
 
+_CLASSES = (schema.MASKS, schema.LABELS)
 _BUFFERS = 2 << 20
 """Bytes in memory besides the voxels while files are read: counts, headers, allocator."""
 
@@ -81,8 +83,10 @@ def windows_of(scan: Scan) -> dict[str, Window]:
     return {window["name"]: Window(**window) for window in scan.options["found"]["windows"]}
 
 
-def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreement: Agreement) -> Source:
-    """Source of one volume."""
+def make_source(
+    volume: ScannedVolume, name: str, roots: Sequence[Path], agreement: Agreement, locations: int | None
+) -> Source:
+    """Source of one volume; `locations` are those of each class at most."""
     arrays = {array: item for array, item in volume.arrays.items() if _is_read(array, volume, agreement)}
     points = {array: item for array, item in arrays.items() if isinstance(item, Points)}
     files = [
@@ -113,6 +117,8 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
     held, lists = _reading_memory(volume)
     listed = 40 * max(sparse, default=0)  # these may have to be sorted
     listed += 64 * min(max(fields.values(), default=0), BLOCK)
+    if locations is not None and volume.extent is not None:
+        held += locations_bytes(prod(volume.extent), locations)
     return Source(
         path=volume.path,
         name=name,
@@ -187,6 +193,25 @@ def points_table(group: str, edge: int, dtype: str, run: int, description: str) 
         name=group,
         fields=(schema.coords_field(group, edge, run), schema.values_field(group, dtype, run, description)),
     )
+
+
+def location_tables(
+    volumes: Sequence[ScannedVolume], agreement: Agreement, most: int | None
+) -> tuple[tuple[Table, int], ...]:
+    """Tables of locations, with their maximum of rows."""
+    if most is None:
+        return ()
+    groups = [f"{schema.WINDOWS}/{window.name}" for window in agreement.windows]
+    groups += [f"{family}/{name}" for family in _CLASSES for name in names_of(volumes, family)]
+    voxels = sum(prod(volume.extent) for volume in volumes if volume.extent is not None)
+    rows = min(voxels, most * MOST_CLASSES * len(volumes))
+    return tuple((location_table(group, max(agreement.shape)), rows) for group in groups)
+
+
+def location_table(group: str, edge: int) -> Table:
+    """Table of the locations of a label, mask or window."""
+    name = f"{schema.FOREGROUND}/{group}"
+    return Table(name=name, fields=(schema.coords_field(name, edge, 1),), spilled=True)
 
 
 def possible_tables(

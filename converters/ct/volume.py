@@ -21,6 +21,7 @@ from unistore.converters.ct.counting import (
     cached_ones,
     scaled_differences,
 )
+from unistore.converters.ct.locations import MOST_CLASSES, Locations, locations_of
 from unistore.converters.ct.points import (
     SDF_MEMBERS,
     SPARSE_MEMBERS,
@@ -32,11 +33,12 @@ from unistore.converters.ct.points import (
 from unistore.converters.ct.slabs import read_image
 from unistore.converters.ct.source import State, Voxels, arrays_of, state_of, voxels_of
 from unistore.converters.ct.tables import Detail
-from unistore.converters.ct.voxels import inside, point_coords, read_bits, read_points
+from unistore.converters.ct.voxels import point_coords, read_bits, read_points
 from unistore.converters.plugin import Array, Format, SourceFile
-from unistore.converters.protocol import Facts
+from unistore.converters.protocol import Emit, Facts
 from unistore.errors import InputError, Problem
-from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
+from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
+from unistore.schemas.ct.voxels import inside
 from unistore.schemas.ct.windows import Window, parse_window
 
 Extent = tuple[int, int, int]
@@ -111,6 +113,38 @@ class VolumeReader:
         numbers["nan"] = 0 if found is None else found.nan
         facts: dict[str, NDArray[Any]] = {name: np.array(count, np.int64) for name, count in numbers.items()}
         return facts | {"extent": np.array(self.extent())}
+
+    def locations(self, most: int, emit: Emit) -> Facts:
+        """Find and emit locations of every window, mask and label.
+
+        Returns
+        -------
+        Facts
+            Of each group that has voxels, ``classes/<group>`` (K,) and ``locations/<group>`` (K,), how many.
+        """
+        image = self._image
+        found: dict[str, Locations] = {}
+        if image is not None and self.windows:
+            tests = {
+                f"{WINDOWS}/{name}": inside(window, image.dtype) for name, window in self.windows.items()
+            }
+            found |= locations_of(image, tests, most)
+        for kind in (WINDOWS, MASKS, LABELS):
+            for name, _ in self._files(kind):
+                group = f"{kind}/{name}"
+                if group not in found:
+                    voxels = self._voxels(group)
+                    is_mask = kind == WINDOWS or voxels.dtype.kind == "f"
+                    found |= locations_of(
+                        voxels, {group: inside(None, voxels.dtype) if is_mask else None}, most
+                    )
+        facts: dict[str, NDArray[Any]] = {}
+        for group, (classes, lengths, coords) in found.items():
+            facts |= {f"classes/{group}": classes, f"locations/{group}": lengths}
+            if len(classes) <= MOST_CLASSES:
+                dtype = np.uint16 if max(self.extent()) <= 1 << 16 else np.int32
+                emit(f"{FOREGROUND}/{group}", "coords", coords.astype(dtype))
+        return facts
 
     def extent(self) -> Extent:
         """D, H, W: of the image or a mask, else of the cube that point files state, else of all points."""

@@ -1,9 +1,9 @@
-"""Voxels of a window or mask, decided in the dtype of the file, as bits or points."""
+"""Voxels of a window or mask as bits or points."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,51 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.ct.slabs import Box, planes, slabs
 from unistore.converters.ct.source import Voxels
-from unistore.schemas.ct.windows import Window
-
-VoxelTest = Callable[[NDArray[Any]], NDArray[np.bool_]]
-"""Maps a block of voxels to booleans: whether each is in a window or mask."""
-
-
-def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
-    """Smallest and largest value of a dtype inside a window; None if there is none.
-
-    ``low <= v <= high`` in exact arithmetic is ``first <= v <= last`` for every v of the dtype, so integers
-    are compared as integers and halves as halves.
-    """
-    low, high = window.low, window.high
-    if dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            first, last = dtype.type(low), dtype.type(high)
-        if float(first) < low:
-            first = np.nextafter(first, dtype.type(np.inf))
-        if float(last) > high:
-            last = np.nextafter(last, dtype.type(-np.inf))
-        return (first, last) if first <= last else None
-    kind = np.dtype(np.uint8) if dtype.kind == "b" else dtype
-    limits = np.iinfo(kind)
-    smallest = max(math.ceil(low), int(limits.min))
-    largest = min(math.floor(high), 1 if dtype.kind == "b" else int(limits.max))
-    return (kind.type(smallest), kind.type(largest)) if smallest <= largest else None
-
-
-def inside(window: Window | None, dtype: np.dtype[Any]) -> VoxelTest:
-    """Make the test of a window for a dtype; None: that of a mask, 1 (in floats above 0)."""
-    if window is None:
-        return (lambda values: values > 0) if dtype.kind == "f" else (lambda values: values == 1)
-    limit = bounds(window, dtype.newbyteorder("="))
-    if limit is None:
-        return lambda values: np.zeros_like(values, np.bool_)
-    first, last = limit
-
-    def in_range(values: NDArray[Any]) -> NDArray[np.bool_]:
-        values = values.view(np.uint8) if values.dtype.kind == "b" else values
-        result: NDArray[np.bool_] = values >= first
-        result &= values <= last
-        return result
-
-    return in_range
-
+from unistore.schemas.ct.voxels import VoxelTest
 
 LISTED = 1 << 19
 """Voxels whose points are computed at a time, or one plane if that has more."""

@@ -20,6 +20,10 @@ FAMILY = Family(
     specs="unistore.schemas.trajectory.fields:SPECS",
     rules="unistore.schemas.trajectory.rules:RULES",
     export="unistore.converters.trajectory.stored:files",
+    export_to={
+        "lerobot": "unistore.converters.trajectory.lerobot_export:files",
+        "robomimic": "unistore.converters.trajectory.robomimic_export:files",
+    },
     restore="unistore.converters.trajectory.stored:restore",
     kind="unistore.data.kinds.defaults:transitions",
     preview="unistore.converters.trajectory.preview:PREVIEW",

@@ -14,6 +14,7 @@
     masks/<id>/label                 those that hold more than 0 and 1, (V, D, H, W)
     labels/<name>/mask               label volumes of 0 and 1 that are paired with images by name, as bits
     labels/<name>/label              label volumes of several classes, (V, D, H, W)
+    foreground/<group>/{coords, offsets}            voxels of each class of a window, mask or label
     sdf/<name>/{coords, values, offsets}            distance fields at sparse voxels, in the source's order
 
 A window, mask, label or field that some volumes lack has ``present`` (V,) bool; such a volume has no points
@@ -23,7 +24,8 @@ A mask (V, D, H, ⌈W/8⌉) u1 holds 8 voxels of the last axis a byte, lowest bi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from unistore.schemas.tables import Field, bounds_field
@@ -34,6 +36,7 @@ WINDOWS = "windows"
 MASKS = "masks"
 LABELS = "labels"
 SDF = "sdf"
+FOREGROUND = "foreground"
 
 IMAGE = f"{VOLUMES}/image"
 INFO = f"{VOLUMES}/info"
@@ -122,6 +125,13 @@ def coords_field(group: str, longest: int, run: int) -> Field:
 def values_field(group: str, dtype: str, run: int, description: str) -> Field:
     """Field of ``<group>/values``, (M,)."""
     return Field(path=f"{group}/values", dtype=dtype, axes=("point",), description=description, run=run)
+
+
+def location_offsets_field(group: str, classes: Sequence[int]) -> Field:
+    """Field of ``foreground/<group>/offsets``, (V · K + 1,) i8."""
+    path = f"{FOREGROUND}/{group}/offsets"
+    description = "voxels of class classes[k] of volume v are numbers offsets[v * K + k] to the next - 1"
+    return replace(bounds_field(path, "class", description), attributes={"classes": list(classes)})
 
 
 def offsets_field(group: str) -> Field:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unistore.schemas.ct.fields import VOLUMES
 from unistore.schemas.indices import Column, StoreView
@@ -79,6 +80,26 @@ class Geometry:
             if abs(cosine) > _ALIGNED:
                 return name
         return None
+
+
+def affines(
+    spacing: NDArray[np.float64],  # (B, 3) of the voxels of samples
+    origin: NDArray[np.float64],  # (B, 3) of volumes
+    direction: NDArray[np.float64],  # (B, 9)
+    first: NDArray[np.float64],  # (B, 3) index of the first voxel of samples
+) -> NDArray[np.float64]:
+    """Return matrices (B, 4, 4) from (depth, height, width, 1) to (z, y, x, 1); NaN where unknown."""
+    matrices = np.zeros((len(spacing), 4, 4))
+    matrices[:, :3, :3] = direction.reshape(-1, 3, 3) * spacing[:, None]
+    matrices[:, :3, 3] = origin + np.einsum("nij,nj->ni", matrices[:, :3, :3], first)
+    matrices[:, 3, 3] = 1
+    return matrices
+
+
+def has_geometry(store: StoreView) -> bool:
+    """Whether spacing, origin and direction are stored in the frame that is known."""
+    paths = [f"{VOLUMES}/{name}" for name in LENGTHS]
+    return all(store.has(path) and store.array(path).attributes.get("frame") == FRAME for path in paths)
 
 
 def read_geometry(store: StoreView, volume: int) -> Geometry:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import Problem
 from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
-from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
+from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import LENGTHS
 from unistore.schemas.rules import Rule, View, broken, first_row
 
@@ -31,6 +31,8 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         return ArraySpec(dtypes=("float64",), row_shape=(LENGTHS[name],), rows=_ROWS)
     if group == VOLUMES or name == "present":
         return ArraySpec(dtypes=("bool",) if name == "present" else (), rows=_ROWS)
+    if path.startswith(f"{FOREGROUND}/"):
+        return _location_spec(path)
     if path.partition("/")[0] not in (WINDOWS, MASKS, LABELS, SDF):
         return ArraySpec()
     if _is_label(path) or _is_mask(path):
@@ -44,6 +46,15 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         "values": ArraySpec(row_shape=(), rows=(coords, 0)),
         "offsets": ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=points),
         "resolution": ArraySpec(row_shape=(), rows=_ROWS),
+    }
+    return specs.get(name, ArraySpec())
+
+
+def _location_spec(path: str) -> ArraySpec:
+    group, _, name = path.rpartition("/")
+    specs = {
+        "coords": ArraySpec(dtypes=("uint16", "int32"), row_shape=(3,)),
+        "offsets": ArraySpec(dtypes=("int64",), row_shape=(), offsets_of=f"{group}/coords"),
     }
     return specs.get(name, ArraySpec())
 
@@ -86,8 +97,11 @@ SPECS = ArraySpecs(
 
 
 def points(view: View) -> Iterator[Problem]:
-    """Points lie in their volume; those of windows are in C order."""
+    """Points and locations lie in their volume; those of windows are in C order."""
     extent = view.whole(f"{VOLUMES}/extent").astype(np.int64)
+    for path in view.under(f"{FOREGROUND}/"):
+        if path.endswith("/coords"):
+            yield from _locations(view, path, extent)
     for path in [*view.under(f"{WINDOWS}/"), *view.under(f"{SDF}/")]:
         group = path.removesuffix("/coords")
         if group == path:
@@ -95,6 +109,20 @@ def points(view: View) -> Iterator[Problem]:
         offsets = view.whole(f"{group}/offsets")
         ordered = group.startswith(f"{WINDOWS}/")
         yield from _inside(view, path, offsets, _limits(view, group, extent), ordered=ordered)
+
+
+def _locations(view: View, path: str, extent: NDArray[np.int64]) -> Iterator[Problem]:
+    """Locations are of the classes that their offsets name, and lie in their volume."""
+    bounds = path.removesuffix("/coords") + "/offsets"
+    offsets = view.whole(bounds)
+    classes = view.array(bounds).attributes.get("classes", [])
+    if len(offsets) != len(extent) * len(classes) + 1:
+        message = (
+            f"has {len(offsets)} rows, expected one for each of {len(extent)} volumes and {classes}, and 1"
+        )
+        yield broken(bounds, message)
+    elif classes:
+        yield from _inside(view, path, offsets[:: len(classes)], extent, ordered=False)
 
 
 def _limits(view: View, group: str, extent: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,11 +1,15 @@
-"""Voxels limited to a window, and the extent of points, for conversion, reading and checks."""
+"""Voxels of a window, values limited to it, and the extent of points, for conversion, reading and checks."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from unistore.schemas.ct.windows import Window
 
 _TILE = 3 * 1024
 """Indices of the points that are compared at a time."""
@@ -31,3 +35,47 @@ def limit(
         scaled -= np.float32(low)
         scaled /= np.float32(high - low)
     return scaled
+
+
+VoxelTest = Callable[[NDArray[Any]], NDArray[np.bool_]]
+"""Maps a block of voxels to booleans: whether each is in a window or mask."""
+
+
+def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
+    """Smallest and largest value of a dtype inside a window; None if there is none.
+
+    ``low <= v <= high`` in exact arithmetic is ``first <= v <= last`` for every v of the dtype, so integers
+    are compared as integers and halves as halves.
+    """
+    low, high = window.low, window.high
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            first, last = dtype.type(low), dtype.type(high)
+        if float(first) < low:
+            first = np.nextafter(first, dtype.type(np.inf))
+        if float(last) > high:
+            last = np.nextafter(last, dtype.type(-np.inf))
+        return (first, last) if first <= last else None
+    kind = np.dtype(np.uint8) if dtype.kind == "b" else dtype
+    limits = np.iinfo(kind)
+    smallest = max(math.ceil(low), int(limits.min))
+    largest = min(math.floor(high), 1 if dtype.kind == "b" else int(limits.max))
+    return (kind.type(smallest), kind.type(largest)) if smallest <= largest else None
+
+
+def inside(window: Window | None, dtype: np.dtype[Any]) -> VoxelTest:
+    """Make the test of a window for a dtype; None: that of a mask, 1 (in floats above 0)."""
+    if window is None:
+        return (lambda values: values > 0) if dtype.kind == "f" else (lambda values: values == 1)
+    ends = bounds(window, dtype.newbyteorder("="))
+    if ends is None:
+        return lambda values: np.zeros_like(values, np.bool_)
+    first, last = ends
+
+    def in_range(values: NDArray[Any]) -> NDArray[np.bool_]:
+        values = values.view(np.uint8) if values.dtype.kind == "b" else values
+        result: NDArray[np.bool_] = values >= first
+        result &= values <= last
+        return result
+
+    return in_range

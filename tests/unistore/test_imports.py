@@ -48,6 +48,7 @@ AT_TOP: dict[str, set[str]] = {
     "unistore.data.dataset": {"torch"},
     "unistore.data.kinds.replay": {"torch"},
     "unistore.data.collate": {"torch"},
+    "unistore.data.stitch": {"torch"},
     "unistore.loader.collating": {"torch"},
     "unistore.loader.wire": {"torch"},
 }

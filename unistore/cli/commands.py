@@ -210,6 +210,8 @@ Examples:
   unistore export train.zarr files/            the layout of the sources
   unistore export s3://bucket/a.zarr files/    from a bucket
   unistore export scans.zarr images/ --to ome-zarr
+  unistore export demos.zarr dataset/ --to lerobot --fps 20
+  unistore export demos.zarr demos/ --to robomimic
 """
 
 
@@ -219,10 +221,15 @@ Examples:
 @click.option(
     "--to",
     metavar="FORMAT",
-    help="Another format than that of the sources; ome-zarr: each volume as an OME-NGFF 0.5 image.",
+    help="Another format than that of the sources; ome-zarr: each volume as an OME-NGFF 0.5 image; "
+    "lerobot, robomimic: trajectories of any layout.",
 )
+@click.option("--fps", type=float, metavar="N", help="Of lerobot: steps a second, if the sources do not say.")
+@click.option("--video", is_flag=True, help="Of lerobot: encode cameras as H.264, with loss.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def export(store: str, destination: str, to: str | None, as_json: bool) -> None:
+def export(
+    store: str, destination: str, to: str | None, fps: float | None, video: bool, as_json: bool
+) -> None:
     """Write STORE as files to DST: HDF5, .dat and PNG frames, or .npy, with the exact values of the sources.
 
     DST must not exist; it appears once everything is written.
@@ -230,7 +237,7 @@ def export(store: str, destination: str, to: str | None, as_json: bool) -> None:
     from unistore import export
 
     with progress_bar() as bar:
-        done = export(store, destination, to=to, progress=bar)
+        done = export(store, destination, to=to, fps=fps, video=video, progress=bar)
     if as_json:
         say_json(asdict(done))
         return

@@ -36,6 +36,7 @@ class _Ct(_Shared, total=False):
     values: Literal["hu"] | None
     info_order: Literal["zyx", "xyz"] | None
     keep_names: bool
+    foreground_locations: int | None
 
 class _Events(_Shared, total=False):
     sensor: tuple[int, int] | None

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from inspect import signature
 from math import prod
 from pathlib import Path
 from types import TracebackType
@@ -442,6 +444,8 @@ def export(
     destination: PathLike,
     *,
     to: str | None = None,
+    fps: float | None = None,
+    video: bool = False,
     progress: Progress | bool | None = None,
 ) -> Exported:
     """Export a store as files in the main layout of its source family, or in another format.
@@ -456,7 +460,12 @@ def export(
     destination
         Folder to create; must not exist.
     to
-        ``"ome-zarr"``: CT volumes as OME-NGFF 0.5 images. None: the layout of the sources.
+        ``"ome-zarr"``: CT volumes as OME-NGFF 0.5 images; ``"lerobot"``, ``"robomimic"``: trajectories of any
+        layout as a LeRobot dataset v3.0, or as one HDF5 file of robomimic. None: the layout of the sources.
+    fps
+        Of ``"lerobot"``: steps a second, where the sources do not say it.
+    video
+        Of ``"lerobot"``: encode cameras as H.264, which loses detail; else they are PNG, exact.
     progress
         See `unistore.convert`.
 
@@ -475,11 +484,13 @@ def export(
     check.path("store", store)
     check.path("destination", destination)
     check.text("to", to, none=True)
+    check.number("fps", fps, none=True)
+    check.flag("video", video)
     check.raise_problems()
     target = Path(os.path.abspath(require_local_path(destination, "DST")))  # noqa: PTH100  does not resolve links
     opened = Store(store)
     _check_destination(target, local_path(store))
-    files = _exporter(opened, to)
+    files = _exporter(opened, to, {"fps": fps, "video": video or None})
     try:
         with resolve_progress(progress) as callbacks, temporary_folder(target, "unistore-export") as work:
             done = _write_all(opened, files(opened), work / "files", callbacks)
@@ -536,20 +547,35 @@ def _store_errors(store: Store) -> Iterator[None]:
         raise StoreError(msg) from error
 
 
-def _exporter(store: Store, to: str | None) -> Callable[[Store], Iterator[File]]:
+def _exporter(
+    store: Store, to: str | None, choices: Mapping[str, object]
+) -> Callable[[Store], Iterator[File]]:
+    """Return what yields the files; a choice that is not None must be among its keyword arguments."""
     try:
         family = get_family(store.family)
-        files_of: Callable[[Store], Iterator[File]]
+        files_of: Callable[[Store], Iterator[File]] | None = None
         if to is None or to in family.export_to:
             files_of = family.part("export") if to is None else family.part("export_to", to)
-            return files_of
     except InputError as error:
         msg = f"{store.path}: cannot be exported: {error}"
         raise StoreError(msg) from error
+    if files_of is not None:
+        return _with_choices(files_of, store, choices)
     other_formats = f" or as {', '.join(family.export_to)}" if family.export_to else ""
     message = f"{family.command} stores are not exported as {to!r}"
     cure = f"they are in the layout of their sources{other_formats}: leave --to out, or change it"
     raise InputError(Problem(store.path, message, cure, "option"))
+
+
+def _with_choices(
+    files_of: Callable[..., Iterator[File]], store: Store, choices: Mapping[str, object]
+) -> Callable[[Store], Iterator[File]]:
+    chosen = {name: value for name, value in choices.items() if value is not None}
+    unknown = chosen.keys() - signature(files_of).parameters.keys()
+    if unknown:
+        name = min(unknown)
+        raise InputError(Problem(store.path, f"this export has no --{name}", "leave it out", "option"))
+    return partial(files_of, **chosen)
 
 
 def _check_destination(target: Path, store: Path | None) -> None:

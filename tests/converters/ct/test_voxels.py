@@ -15,10 +15,11 @@ from unistore.converters.ct import voxels as ct_voxels
 from unistore.converters.ct.counting import MaskComparison, count_voxels, ones_of
 from unistore.converters.ct.slabs import planes, read_image, slabs
 from unistore.converters.ct.source import Voxels, voxels_of
-from unistore.converters.ct.voxels import bit_shape, bounds, inside, point_coords, read_bits, read_points
+from unistore.converters.ct.voxels import bit_shape, point_coords, read_bits, read_points
 from unistore.converters.formats.arrays import Npy
 from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError
+from unistore.schemas.ct.voxels import bounds, inside
 from unistore.schemas.ct.windows import Window
 
 DTYPES = ["<i2", ">i2", "<i4", ">i4", "|u1", "|i1", "<u2", "<f2", ">f4", "<f8", "|b1"]

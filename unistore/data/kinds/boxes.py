@@ -33,6 +33,8 @@ _RESERVED = frozenset(
         "values",
         "corner",
         "extent",
+        "affine",
+        "foreground",
         "name",
         "info",
         "metadata",

@@ -23,7 +23,7 @@ ENTRY_POINTS = "unistore.kinds"
 OWN = {
     "Clips": "clips",
     "Events": "events",
-    "Patches": "volumes",
+    "Patches": "patches",
     "Ragged": "rows",
     "Rows": "rows",
     "Segments": "segments",

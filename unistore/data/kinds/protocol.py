@@ -45,7 +45,11 @@ class Picks:
 
     def below(self, bounds: Int64s) -> Int64s:
         """Uniform integers in ``[0, bounds)``, (B, k) for bounds (B, k)."""
-        return below(words(self.seed, self.epoch, self.index, bounds.shape[1]), bounds)
+        return below(self.words(bounds.shape[1]), bounds)
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Random words, (B, count)."""
+        return words(self.seed, self.epoch, self.index, count)
 
     def generator(self, sample: int) -> np.random.Generator:
         """Random generator of one sample of the batch, for many numbers."""

@@ -138,6 +138,13 @@ class Spans:
             part[:] = subset(length, most, picks.generator(i)) if length > most else np.arange(length)
         return cls(lo, hi, offsets, rows)
 
+    @classmethod
+    def of(cls, lo: Int64s, hi: Int64s, rows: Sequence[Int64s]) -> Spans:
+        """Return given rows of each sample, relative to its ``lo`` and ascending; they may repeat."""
+        lengths = np.array([len(some) for some in rows], np.int64)
+        joined = np.concatenate([np.empty(0, np.int64), *rows])
+        return cls(lo, hi, offsets_from_lengths(lengths), joined)
+
     def __len__(self) -> int:
         """Number of rows of the whole batch."""
         return int(self.offsets[-1])
@@ -149,11 +156,11 @@ class Spans:
         if out is None:
             out = np.empty((len(self), *array.shape[1:]), array.dtype)
         lengths = self.hi - self.lo
-        scratch = np.empty((int(lengths.max()), *array.shape[1:]), array.dtype)
+        scratch = np.empty((int(lengths.max(initial=0)), *array.shape[1:]), array.dtype)
         for i, (lo, hi) in enumerate(zip(self.lo.tolist(), self.hi.tolist(), strict=True)):
             part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
             rows = self.rows[part]
-            if len(rows) == hi - lo:
+            if len(rows) == hi - lo and np.array_equal(rows, np.arange(hi - lo)):  # some may repeat
                 array.read_ranges([lo], [hi], out[part])
             elif len(rows) * array.chunk_shape[0] < hi - lo:
                 array.read_rows(rows + lo, out[part])
@@ -161,6 +168,14 @@ class Spans:
                 whole = array.read_ranges([lo], [hi], scratch[: hi - lo])
                 np.take(whole, rows, axis=0, out=out[part], mode="clip")
         return out
+
+    def take(self, values: AnyArray) -> AnyArray:
+        """Take these rows of `values`, all rows of one sample after the other."""
+        if self.rows is None:
+            return values
+        starts = offsets_from_lengths(self.hi - self.lo)[:-1]
+        taken: AnyArray = values[self.rows + np.repeat(starts, np.diff(self.offsets))]
+        return taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SourceNames, require_arrays, select_keys
+from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.rows import Spans
-from unistore.data.packed import Allocate, Batch, Packed, packed_copy
-from unistore.errors import InputError
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
+from unistore.errors import InputError, Problem
+from unistore.order.permutation import subset
 from unistore.schemas.indices import Column, contradiction
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, quantum
 from unistore.store.reader import Store
-from unistore.system.arguments import Arguments
+from unistore.system.arguments import MAX_EPOCH, Arguments
 from unistore.system.hints import AnyArray, Float64s, Int64s
 
 # Point coordinates from their stored form: quantised i4, f4 or f8.
@@ -130,6 +132,9 @@ _SIZE = re.compile(r"[0-9]+(\.[0-9]*)?")
 """Names of voxel grids."""
 _BLOCK_SEGMENTS = 1 << 20
 """Segment numbers looked at together."""
+_MOST_CELLS = 1 << 31
+"""Voxels along an axis, which int32 can count."""
+Int32s: TypeAlias = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,33 +155,68 @@ class Segments:
     max_points
         Of larger segments, a uniform subset of this size in point order, another one each epoch.
     voxel
-        Size of a voxel grid that the store holds; adds ``voxel_coords`` (V, 3) int32, ``voxel_counts`` (V,)
-        int32 (points in each voxel of the whole segment; ragged group ``voxel``) and ``point_voxel`` (N,)
-        int32, each point's voxel inside the sample.
+        Size of voxels; adds ``voxel_coords`` (V, 3) int32, ``voxel_counts`` (V,) int32 (points in each voxel
+        of the whole segment; ragged group ``voxel``) and ``point_voxel`` (N,) int32, each point's voxel
+        inside the sample. A grid that the store holds is read, and any other size is computed alike.
+    min_points
+        Segments with fewer points are no samples: they are left out of the index. If all have fewer, that is
+        refused.
+    exactly
+        Points of every sample, dense in a batch: (B, N, …). Of larger segments a uniform subset in point
+        order, another one each epoch. The points of smaller ones are repeated, all equally often but for the
+        remainder. Segments without points are no samples.
+    sample
+        Points that a sample is drawn from. ``"random"``: all. ``"grid"``: one point of each voxel of size
+        `voxel`, uniform among its points, another one each epoch.
     """
 
     coordinates: Literal["auto", "local", "absolute"] = "auto"
     max_points: int | None = None
     voxel: float | None = None
+    min_points: int = 0
+    exactly: int | None = None
+    sample: Literal["random", "grid"] = "random"
 
     def __post_init__(self) -> None:
         check = Arguments()
         check.one_of("coordinates", self.coordinates, ("auto", "local", "absolute"))
         check.integer("max_points", self.max_points, 1, none=True)
         check.number("voxel", self.voxel, none=True)
+        check.integer("min_points", self.min_points, most=MAX_EPOCH)
+        check.integer("exactly", self.exactly, 1, none=True)
+        check.one_of("sample", self.sample, ("random", "grid"))
+        if self.sample == "grid" and self.voxel is None:
+            check.refuse("sample", "is 'grid', one point of each voxel: name their size", "voxel=0.5")
+        if self.exactly is not None and self.max_points is not None:
+            check.refuse("exactly", "is given beside max_points", "give one of the two")
         check.raise_problems()
 
     @property
     def repeats(self) -> bool:
         """See `SampleKind.repeats`."""
-        return self.max_points is None
+        return self.max_points is None and self.exactly is None and self.sample == "random"
+
+    def rows(self, length: int, point_voxel: Int32s | None, rng: np.random.Generator) -> Int64s:
+        """Draw rows of a segment of `length` points, ascending; `point_voxel` (length,) for a grid."""
+        rows = np.arange(length)
+        if point_voxel is not None:
+            order = rng.permutation(length)
+            first = np.unique(point_voxel[order], return_index=True)[1]
+            rows = np.sort(order[first])
+        most = self.exactly or self.max_points
+        if most is not None and len(rows) > most:
+            return rows[subset(len(rows), most, rng)]
+        if self.exactly is not None and len(rows) < self.exactly:
+            times, remainder = divmod(self.exactly, len(rows))
+            extra = rows[subset(len(rows), remainder, rng)]
+            rows = np.sort(np.concatenate([np.tile(rows, times), extra]))
+        return rows
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, _XYZ, f"{_SEGMENTS}offsets")
         known = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
         if self.voxel is not None:
-            self.voxel_group(store)
             known += _VOXEL_KEYS
         return select_keys(known, fields, (SOURCE, *_ON_REQUEST))
 
@@ -188,14 +228,8 @@ class Segments:
         """Whether ``xyz`` is the float32 of the sources."""
         return self.coordinates == "auto" and store.array(_XYZ).dtype == np.float32
 
-    def voxel_group(self, store: Store) -> str:
-        """Path of the voxel grid of this size.
-
-        Raises
-        ------
-        InputError
-            Listing the sizes that the store holds.
-        """
+    def voxel_group(self, store: Store) -> str | None:
+        """Return the path of the voxel grid of this size, or None if the store holds no such grid."""
         groups = {
             path.split("/")[1]: path.rpartition("/")[0]
             for path in store.paths()
@@ -206,12 +240,7 @@ class Segments:
                 raise contradiction(store, group, f"{size!r} is not the size of a voxel, expected a number")
             if self.voxel is not None and float(size) == float(self.voxel):
                 return group
-        held = ", ".join(sorted(groups, key=float)) or "none"
-        msg = (
-            f"{store.path}: no voxel grid of size {self.voxel}; the store holds: {held} "
-            f"(unistore convert point-cloud --voxel-size {self.voxel})"
-        )
-        raise InputError(msg)
+        return None
 
 
 class SegmentReader:
@@ -220,8 +249,12 @@ class SegmentReader:
     def __init__(self, store: Store, kind: Segments, fields: Sequence[str], units: Int64s | None) -> None:
         self._kind = kind
         self._offsets = Column(store, "segments/offsets")
-        self._units = units
         self._outside = _outside_segments(store, len(self._offsets) - 1)
+        self._total = store.sample_count if units is None else len(units)
+        self._most = 0
+        self._units = units
+        if kind.min_points or kind.exactly is not None:
+            self._leave_out_small(store.sample_count)
         self._xyz = _Coordinates(store, kind) if "xyz" in fields else None
         self._unmoved = "origin" in fields and kind.unmoved(store)
         self._names = SourceNames(store, "segments/source") if SOURCE in fields else None
@@ -232,46 +265,155 @@ class SegmentReader:
         }
         self._points = {key: store.array(points[key]) for key in fields if key in points}
         self._segments = {key: Column(store, segments[key]) for key in fields if key in segments}
-        self._voxels = {}
-        if kind.voxel is not None and not _VOXEL_KEYS.keys().isdisjoint(fields):
+        self._voxel_keys = [key for key in _VOXEL_KEYS if kind.voxel is not None and key in fields]
+        needed = {*self._voxel_keys, "point_voxel"} if kind.sample == "grid" else set(self._voxel_keys)
+        self._grid: _StoredGrid | _ComputedGrid | None = None
+        if needed:
             group = kind.voxel_group(store)
-            self._voxel_offsets = Column(store, f"{group}/offsets")
-            self._voxels = {
-                key: store.array(f"{group}/{name}") for key, name in _VOXEL_KEYS.items() if key in fields
-            }
-            if "point_voxel" in self._voxels:
-                self._points["point_voxel"] = self._voxels.pop("point_voxel")
-        self._length = store.sample_count if units is None else len(units)
+            self._grid = _ComputedGrid(store, kind) if group is None else _StoredGrid(store, group, needed)
+
+    def _leave_out_small(self, samples: int) -> None:
+        """Leave out segments that have fewer points than a sample must have."""
+        units = np.arange(samples) if self._units is None else self._units
+        lengths = self._offsets.lengths()[self._rows(units)]
+        self._most = int(lengths.max(initial=0))
+        self._units = units[lengths >= max(1, self._kind.min_points)]
 
     def __len__(self) -> int:
-        return self._length
+        return self._total if self._units is None else len(self._units)
+
+    def reach(self) -> Reach:
+        """See `CuttingReader.reach`."""
+        if len(self) or not self._total:
+            return Reach(samples=len(self))
+        what = f"no segment has min_points={max(1, self._kind.min_points)} points: the most are {self._most}"
+        fitting = replace(self._kind, min_points=self._most) if self._most else None
+        return Reach(samples=0, problem=what, fitting=fitting)
+
+    def _rows(self, samples: Int64s) -> Int64s:
+        """Return the segment of each sample, (B,)."""
+        # sample s is row s + (segments of no sample before it): the k-th of those stands behind s - k samples
+        rows: Int64s = samples + np.searchsorted(self._outside, samples, side="right")
+        return rows
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of segments."""
-        samples = picks.index if self._units is None else self._units[picks.index]
-        # sample s is row s + (segments of no sample before it): the k-th of those stands behind s - k samples
-        rows = samples + np.searchsorted(self._outside, samples, side="right")
-        spans = Spans.draw(picks, *self._offsets.ranges(rows), self._kind.max_points)
+        rows = self._rows(picks.index if self._units is None else self._units[picks.index])
+        lo, hi = self._offsets.ranges(rows)
+        voxels = None if self._grid is None else self._grid.read(rows, lo, hi)
+        spans = self._draw(picks, lo, hi, voxels)
         batch: Batch = {}
         if self._xyz is not None:
-            batch["xyz"] = Packed(self._xyz.read(rows, spans, allocate), spans.offsets)
+            batch["xyz"] = self._packed(self._xyz.read(rows, spans, allocate), spans)
         for key, column in self._segments.items():
             batch[key] = packed_copy(column.take(rows), allocate)
             if key == "origin" and self._unmoved:
                 batch[key].values[...] = 0
         for key, array in self._points.items():
             out = allocate((len(spans), *array.shape[1:]), array.dtype)
-            batch[key] = Packed(spans.read(array, out), spans.offsets)
-        if self._voxels:
-            inside = Spans.draw(picks, *self._voxel_offsets.ranges(rows))
-            for key, array in self._voxels.items():
-                out = allocate((len(inside), *array.shape[1:]), array.dtype)
-                # counts are u4 and far below 2**31: torch computes with int32, hardly with uint32
-                values = inside.read(array, out).view(np.int32)
-                batch[key] = Packed(values, inside.offsets, group="voxel")
+            batch[key] = self._packed(spans.read(array, out), spans)
+        if voxels is not None:
+            batch |= self._voxel_values(voxels, spans, allocate)
         if self._names is not None:
             batch[SOURCE] = packed_copy(self._names.take(rows), allocate)
         return batch
+
+    def _draw(self, picks: Picks, lo: Int64s, hi: Int64s, voxels: _Voxels | None) -> Spans:
+        """Draw the points of each sample of a batch."""
+        is_grid = self._kind.sample == "grid"
+        if self._kind.exactly is None and not is_grid:
+            return Spans.draw(picks, lo, hi, self._kind.max_points)
+        starts = offsets_from_lengths(hi - lo)
+        rows = []
+        for i, (start, stop) in enumerate(pairwise(starts.tolist())):
+            cells = voxels.values["point_voxel"][start:stop] if is_grid and voxels is not None else None
+            rows.append(self._kind.rows(stop - start, cells, picks.generator(i)))
+        return Spans.of(lo, hi, rows)
+
+    def _packed(self, values: AnyArray, spans: Spans) -> Packed:
+        """Return values of the points of a batch, dense if all samples have equally many."""
+        if self._kind.exactly is None:
+            return Packed(values, spans.offsets)
+        return Packed(values.reshape(-1, self._kind.exactly, *values.shape[1:]))
+
+    def _voxel_values(self, voxels: _Voxels, spans: Spans, allocate: Allocate) -> Batch:
+        """Return the keys of voxels that are read."""
+        batch: Batch = {}
+        for key in self._voxel_keys:
+            if key == "point_voxel":
+                values = packed_copy(spans.take(voxels.values[key]), allocate).values
+                batch[key] = self._packed(values, spans)
+            else:
+                values = packed_copy(voxels.values[key], allocate).values
+                batch[key] = Packed(values, voxels.offsets, group="voxel")
+        return batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Voxels:
+    """Voxels of the whole segments of a batch."""
+
+    offsets: Int64s  # (B + 1,) voxels of each segment
+    values: dict[str, Int32s] = field(default_factory=dict)  # by sample key, one segment after the other
+
+
+class _StoredGrid:
+    """Voxels that the store holds."""
+
+    def __init__(self, store: Store, group: str, keys: Collection[str]) -> None:
+        self._offsets = Column(store, f"{group}/offsets")
+        self._arrays = {key: store.array(f"{group}/{_VOXEL_KEYS[key]}") for key in keys}
+
+    def read(self, rows: Int64s, lo: Int64s, hi: Int64s) -> _Voxels:
+        """Read the voxels of segments `rows`, whose points are ``lo:hi``."""
+        first, stop = self._offsets.ranges(rows)
+        voxels = _Voxels(offsets_from_lengths(stop - first))
+        for key, array in self._arrays.items():
+            values = array.read_ranges(lo, hi) if key == "point_voxel" else array.read_ranges(first, stop)
+            # counts are u4 and far below 2**31: torch computes with int32, hardly with uint32
+            voxels.values[key] = values.view(np.int32)
+        return voxels
+
+
+class _ComputedGrid:
+    """Voxels of any size, computed as a conversion computes them."""
+
+    def __init__(self, store: Store, kind: Segments) -> None:
+        assert kind.voxel is not None
+        self._size = float(kind.voxel)
+        self._xyz = _Coordinates(store, replace(kind, coordinates="absolute"))
+        self._origin = Column(store, "segments/origin")
+
+    def read(self, rows: Int64s, lo: Int64s, hi: Int64s) -> _Voxels:
+        """Compute the voxels of segments `rows`, whose points are ``lo:hi``."""
+        spans = Spans(lo, hi, offsets_from_lengths(hi - lo))
+        xyz = self._xyz.read(rows, spans, np.empty)
+        xyz -= np.repeat(self._origin.take(rows), hi - lo, axis=0)
+        xyz /= self._size
+        cells = np.floor(xyz, out=xyz)
+        if cells.max(initial=0) >= _MOST_CELLS:
+            message = (
+                f"is {self._size:g}, and a segment is {cells.max():.3g} of them wide, more than int32 counts"
+            )
+            raise InputError(Problem("voxel", message, "give a larger size", "option"))
+        parts = [voxels_of(cells[start:stop].astype(np.int32)) for start, stop in pairwise(spans.offsets)]
+        lengths = np.array([len(part["voxel_counts"]) for part in parts], np.int64)
+        none = voxels_of(np.empty((0, 3), np.int32))
+        values = {key: np.concatenate([none[key], *(part[key] for part in parts)]) for key in _VOXEL_KEYS}
+        return _Voxels(offsets_from_lengths(lengths), values)
+
+
+def voxels_of(cells: Int32s) -> dict[str, Int32s]:
+    """Return the voxels of a segment by sample key, lexicographic, from the cells of its points (N, 3)."""
+    order = np.lexsort(cells.T[::-1])
+    ordered = cells[order]
+    is_first = np.ones(len(cells), np.bool_)
+    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    starts = np.flatnonzero(is_first)
+    point_voxel = np.empty(len(cells), np.int32)
+    point_voxel[order] = np.cumsum(is_first) - 1
+    counts = np.diff(starts, append=len(cells)).astype(np.int32)
+    return {"voxel_coords": ordered[starts], "voxel_counts": counts, "point_voxel": point_voxel}
 
 
 class _Coordinates:

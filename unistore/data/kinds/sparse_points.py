@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,8 +14,9 @@ from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.rows import Spans
 from unistore.data.kinds.volumes import VolumeMetadata, on_request
 from unistore.data.packed import Allocate, Batch, Packed
-from unistore.errors import InputError
-from unistore.schemas.ct.voxels import largest_point
+from unistore.errors import InputError, Problem
+from unistore.schemas.ct.voxels import inside, largest_point
+from unistore.schemas.ct.windows import PRESETS, Window, parse_window
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments
@@ -137,15 +138,17 @@ class SparsePoints:
 
     Keys: ``coords`` (N, 3) int32, depth, height and width index; ``values`` (N, 1), the voxels there in
     their stored dtype. On request: ``source``, ``name``, ``extent``, ``spacing``, ``origin``, ``direction``.
-    A store that holds the window as points and one that holds it as a mask give equal samples.
+    A store that holds the window as points, one that holds it as a mask, and one that holds images alone
+    give equal samples.
 
     Parameters
     ----------
     window
-        Name of a window (or of a distance field, ``"sdf/<name>"``); None: the only one of the store.
+        Name of a window of the store (or of a distance field, ``"sdf/<name>"``); None: the only one. Any
+        other preset (``"mediastinum"``) and ``"name:width:level"`` are cut of the images while reading.
     min_points
         Volumes with fewer points are no samples: they are left out of the index. If all have fewer, that is
-        refused.
+        refused, and so is a window cut while reading, whose points are not counted before.
     max_points
         Of larger samples, a uniform subset of this size in C order, another one each epoch.
     """
@@ -186,8 +189,8 @@ class SparsePoints:
             return self
         return replace(self, window=groups[0].removeprefix("windows/")) if groups else None
 
-    def group(self, store: Store) -> str:
-        """Group of the window.
+    def group(self, store: Store) -> str | None:
+        """Return the group of the window, or None if it is cut of the images.
 
         Raises
         ------
@@ -200,27 +203,45 @@ class SparsePoints:
         for group in groups:
             if self.window in (group, group.removeprefix("windows/"), group.removeprefix("sdf/")):
                 return group
+        is_known = self.window is not None and (self.window in PRESETS or ":" in self.window)
+        if is_known and store.has(IMAGE):
+            self._check_cut()
+            return None
         held = ", ".join(group.removeprefix("windows/") for group in groups) or "none"
         wanted = "name one" if self.window is None else f"no window {self.window!r}"
         msg = f"{store.path}: {wanted}; the store holds: {held} (unistore convert ct --window NAME)"
         raise InputError(msg)
+
+    def _check_cut(self) -> None:
+        """Refuse windows that cannot be cut while reading."""
+        assert self.window is not None
+        parse_window(self.window)
+        if self.min_points:
+            message = f"is {self.min_points}, and the points of {self.window!r} are not counted in this store"
+            cure = f"leave it out, or convert with --window {self.window}"
+            raise InputError(Problem("min_points", message, cure, "option"))
 
 
 class PointReader:
     """Reads points of a window; see `SampleReader`."""
 
     def __init__(self, store: Store, kind: SparsePoints, fields: Sequence[str], units: Int64s | None) -> None:
-        group = kind.group(store)
         self._kind = kind
-        self._offsets = Column(store, f"{group}/offsets")
-        counts = self._offsets.lengths()
-        enough = counts >= kind.min_points
-        self._volumes = np.flatnonzero(enough) if units is None else units[enough[units]]
-        self._counts = counts if units is None else counts[units]
-        self._group = group
+        self._group = kind.group(store)
+        self._volumes = np.arange(store.sample_count) if units is None else units
+        self._counts = np.empty(0, np.int64)
+        self._source: _Points | _Mask
+        if self._group is None:
+            assert kind.window is not None
+            self._source = _Mask(store, _CutBits(store, parse_window(kind.window)))
+        else:
+            self._counts = Column(store, f"{self._group}/offsets").lengths()[self._volumes]
+            self._volumes = self._volumes[self._counts >= kind.min_points]
+            has_points = store.has(f"{self._group}/coords")
+            self._source = (
+                _Points(store, self._group) if has_points else _Mask(store, _StoredBits(store, self._group))
+            )
         self._labels = VolumeMetadata(store, fields)
-        points = store.has(f"{group}/coords")
-        self._source: _Points | _Mask = _Points(store, group) if points else _Mask(store, group)
         self._coords = "coords" in fields
         self._values = "values" in fields
 
@@ -239,11 +260,12 @@ class PointReader:
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of points."""
         volumes = self._volumes[picks.index]
-        spans = Spans.draw(picks, *self._offsets.ranges(volumes), self._kind.max_points)
+        if not (self._coords or self._values):
+            return self._labels.read(volumes, allocate)
+        spans = Spans.draw(picks, *self._source.ranges(volumes), self._kind.max_points)
         coords = allocate((len(spans), 3), np.dtype(np.int32)) if self._coords else None
         values = allocate((len(spans), 1), self._source.dtype) if self._values else None
-        if self._coords or self._values:
-            self._source.read(volumes, spans, coords, values)
+        self._source.read(volumes, spans, coords, values)
         batch: Batch = {}
         if coords is not None:
             batch["coords"] = Packed(coords, spans.offsets)
@@ -259,6 +281,7 @@ class _Points:
         self._store = store
         self._coords = store.array(f"{group}/coords")
         self._values = store.array(f"{group}/values")
+        self.ranges = Column(store, f"{group}/offsets").ranges
         self._limits = point_limits(store, group)
         self._inside = np.zeros(len(self._limits), np.bool_)
         self.dtype = self._values.dtype
@@ -291,15 +314,72 @@ class _Points:
             self._inside[volumes[i]] = spans.rows is None
 
 
-class _Mask:
-    """A window held as a mask; its values are the image's, or 1 where there is no image."""
+class _StoredBits:
+    """A window held as a mask."""
 
     def __init__(self, store: Store, group: str) -> None:
         self._store = store
         self._path = f"{group}/mask"
         self._mask = BitBox(store.array(self._path))
-        self._counts = Column(store, f"{group}/offsets")
-        self._counted = np.zeros(store.sample_count, np.bool_)
+        self.ranges = Column(store, f"{group}/offsets").ranges
+        self._is_counted = np.zeros(store.sample_count, np.bool_)
+
+    def read(self, volume: int, extent: list[int]) -> UInt8s:
+        """Bits of a volume, (D, H, ⌈W/8⌉)."""
+        depth, height, width = extent
+        bits = self._mask.bits(volume, (0, 0, 0), (depth, height, -(-width // 8)))
+        if not self._is_counted[volume]:
+            self._check(volume, bits, width)
+        return bits
+
+    def _check(self, volume: int, bits: UInt8s, width: int) -> None:
+        """Refuse a mask of other bits in the volume than its offsets count, or with bits behind its width."""
+        lo, hi = self.ranges(np.array([volume]))
+        count = int(np.bitwise_count(bits).sum(dtype=np.int64))
+        expected = int(hi[0] - lo[0])
+        if count != expected:
+            message = f"volume {volume} has {count} voxels, its offsets count {expected}"
+            raise contradiction(self._store, self._path, message)
+        if width % 8 and (bits[:, :, -1] >> (width % 8)).any():
+            raise contradiction(self._store, self._path, f"volume {volume} has bits outside its extent")
+        self._is_counted[volume] = True
+
+
+class _CutBits:
+    """A window that is cut of the images while reading."""
+
+    def __init__(self, store: Store, window: Window) -> None:
+        self._image = ImageBox(store.array(IMAGE))
+        self._extents = Column(store, EXTENT)
+        self._test = inside(window, self._image.dtype)
+        self._bits: dict[int, UInt8s] = {}
+
+    def ranges(self, volumes: Int64s) -> tuple[Int64s, Int64s]:
+        """Cut the window of the volumes of a batch, and count their points from 0."""
+        extents = dict(zip(volumes.tolist(), self._extents.take(volumes).tolist(), strict=True))
+        self._bits = {volume: self._cut(volume, extent) for volume, extent in extents.items()}
+        counts = {volume: int(np.bitwise_count(bits).sum()) for volume, bits in self._bits.items()}
+        hi = np.array([counts[volume] for volume in volumes.tolist()], np.int64)
+        return np.zeros_like(hi), hi
+
+    def read(self, volume: int, extent: list[int]) -> UInt8s:  # noqa: ARG002  as of `_StoredBits`
+        """Bits of a volume of the batch whose ranges were asked for last, (D, H, ⌈W/8⌉)."""
+        return self._bits[volume]
+
+    def _cut(self, volume: int, extent: list[int]) -> UInt8s:
+        depth, height, width = extent
+        bits = np.empty((depth, height, -(-width // 8)), np.uint8)
+        for first, planes in image_planes(self._image, volume, extent):
+            bits[first : first + len(planes)] = np.packbits(self._test(planes), axis=-1, bitorder="little")
+        return bits
+
+
+class _Mask:
+    """A window as bits; its values are the image's, or 1 where there is no image."""
+
+    def __init__(self, store: Store, bits: _StoredBits | _CutBits) -> None:
+        self._bits = bits
+        self.ranges = bits.ranges
         self._extents = Column(store, EXTENT)
         self._image = ImageBox(store.array(IMAGE)) if store.has(IMAGE) else None
         self.dtype = np.dtype(np.uint8) if self._image is None else self._image.dtype
@@ -316,9 +396,7 @@ class _Mask:
             coords = np.empty((len(spans), 3), np.int32)
         for i, (volume, extent) in enumerate(zip(volumes.tolist(), extents, strict=True)):
             part = slice(int(spans.offsets[i]), int(spans.offsets[i + 1]))
-            bits = self._mask.bits(volume, (0, 0, 0), (*extent[:2], -(-extent[2] // 8)))
-            if not self._counted[volume]:
-                self._check(volume, bits, extent[2])
+            bits = self._bits.read(volume, extent)
             if spans.rows is None:
                 all_points(bits, coords[part])
             else:
@@ -326,33 +404,32 @@ class _Mask:
             if values is not None:
                 self._look_up(volume, extent, coords[part], values[part, 0])
 
-    def _check(self, volume: int, bits: UInt8s, width: int) -> None:
-        """Refuse a mask of other bits in the volume than its offsets count, or with bits behind its width."""
-        lo, hi = self._counts.ranges(np.array([volume]))
-        count = int(np.bitwise_count(bits).sum(dtype=np.int64))
-        expected = int(hi[0] - lo[0])
-        if count != expected:
-            message = f"volume {volume} has {count} voxels, its offsets count {expected}"
-            raise contradiction(self._store, self._path, message)
-        if width % 8 and (bits[:, :, -1] >> (width % 8)).any():
-            raise contradiction(self._store, self._path, f"volume {volume} has bits outside its extent")
-        self._counted[volume] = True
-
     def _look_up(self, volume: int, extent: list[int], coords: NDArray[np.int32], out: AnyArray) -> None:
         """Values of the image at `coords`, which are sorted by depth, a few planes at a time."""
         if self._image is None:
             out[...] = 1
             return
-        depth, height, width = extent
-        step = max(1, _SLAB // max(1, height * width * self.dtype.itemsize))
-        for first in range(0, depth, step):
-            last = min(first + step, depth)
-            lo, hi = np.searchsorted(coords[:, 0], (first, last))
-            if lo < hi:
-                planes = np.empty((last - first, height, width), self.dtype)
-                self._image.read(volume, (first, 0, 0), (last, height, width), planes)
-                z, y, x = coords[lo:hi].T
-                out[lo:hi] = planes[z - first, y, x]
+        for first, planes in image_planes(self._image, volume, extent, coords[:, 0]):
+            lo, hi = np.searchsorted(coords[:, 0], (first, first + len(planes)))
+            z, y, x = coords[lo:hi].T
+            out[lo:hi] = planes[z - first, y, x]
+
+
+def image_planes(
+    image: ImageBox,
+    volume: int,
+    extent: Sequence[int],
+    depths: NDArray[np.int32] | None = None,  # ascending depths of points; planes without any are not read
+) -> Iterator[tuple[int, AnyArray]]:
+    """Yield the planes of a volume a few at a time: number of the first, and their voxels (n, H, W)."""
+    depth, height, width = extent
+    step = max(1, _SLAB // max(1, height * width * image.dtype.itemsize))
+    for first in range(0, depth, step):
+        last = min(first + step, depth)
+        if depths is None or np.searchsorted(depths, first) < np.searchsorted(depths, last):
+            planes = np.empty((last - first, height, width), image.dtype)
+            image.read(volume, (first, 0, 0), (last, height, width), planes)
+            yield first, planes
 
 
 def point_limits(store: Store, group: str) -> Int64s:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.data.kinds.boxes import (
     BoxSource,
@@ -19,11 +18,11 @@ from unistore.data.kinds.boxes import (
     volume_columns,
     window_limits,
 )
-from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad, valid_masks
+from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
 from unistore.data.kinds.protocol import SOURCE, Picks, SourceNames, require_arrays, select_keys
-from unistore.data.kinds.reach import Reach
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.errors import InputError, Problem
+from unistore.schemas.ct.geometry import LENGTHS, affines, has_geometry
 from unistore.schemas.indices import Column, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
@@ -34,7 +33,8 @@ _TEXTS = ("name", "info", "metadata", "header", "patient", "series")
 
 def on_request(store: Store) -> tuple[str, ...]:
     """Keys of whole volumes that are read where they are named."""
-    return (SOURCE, "extent", *(key for key in _TEXTS if store.has(f"volumes/{key}/data")))
+    texts = [key for key in _TEXTS if store.has(f"volumes/{key}/data")]
+    return (SOURCE, "extent", *(["affine"] if has_geometry(store) else []), *texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,10 @@ class Volumes:
 
     Keys: ``image`` (D, H, W) in the stored dtype; every window and mask by its name, (D, H, W) u1 of 0 and 1;
     ``spacing``, ``origin``, ``direction`` if stored; ``<mask>_present``. On request: ``source``, ``name``,
-    ``extent`` (3,) of the stored volume, ``info`` (the text of the case's ``info.json``), ``metadata``
-    (its row of ``metadata.csv``, as JSON), ``header`` (what is kept of that of its file, as JSON),
-    ``patient`` and ``series`` (digests of DICOM).
+    ``extent`` (3,) of the stored volume, ``affine`` (4, 4) float64 from (depth, height, width, 1) of the
+    sample to (z, y, x, 1) in mm toward head, back and left, NaN where the source states less, ``info`` (the
+    text of the case's ``info.json``), ``metadata`` (its row of ``metadata.csv``, as JSON), ``header`` (what
+    is kept of that of its file, as JSON), ``patient`` and ``series`` (digests of DICOM).
 
     Batches are dense, (B, D, H, W), if all volumes have one extent. Else volumes are ragged: packed batches
     have flat values with ``offsets`` and ``shapes`` (B, 3), padded ones are padded to the largest.
@@ -171,10 +172,7 @@ class WholeVolumeReader:
                 batch[key] = Packed(values.reshape(-1, *extents[0].tolist()))
             else:
                 batch[key] = Packed(values, offsets, shapes=extents)
-        batch |= self._labels.read(volumes, allocate)
-        if self._kind.step > 1 and "spacing" in batch:
-            batch["spacing"].values[...] *= self._kind.step
-        return batch
+        return batch | self._labels.read(volumes, allocate, step=self._kind.step)
 
     def _check_size(self, store: Store) -> None:
         """Refuse volumes shorter than the samples, unless `pad` says what stands there."""
@@ -186,173 +184,34 @@ class WholeVolumeReader:
 
 
 class VolumeMetadata:
-    """Reads values per volume: spacing, origin, names, …."""
+    """Reads values per volume: spacing, origin, affine, names, …."""
 
     def __init__(self, store: Store, fields: Sequence[str]) -> None:
         paths = volume_columns(store) | {"extent": extent_path(store)}
         self._columns = {key: Column(store, paths[key]) for key in fields if key in paths}
+        self._geometry = [Column(store, f"volumes/{name}") for name in LENGTHS if "affine" in fields]
         texts = [key for key in _TEXTS if key in fields]
         self._texts = {key: store.text(f"volumes/{key}") for key in texts}
         self._sources = SourceNames(store) if SOURCE in fields else None
 
-    def read(self, volumes: Int64s, allocate: Allocate) -> Batch:
-        """Values for a batch of volumes."""
+    def read(
+        self,
+        volumes: Int64s,  # (B,)
+        allocate: Allocate,
+        first: Int64s | None = None,  # (B, 3) first voxel of each sample, in steps; None: that of the volume
+        step: int = 1,  # voxels from one voxel of a sample to the next
+    ) -> Batch:
+        """Read values for a batch of volumes, or boxes of them."""
         batch = {key: packed_copy(column.take(volumes), allocate) for key, column in self._columns.items()}
+        if "spacing" in batch:
+            batch["spacing"].values[...] *= step
+        if self._geometry:
+            spacing, origin, direction = (column.take(volumes) for column in self._geometry)
+            corners = np.zeros((len(volumes), 3)) if first is None else first.astype(np.float64)
+            batch["affine"] = packed_copy(affines(step * spacing, origin, direction, corners), allocate)
         for key, texts in self._texts.items():
             values = np.array([texts[volume] for volume in volumes.tolist()], np.str_)
             batch[key] = packed_copy(values, allocate)
         if self._sources is not None:
             batch[SOURCE] = packed_copy(self._sources.take(volumes), allocate)
         return batch
-
-
-# One sample = one box of a CT volume: drawn anew each epoch, or a cell of a grid.
-
-
-@dataclass(frozen=True, slots=True)
-class Patches:
-    """Samples of a CT store: boxes of one size.
-
-    Keys: as `Volumes`, with (d, h, w) of `size` in place of (D, H, W), and ``corner`` (3,) int64, the box's
-    first voxel. On request, the former always under ``pad="valid"``: ``valid_extent`` (3,) int64, how far the
-    volume reaches into the box from its corner; ``valid`` (d, h, w) bool, True inside the volume.
-
-    Parameters
-    ----------
-    size
-        Depth, height and width in voxels; one number is a cube.
-    random
-        True: the corner is uniform over the volume, another one each epoch. False: the cells of a grid that
-        covers the volume; the last cell of an axis is moved back so that it ends with the volume.
-    per_volume
-        Random boxes of each volume an epoch.
-    pad
-        What a box has behind a volume that is smaller than it. None: such boxes are refused, with the
-        largest size that fits. ``"edge"``: the last voxel is repeated, of masks too. ``"zero"``: zeros. A
-        number: that, of the image; masks are 0. ``"valid"``: zeros, with ``valid_extent`` among the keys.
-        ``"drop"``: volumes smaller than the box have no samples.
-    """
-
-    size: int | tuple[int, int, int] = (96, 96, 96)
-    random: bool = True
-    per_volume: int = 1
-    pad: Pad = None
-
-    def __post_init__(self) -> None:
-        check = Arguments()
-        check.sizes("size", self.size, 3)
-        check.flag("random", self.random)
-        if check.integer("per_volume", self.per_volume, 1) and self.per_volume != 1 and not self.random:
-            check.refuse(
-                "per_volume", f"is {self.per_volume}, and random is False: a grid covers each volume once"
-            )
-        check_pad(check, self.pad)
-        check.raise_problems()
-        object.__setattr__(self, "pad", normalize_pad(self.pad))
-        size = tuple(self.size) if isinstance(self.size, (tuple, list)) else (self.size,) * 3
-        object.__setattr__(self, "size", size)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Depth, height and width of a box."""
-        assert isinstance(self.size, tuple)
-        return self.size
-
-    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
-        require_arrays(store, self, extent_path(store))
-        known = [*box_sources(store), "corner", *volume_columns(store)]
-        known += ["valid_extent"] if self.pad == "valid" else []
-        return select_keys(known, fields, (*on_request(store), "valid", "valid_extent"))
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> PatchReader:
-        """Reader of boxes in the volumes `units`."""
-        return PatchReader(store, self, fields, units)
-
-
-class PatchReader:
-    """Reads boxes; see `SampleReader`."""
-
-    def __init__(self, store: Store, kind: Patches, fields: Sequence[str], units: Int64s | None) -> None:
-        self._kind = kind
-        self._shape = np.array(kind.shape)
-        column = Column(store, extent_path(store))
-        units = np.arange(len(column)) if units is None else units
-        extents = column.take(units).astype(np.int64)
-        self._reach, kept = _reach(kind, extents)
-        self._units, self._extents = (units, extents) if kept is None else (units[kept], extents[kept])
-        self._labels = VolumeMetadata(store, fields)
-        self._numbers = [key for key in ("corner", "valid_extent") if key in fields]
-        self._masks = "valid" in fields
-        groups = box_sources(store)
-        self._boxes = {key: box_source(store, groups[key]) for key in fields if key in groups}
-        images = {key: box.dtype for key, box in self._boxes.items() if store.has(groups[key])}
-        self._fills = fill_values(kind.pad, images)
-        cells = np.full(len(self._units), kind.per_volume)
-        self._cells = -(-self._extents // self._shape)
-        self._first = offsets_from_lengths(cells if kind.random else self._cells.prod(axis=1))
-
-    def __len__(self) -> int:
-        return int(self._first[-1])
-
-    def reach(self) -> Reach:
-        """See `CuttingReader.reach`."""
-        return self._reach
-
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of boxes."""
-        which = np.searchsorted(self._first, picks.index, side="right") - 1
-        corners = self._corners(picks, which)
-        ends = np.minimum(corners + self._shape, self._extents[which])
-        batch: Batch = {}
-        for key, box in self._boxes.items():
-            out = allocate((len(picks), *self._kind.shape), box.dtype)
-            for i, volume in enumerate(self._units[which].tolist()):
-                lo = corners[i].tolist()
-                hi = ends[i].tolist()
-                fill = self._fills.get(key, 0)
-                read_padded(box, volume, lo, hi, out[i], self._kind.pad, fill)
-            batch[key] = Packed(out)
-        numbers = {"corner": corners, "valid_extent": ends - corners}
-        batch |= {key: packed_copy(numbers[key], allocate) for key in self._numbers}
-        if self._masks:
-            sizes = np.tile(self._shape, (len(picks), 1))
-            batch["valid"] = valid_masks("valid", sizes, ends - corners, self._kind.shape, allocate)
-        return batch | self._labels.read(self._units[which], allocate)
-
-    def _corners(self, picks: Picks, which: Int64s) -> Int64s:
-        room = np.maximum(self._extents[which] - self._shape, 0)
-        if self._kind.random:
-            return picks.below(room + 1)
-        cell = picks.index - self._first[which]
-        cells = self._cells[which]
-        rest = cell % (cells[:, 1] * cells[:, 2])
-        z = cell // (cells[:, 1] * cells[:, 2])
-        y = rest // cells[:, 2]
-        x = rest % cells[:, 2]
-        corners: Int64s = np.minimum(np.stack((z, y, x), axis=1) * self._shape, room)
-        return corners
-
-
-def _reach(kind: Patches, extents: Int64s) -> tuple[Reach, NDArray[np.bool_] | None]:
-    """How boxes go with volumes of `extents` (V, 3), and which volumes have samples; None: all."""
-    cells = (
-        np.full(len(extents), kind.per_volume) if kind.random else (-(-extents // kind.shape)).prod(axis=1)
-    )
-    smaller: NDArray[np.bool_] = np.any(extents < np.array(kind.shape), axis=1)
-    short = int(smaller.sum())
-    if not short:
-        return Reach(samples=int(cells.sum())), None
-    least = extents.min(axis=0)
-    fitting = replace(kind, size=tuple(np.minimum(kind.shape, np.maximum(least, 1)).tolist()), pad=None)
-    size = " × ".join(map(str, kind.shape))
-    smallest = " × ".join(map(str, least.tolist()))
-    what = (
-        f"boxes of {size} voxels reach beyond {short} of {len(extents)} volumes: depth, height and width are "
-        f"{smallest} at least"
-    )
-    if kind.pad == "drop":
-        return Reach(samples=int(cells[~smaller].sum()), problem=what, fitting=fitting), ~smaller
-    beyond = int(cells[smaller].sum())
-    padded = kind.pad is not None
-    return Reach(samples=int(cells.sum()), beyond=beyond, padded=padded, problem=what, fitting=fitting), None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -105,13 +107,114 @@ def test_voxels_are_those_of_the_store(make_cloud: Callable[..., Any]) -> None:
         assert np.array_equal(coords[point_voxel].numpy(), expected)
         assert np.array_equal(np.bincount(point_voxel.numpy(), minlength=len(coords)), counts.numpy())
     assert batch["voxel_counts"].dtype == torch.int32
-    with pytest.raises(InputError, match=r"no voxel grid of size 0\.5; the store holds: 500"):
-        unistore.Dataset(cloud.path, unistore.Segments(voxel=0.5))
     some = unistore.Dataset(cloud.path, unistore.Segments(voxel=500.0), fields=["voxel_coords"])[0]
     assert some.keys() == {"index", "voxel_coords"}
 
 
+@pytest.mark.parametrize("dtype", ["integers", "decimals", "float32"])
+def test_voxels_of_any_size_are_those_that_a_conversion_stores(tmp_path: Path, dtype: str) -> None:
+    rng = np.random.default_rng(2)
+    xyz = rng.normal(0, 40, (3, 700, 3))
+    xyz[1, 5:] = xyz[1, :-5]  # several points a voxel
+    xyz[2] = xyz[2, :1]
+    if dtype == "integers":
+        xyz = np.rint(xyz * 100) * 0.01 + 5_000_000
+    with h5py.File(tmp_path / "objects.h5", "w") as file:
+        file["data"] = xyz.astype("f4") if dtype == "float32" else np.round(xyz, 3)
+        file["label"] = np.arange(3)[:, None]
+    sizes = (0.3, 7.0, 1e4)
+    unistore.convert(tmp_path / "objects.h5", tmp_path / "stored.zarr", "point-cloud", voxel_size=sizes)
+    unistore.convert(tmp_path / "objects.h5", tmp_path / "bare.zarr", "point-cloud")
+    for size in sizes:
+        for kind in (unistore.Segments(voxel=size), unistore.Segments(voxel=size, max_points=100)):
+            stored = unistore.collate(
+                unistore.Dataset(tmp_path / "stored.zarr", kind).__getitems__([2, 0, 1])
+            )
+            computed = unistore.collate(
+                unistore.Dataset(tmp_path / "bare.zarr", kind).__getitems__([2, 0, 1])
+            )
+            assert stored.keys() == computed.keys()
+            assert all(stored[key].dtype == computed[key].dtype for key in stored)
+            assert all(torch.equal(stored[key], computed[key]) for key in stored)
+    alone = unistore.Dataset(tmp_path / "bare.zarr", unistore.Segments(voxel=9), fields=["voxel_counts"])
+    assert alone[1]["voxel_counts"].sum() == 700
+    with pytest.raises(InputError, match=r"voxel: is 1e-12.*more than int32 counts \(give a larger size"):
+        unistore.Dataset(tmp_path / "bare.zarr", unistore.Segments(voxel=1e-12))[0]
+
+
+def test_segments_with_too_few_points_are_left_out(make_cloud: Callable[..., Any]) -> None:
+    cloud = make_cloud((500, 3, 1, 4000, 20, 5), splits={"train": [0, 1, 3], "val": [2]})
+    large = unistore.Dataset(cloud.path, unistore.Segments(min_points=21), fields=["xyz", "number"])
+    assert [len(sample["xyz"]) for sample in large] == [500, 4000]
+    assert [int(sample["index"]) for sample in large] == [0, 1]
+    train = unistore.Dataset(cloud.path, unistore.Segments(min_points=4), split="train")
+    assert [len(sample["xyz"]) for sample in train] == [500, 20]
+    message = r"no segment has min_points=5000 points: the most are 4000 \(unistore.Segments\(min_points=4000"
+    with pytest.raises(InputError, match=message):
+        len(unistore.Dataset(cloud.path, unistore.Segments(min_points=5000)))
+
+
+def test_exactly_so_many_points(make_cloud: Callable[..., Any]) -> None:
+    cloud = make_cloud()  # of 50, 0, 7 and 300 points; the second is no segment
+    kind = unistore.Segments(exactly=64, coordinates="absolute")
+    dataset = unistore.Dataset(cloud.path, kind, fields=["xyz", "intensity", "source_row"], seed=5)
+    lengths = [len(cloud.absolute(sample)) for sample in range(4)]
+    filled = [sample for sample in range(4) if lengths[sample]]
+    batch = unistore.collate(dataset.__getitems__([At(at, 1) for at in range(len(dataset))]))
+    assert len(dataset) == len(filled) < 4
+    assert batch["xyz"].shape == (len(filled), 64, 3)
+    assert batch["intensity"].shape == (len(filled), 64)
+    assert "offsets" not in batch
+    for at, sample in enumerate(filled):
+        rows = {row.tobytes(): place for place, row in enumerate(cloud.absolute(sample))}
+        places = np.array([rows[row.tobytes()] for row in batch["xyz"][at].numpy()])
+        assert np.array_equal(batch["intensity"][at].numpy(), cloud.column("intensity", sample)[places])
+        times = np.bincount(places, minlength=lengths[sample])
+        assert times.max() <= -(-64 // lengths[sample])
+        assert times.min() >= 64 // lengths[sample]
+        assert (np.diff(places) >= 0).all()
+    again = dataset.__getitems__([At(1, 1)])[0]
+    assert torch.equal(again["xyz"], batch["xyz"][1])
+    assert not torch.equal(dataset[At(1, 2)]["xyz"], batch["xyz"][1])
+
+
+@pytest.mark.parametrize("voxel", [500, 3000.0])
+def test_a_grid_takes_one_point_of_each_voxel(make_cloud: Callable[..., Any], voxel: float) -> None:
+    cloud = make_cloud((900, 3, 1, 400, 20, 5))
+    kind = unistore.Segments("absolute", voxel=voxel, sample="grid")
+    dataset = unistore.Dataset(cloud.path, kind)
+    taken = []
+    for sample, epoch in ((0, 0), (0, 1), (2, 0)):
+        found = dataset[At(sample, epoch)]
+        assert sorted(found["point_voxel"].tolist()) == list(range(len(found["voxel_coords"])))
+        assert len(found["xyz"]) == len(found["voxel_coords"])
+        low = cloud.origin[cloud.samples[sample]]
+        cells = np.floor((found["xyz"].numpy() - low) / voxel)
+        assert np.array_equal(cells, found["voxel_coords"][found["point_voxel"]].numpy())
+        taken.append(found["xyz"])
+    if voxel == 3000:
+        assert not torch.equal(taken[0], taken[1])
+    for length in (16, 1000):
+        exact = unistore.Segments("absolute", voxel=voxel, sample="grid", exactly=length)
+        sample = unistore.Dataset(cloud.path, exact, fields=["xyz", "point_voxel"])[0]
+        assert sample["xyz"].shape == (length, 3)
+        used = len(np.unique(sample["point_voxel"]))
+        assert used == min(length, len(taken[0]))
+
+
+def test_exactly_as_many_points_as_the_segment_has_but_of_a_grid(make_cloud: Callable[..., Any]) -> None:
+    """Repeated rows are as many as the segment's own, and are no shortcut to all of them."""
+    cloud = make_cloud((900, 3, 1, 400, 20, 5))
+    kind = unistore.Segments("absolute", voxel=3000.0, sample="grid", exactly=900)
+    sample = unistore.Dataset(cloud.path, kind)[0]
+    assert len(np.unique(sample["xyz"].numpy(), axis=0)) == len(sample["voxel_coords"]) < 900
+
+
 def test_options_are_checked() -> None:
+    with pytest.raises(InputError, match="sample: is 'grid', one point of each voxel: name their size"):
+        unistore.Segments(sample="grid")
+    with pytest.raises(InputError, match=r"exactly: is given beside max_points \(give one of the two"):
+        unistore.Segments(exactly=5, max_points=5)
     with pytest.raises(InputError, match="coordinates"):
         unistore.Segments(coordinates="global")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="max_points: must be a whole number of at least 1, got 0"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import SimpleITK
 import torch
 
 import unistore
@@ -266,6 +267,71 @@ def test_both_forms_give_equal_subsets(make_scans: Callable[..., Any]) -> None:
     assert (flat.diff() > 0).all()
 
 
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "float32", "float64"])
+def test_a_window_cut_while_reading_is_the_one_that_a_conversion_cuts(tmp_path: Path, dtype: str) -> None:
+    rng = np.random.default_rng(7)
+    for number, extent in enumerate([(20, 31, 43), (70, 9, 16), (5, 6, 7)]):
+        volume = rng.normal(40, 400, extent).clip(0 if dtype[0] == "u" else None).astype(dtype)
+        if dtype[0] == "f":
+            volume[0, 1, 2] = np.nan
+            volume[0, 0, :2] = -135, 215
+        np.save(tmp_path / f"ct{number}.npy", volume)
+    sources = [tmp_path / f"ct{number}.npy" for number in range(3)]
+    unistore.convert(sources, tmp_path / "bare.zarr", "ct")
+    for sparse in FORMS:
+        store = tmp_path / f"{sparse}.zarr"
+        unistore.convert(sources, store, "ct", window=("mediastinum", "thin:0.5:7"), sparse=sparse)
+        for window in ("mediastinum", "thin:0.5:7"):
+            for kind in (unistore.SparsePoints(window), unistore.SparsePoints(window, max_points=100)):
+                stored = unistore.SparsePoints(window.partition(":")[0], max_points=kind.max_points)
+                indices = [At(2, 5), At(0, 5), At(1, 5), At(0, 6)]
+                cut = unistore.Dataset(tmp_path / "bare.zarr", kind, seed=3).__getitems__(indices)
+                expected = unistore.Dataset(store, stored, seed=3).__getitems__(indices)
+                for one, other in zip(cut, expected, strict=True):
+                    assert one.keys() == other.keys()
+                    assert all(one[key].dtype == other[key].dtype for key in one)
+                    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_an_affine_places_the_voxels_of_a_sample(tmp_path: Path) -> None:
+    """Against SimpleITK, whose axes and world are in reverse."""
+    image = SimpleITK.GetImageFromArray(np.arange(9 * 10 * 11, dtype=np.int16).reshape(9, 10, 11))
+    image.SetSpacing((0.5, 0.75, 2.0))
+    image.SetOrigin((-100.0, 20.0, 7.0))
+    turn, tilt = 0.3, -0.2
+    about_z = np.array([[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]])
+    about_x = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
+    image.SetDirection((about_z @ about_x).ravel().tolist())
+    SimpleITK.WriteImage(image, str(tmp_path / "scan.nii.gz"))
+    unistore.convert(tmp_path / "scan.nii.gz", tmp_path / "a.zarr", "ct")
+    kinds = [unistore.Volumes(), unistore.Volumes(step=2), unistore.Patches(4), unistore.SparsePoints("lung")]
+    for kind in kinds:
+        assert "affine" not in unistore.Dataset(tmp_path / "a.zarr", kind).fields
+        corner = ["corner"] if isinstance(kind, unistore.Patches) else []
+        sample = unistore.Dataset(tmp_path / "a.zarr", kind, fields=["affine", *corner])[0]
+        first = sample["corner"].numpy() if corner else np.zeros(3)
+        step = getattr(kind, "step", 1)
+        for voxel in ([0, 0, 0], [1, 2, 3], [3, 1, 0]):
+            place = sample["affine"].numpy() @ [*voxel, 1]
+            stored = (first + np.array(voxel) * step)[::-1].astype(int).tolist()
+            expected = image.TransformIndexToPhysicalPoint(stored)
+            np.testing.assert_allclose(place, [*expected[::-1], 1], atol=1e-4)
+
+
+def test_an_affine_is_unknown_where_the_source_states_less(
+    tmp_path: Path, make_scans: Callable[..., Any]
+) -> None:
+    with pytest.raises(InputError, match="unknown field 'affine'"):
+        unistore.Dataset(make_scans().path, fields=["affine"])
+    for name, text in {"a": '{"spacing": [1, 1, 2]}', "b": "{}"}.items():
+        (tmp_path / "set" / name).mkdir(parents=True)
+        np.save(tmp_path / "set" / name / "ct_original.npy", np.zeros((4, 4, 8), np.int16))
+        (tmp_path / "set" / name / "info.json").write_text(text)
+    unistore.convert(tmp_path / "set", tmp_path / "a.zarr", "ct", info_order="zyx")
+    with pytest.raises(InputError, match="unknown field 'affine'"):
+        unistore.Dataset(tmp_path / "a.zarr", fields=["affine"])
+
+
 def test_volumes_with_too_few_points_are_left_out(make_scans: Callable[..., Any]) -> None:
     scans = make_scans()
     counts = [int(scans.inside(number).sum()) for number in range(3)]
@@ -281,8 +347,15 @@ def test_volumes_with_too_few_points_are_left_out(make_scans: Callable[..., Any]
 
 def test_windows_are_checked(make_scans: Callable[..., Any]) -> None:
     path = make_scans().path
+    with pytest.raises(InputError, match="no window 'liver'; the store holds: low"):
+        unistore.Dataset(path, unistore.SparsePoints("liver"))
+    with pytest.raises(InputError, match=r"--window low:0:1: width must be above 0"):
+        unistore.Dataset(path, unistore.SparsePoints("low:0:1"))
+    with pytest.raises(InputError, match=r"min_points: is 6.*leave it out, or convert with --window bone"):
+        unistore.Dataset(path, unistore.SparsePoints("bone", min_points=6))
+    windows = make_scans(image=False).path
     with pytest.raises(InputError, match="no window 'bone'; the store holds: low"):
-        unistore.Dataset(path, unistore.SparsePoints("bone"))
+        unistore.Dataset(windows, unistore.SparsePoints("bone"))
     with pytest.raises(InputError, match="max_points: is 5, below min_points, 6"):
         unistore.SparsePoints(min_points=6, max_points=5)
     for wrong in ((3, 3), 0, (1, 2, -1)):

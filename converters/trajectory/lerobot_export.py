@@ -1,0 +1,495 @@
+"""A store as a LeRobot dataset, v3.0: rows in Parquet, images as PNG or video, all of ``meta/``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.exported import File
+from unistore.converters.trajectory.lerobot_statistics import (
+    Document,
+    ImageStatistics,
+    NumberStatistics,
+    Statistics,
+)
+from unistore.converters.trajectory.lerobot_video import CODEC, VIDEO_OPTIONS, write_video
+from unistore.converters.trajectory.stored_steps import (
+    StepColumn,
+    StoredEpisode,
+    blocks,
+    final_columns,
+    left_out_notes,
+    source_facts,
+    step_columns,
+    step_tasks,
+    stored_episodes,
+)
+from unistore.errors import InputError, Problem
+from unistore.schemas.indices import StoreView
+from unistore.schemas.trajectory.fields import EPISODES
+
+_VERSION = "v3.0"
+_DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+_VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+_CHUNK_FILES = 1000
+_DATA_MEGABYTES = 100
+_VIDEO_MEGABYTES = 200
+_VIDEO_RATIO = 10
+"""How many bytes of pixels make a byte of video, at least: it decides which episodes share a file."""
+_ROLES = {"reward": "next.reward", "terminated": "next.done", "truncated": "next.truncated"}
+_TIMESTAMP = "timestamp"
+_COUNTED = ("frame_index", "episode_index", "index", "task_index")
+_MOST_AXES = 5
+_QUANTILE_BYTES = 4096
+"""Bytes of a row up to which its quantiles are computed."""
+_IMAGE_AXES = ["height", "width", "channels"]
+
+
+class _Feature(NamedTuple):
+    """A feature of the dataset."""
+
+    name: str
+    kind: str
+    """A numpy dtype, or ``image`` or ``video``."""
+    row_shape: tuple[int, ...]
+    read: Callable[[int, int], NDArray[Any]]
+    files: Callable[[int, int], list[bytes]] | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, decoded."""
+        itemsize = 1 if self.is_picture else np.dtype(self.kind).itemsize
+        return prod(self.row_shape) * itemsize
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether rows are RGB images."""
+        return self.kind in ("image", "video")
+
+    def new_statistics(self) -> Statistics:
+        """Begin to compute statistics."""
+        if self.is_picture:
+            return ImageStatistics()
+        return NumberStatistics(self.read if self.row_bytes <= _QUANTILE_BYTES else None)
+
+
+class _Span(NamedTuple):
+    """Consecutive episodes that are in one file."""
+
+    number: int
+    episodes: Sequence[StoredEpisode]
+
+    @property
+    def place(self) -> dict[str, int]:
+        """Numbers of its file in paths."""
+        return {"chunk_index": self.number // _CHUNK_FILES, "file_index": self.number % _CHUNK_FILES}
+
+
+def files(store: StoreView, *, fps: float | None = None, video: bool = False) -> Iterator[File]:
+    """Write a store as one LeRobot dataset.
+
+    Parameters
+    ----------
+    store
+        Any trajectory store.
+    fps
+        Steps a second, where the sources do not say it.
+    video
+        Encode cameras as H.264, which changes pixels; by default images are PNG and exact.
+
+    Raises
+    ------
+    InputError
+        If pyarrow is missing (or PyAV, for video), no rate is known, or a column has no form in LeRobot.
+    """
+    yield from _Dataset(store, fps, is_video=video).files()
+
+
+class _Dataset:
+    """A dataset that is being written; statistics are gathered while files are."""
+
+    def __init__(self, store: StoreView, fps: float | None, *, is_video: bool) -> None:
+        self._arrow = _needed("pyarrow", store)
+        self._parquet = _needed("pyarrow.parquet", store)
+        if is_video:
+            _needed("av", store)
+        self._store = store
+        self._is_video = is_video
+        self._facts = source_facts(store)
+        self._rate = _rate(store, self._facts, fps)
+        self._episodes = stored_episodes(store)
+        tasks, self._task_of_step = step_tasks(store, self._episodes)
+        self._tasks = tasks
+        self._features = self._all_features()
+        self._statistics = {feature.name: feature.new_statistics() for feature in self._features}
+        self._documents: dict[str, list[Document]] = {feature.name: [] for feature in self._features}
+        in_tables = [feature for feature in self._features if feature.kind != "video"]
+        self._in_tables = in_tables
+        self._cameras = [feature for feature in self._features if feature.kind == "video"]
+        self._data_spans = _spans(self._episodes, _row_bytes(in_tables), _DATA_MEGABYTES << 20)
+        self._video_spans = {
+            camera.name: _spans(self._episodes, camera.row_bytes, (_VIDEO_MEGABYTES << 20) * _VIDEO_RATIO)
+            for camera in self._cameras
+        }
+
+    def files(self) -> Iterator[File]:
+        """Yield tables, videos, and ``meta/``, which is known when these are written."""
+        for span in self._data_spans:
+            yield _file(_DATA_PATH.format(**span.place), span, partial(self._write_table, span))
+        for camera in self._cameras:
+            for span in self._video_spans[camera.name]:
+                name = _VIDEO_PATH.format(video_key=camera.name, **span.place)
+                yield _file(name, span, partial(self._write_video, camera, span))
+        last = _Span(0, self._episodes[-1:])
+        notes = self._notes()
+        yield _file("meta/tasks.parquet", last, self._write_tasks)
+        yield _file("meta/episodes/chunk-000/file-000.parquet", last, self._write_episodes)
+        yield _file("meta/stats.json", last, self._write_statistics)
+        yield _file("meta/info.json", last, partial(self._write_info, notes), notes)
+
+    # Features
+
+    def _all_features(self) -> list[_Feature]:
+        is_lerobot = self._store.group(EPISODES)["source_layout"] == "lerobot"
+        features = {}
+        for column in step_columns(self._store):
+            feature = self._feature(column, is_lerobot=is_lerobot)
+            if feature is None:
+                continue
+            if feature.name in features:
+                message = f"two columns would be the feature {feature.name!r}"
+                raise _refused(self._store, message, "give one another name with --map, or --ignore it")
+            features[feature.name] = feature
+        for made in self._made_features():
+            features.setdefault(made.name, made)
+        return list(features.values())
+
+    def _feature(self, column: StepColumn, *, is_lerobot: bool) -> _Feature | None:
+        name = _feature_name(column, is_lerobot=is_lerobot)
+        if is_lerobot and name in _COUNTED:
+            return None
+        if not is_lerobot and name in (_TIMESTAMP, *_COUNTED):
+            name = f"source.{name}"
+        if column.is_image:
+            kind = "video" if self._is_video else "image"
+            if self._is_video and any(size % 2 for size in column.row_shape[:2]):
+                message = f"camera {column.name} is {column.row_shape[:2]}: H.264 needs even sizes"
+                raise _refused(self._store, message, "leave --video out")
+            return _Feature(name, kind, column.row_shape, column.read, column.files)
+        if column.dtype.kind not in "biuf" or len(column.row_shape) > _MOST_AXES:
+            message = f"column {column.name} is {column.dtype} of shape {column.row_shape}, not for LeRobot"
+            raise _refused(self._store, message, "leave it out with --ignore when converting")
+        return _Feature(name, column.dtype.name, column.row_shape or (1,), column.read)
+
+    def _made_features(self) -> Iterator[_Feature]:
+        """Yield the features that every dataset has."""
+        first_steps = np.array([episode.start for episode in self._episodes])
+
+        def episode_index(start: int, stop: int) -> NDArray[np.int64]:
+            return np.searchsorted(first_steps, np.arange(start, stop), "right") - 1
+
+        def frame_index(start: int, stop: int) -> NDArray[np.int64]:
+            first: NDArray[np.int64] = first_steps[episode_index(start, stop)]
+            return np.arange(start, stop) - first
+
+        def timestamp(start: int, stop: int) -> NDArray[np.float32]:
+            return (frame_index(start, stop) / self._rate).astype(np.float32)
+
+        yield _Feature(_TIMESTAMP, "float32", (1,), timestamp)
+        yield _Feature("frame_index", "int64", (1,), frame_index)
+        yield _Feature("episode_index", "int64", (1,), episode_index)
+        yield _Feature("index", "int64", (1,), np.arange)
+        yield _Feature("task_index", "int64", (1,), lambda start, stop: self._task_of_step[start:stop])
+
+    # Tables and videos
+
+    def _write_table(self, span: _Span, path: Path) -> None:
+        schema = self._schema()
+        row_bytes = _row_bytes(self._in_tables)
+        with self._parquet.ParquetWriter(path, schema) as writer:
+            for episode in span.episodes:
+                for start, stop in blocks(episode.start, episode.stop, row_bytes):
+                    columns = [self._column(feature, start, stop) for feature in self._in_tables]
+                    writer.write_table(self._arrow.Table.from_arrays(columns, schema=schema))
+                self._end_episode(self._in_tables)
+
+    def _schema(self) -> Any:
+        """Return the schema of tables; its metadata tells `datasets` what is an image."""
+        fields = []
+        for feature in self._in_tables:
+            blank = np.empty((0, *feature.row_shape), np.uint8 if feature.is_picture else feature.kind)
+            fields.append(
+                (feature.name, self._image_type() if feature.is_picture else self._array(blank).type)
+            )
+        described = {feature.name: _as_datasets_has_it(feature) for feature in self._in_tables}
+        about = json.dumps({"info": {"features": described}})
+        return self._arrow.schema(fields, {"huggingface": about})
+
+    def _column(self, feature: _Feature, start: int, stop: int) -> Any:
+        rows = feature.read(start, stop)
+        self._statistics[feature.name].add(rows)
+        if not feature.is_picture:
+            return self._array(rows.reshape(stop - start, *feature.row_shape))
+        images = feature.files(start, stop) if feature.files is not None else map(_png, rows)
+        return self._arrow.array([{"bytes": image, "path": None} for image in images], self._image_type())
+
+    def _image_type(self) -> Any:
+        return self._arrow.struct([("bytes", self._arrow.binary()), ("path", self._arrow.string())])
+
+    def _array(self, rows: NDArray[Any]) -> Any:
+        """Return rows as Arrow has them: values, lists of one length, or lists of lists."""
+        arrow = self._arrow
+        values = arrow.array(np.ascontiguousarray(rows).reshape(-1))
+        if rows.shape[1:] == (1,):
+            return values
+        if rows.ndim == 2:
+            return arrow.FixedSizeListArray.from_arrays(values, rows.shape[1])
+        for axis in range(rows.ndim - 1, 0, -1):
+            ends = np.arange(prod(rows.shape[:axis]) + 1) * rows.shape[axis]
+            values = arrow.ListArray.from_arrays(arrow.array(ends, arrow.int32()), values)
+        return values
+
+    def _write_video(self, camera: _Feature, span: _Span, path: Path) -> None:
+        def frames() -> Iterator[NDArray[np.uint8]]:
+            for episode in span.episodes:
+                for start, stop in blocks(episode.start, episode.stop, camera.row_bytes):
+                    rows = camera.read(start, stop)
+                    self._statistics[camera.name].add(rows)
+                    yield from rows
+                self._end_episode([camera])
+
+        height, width, _ = camera.row_shape
+        write_video(path, frames(), (height, width), self._rate)
+
+    def _end_episode(self, features: Sequence[_Feature]) -> None:
+        for feature in features:
+            self._documents[feature.name].append(self._statistics[feature.name].end_episode())
+
+    # meta/
+
+    def _write_tasks(self, path: Path) -> None:
+        """Write the tasks as pandas has a table whose index is the text."""
+        index = "__index_level_0__"
+        text = {"name": None, "field_name": index, "pandas_type": "unicode", "numpy_type": "object"}
+        number = {"name": "task_index", "field_name": "task_index"}
+        number |= {"pandas_type": "int64", "numpy_type": "int64"}
+        unnamed = {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object"}
+        about = {
+            "index_columns": [index],
+            "column_indexes": [{**unnamed, "metadata": {"encoding": "UTF-8"}}],
+            "columns": [{**number, "metadata": None}, {**text, "metadata": None}],
+        }
+        columns = {"task_index": range(len(self._tasks)), index: self._tasks}
+        table = self._arrow.table(
+            {name: list(values) for name, values in columns.items()}, metadata={"pandas": json.dumps(about)}
+        )
+        self._parquet.write_table(table, path)
+
+    def _write_episodes(self, path: Path) -> None:
+        rows: list[dict[str, Any]] = [self._episode_row(episode) for episode in self._episodes]
+        for span in self._data_spans:
+            for episode in span.episodes:
+                rows[episode.number] |= {f"data/{name}": number for name, number in span.place.items()}
+        for camera in self._cameras:
+            for span in self._video_spans[camera.name]:
+                first = span.episodes[0].start
+                for episode in span.episodes:
+                    own = {
+                        **span.place,
+                        "from_timestamp": (episode.start - first) / self._rate,
+                        "to_timestamp": (episode.stop - first) / self._rate,
+                    }
+                    rows[episode.number] |= {
+                        f"videos/{camera.name}/{key}": value for key, value in own.items()
+                    }
+        for name, documents in self._documents.items():
+            for row, document in zip(rows, documents, strict=True):
+                row |= {f"stats/{name}/{statistic}": value for statistic, value in document.items()}
+        self._parquet.write_table(self._arrow.Table.from_pylist(rows), path)
+
+    def _episode_row(self, episode: StoredEpisode) -> dict[str, Any]:
+        numbers = np.unique(self._task_of_step[episode.start : episode.stop]).tolist()
+        return {
+            "episode_index": episode.number,
+            "tasks": [self._tasks[number] for number in numbers],
+            "length": episode.length,
+            "dataset_from_index": episode.start,
+            "dataset_to_index": episode.stop,
+            "meta/episodes/chunk_index": 0,
+            "meta/episodes/file_index": 0,
+            "source": episode.source_name,
+            "source_episode": episode.name,
+            "split": episode.split,
+        }
+
+    def _write_statistics(self, path: Path) -> None:
+        whole = {name: statistics.whole() for name, statistics in self._statistics.items()}
+        path.write_text(json.dumps(whole, indent=4))
+
+    def _write_info(self, notes: Sequence[str], path: Path) -> None:
+        robots = {facts.get("robot_type") for facts in self._facts}
+        info = {
+            "codebase_version": _VERSION,
+            "robot_type": robots.pop() if len(robots) == 1 else None,
+            "total_episodes": len(self._episodes),
+            "total_frames": self._episodes[-1].stop,
+            "total_tasks": len(self._tasks),
+            "chunks_size": _CHUNK_FILES,
+            "data_files_size_in_mb": _DATA_MEGABYTES,
+            "video_files_size_in_mb": _VIDEO_MEGABYTES,
+            "fps": int(self._rate) if self._rate.is_integer() else self._rate,
+            "splits": self._splits(),
+            "data_path": _DATA_PATH,
+            "video_path": _VIDEO_PATH if self._cameras else None,
+            "features": {feature.name: self._description(feature) for feature in self._features},
+            "unistore": {"notes": list(notes)},
+        }
+        path.write_text(json.dumps(info, indent=4))
+
+    def _description(self, feature: _Feature) -> dict[str, Any]:
+        axes = _IMAGE_AXES if feature.is_picture else None
+        described: dict[str, Any] = {"dtype": feature.kind, "shape": list(feature.row_shape), "names": axes}
+        if feature.kind == "video":
+            height, width, channels = feature.row_shape
+            described["info"] = {
+                "video.height": height,
+                "video.width": width,
+                "video.codec": "h264",
+                "video.pix_fmt": "yuv420p",
+                "video.is_depth_map": False,
+                "video.fps": self._rate,
+                "video.channels": channels,
+                "has_audio": False,
+            }
+        return described
+
+    def _splits(self) -> dict[str, str]:
+        """Return the ranges of episodes of each split, or one of all where a split is no range."""
+        ranges: dict[str, tuple[int, int]] = {}
+        for episode in self._episodes:
+            first, stop = ranges.get(episode.split, (episode.number, episode.number))
+            if stop != episode.number:
+                return {"train": f"0:{len(self._episodes)}"}
+            ranges[episode.split] = first, episode.number + 1
+        return {split or "train": f"{first}:{stop}" for split, (first, stop) in ranges.items()}
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = left_out_notes(self._store, "LeRobot")
+        notes += [
+            f"next observations after the last steps ({name}) are left out: LeRobot has none"
+            for name in final_columns(self._store)
+        ]
+        names = {episode.split for episode in self._episodes}
+        if len(names) > 1 and len(self._splits()) == 1:
+            notes.append("splits are no ranges of episodes: they are in the column split of meta/episodes")
+        if "" in self._tasks:
+            notes.append("some sources state no task: its text is empty")
+        if self._cameras:
+            settings = ", ".join(f"{name} {value}" for name, value in VIDEO_OPTIONS.items())
+            cameras = ", ".join(camera.name for camera in self._cameras)
+            notes.append(f"encoded with loss by {CODEC} ({settings}, yuv420p): {cameras}")
+        large = [
+            feature.name
+            for feature in self._features
+            if not feature.is_picture and feature.row_bytes > _QUANTILE_BYTES
+        ]
+        notes += [f"no quantiles of {name}: a row has more than 4 KiB" for name in large]
+        return tuple(notes)
+
+
+def _file(name: str, span: _Span, write: Callable[[Path], None], notes: tuple[str, ...] = ()) -> File:
+    source = span.episodes[-1].source
+    return File(name=name, form="format", source=source, values={}, write=write, notes=notes)
+
+
+def _spans(episodes: Sequence[StoredEpisode], row_bytes: int, most: int) -> list[_Span]:
+    """Divide episodes among files of at most `most` bytes, or of one episode."""
+    spans: list[list[StoredEpisode]] = []
+    filled = 0
+    for episode in episodes:
+        size = episode.length * row_bytes
+        if not spans or filled + size > most:
+            spans.append([])
+            filled = 0
+        spans[-1].append(episode)
+        filled += size
+    return [_Span(number, members) for number, members in enumerate(spans)]
+
+
+def _row_bytes(features: Sequence[_Feature]) -> int:
+    return sum(feature.row_bytes for feature in features)
+
+
+def _feature_name(column: StepColumn, *, is_lerobot: bool) -> str:
+    """Return a feature's name: as LeRobot had it, or by LeRobot's customs."""
+    if is_lerobot and column.dataset:
+        return column.dataset
+    name = _ROLES.get(column.name, column.name.replace("/", "."))
+    if column.is_image and name.startswith("observation."):
+        camera = name.removeprefix("observation.").removeprefix("images.")
+        return f"observation.images.{camera}"
+    return name
+
+
+def _rate(store: StoreView, facts: Sequence[Mapping[str, Any]], asked: float | None) -> float:
+    """Return the steps a second that all sources state, or the one that is asked for."""
+    stated = {rate for rate in map(_stated_rate, facts) if rate is not None}
+    if asked is not None:
+        stated.add(float(asked))
+    if len(stated) == 1:
+        return stated.pop()
+    if stated:
+        listed = " and ".join(f"{rate:g}" for rate in sorted(stated))
+        raise _refused(
+            store, f"has {listed} steps a second", "export stores of one rate, without another --fps"
+        )
+    raise _refused(store, "does not say how many steps a second it has", "say it: --fps 20 (fps=20)")
+
+
+def _stated_rate(facts: Mapping[str, Any]) -> float | None:
+    """Return the rate that a source states: LeRobot's, or that of robosuite's controller."""
+    rate = facts.get("fps")
+    arguments = facts.get("env_args")
+    if rate is None and isinstance(arguments, str):
+        rate = json.loads(arguments).get("env_kwargs", {}).get("control_freq")
+    return float(rate) if isinstance(rate, (int, float)) else None
+
+
+def _as_datasets_has_it(feature: _Feature) -> dict[str, Any]:
+    """Describe a feature as the library `datasets` does."""
+    if feature.is_picture:
+        return {"_type": "Image"}
+    value = {"dtype": feature.kind, "_type": "Value"}
+    if feature.row_shape == (1,):
+        return value
+    if len(feature.row_shape) == 1:
+        return {"feature": value, "length": feature.row_shape[0], "_type": "List"}
+    kind = f"Array{len(feature.row_shape)}D"
+    return {"shape": list(feature.row_shape), "dtype": feature.kind, "_type": kind}
+
+
+def _png(image: NDArray[np.uint8]) -> bytes:
+    import cv2
+
+    _, encoded = cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))
+    return bytes(encoded.tobytes())
+
+
+def _needed(module: str, store: StoreView) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        message = f"is exported by {module}, which is not installed"
+        raise _refused(store, message, "pip install 'unistore[robots]'", "library") from error
+
+
+def _refused(store: StoreView, message: str, cure: str, kind: str = "option") -> InputError:
+    return InputError(Problem(store.path, message, cure, kind))

@@ -1,0 +1,194 @@
+"""Join predictions of the cells of a grid into volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from unistore.data.dataset import Dataset
+from unistore.data.kinds.patches import Patches, PatchReader
+from unistore.errors import InputError, Problem
+from unistore.system.arguments import Arguments
+from unistore.system.hints import Shape
+
+_SIGMA = 1 / 8
+"""Standard deviation of gaussian weights, in edges of a box, as sliding windows of the field have it."""
+
+
+def stitch(
+    dataset: Dataset,
+    predictions: Iterable[tuple[Any, Any]],
+    weights: Literal["constant", "gaussian"] = "constant",
+) -> Iterator[tuple[int, Any]]:
+    """Join predictions of the cells of a grid into volumes; where cells overlap, into their weighted mean.
+
+    A volume is yielded once all its cells have come, and then forgotten: in the order of the grid, one or two
+    volumes are in memory.
+
+    Parameters
+    ----------
+    dataset
+        Samples of ``Patches(…, random=False)``.
+    predictions
+        Pairs of ``index`` (B,), the samples, and values (B, d, h, w) or (B, C, d, h, w) of any C, as numpy
+        arrays or tensors of any device. The cells may come in any order, each once.
+    weights
+        ``"constant"``: all voxels of a cell count alike. ``"gaussian"``: those in its middle count most, with
+        a standard deviation of an eighth of its edges.
+
+    Yields
+    ------
+    number, volume
+        Which volume it is, as samples of ``Volumes()`` of the same stores and split are numbered; and its
+        values, (D, H, W) or (C, D, H, W), at its own extent in voxels of the grid, as float32 (float64 of
+        float64), of the library and on the device of the predictions.
+
+    Raises
+    ------
+    InputError
+        If the samples are no grid, values are no floats or do not have the shape of its cells, a cell comes
+        twice, or some are missing in the end: the message says of how many volumes.
+
+    Examples
+    --------
+    >>> grid = unistore.Dataset("ct.zarr", unistore.Patches(96, random=False, overlap=0.5))  # doctest: +SKIP
+    >>> loader = unistore.Loader(grid, batch_size=4, shuffle=False)                          # doctest: +SKIP
+    >>> outputs = ((batch["index"], model(batch["image"])) for batch in loader)              # doctest: +SKIP
+    >>> for number, volume in unistore.stitch(grid, outputs, weights="gaussian"): ...        # doctest: +SKIP
+    """
+    check = Arguments()
+    kind = dataset.samples
+    is_grid = isinstance(kind, Patches) and not kind.random
+    check.expect("dataset", kind, is_grid, "one of Patches(…, random=False)")
+    check.one_of("weights", weights, ("constant", "gaussian"))
+    check.raise_problems()
+    assert isinstance(kind, Patches)
+    return _joined(_Grid(dataset), predictions, kind.shape, _weights(kind.shape, weights))
+
+
+def _joined(
+    grid: _Grid, predictions: Iterable[tuple[Any, Any]], shape: Shape, weights: torch.Tensor
+) -> Iterator[tuple[int, Any]]:
+    unfinished: dict[int, _Sum] = {}
+    for index, values in predictions:
+        numbers = np.asarray(index).reshape(-1)
+        batch = torch.as_tensor(values).detach()
+        if batch.ndim < 4 or len(batch) != len(numbers) or tuple(batch.shape[-3:]) != shape:
+            expected = f"({len(numbers)}, …, {', '.join(map(str, shape))})"
+            message = f"have shape {tuple(batch.shape)}, expected {expected} as the boxes"
+            raise InputError(Problem("predictions", message, "", "shape"))
+        if not batch.is_floating_point():
+            message = f"are {batch.dtype}: the mean of classes is none"
+            raise InputError(Problem("predictions", message, "stitch scores, then argmax", "dtype"))
+        for sample, cell in zip(numbers.tolist(), batch, strict=True):
+            volume, corner = grid.place(sample)
+            if volume not in unfinished:
+                unfinished[volume] = _Sum(cell, grid.extent(volume), grid.cells(volume), weights)
+            if unfinished[volume].add(sample, cell, corner):
+                whole = unfinished.pop(volume).mean()
+                yield grid.number(volume), whole if isinstance(values, torch.Tensor) else whole.numpy()
+    if unfinished:
+        missing = sum(part.missing for part in unfinished.values())
+        message = f"end while {missing} boxes of {len(unfinished)} volumes are missing"
+        cure = "read the whole grid: shuffle=False, drop_last=False, one rank"
+        raise InputError(Problem("predictions", message, cure, "missing"))
+
+
+class _Grid:
+    """The cells of a dataset, whose volumes are counted over all its stores."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._first = dataset.store_offsets
+        self._readers: list[PatchReader] = []
+        # Positions of the volumes: (store, volume counted in its reader), and its number among all volumes.
+        self._volumes: list[tuple[int, int]] = []
+        self._numbers: list[int] = []
+        before = 0
+        for store, part in enumerate(dataset.parts):
+            units = part.units()
+            reader = part.bind(("corner",))
+            assert isinstance(reader, PatchReader)
+            self._readers.append(reader)
+            self._volumes += [(store, volume) for volume in range(len(reader.numbers))]
+            self._numbers += (before + reader.numbers).tolist()
+            before += part.store.sample_count if units is None else len(units)
+        counts = [len(reader.numbers) for reader in self._readers]
+        self._before = np.cumsum([0, *counts]).tolist()
+
+    def place(self, sample: int) -> tuple[int, Shape]:
+        """Return the volume of a cell, and its corner."""
+        if not 0 <= sample < self._first[-1]:
+            message = f"are of sample {sample}, and the dataset has {self._first[-1]}"
+            raise InputError(Problem("predictions", message, 'give batch["index"]', "index"))
+        store = int(np.searchsorted(self._first, sample, side="right")) - 1
+        index = np.array([sample - self._first[store]])
+        volume, corner = self._readers[store].places(index)
+        return self._before[store] + int(volume[0]), tuple(corner[0].tolist())
+
+    def extent(self, volume: int) -> Shape:
+        """Return depth, height and width of a volume, in steps."""
+        store, number = self._volumes[volume]
+        return self._readers[store].volume(number)[0]
+
+    def cells(self, volume: int) -> int:
+        """Return how many cells cover a volume."""
+        store, number = self._volumes[volume]
+        return self._readers[store].volume(number)[1]
+
+    def number(self, volume: int) -> int:
+        """Return the number of a volume among those of the stores and the split."""
+        return self._numbers[volume]
+
+
+class _Sum:
+    """Weighted sum of the cells of one volume."""
+
+    def __init__(self, cell: torch.Tensor, extent: Shape, cells: int, weights: torch.Tensor) -> None:
+        dtype = torch.float64 if cell.dtype == torch.float64 else torch.float32
+        self._sum = torch.zeros((*cell.shape[:-3], *extent), dtype=dtype, device=cell.device)
+        self._weights = torch.zeros(extent, dtype=dtype, device=cell.device)
+        self._cell_weights = weights.to(self._sum)
+        self._cells = cells
+        self._came: set[int] = set()
+
+    @property
+    def missing(self) -> int:
+        """Cells that have not come."""
+        return self._cells - len(self._came)
+
+    def add(self, sample: int, cell: torch.Tensor, corner: Shape) -> bool:
+        """Add a cell, without what reaches beyond the volume; return whether it is the last one."""
+        if sample in self._came:
+            message = f"of sample {sample} came twice"
+            raise InputError(
+                Problem("predictions", message, "read each cell once: shuffle=False", "duplicate")
+            )
+        self._came.add(sample)
+        extent = self._weights.shape
+        edges = cell.shape[-3:]
+        lengths = [min(edge, end - low) for edge, end, low in zip(edges, extent, corner, strict=True)]
+        inside: Any = (..., *(slice(length) for length in lengths))
+        box: Any = (..., *(slice(low, low + length) for low, length in zip(corner, lengths, strict=True)))
+        weight = self._cell_weights[inside]
+        self._sum[box] += cell[inside] * weight
+        self._weights[box] += weight
+        return not self.missing
+
+    def mean(self) -> torch.Tensor:
+        """Return the weighted mean of the cells, in the memory of their sum."""
+        return self._sum.div_(self._weights)
+
+
+def _weights(shape: Shape, weights: str) -> torch.Tensor:
+    """Return the weight of each voxel of a cell, (d, h, w) float64."""
+    if weights == "constant":
+        return torch.ones(tuple(shape), dtype=torch.float64)
+    curves = []
+    for edge in shape:
+        distance = (torch.arange(edge, dtype=torch.float64) - (edge - 1) / 2) / (edge * _SIGMA)
+        curves.append(torch.exp(-(distance**2) / 2))
+    return reduce(torch.multiply, torch.meshgrid(*curves, indexing="ij"))
