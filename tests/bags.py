@@ -169,9 +169,10 @@ class Robot:
 
     def bag(self, path: Path, compression: Any = None) -> Path:
         """Write a ``.bag``."""
-        with rosbag1.Writer(path) as writer:
-            if compression is not None:
-                writer.set_compression(compression)
+        writer = rosbag1.Writer(path)
+        if compression is not None:
+            writer.set_compression(compression)
+        with writer:
             self._write(writer, self.typestore.serialize_ros1)
         return path
 

@@ -257,8 +257,8 @@ def _check_channels(file: SourceFile) -> None:
     encodings = _encodings(summary[: -_FOOTER or None])
     others = {topic: encoding for topic, encoding in encodings.items() if encoding not in _ROS2}
     if others:
-        listed = ", ".join(f"{topic} ({encoding})" for topic, encoding in others.items())
-        cure = f"leave them out: mcap filter {file.path.name} -o ros2.mcap -n {next(iter(others))}"
+        listed = ", ".join(f"{topic} ({encoding})" for topic, encoding in sorted(others.items()))
+        cure = f"leave them out: mcap filter {file.path.name} -o ros2.mcap -n {min(others)}"
         message = f"has channels that are no messages of ROS 2: {listed}"
         raise file.problem(message, cure, "format")
 

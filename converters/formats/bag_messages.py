@@ -266,7 +266,8 @@ class Cloud(NamedTuple):
             "offsets": self.offsets,
             "itemsize": self.step,
         }
-        return np.dtype(told)
+        record: np.dtype[Any] = np.dtype(told)
+        return record
 
     def columns(self) -> dict[str, np.dtype[Any]]:
         """Dtype of the values of each column: ``xyz``, and every other field by its name."""

@@ -87,20 +87,20 @@ class Rosbag(Format):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _OpenedBag(Opened):
-    """An open bag; types and frames of topics are facts of their groups."""
+    """An open bag, which says types and frames of topics: ``imu/type``, ``imu/frame_id``."""
 
-    topics: Mapping[str, Facts]
+    said: Facts
 
     def group_facts(self, group: str = "") -> Facts:
         """See `Opened`."""
-        return {"topics": dict(self.topics)} if not group else self.topics.get(group, {})
+        return {} if group else self.said
 
 
 def _opened(file: SourceFile, bag: Bag) -> Opened:
     store = _Definitions(file, bag)
     arrays: dict[str, Array] = {}
     left_out: dict[str, str] = {}
-    facts: dict[str, Facts] = {}
+    said: dict[str, str] = {}
     cursor = _Cursor(file, bag, store)
     for name, kinds in _topics(bag).items():
         topic = _Topic(file, name, kinds[0], cursor)
@@ -115,19 +115,19 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
             continue
         form = form_of(topic.kind, store.definitions)
         columns = _columns(topic, form)
-        left_out |= {f"{topic.group}/{field}": reason for field, reason in form.left_out.items()}
         if columns.keys() <= {STAMP, "header.seq"}:
             left_out[topic.group] = f"is {topic.kind}, which has no numbers"
             continue
+        left_out |= {f"{topic.group}/{field}": reason for field, reason in form.left_out.items()}
         columns[LOG_TIME] = _LogTimes(topic)
-        facts[topic.group] = topic.facts(form)
+        said |= {f"{topic.group}/{name}": text for name, text in topic.facts(form).items()}
         arrays |= {f"{topic.group}/{field}": array for field, array in columns.items()}
     return _OpenedBag(
         arrays=arrays,
         further=[one.file for one in bag.files if one.file.path != file.path],
         memory=_MEMORY,
         left_out=left_out,
-        topics=facts,
+        said=said,
         file=file,
     )
 
@@ -151,10 +151,12 @@ class _Definitions:
         self._bag = bag
         self._problems: dict[str, str] = {}
         self.store = self._typesys.get_typestore(self._typesys.Stores.EMPTY)
+        definitions = {}
         for one in bag.files:
             for connection in one.connections:
-                if connection.msgtype not in self.store.fielddefs:
-                    self._add(connection)
+                definitions[connection.msgtype, connection.msgdef.data] = connection
+        for connection in definitions.values():
+            self._add(connection)
 
     @property
     def definitions(self) -> Mapping[str, Any]:
@@ -179,13 +181,29 @@ class _Definitions:
             return
         try:
             types = self._types_of(kind, connection.msgdef)
+            differing = [name for name in types if self.definitions.get(name, types[name]) != types[name]]
+            if differing:
+                self._problems[kind] = f"has several definitions of {differing[0]}"
+                return
             self.store.register({name: told for name, told in types.items() if name not in self.definitions})
         except Exception as error:  # noqa: BLE001  the parser of rosbags raises anything at a damaged definition
             text = str(error).partition("\n")[0]
             self._problems[kind] = f"has a definition of {kind} that cannot be read: {text}"
             return
+        missing = next(self._missing(kind), "")
+        if missing:
+            what = "them" if missing == kind else missing
+            self._problems[kind] = f"has messages of {kind}, and nothing says what is in {what}"
+
+    def _missing(self, kind: str) -> Iterator[str]:
+        """Yield the types in messages of a type that nothing defines."""
         if kind not in self.definitions:
-            self._problems[kind] = f"has messages of {kind}, and nothing says what is in them"
+            yield kind
+            return
+        for _, (node, told) in self.definitions[kind][1]:
+            kind_of_values, name = (node, told) if node.name in ("BASE", "NAME") else told[0]
+            if kind_of_values.name == "NAME":
+                yield from self._missing(name)
 
     def _types_of(self, kind: str, told: Any) -> Mapping[str, Any]:
         if told.format.name == "MSG":
@@ -305,8 +323,8 @@ class _Topic:
         """The first message."""
         return next(self.messages(0, 1))
 
-    def facts(self, form: MessageForm) -> Facts:
-        """What is said of the topic."""
+    def facts(self, form: MessageForm) -> Mapping[str, str]:
+        """Type of the messages, frame of the first, and encoding of its image."""
         found = {"type": self.kind}
         if form.has_header:
             found["frame_id"] = str(self.first.header.frame_id)

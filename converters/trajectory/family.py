@@ -38,7 +38,7 @@ class Trajectory(TrajectoryOptions, Family):
         if file.path.suffix == ".yaml" and file.path.name != METADATA:
             return f"is no {METADATA} of a bag"
         is_part = file.path.suffix in (".db3", ".mcap") and is_described
-        return f"is part of the bag of {METADATA}" if is_part else ""
+        return f"is read with the {METADATA} beside it" if is_part else ""
 
     def group(self, files: Sequence[SourceFile]) -> Iterable[SourceFile | tuple[SourceFile, str]]:
         """Take the files that are not declined."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from shlex import quote
 from typing import NamedTuple
 
@@ -185,13 +186,13 @@ def _is_streams(head: Head) -> bool:
     return any(not head.members(name).keys().isdisjoint(TIMES) for name in actions)
 
 
-def _is_of(format: str) -> Callable[[Head], bool]:
-    return lambda head: head.format == format
+def _is_of(format: str, head: Head) -> bool:
+    return head.format == format
 
 
-LEROBOT = Layout("lerobot", "meta/info.json of LeRobot", _is_of("lerobot"), container="data")
-RLDS = Layout("rlds", "episodes in TFRecord", _is_of("rlds"), container="data")
-BAG = Layout("bag", "topics of a bag", _is_of("bag"), timed=True)
+LEROBOT = Layout("lerobot", "meta/info.json of LeRobot", partial(_is_of, "lerobot"), container="data")
+RLDS = Layout("rlds", "episodes in TFRecord", partial(_is_of, "rlds"), container="data")
+BAG = Layout("bag", "topics of a bag", partial(_is_of, "bag"), timed=True)
 BY_FORMAT = (LEROBOT, RLDS, BAG)
 """Those that are told by the format of a file."""
 FLAT = Layout("flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True)

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from unistore.converters.formats.images import decode
 from unistore.schemas.indices import Column, StoreView, whole
-from unistore.schemas.trajectory.fields import CLOCKS, EPISODES, FINAL, JPEG_SUFFIX, STEPS
+from unistore.schemas.trajectory.fields import (
+    CLOCKS,
+    EPISODES,
+    FINAL,
+    JPEG_SUFFIX,
+    RAGGED_SUFFIX,
+    STEPS,
+    column_group,
+)
 
 _NOT_EXPORTED = f"{STEPS}/next_valid"
 _FLAGS = (f"{STEPS}/terminated", f"{STEPS}/truncated")
@@ -82,11 +90,12 @@ def stored_episodes(store: StoreView) -> list[StoredEpisode]:
 
 
 def step_columns(store: StoreView) -> list[StepColumn]:
-    """List the columns that sources have, without those of other clocks and final observations."""
+    """List the columns that sources have, without those of other clocks, ragged and final ones."""
     columns = []
     for path in store.paths():
         is_step = path.startswith(f"{STEPS}/") and path != _NOT_EXPORTED
-        if not is_step or path.endswith(f"{JPEG_SUFFIX}/offsets"):
+        is_ragged = column_group(path).endswith(RAGGED_SUFFIX)
+        if not is_step or is_ragged or path.endswith(f"{JPEG_SUFFIX}/offsets"):
             continue
         attributes = store.array(path).attributes
         if path in _FLAGS and "source_dataset" not in attributes:
@@ -201,7 +210,12 @@ def blocks(start: int, stop: int, row_bytes: int, block_bytes: int = 32 << 20) -
 def left_out_notes(store: StoreView, form: str) -> list[str]:
     """Say which arrays of a store another form has no place for."""
     streams = sorted({path.split("/")[1] for path in store.paths() if path.startswith(f"{CLOCKS}/")})
-    return [f"clock {name} is left out: {form} has one rate an episode" for name in streams]
+    steps = {column_group(path) for path in store.paths() if path.startswith(f"{STEPS}/")}
+    ragged = sorted(group.removesuffix(RAGGED_SUFFIX) for group in steps if group.endswith(RAGGED_SUFFIX))
+    return [
+        *(f"clock {name} is left out: {form} has one rate an episode" for name in streams),
+        *(f"{name} is left out: {form} has rows of one shape" for name in ragged),
+    ]
 
 
 def _json_texts(store: StoreView, path: str) -> list[dict[str, Any]]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import cv2
+import h5py
 import numpy as np
 import pytest
 from rosbags import rosbag1, rosbag2
@@ -67,7 +72,22 @@ def test_topics_are_tables_of_their_own_clock(tmp_path: Path, kind: str) -> None
             rows = robot.values[f"{topic}/{field}"]
             assert np.array_equal(store.array(f"{group}/data").read(), np.concatenate(rows))
             assert np.diff(store.array(f"{group}/offsets").read()).tolist() == [len(row) for row in rows]
+    said = json.loads(store.text("episodes/attributes")[0])
+    assert said["camera/left/encoding"] == "bgr8"
+    assert said["imu/type"] == "sensor_msgs/msg/Imu"
     assert unistore.verify(store.path, against=tmp_path / "bags").ok
+
+
+def test_a_store_of_bags_is_exported(tmp_path: Path) -> None:
+    robot, path = written("bag", tmp_path)
+    unistore.convert(path, tmp_path / "a.zarr", workers=0, images="keep")
+    unistore.export(tmp_path / "a.zarr", tmp_path / "again")
+    with h5py.File(tmp_path / "again/run.bag.h5") as file:
+        assert np.array_equal(file["imu/orientation"], robot.array("imu/orientation"))
+        assert np.array_equal(file["lidar/xyz"], np.concatenate(robot.values["lidar/xyz"]))
+        assert np.diff(file["lidar/xyz_offsets"]).tolist() == [len(one) for one in robot.values["lidar/xyz"]]
+        frame = cv2.imdecode(np.array(file["camera/right/image"][1]), cv2.IMREAD_COLOR)
+        assert np.array_equal(frame[..., ::-1], robot.values["camera/right/image"][1])
 
 
 def test_windows_around_a_camera(tmp_path: Path) -> None:
@@ -197,7 +217,7 @@ def unset(number: int, message: Any) -> None:
 
 def repeating(number: int, message: Any) -> None:
     if number in (3, 4):
-        set_stamp(message, bags.START + 4 * 10**7)
+        set_stamp(message, bags.START + 62 * 10**6)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +235,7 @@ def test_stamps_that_cannot_be_believed(change: Any, message: str, tmp_path: Pat
     assert message in found
     assert "--stamps log takes the times at which messages were logged" in found
     scan = scan_sources(trajectory(stamps="log"), [tmp_path])
-    assert "imu: observation/imu/orientation" in " ".join(scan.notes)
+    assert "clock imu: observation/imu/header_stamp, observation/imu/orientation" in " ".join(scan.notes)
 
 
 def test_what_is_remarked_on_topics(tmp_path: Path) -> None:
@@ -226,7 +246,7 @@ def test_what_is_remarked_on_topics(tmp_path: Path) -> None:
     notes = " ".join(scan_sources(trajectory(), [tmp_path]).notes)
     assert "steps are the messages of camera/left; --map action=TOPIC/FIELD takes those of another" in notes
     assert "imu/header_stamp: 1 timestamps repeat; the last row of equal ones is taken" in notes
-    assert "lidar begins 0.6" in notes
+    assert "lidar begins 0.599 s after the steps: until then its rows are not valid" in notes
     assert "chatter (is std_msgs/msg/String, which has no numbers)" in notes
 
 
@@ -273,11 +293,11 @@ def test_types_that_nothing_describes(tmp_path: Path) -> None:
     path = robot.folder(tmp_path / "run") / "run.mcap"
     content = path.read_bytes()
     assert content.count(b"sensor_msgs/msg/Imu") > 1
-    # definitions lie beside the names; a type that refers to what is not there cannot be read
     known, unknown = b"geometry_msgs/Quaternion orientation", b"geometry_msgs/Quaternjon orientation"
     path.write_bytes(content.replace(known, unknown))
     found = refused(tmp_path)
-    assert "imu/messages: has" in found
+    assert "imu/messages: has messages of sensor_msgs/msg/Imu" in found
+    assert "nothing says what is in geometry_msgs/msg/Quaternjon" in found
     assert "--ignore 'imu/*'" in found
     assert scan_sources(trajectory(ignore=("imu/*",)), [tmp_path])
 
@@ -294,3 +314,31 @@ def test_channels_that_are_no_messages_of_ros(tmp_path: Path) -> None:
     found = refused(path)
     assert "has channels that are no messages of ROS 2: /camera/left (jsn)" in found
     assert "mcap filter run.mcap -o ros2.mcap -n /" in found
+
+
+def test_databases_that_do_not_define_their_types(tmp_path: Path) -> None:
+    """As ROS 2 wrote them until Iron; types of ROS itself are known."""
+    robot, path = written("db3", tmp_path)
+    with closing(sqlite3.connect(path / "run.db3")) as database:
+        database.execute("UPDATE schema SET schema_version = 3")
+        database.execute("DROP TABLE message_definitions")
+        database.execute("UPDATE topics SET type = 'own_msgs/msg/Command' WHERE name = '/cmd_vel'")
+        database.commit()
+    metadata = path / "metadata.yaml"
+    text = metadata.read_text().replace("geometry_msgs/msg/Twist", "own_msgs/msg/Command")
+    metadata.write_text(text)
+    found = refused(tmp_path)
+    assert "cmd_vel/messages: has messages of own_msgs/msg/Command, and nothing says what is in them" in found
+    assert "--ignore 'cmd_vel/*'" in found
+    with Rosbag().open(SourceFile(metadata, metadata.name, (tmp_path,))) as opened:
+        assert np.array_equal(opened.arrays["imu/orientation"][:], robot.array("imu/orientation"))
+
+
+def test_a_type_that_is_defined_in_two_ways(tmp_path: Path) -> None:
+    with rosbag1.Writer(tmp_path / "a.bag") as writer:
+        for number, definition in enumerate(("float64 x", "float32 x")):
+            connection = writer.add_connection(
+                f"/{number}", "own_msgs/msg/X", msgdef=definition, md5sum="0" * 32
+            )
+            writer.write(connection, bags.START + number, bytes(8 - 4 * number))
+    assert "has several definitions of own_msgs/msg/X" in refused(tmp_path)
