@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 from tests.cases import DATA, Case, cloud_in_segments, ct_cases, robot_robomimic, rows_npz, rows_real
-from tests.streams import episode, write
+from tests.streams import episode, lidar, write
 
 STORES = DATA / "golden"
 
@@ -101,6 +101,11 @@ def trajectory_streams(folder: Path) -> Case:
     return Case("trajectory", [write(folder / "robot.h5", few)])
 
 
+def trajectory_ragged(folder: Path) -> Case:
+    """Two short episodes with a lidar and a camera, whose rows have any length."""
+    return Case("trajectory", [lidar(folder / "robot.h5", "offsets")], {"images": "keep"})
+
+
 SOURCES: dict[str, Callable[[Path], Case]] = {
     "rows": rows_real,
     "rows_split": rows_npz,
@@ -114,6 +119,7 @@ SOURCES: dict[str, Callable[[Path], Case]] = {
     "trajectory": robot_robomimic,
     "trajectory_real": trajectory_real,
     "trajectory_streams": trajectory_streams,
+    "trajectory_ragged": trajectory_ragged,
 }
 """What makes the sources of each store, and says how it was converted."""
 REFUSED = ("spike",)
