@@ -50,8 +50,8 @@ class BagFile(ABC):
     @property
     def connections(self) -> Sequence[Any]:
         """What rosbags calls connections: a topic of one publisher each."""
-        found: Sequence[Any] = self.reader.connections
-        return found
+        connections: Sequence[Any] = self.reader.connections
+        return connections
 
     @abstractmethod
     def times(self, connections: Sequence[Any]) -> NDArray[np.int64]:
@@ -220,20 +220,24 @@ def _by_metadata(file: SourceFile, stack: ExitStack) -> Bag:
     """Open the files that a ``metadata.yaml`` names, which lie beside it."""
     yaml = needed("ruamel.yaml", EXTRA, file)
     with damages(file):
-        told = yaml.YAML(typ="safe").load(file.path.read_text())[METADATA_KEY]
-        names = [Path(name).name for name in told["relative_file_paths"]]
-        count = int(told["message_count"])
-        mode = str(told.get("compression_mode") or "").lower()
-        distro = str(told.get("ros_distro") or "")
+        metadata = yaml.YAML(typ="safe").load(file.path.read_text())[METADATA_KEY]
+        names = [Path(name).name for name in metadata["relative_file_paths"]]
+        count = int(metadata["message_count"])
+        mode = str(metadata.get("compression_mode") or "").lower()
+        distro = str(metadata.get("ros_distro") or "")
     if mode == "file":
         cure = "unpack it: ros2 bag convert"
         raise file.problem("names files that are compressed as a whole", cure, "format")
     files = [_opened(file.beside(name), stack) for name in names]
-    found = sum(connection.msgcount for one in files for connection in one.connections)
-    if found < count:
-        message = f"says {count:,} messages, and its files have {found:,}"
+    present = sum(_message_count(bag_file) for bag_file in files)
+    if present < count:
+        message = f"says {count:,} messages, and its files have {present:,}"
         raise file.problem(message, "copy all files of the folder again", "truncated")
     return Bag(files, is_ros1=False, is_compressed=mode == "message", distro=distro)
+
+
+def _message_count(bag_file: BagFile) -> int:
+    return sum(connection.msgcount for connection in bag_file.connections)
 
 
 # Channels of MCAP that are no messages of ROS 2, which rosbags does not read.
@@ -257,25 +261,25 @@ def _check_channels(file: SourceFile) -> None:
     encodings = _encodings(summary[: -_FOOTER or None])
     others = {topic: encoding for topic, encoding in encodings.items() if encoding not in _ROS2}
     if others:
-        listed = ", ".join(f"{topic} ({encoding})" for topic, encoding in sorted(others.items()))
+        channels = ", ".join(f"{topic} ({encoding})" for topic, encoding in sorted(others.items()))
         cure = f"leave them out: mcap filter {file.path.name} -o ros2.mcap -n {min(others)}"
-        message = f"has channels that are no messages of ROS 2: {listed}"
+        message = f"has channels that are no messages of ROS 2: {channels}"
         raise file.problem(message, cure, "format")
 
 
 def _encodings(summary: bytes) -> dict[str, str]:
     """Encoding of the messages of each topic, from the records of a summary: opcode, length, content."""
-    found = {}
+    encodings = {}
     at = 0
     while at + 9 <= len(summary):
         opcode, size = struct.unpack_from("<BQ", summary, at)
         content = summary[at + 9 : at + 9 + size]
         if opcode == _CHANNEL:
-            topic, rest = _text(content[4:])
-            encoding, _ = _text(rest)
-            found[topic] = encoding
+            topic, behind = _text(content[4:])
+            encoding, _ = _text(behind)
+            encodings[topic] = encoding
         at += 9 + size
-    return found
+    return encodings
 
 
 def _text(content: bytes) -> tuple[str, bytes]:

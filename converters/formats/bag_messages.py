@@ -90,7 +90,7 @@ class MessageForm(NamedTuple):
 
 def form_of(kind: str, definitions: Mapping[str, Any]) -> MessageForm:
     """Return what messages of a type become; `definitions` has the fields of all types, as of rosbags."""
-    has_header = any(_is_header(name, told) for name, told in _fields(kind, definitions))
+    has_header = any(_is_header(name, content) for name, content in _fields(kind, definitions))
     form = MessageForm([], [], {}, has_header)
     if kind in (IMAGE, COMPRESSED, POINTS):
         if has_header:
@@ -102,37 +102,37 @@ def form_of(kind: str, definitions: Mapping[str, Any]) -> MessageForm:
 
 def _fields(kind: str, definitions: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
     """Yield the names of the fields of a type, each with its node and what that holds."""
-    for name, (node, told) in definitions[kind][1]:
-        yield name, (node.name, told)
+    for name, (node, content) in definitions[kind][1]:
+        yield name, (node.name, content)
 
 
-def _is_header(name: str, told: tuple[str, Any]) -> bool:
-    return name == "header" and told == ("NAME", HEADER)
+def _is_header(name: str, content: tuple[str, Any]) -> bool:
+    return name == "header" and content == ("NAME", HEADER)
 
 
 def _add_fields(form: MessageForm, kind: str, path: str, definitions: Mapping[str, Any]) -> None:
-    for name, (node, told) in _fields(kind, definitions):
-        own = f"{path}{name}"
+    for name, (node, content) in _fields(kind, definitions):
+        field_path = f"{path}{name}"
         if node == "NAME":
-            _add_message(form, own, told, definitions)
+            _add_message(form, field_path, content, definitions)
             continue
-        element = _element(node, told)
+        element = _element(node, content)
         dtype = _DTYPES.get(element)
         if dtype is None:
-            form.left_out[own] = "is text" if "string" in element else "is a list of messages"
+            form.left_out[field_path] = "is text" if "string" in element else "is a list of messages"
         elif node == "BASE":
-            form.leaves.append(Leaf(own, np.dtype(dtype), (), attrgetter(own)))
+            form.leaves.append(Leaf(field_path, np.dtype(dtype), (), attrgetter(field_path)))
         elif node == "ARRAY":
-            form.leaves.append(Leaf(own, np.dtype(dtype), (told[1],), attrgetter(own)))
+            form.leaves.append(Leaf(field_path, np.dtype(dtype), (content[1],), attrgetter(field_path)))
         else:
-            form.lists.append(Listed(own, np.dtype(dtype), attrgetter(own)))
+            form.lists.append(Listed(field_path, np.dtype(dtype), attrgetter(field_path)))
 
 
-def _element(node: str, told: Any) -> str:
+def _element(node: str, content: Any) -> str:
     """Return the basic type of a field, or of the values in it; empty: these are messages."""
     if node == "BASE":
-        return str(told[0])
-    kind, name = told[0]
+        return str(content[0])
+    kind, name = content[0]
     return str(name[0]) if kind.name == "BASE" else ""
 
 
@@ -142,7 +142,7 @@ def _add_message(form: MessageForm, path: str, kind: str, definitions: Mapping[s
         form.leaves.append(_time(STAMP if path == "header.stamp" else path, path))
         return
     parts = list(_fields(kind, definitions))
-    elements = {told[0] for _, (node, told) in parts if node == "BASE"}
+    elements = {content[0] for _, (node, content) in parts if node == "BASE"}
     is_vector = len(parts) > 1 and all(node == "BASE" for _, (node, _) in parts) and len(elements) == 1
     if is_vector and elements <= {"float32", "float64"}:
         get = attrgetter(*[f"{path}.{name}" for name, _ in parts])
@@ -226,9 +226,9 @@ def pixels_of(message: Any, picture: Picture, problem: Callable[[str], InputErro
     InputError
         If it has another form than the first one, or fewer bytes than its size takes.
     """
-    found = picture_of(message)
-    if found != picture:
-        raise problem(f"is an image of {found.text}, the first one of {picture.text}")  # noqa: EM102
+    shown = picture_of(message)
+    if shown != picture:
+        raise problem(f"is an image of {shown.text}, the first one of {picture.text}")  # noqa: EM102
     pixels = picture.pixels
     assert pixels is not None
     dtype = np.dtype(pixels.dtype).newbyteorder(">" if message.is_bigendian else "<")
@@ -260,13 +260,13 @@ class Cloud(NamedTuple):
     @property
     def record(self) -> np.dtype[Any]:
         """Dtype of a point."""
-        told: Any = {
+        layout: Any = {
             "names": self.names,
             "formats": self.formats,
             "offsets": self.offsets,
             "itemsize": self.step,
         }
-        record: np.dtype[Any] = np.dtype(told)
+        record: np.dtype[Any] = np.dtype(layout)
         return record
 
     def columns(self) -> dict[str, np.dtype[Any]]:

@@ -124,7 +124,7 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
         arrays |= {f"{topic.group}/{field}": array for field, array in columns.items()}
     return _OpenedBag(
         arrays=arrays,
-        further=[one.file for one in bag.files if one.file.path != file.path],
+        further=[part.file for part in bag.files if part.file.path != file.path],
         memory=_MEMORY,
         left_out=left_out,
         said=said,
@@ -134,13 +134,13 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
 
 def _topics(bag: Bag) -> dict[str, list[str]]:
     """Types of the messages of each topic, by name."""
-    found: dict[str, list[str]] = {}
+    topics: dict[str, list[str]] = {}
     for file in bag.files:
         for connection in file.connections:
-            kinds = found.setdefault(connection.topic, [])
+            kinds = topics.setdefault(connection.topic, [])
             if connection.msgtype not in kinds:
                 kinds.append(connection.msgtype)
-    return dict(sorted(found.items()))
+    return dict(sorted(topics.items()))
 
 
 class _Definitions:
@@ -152,8 +152,8 @@ class _Definitions:
         self._problems: dict[str, str] = {}
         self.store = self._typesys.get_typestore(self._typesys.Stores.EMPTY)
         definitions = {}
-        for one in bag.files:
-            for connection in one.connections:
+        for bag_file in bag.files:
+            for connection in bag_file.connections:
                 definitions[connection.msgtype, connection.msgdef.data] = connection
         for connection in definitions.values():
             self._add(connection)
@@ -161,8 +161,8 @@ class _Definitions:
     @property
     def definitions(self) -> Mapping[str, Any]:
         """Fields of all types."""
-        found: Mapping[str, Any] = self.store.fielddefs
-        return found
+        fields: Mapping[str, Any] = self.store.fielddefs
+        return fields
 
     def problem(self, kind: str) -> str:
         """Say why messages of a type cannot be read; empty: they can be."""
@@ -185,7 +185,9 @@ class _Definitions:
             if differing:
                 self._problems[kind] = f"has several definitions of {differing[0]}"
                 return
-            self.store.register({name: told for name, told in types.items() if name not in self.definitions})
+            self.store.register(
+                {name: fields for name, fields in types.items() if name not in self.definitions}
+            )
         except Exception as error:  # noqa: BLE001  the parser of rosbags raises anything at a damaged definition
             text = str(error).partition("\n")[0]
             self._problems[kind] = f"has a definition of {kind} that cannot be read: {text}"
@@ -200,18 +202,18 @@ class _Definitions:
         if kind not in self.definitions:
             yield kind
             return
-        for _, (node, told) in self.definitions[kind][1]:
-            kind_of_values, name = (node, told) if node.name in ("BASE", "NAME") else told[0]
-            if kind_of_values.name == "NAME":
+        for _, (node, content) in self.definitions[kind][1]:
+            value_node, name = (node, content) if node.name in ("BASE", "NAME") else content[0]
+            if value_node.name == "NAME":
                 yield from self._missing(name)
 
-    def _types_of(self, kind: str, told: Any) -> Mapping[str, Any]:
-        if told.format.name == "MSG":
-            found: Mapping[str, Any] = self._typesys.get_types_from_msg(told.data, kind)
-            return found
-        if told.format.name == "IDL":
+    def _types_of(self, kind: str, definition: Any) -> Mapping[str, Any]:
+        if definition.format.name == "MSG":
+            types_of_text: Mapping[str, Any] = self._typesys.get_types_from_msg(definition.data, kind)
+            return types_of_text
+        if definition.format.name == "IDL":
             types: dict[str, Any] = {}
-            for part in told.data.split(f"{'=' * 80}\n"):
+            for part in definition.data.split(f"{'=' * 80}\n"):
                 text = part.partition("\n")[2] if part.startswith("IDL: ") else part
                 types |= self._typesys.get_types_from_idl(text) if text.strip() else {}
             return types
@@ -220,8 +222,8 @@ class _Definitions:
     def _known(self, kind: str) -> Mapping[str, Any]:
         """Return a type of ROS 2 with the types in it, if all distributions that the bag may be of agree."""
         names = [name for name in self._typesys.Stores if name.value.startswith("ros2")]
-        own = [name for name in names if name.value == f"ros2_{self._bag.distro}"]
-        stores = [self._typesys.get_typestore(name) for name in own or names]
+        recorded = [name for name in names if name.value == f"ros2_{self._bag.distro}"]
+        stores = [self._typesys.get_typestore(name) for name in recorded or names]
         having = [store for store in stores if kind in store.fielddefs]
         if len({store.hash_rihs01(kind) for store in having}) != 1:
             return {}
@@ -274,11 +276,15 @@ class _Topic:
         self.kind = kind
         self._cursor = cursor
         self._owners = [
-            (one, [connection for connection in one.connections if connection.topic == name])
-            for one in cursor.bag.files
+            (bag_file, [connection for connection in bag_file.connections if connection.topic == name])
+            for bag_file in cursor.bag.files
         ]
-        self.count = sum(connection.msgcount for _, own in self._owners for connection in own)
+        self.count = sum(connection.msgcount for connection in self._connections())
         self._records: tuple[int, NDArray[Any]] = (0, np.empty(0))
+
+    def _connections(self) -> Iterator[Any]:
+        for _, publishers in self._owners:
+            yield from publishers
 
     @property
     def group(self) -> str:
@@ -288,13 +294,13 @@ class _Topic:
     @cached_property
     def _parts(self) -> list[_Part]:
         parts = []
-        for one, own in self._owners:
-            if own:
-                with damages(one.file):
-                    parts.append(_Part(one, own, one.times(own)))
-        found = sum(len(part.times) for part in parts)
-        if found != self.count:
-            message = f"tells of {self.count} messages of {self.name}, and has {found}"
+        for bag_file, publishers in self._owners:
+            if publishers:
+                with damages(bag_file.file):
+                    parts.append(_Part(bag_file, publishers, bag_file.times(publishers)))
+        indexed = sum(len(part.times) for part in parts)
+        if indexed != self.count:
+            message = f"tells of {self.count} messages of {self.name}, and has {indexed}"
             raise self.file.problem(message, "copy it again", "truncated")
         return parts
 
@@ -325,13 +331,13 @@ class _Topic:
 
     def facts(self, form: MessageForm) -> Mapping[str, str]:
         """Type of the messages, frame of the first, and encoding of its image."""
-        found = {"type": self.kind}
+        facts = {"type": self.kind}
         if form.has_header:
-            found["frame_id"] = str(self.first.header.frame_id)
+            facts["frame_id"] = str(self.first.header.frame_id)
         for name in ("encoding", "format"):
             if self.kind in (IMAGE, COMPRESSED) and hasattr(self.first, name):
-                found[name] = str(getattr(self.first, name))
-        return found
+                facts[name] = str(getattr(self.first, name))
+        return facts
 
     def location(self, field: str, row: int | None = None) -> Location:
         """What messages call a field of the topic."""
@@ -353,8 +359,8 @@ class _Topic:
 
 
 def _zstd(file: SourceFile, raw: bytes) -> bytes:
-    found: bytes = needed("rosbags.rosbag2.storage_mcap", EXTRA, file).zstd.decompress(raw)
-    return found
+    message: bytes = needed("rosbags.rosbag2.storage_mcap", EXTRA, file).zstd.decompress(raw)
+    return message
 
 
 # Arrays of a topic.
@@ -599,7 +605,7 @@ def _problem_of(topic: _Topic, field: str, row: int) -> Callable[[str], InputErr
 
 def _objects(rows: Collection[NDArray[Any]]) -> NDArray[Any]:
     """Rows of any length each, as an array of objects."""
-    found = np.empty(len(rows), object)
+    objects = np.empty(len(rows), object)
     for row, values in enumerate(rows):
-        found[row] = values
-    return found
+        objects[row] = values
+    return objects

@@ -88,7 +88,7 @@ class Ranges(NamedTuple):
 
 def ranges_in(arrays: Mapping[str, Array], location: Callable[[str], Location]) -> Ranges:
     """Find the arrays that offsets beside them divide."""
-    found: dict[str, str] = {}
+    dividing: dict[str, str] = {}
     problems: list[Problem] = []
     for path, array in arrays.items():
         lengths = _lengths_beside(path, arrays)
@@ -98,11 +98,11 @@ def ranges_in(arrays: Mapping[str, Array], location: Callable[[str], Location]) 
         wrong = _wrong(offsets, list(lengths.values()))
         if not wrong:
             divided = [other for other, length in lengths.items() if length == offsets[-1]]
-            found.update(dict.fromkeys(divided, path))
+            dividing.update(dict.fromkeys(divided, path))
         elif path.endswith(_SUFFIX) or len(offsets) - 1 in lengths.values():
             cure = "write the file again, or leave the stream out with --ignore"
             problems.append(Problem.at(location(path), wrong, cure, "value"))
-    return Ranges(found, problems)
+    return Ranges(dividing, problems)
 
 
 def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
@@ -128,8 +128,8 @@ def _wrong(offsets: NDArray[Any], lengths: Sequence[int]) -> str:
         row = int(falling[0]) + 1
         return f"row {row} is {offsets[row]}, less than the row before it ({offsets[row - 1]})"
     if offsets[0] != 0 or offsets[-1] not in lengths:
-        listed = " or ".join(map(str, dict.fromkeys(lengths)))
-        return f"are offsets from {offsets[0]} to {offsets[-1]}, and the arrays beside have {listed} rows"
+        counts = " or ".join(map(str, dict.fromkeys(lengths)))
+        return f"are offsets from {offsets[0]} to {offsets[-1]}, and the arrays beside have {counts} rows"
     return ""
 
 
