@@ -104,6 +104,8 @@ class SourceFile:
         Name of the first of the family's formats that has its ending; empty: none has.
     parts
         Files that continue it, as the slices of a volume do; their family knows them.
+    known
+        What its format has read of it and of its parts before, so that it need not be read again.
     """
 
     path: Path
@@ -112,6 +114,7 @@ class SourceFile:
     near: Near | None = field(default=None, compare=False, repr=False)
     format: str = ""
     parts: tuple[Path, ...] = ()
+    known: Any = field(default=None, compare=False, repr=False)
 
     @property
     def is_given(self) -> bool:

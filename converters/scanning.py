@@ -149,7 +149,7 @@ class _FamilyScan:
             raise InputError(list(dict.fromkeys(self._with_commands(parts))))
         return replace(
             scan,
-            notes=(*scan.notes, *found.notes, *_notes(left_out), *exclusion.notes()),
+            notes=(*scan.notes, *found.notes, *_notes(left_out, unnamed=scan.unnamed), *exclusion.notes()),
             left_out=tuple((file.path, file.why) for file in left_out),
         )
 
@@ -419,14 +419,17 @@ def _with_parts(unreadable: Mapping[str, Problem], parts: Sequence[Part]) -> lis
     return [replace(problem, source=names.get(path, problem.source)) for path, problem in unreadable.items()]
 
 
-def _notes(left_out: Sequence[LeftOutFile]) -> list[str]:
-    """Notes on files that belong to no source, one for each reason."""
+def _notes(left_out: Sequence[LeftOutFile], *, unnamed: bool) -> list[str]:
+    """Notes on files that belong to no source, one for each reason; `unnamed`: names may tell of patients."""
     by_reason: dict[str, list[str]] = {}
     for path, reason, _ in left_out:
         if reason not in ("hidden", EXCLUDED):  # reported by `Exclusion.notes`
             by_reason.setdefault(reason, []).append(path.name)
     reasons = list(by_reason.items())
-    notes = [f"left out, {reason}: {first_few(names, _SHOWN)}" for reason, names in reasons[:_REASONS]]
+    notes = []
+    for reason, names in reasons[:_REASONS]:
+        listed = count_of(len(names), "file") if unnamed else first_few(names, _SHOWN)
+        notes.append(f"left out, {reason}: {listed}")
     if len(reasons) > _REASONS:
         notes.append(f"and files left out for {len(reasons) - _REASONS} further reasons")
     return notes

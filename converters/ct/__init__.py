@@ -8,8 +8,8 @@ __all__ = ["FAMILY"]
 
 FAMILY = Family(
     name="ct",
-    summary="CT volumes: folders of .npy, case folders.",
-    description="CT volumes: folders of .npy, or case folders with windows and sparse indices.",
+    summary="CT volumes: NIfTI, DICOM, MetaImage, .npy, HDF5, case folders.",
+    description="CT volumes: NIfTI, DICOM, MetaImage, .npy, HDF5; case folders with windows and points.",
     examples=(
         "unistore convert ct volumes/ ct.zarr",
         "unistore convert ct volumes/ ct.zarr --window lung --window mine:400:50",

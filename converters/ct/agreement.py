@@ -11,7 +11,7 @@ import numpy as np
 
 from unistore.converters.common.columns import promote
 from unistore.converters.common.left_out import NO_COLUMN, left_out_notes
-from unistore.converters.ct.names import METADATA, is_plain, suffix_of
+from unistore.converters.ct.names import METADATA, is_hdf5, is_plain, suffix_of
 from unistore.converters.ct.points import Points
 from unistore.converters.ct.scan import ScannedVolume
 from unistore.converters.ct.source import Voxels
@@ -42,7 +42,7 @@ class Agreement:
     labels
         Native dtype name that holds every label volume of a name exactly, by name; floats may be 0 and 1.
     classes
-        What ``dataset.json`` calls the values of labels.
+        What the label map, or ``dataset.json``, calls the values of labels.
     """
 
     image: str | None
@@ -124,7 +124,7 @@ def agree(
         values=values,
         scaled=scaled,
         labels=labels,
-        classes=next((volume.classes for volume in volumes if volume.classes), {}),
+        classes=_classes(volumes),
     )
 
 
@@ -169,11 +169,20 @@ def _check_classes(volumes: Sequence[ScannedVolume], names: Sequence[str]) -> It
     for volume, where in zip(volumes, names, strict=True):
         for value, name in volume.classes.items():
             known, owner = first.setdefault(value, (name, where))
-            dataset = volume.texts["dataset"]
-            if known != name and dataset not in refused:
+            dataset = volume.texts.get("dataset")
+            if known != name and dataset is not None and dataset not in refused:
                 refused.add(dataset)
                 message = f"calls {value} of its labels {name!r}, which is {known!r} of {owner}"
-                yield Problem(str(dataset.path), message, "convert these datasets apart", "label")
+                cure = "give both one numbering by --label-map, or convert these datasets apart"
+                yield Problem(str(dataset.path), message, cure, "label")
+
+
+def _classes(volumes: Sequence[ScannedVolume]) -> dict[str, str]:
+    """Return what the labels of all datasets are called, by number."""
+    names: dict[str, str] = {}
+    for volume in volumes:
+        names |= volume.classes
+    return dict(sorted(names.items(), key=lambda item: int(item[0])))
 
 
 def _check_window(name: str, found: Mapping[str, Window], sparse: str) -> list[Problem]:
@@ -275,6 +284,8 @@ def _kinds_of_sources(volumes: Sequence[ScannedVolume]) -> list[str]:
         notes.append(f"case folders, one volume each: {cases}")
     endings = Counter(map(suffix_of, files))
     notes += [f"{ending} files outside case folders, one volume each: {n}" for ending, n in endings.items()]
+    if any(map(is_hdf5, files)):
+        notes.append("HDF5: names and attributes of arrays are left out")
     return notes
 
 

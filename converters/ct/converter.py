@@ -33,6 +33,7 @@ from unistore.schemas.ct import fields as schema
 
 if TYPE_CHECKING:
     from unistore.converters.ct.scan import ScannedVolume
+    from unistore.converters.ct.tables import Detail
     from unistore.converters.ct.volume import VolumeReader
 
 
@@ -92,6 +93,8 @@ class CtConverter(SeamConverter):
 
         plugin = self.plugin
         agreement = agree(scanned, plugin.windows, plugin.sparse, parts.names)
+        if plugin.labels is not None:
+            plugin.labels.check_used([label.path for volume in scanned for label in volume.label_files])
         windows = [
             {"name": window.name, "width": float(window.width), "level": float(window.level)}
             for window in agreement.windows
@@ -164,7 +167,8 @@ class CtConverter(SeamConverter):
         opening, file = super().file_of(origin, paths, number)
         if origin.arrays[number] != "image":
             return opening, file
-        return opening, replace(file, parts=slices_of(origin.arrays, paths))
+        detail: Detail = origin  # type: ignore[assignment]  # of this family
+        return opening, replace(file, parts=slices_of(origin.arrays, paths), known=detail.pixels or None)
 
     def _reader(self, scan: Scan, source: int) -> VolumeReader:
         from unistore.converters.ct.tables import windows_of
@@ -175,6 +179,7 @@ class CtConverter(SeamConverter):
             name=scan.sources.names[source],
             detail=detail,
             file_of=partial(self.file_of, detail, scan.sources.paths(source)),
+            labels=self.plugin.labels,
             windows=windows_of(scan),
             options=scan.options,
         )

@@ -19,7 +19,7 @@ class Ct(CtOptions, Family):
     """CT volumes; see `CtOptions`, and `unistore.converters.ct.group` for a volume's files."""
 
     name: ClassVar[str] = FAMILY_NAME
-    summary: ClassVar[str] = "CT volumes: folders of .npy, case folders."
+    summary: ClassVar[str] = "CT volumes: NIfTI, DICOM, MetaImage, .npy, HDF5, case folders."
     any_format: ClassVar[bool] = True
     schema: ClassVar[Schema] = Schema(table=VOLUMES)
 

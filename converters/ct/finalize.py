@@ -264,7 +264,8 @@ def _class_fields(
         group = f"{family}/{name}"
         given = [detail.dtype(group) for detail in details]
         about: dict[str, Any] = {"source_dtype": _by_dtype(given)}
-        if name == "label" and "classes" in scan.options["found"]:
+        is_named = name == "label" or "label_map" in scan.options
+        if family == schema.LABELS and is_named and "classes" in scan.options["found"]:
             about["classes"] = scan.options["found"]["classes"]
         if any(int(fact.get(f"others/{group}", 0)) for fact in facts):
             dtype = promote([np.dtype(each if np.dtype(each).kind != "f" else "?") for each in given if each])

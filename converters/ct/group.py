@@ -26,6 +26,7 @@ from unistore.converters.ct.names import (
     INFO,
     METADATA,
     POINTS,
+    SLICES,
     case_role,
     folder_of,
     has_image,
@@ -42,6 +43,7 @@ from unistore.converters.ct.names import (
     without_suffix,
 )
 from unistore.converters.ct.series import group_series
+from unistore.converters.ct.stacks import stack_pages
 from unistore.converters.ct.texts import metadata_paths
 from unistore.converters.files.formats import unread_format
 from unistore.converters.files.pairs import LabelMatch, images_of_label, is_label_folder, label_name
@@ -50,7 +52,7 @@ from unistore.converters.opened import Near
 from unistore.converters.plugin import Group, Problem, SourceFile
 from unistore.errors import printable
 
-FOREIGN = (".hdr", ".img", ".nrrd")
+FOREIGN = (".hdr", ".img")
 """Endings of volumes in formats that are not read."""
 _FOREIGN_CURE = "load it with its own library and save the voxels: np.save('volume.npy', voxels)"
 _POINTS_CURE = "save the volume with np.save, or convert it as plain arrays: unistore convert rows"
@@ -79,9 +81,15 @@ _Labelled = Sequence[tuple[str, str]]
 class _Grouping:
     """Groups files; see `group`."""
 
-    def __init__(self, known: Collection[str], datasets: Mapping[Path, SourceFile]) -> None:
+    def __init__(
+        self,
+        known: Collection[str],
+        datasets: Mapping[Path, SourceFile],
+        following: Mapping[Path, Sequence[SourceFile]],
+    ) -> None:
         self._known = known
         self._datasets = datasets
+        self._following = following
         self.volumes: list[_Volume] = []
         self.choices: list[Choice] = []
 
@@ -176,6 +184,7 @@ class _Grouping:
             dataset = self._datasets.get(volume.path.parent.parent)
             if dataset is not None and first.path == volume.path:
                 volume.files.append(("dataset", dataset))
+            volume.files += [(SLICES, page) for page in self._following.get(first.path, ())]
             # The one that names the volume first.
             volume.files.sort(key=lambda item: item[1].path != volume.path)
             files = [replace(file, name=_location(file.path, volume.path, name)) for _, file in volume.files]
@@ -203,7 +212,9 @@ def group(
             series.append(choice)
         else:
             yield choice
-    files = [file for file in files if file.format != DICOM]
+    stacks = stack_pages([file for file in files if file.format != DICOM])
+    yield from stacks.choices
+    files = stacks.files
     texts = {file.path: file for file in files if _is_text(file)}
     datasets = {file.path.parent: file for file in files if file.path.name == DATASET}
     arrays = [file for file in files if _is_array(file.path)]
@@ -213,7 +224,7 @@ def group(
     outside: list[SourceFile] = []
     for file in arrays:
         cases.get(folder_of(file.path), outside).append(file)
-    grouping = _Grouping(known, datasets)
+    grouping = _Grouping(known, datasets, stacks.following)
     grouping.add_cases(cases, texts)
     grouping.add_loose(outside)
     yield from grouping.choices

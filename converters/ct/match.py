@@ -13,6 +13,7 @@ import numpy as np
 from unistore.converters.ct.names import (
     IMAGE_WORDS,
     INFO,
+    TIFF,
     case_role,
     folder_of,
     has_image,
@@ -23,6 +24,7 @@ from unistore.converters.ct.names import (
     is_plain,
     is_voxels,
     mask_id,
+    page_name,
     stem_of,
     suffixes,
     window_of,
@@ -75,6 +77,8 @@ def match(head: Head) -> Claim:
     by_name = _match_case(path, shape, near) or _match_loose(path, near)
     if by_name is not None:
         return by_name
+    if head.format == TIFF and len(shape) == 2:
+        return _match_page(path, near)
     if not is_plain(path):
         return sure("is a format of CT volumes", FILES)
     return _match_label(path, shape, near) or _match_values(path, shape, dtype, near)
@@ -99,6 +103,15 @@ def _match_loose(path: Path, near: Near) -> Claim | None:
         return None
     owner = _file_of(str(path.parent.parent / mask_id(path)), near)
     return None if owner is None else sure(f"is the mask of {printable(owner.name)}", FILES)
+
+
+def _match_page(path: Path, near: Near) -> Claim:
+    """Take a page that another follows, or that follows another."""
+    name = page_name(path)
+    neighbours = name.neighbours if name else ()
+    if any(near.has(f"{path.parent}{os.sep}{neighbour}") for neighbour in neighbours):
+        return sure("is a page of a stack", FILES)
+    return no("is one page, a volume several")
 
 
 def _match_label(path: Path, shape: Shape, near: Near) -> Claim | None:

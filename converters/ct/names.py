@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from unistore.converters.files.pairs import label_name
 from unistore.converters.opened import Near
@@ -15,10 +16,12 @@ from unistore.converters.plugin import Format
 from unistore.converters.seam.formats import formats_of, offered_suffixes
 from unistore.schemas.ct.windows import PRESETS, Window
 
-FORMATS: tuple[type[Format] | str, ...] = ("npy", "nifti", "dicom", "metaimage")
+FORMATS: tuple[type[Format] | str, ...] = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")
 """Formats of voxels."""
 DICOM = "dicom"
 """The format whose files are slices of series, whatever they are called."""
+TIFF = "tiff"
+"""The format whose files may be pages of stacks."""
 POINTS = ".npz"
 """Ending of files of points: sparse windows and distance fields."""
 INFO = "info.json"
@@ -31,10 +34,11 @@ DATASET = "dataset.json"
 IMAGE_WORDS = ("ct", "hu")
 """What volumes that have labels are called besides images and volumes."""
 
-_PLAIN = (".npy", POINTS)
+_PLAIN = ("npy", "hdf5", "npz")
 _CASE_FOLDERS = ("windows", "masks", "labels")
 _IMAGE = re.compile(r"ct_original(?:_(?P<resolution>\d+))?")
 _BINARY = re.compile(r"(?P<id>.+)_binary")
+_NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<after>\D*)")
 _WINDOW = re.compile(
     r"(?P<name>[A-Za-z0-9][\w.-]*)_w(?P<width>\d+(?:\.\d+)?)_l(?P<level>-?\d+(?:\.\d+)?)", re.ASCII
 )
@@ -55,9 +59,14 @@ def is_voxels(file: Path) -> bool:
     return file.name.lower().endswith(suffixes())
 
 
+def is_hdf5(file: Path) -> bool:
+    """Whether a file is HDF5, by its ending."""
+    return file.name.lower().endswith(_suffixes_of(("hdf5",)))
+
+
 def is_plain(file: Path) -> bool:
     """Whether a file is of a format of arrays of any kind, so that it may be no volume at all."""
-    return file.name.lower().endswith((*_PLAIN, *offered_suffixes()))
+    return file.name.lower().endswith((*_suffixes_of(_PLAIN), *offered_suffixes()))
 
 
 def without_suffix(name: str) -> str:
@@ -74,6 +83,30 @@ def stem_of(file: Path) -> str:
 def suffix_of(file: Path) -> str:
     """Suffix of a file: that of its format, which may be of several parts, or else its last one."""
     return file.name.removeprefix(stem_of(file))
+
+
+class PageName(NamedTuple):
+    """A file name in three parts: ``("slice_", 7, ".tif")``, and the digits of its number."""
+
+    before: str
+    number: int
+    after: str
+    digits: int
+
+    @property
+    def neighbours(self) -> tuple[str, str]:
+        """Names of the pages before and behind it."""
+        before, behind = (f"{number:0{self.digits}d}" for number in (self.number - 1, self.number + 1))
+        return f"{self.before}{before}{self.after}", f"{self.before}{behind}{self.after}"
+
+
+def page_name(file: Path) -> PageName | None:
+    """Take the name of a file apart at its last number; None: it has none."""
+    match = _NUMBERED.fullmatch(stem_of(file))
+    if match is None:
+        return None
+    number = match["number"]
+    return PageName(match["before"], int(number), f"{match['after']}{suffix_of(file)}", len(number))
 
 
 def image_resolution(file: Path) -> int:

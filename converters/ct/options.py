@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from unistore.converters.common.label_map import IGNORE_LABEL, LABEL_MAP, METAVAR, LabelMap, checked_map
 from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import Window, parse_window
 
-_LATER = ("keep_names", "foreground_locations")
+_LATER = {"keep_names": False, "foreground_locations": None, "label_map": None, "ignore_label": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class CtOptions(Options):
         array's axes, ``"xyz"`` that of ITK and DICOM. None: unknown, so they are not stored as numbers.
     keep_names
         Whether DICOM series are called by their folders; else by number, and no name of a file is stored.
+    label_map, ignore_label
+        See `unistore.converters.common.label_map`.
     foreground_locations
         Store up to so many voxels of each class of a label, mask and window of a volume: a uniform choice,
         which ``Patches(foreground=…)`` draws from. None: none.
@@ -65,6 +68,8 @@ class CtOptions(Options):
     keep_names: bool = option(
         False, "Store the folders of DICOM series, which may name patients; else series have numbers alone."
     )
+    label_map: str | None = option(None, LABEL_MAP, metavar=METAVAR)
+    ignore_label: int | None = option(None, IGNORE_LABEL, metavar="NUMBER")
 
     foreground_locations: int | None = option(
         None,
@@ -87,6 +92,13 @@ class CtOptions(Options):
             raise InputError(problems)
         texts = tuple(f"{each.name}:{float(each.width)!r}:{float(each.level)!r}" for each in windows)
         object.__setattr__(self, "window", texts)
+        if self.label_map is not None or self.ignore_label is not None:
+            object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
+
+    @property
+    def labels(self) -> LabelMap | None:
+        """How labels are numbered in the store; None: as in the files."""
+        return None if self.label_map is None else LabelMap(self.label_map, self.ignore_label)
 
     @property
     def windows(self) -> list[Window]:
@@ -99,6 +111,6 @@ class CtOptions(Options):
         return [window.name for window in self.windows]
 
     def recorded(self) -> dict[str, Any]:
-        """See `Options.recorded`; options that older stores lack are recorded only if they are given."""
-        recorded = super().recorded()
-        return {key: value for key, value in recorded.items() if value or key not in _LATER}
+        """See `Options.recorded`; options that older stores do not know only if they are given."""
+        plain = super().recorded()
+        return {key: value for key, value in plain.items() if key not in _LATER or value != _LATER[key]}

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import array_values
+from unistore.converters.common.label_map import recorded_map
 from unistore.converters.ct.counting import scaled_tolerance
 from unistore.converters.ct.export import Volume, volumes
 from unistore.converters.ct.family import Ct
@@ -27,7 +28,7 @@ from unistore.converters.plugin import Facts, Format, SourceFile
 from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import formats_for
 from unistore.converters.seam.stored import open_original
-from unistore.schemas.ct.fields import HEADER, SDF, WINDOWS
+from unistore.schemas.ct.fields import HEADER, LABELS, SDF, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.windows import OWN_VALUES, Window, value_source
 from unistore.schemas.indices import StoreView
@@ -37,6 +38,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore the image, and every window, mask, label and distance field that came as a file."""
     all_volumes = list(volumes(store))
     windows = windows_of(scan)
+    labels = recorded_map(scan.options)
     headers = store.text(HEADER) if store.has(f"{HEADER}/data") else [""] * len(all_volumes)
     formats = {kind.name: kind for kind in formats_for(Ct())}
 
@@ -62,6 +64,9 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                     left_out += [f"{array} scaled to 0…1 (the volume gives it)"] * is_scaled
                 else:
                     restored = _restored_voxels(volume, array)
+                    if labels is not None and kind == LABELS:
+                        numbering = labels.numbering(path, path.name)
+                        restored = restored._replace(of_file=partial(numbering.stored, location=path.name))
                 files.append(RestoredFile(path, [restored], opening, facts=facts))
         return Restored(files, left_out)
 

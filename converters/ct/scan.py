@@ -19,7 +19,9 @@ from unistore.converters.ct.names import GEOMETRY, INFO, SLICES, folder_of, wind
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.points import SPARSE_MEMBERS, Points, points_in
 from unistore.converters.ct.source import Voxels, voxels_in
+from unistore.converters.ct.stacks import gap_in
 from unistore.converters.ct.texts import numbers_in, read_classes, read_info, read_row
+from unistore.converters.formats.dicom_headers import Pixels
 from unistore.converters.plugin import Format, Group, Opened, SourceFile
 from unistore.converters.scan import Scanned
 from unistore.errors import InputError, Problem
@@ -86,6 +88,8 @@ class ScannedVolume(Scanned):
         Files that others need: the voxels of a header.
     patient, series
         Digests, see `unistore.converters.ct.series`; empty: it is no DICOM series.
+    pixels
+        What the headers of a DICOM series say of its slices.
     """
 
     path: Path
@@ -105,6 +109,7 @@ class ScannedVolume(Scanned):
     further: Sequence[SourceFile]
     patient: str
     series: str
+    pixels: Sequence[Pixels]
 
     @property
     def image(self) -> Voxels | None:
@@ -116,6 +121,11 @@ class ScannedVolume(Scanned):
     def voxels(self) -> list[Voxels]:
         """All arrays that are voxels."""
         return [array for array in self.arrays.values() if isinstance(array, Voxels)]
+
+    @property
+    def label_files(self) -> list[SourceFile]:
+        """Files of its labels."""
+        return [item.file for array, item in self.arrays.items() if array.startswith("labels/")]
 
     def points_of(self, array: str) -> list[Points]:
         """Points of a name, if there are any."""
@@ -141,6 +151,7 @@ class _Scanning:
 
     def __init__(self, open: Open, options: CtOptions) -> None:
         self._open, self._options = open, options
+        self._labels = options.labels
         self._arrays: dict[str, Voxels | Points] = {}
         self._named: dict[str, Window] = {}
         self._geometry: dict[str, Sequence[float]] = {}
@@ -177,7 +188,10 @@ class _Scanning:
             if images:
                 image = _choose_image(images, self._options.resolution, group.name)
                 parts = tuple([file.path for file in self._slices])
-                self._add("image", "", replace(image, parts=parts) if parts else image)
+                known = group.detail.pixels if group.detail else None
+                self._add("image", "", replace(image, parts=parts, known=known))
+                if parts and known is None:
+                    collected.problems += gap_in(group.name, [image, *self._slices])
         first = group.files[0]
         is_case = first.name != group.name
         path = folder_of(first.path) if is_case else first.path
@@ -197,16 +211,25 @@ class _Scanning:
             metadata=self._metadata,
             header=self._header,
             notes=self._notes,
-            classes=self._classes,
+            classes=self._names_of_classes(),
             slices=self._slices,
             further=self._further,
             patient=group.detail.patient if group.detail else "",
             series=group.detail.series if group.detail else "",
+            pixels=group.detail.pixels if group.detail else (),
         )
         collected.problems += _differing(volume, has_sizes=len([size for size in images if size]) > 1)
         collected.problems += self._displaced()
         collected.check()
         return volume
+
+    def _names_of_classes(self) -> Mapping[str, str]:
+        """Return what the numbers of labels are called, as the store numbers them."""
+        voxels = [array for array in self._arrays.values() if isinstance(array, Voxels)]
+        numberings = [array.numbering for array in voxels if array.numbering is not None]
+        if self._labels is None or not numberings:
+            return self._classes
+        return self._labels.called(numberings[0], self._classes)
 
     def _read(self, kind: str, file: SourceFile, case: str) -> None:
         """Read a text: the geometry, or ``info.json``, or the row of a case."""
@@ -237,6 +260,8 @@ class _Scanning:
                 kind = "sparse" if item.members == SPARSE_MEMBERS else "sdf"
             else:
                 item = _checked(voxels_in(opened, file, opening), f"a {_CALLED[kind]}")
+                if kind == "labels" and self._labels is not None:
+                    item = item.numbered(self._labels.numbering(file.path, file.name))
             placed = numbers_in(opened.facts)
             self._notes += opened.notes.values()
             self._further += opened.further

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.converters.files.paths import relative_names
-from unistore.converters.formats.dicom import Header, Plane, in_order, normal_of, read_header
+from unistore.converters.formats.dicom_headers import Header, Pixels, Plane, normal_of, order_of, read_header
 from unistore.converters.formats.extras import needed
 from unistore.converters.plugin import Group, Problem, SourceFile
 
@@ -36,6 +36,14 @@ class Series(NamedTuple):
     patient: str  # digests, texts of 32 hexadecimal digits
     series: str
     problem: Problem | None  # what keeps it from being a volume
+    pixels: tuple[Pixels, ...] = ()  # of each of its files
+
+
+class _Member(NamedTuple):
+    """A file of a series."""
+
+    file: SourceFile
+    header: Header
 
 
 def group_series(
@@ -45,33 +53,46 @@ def group_series(
     if not files:
         return
     needed("pydicom", "medical", files[0])
-    by_series: dict[str, dict[SourceFile, Header]] = {}
+    by_series: dict[str, list[_Member]] = {}
+    unreadable: list[Group] = []
     for file in files:
         try:
             header = read_header(file.path)
         except Exception as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            yield Problem(file.name, f"cannot be read as DICOM: {error}", "copy it again", "damaged")
+            name = f"unreadable-{len(unreadable) + 1:04d}"
+            unreadable.append(_unreadable(name, file, error, keep_names=keep_names))
             continue
         reason = _why_left_out(header)
         if reason:
             yield file, reason
         else:
-            by_series.setdefault(header.series, {})[file] = header
+            by_series.setdefault(header.series, []).append(_Member(file, header))
     patients = _patients(by_series)
-    first_files = [next(iter(members)) for members in by_series.values()]
-    shown = relative_names([file.path.parent for file in first_files]) if keep_names else []
+    folders = [members[0].file.path.parent for members in by_series.values()]
+    shown = relative_names(folders) if keep_names else []
     for number, (uid, members) in enumerate(by_series.items()):
         name = f"series-{number + 1:04d}"
         if keep_names:
             name = f"{shown[number]}/{name}"
-        problem = _problem_of(name, list(members.values()))
-        ordered = _files_in_order(members)
-        series = Series(patients[uid], _digest(uid, b""), problem)
+        problem = _problem_of(name, [member.header.pixels for member in members])
+        ordered = _in_order(members)
+        pixels = tuple([member.header.pixels for member in ordered])
+        series = Series(patients[uid], _digest(uid, b""), problem, pixels)
         roles = ("image/0", *["slices"] * (len(ordered) - 1))
-        renamed = tuple([replace(file, name=name) for file in ordered])
+        renamed = tuple([replace(member.file, name=name) for member in ordered])
         yield Group(name, renamed, roles, detail=series)
+    yield from unreadable
+
+
+def _unreadable(name: str, file: SourceFile, error: Exception, *, keep_names: bool) -> Group:
+    """Make a source of a file whose series is unknown, so that it can be left out; no text of it is told."""
+    if keep_names:
+        name = f"{relative_names([file.path.parent])[0]}/{name}"
+    message = f"is DICOM with a header that cannot be read ({type(error).__name__}): a slice of any series"
+    problem = Problem(name, message, _CURE.format(name=name), "damaged", name)
+    return Group(name, (replace(file, name=name),), ("image/0",), detail=Series("", "", problem))
 
 
 def _why_left_out(header: Header) -> str:
@@ -80,14 +101,14 @@ def _why_left_out(header: Header) -> str:
         return f"is DICOM of the kind {header.kind}, no image"
     if header.is_localiser:
         return "is a DICOM localiser, no slice of a volume"
-    if not header.planes:
+    if not header.pixels.planes:
         return f"is DICOM of the kind {header.kind} without pixels that lie in the patient"
     return "" if header.is_gray else "is a DICOM image in colours"
 
 
-def _patients(by_series: Mapping[str, Mapping[SourceFile, Header]]) -> dict[str, str]:
+def _patients(by_series: Mapping[str, Sequence[_Member]]) -> dict[str, str]:
     """Return the digest of the patient of each series; one without PatientID has a patient of its own."""
-    patient_of = {uid: next(iter(members.values())).patient for uid, members in by_series.items()}
+    patient_of = {uid: members[0].header.patient for uid, members in by_series.items()}
     ordered = sorted(patient_of.items(), reverse=True)
     smallest = {patient: uid for uid, patient in ordered}
     digests = {}
@@ -103,33 +124,33 @@ def _digest(text: str, key: bytes) -> str:
     return blake2b(text.encode(), digest_size=_DIGEST_BYTES, key=key[:64]).hexdigest()
 
 
-def _files_in_order(members: Mapping[SourceFile, Header]) -> list[SourceFile]:
+def _in_order(members: Sequence[_Member]) -> list[_Member]:
     """Return the files by their first planes, so that the order of a folder changes nothing."""
-    by_path = {file.path: file for file in members}
-    planes = in_order([plane for header in members.values() for plane in header.planes])
-    return list(dict.fromkeys([by_path[plane.path] for plane in planes]))
+    order = order_of([member.header.pixels.planes[0] for member in members])
+    return [members[number] for number in order]
 
 
-def _problem_of(name: str, headers: Sequence[Header]) -> Problem | None:
+def _problem_of(name: str, pixels: Sequence[Pixels]) -> Problem | None:
     """Return what keeps slices from being one volume; nothing is ever interpolated."""
-    planes = in_order([plane for header in headers for plane in header.planes])
-    message = _differing(headers, planes) or _misplaced(planes)
+    planes = [plane for one in pixels for plane in one.planes]
+    message = _differing(pixels, planes) or _misplaced([planes[number] for number in order_of(planes)])
     if not message:
         return None
     return Problem(name, message, _CURE.format(name=name), "series", name)
 
 
-def _differing(headers: Sequence[Header], planes: Sequence[Plane]) -> str:
+def _differing(pixels: Sequence[Pixels], planes: Sequence[Plane]) -> str:
     """Say what slices do not have in common."""
-    extents = sorted({header.shape for header in headers})
+    extents = sorted({one.shape for one in pixels})
     if len(extents) > 1:
         return f"has slices of several sizes: {', '.join(map(str, extents))}"
-    if len({(header.dtype, header.bits) for header in headers}) > 1:
+    if len({(one.dtype, one.bits) for one in pixels}) > 1:
         return "has slices of several dtypes"
-    first = planes[0]
-    if not all(np.allclose(plane.orientation, first.orientation, atol=1e-3) for plane in planes):
+    orientations = np.array([plane.orientation for plane in planes])
+    if not np.allclose(orientations, orientations[0], atol=1e-3):
         return "has slices that are not parallel"
-    if not all(np.allclose(plane.spacing, first.spacing, rtol=1e-3) for plane in planes):
+    spacings = np.array([plane.spacing for plane in planes])
+    if not np.allclose(spacings, spacings[0], rtol=1e-3):
         return "has slices of several pixel spacings"
     return ""
 

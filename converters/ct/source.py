@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.label_map import Numbering
 from unistore.converters.plugin import Array, Format, Opened, SourceFile
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import open_file
@@ -39,6 +40,8 @@ class Voxels(NamedTuple):
         Bytes of memory that the open file needs, without the planes that are read.
     forward_only
         Whether planes are read best from the first to the last, in one pass.
+    numbering
+        How its labels are numbered in the store; None: as in the file.
     """
 
     file: SourceFile
@@ -48,6 +51,13 @@ class Voxels(NamedTuple):
     fortran_order: bool
     memory: int
     forward_only: bool
+    numbering: Numbering | None = None
+
+    def numbered(self, numbering: Numbering | None) -> Voxels:
+        """Return the same labels as the store numbers them."""
+        if numbering is None:
+            return self
+        return self._replace(numbering=numbering, dtype=numbering.dtype)
 
     @contextmanager
     def open(self) -> Iterator[Read]:
@@ -57,6 +67,10 @@ class Voxels(NamedTuple):
             planes = array.T if self.fortran_order else array
 
             def read(first: int, out: NDArray[Any]) -> None:
+                if self.numbering is not None:
+                    labels = planes.read(first, first + len(out))
+                    out[...] = self.numbering.stored(labels, self.file.name)
+                    return
                 rows = planes.read(first, first + len(out), out)
                 if rows is not out:
                     out[...] = rows

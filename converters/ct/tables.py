@@ -18,6 +18,7 @@ from unistore.converters.ct.scan import ScannedVolume
 from unistore.converters.ct.slabs import band_bytes, slab_bytes
 from unistore.converters.ct.voxels import bit_shape, list_bytes
 from unistore.converters.files.paths import split_of
+from unistore.converters.formats.dicom_headers import Pixels
 from unistore.converters.protocol import Scan, Source
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
@@ -44,7 +45,7 @@ class Detail(NamedTuple):
         D, H, W; None if there are only points.
     resolutions
         Edge of the cube of the points of each name; 0: unsaid.
-    geometry, stated_by, info, metadata, header, patient, series
+    geometry, stated_by, info, metadata, header, patient, series, pixels
         As in `unistore.converters.ct.scan.ScannedVolume`.
     """
 
@@ -61,6 +62,7 @@ class Detail(NamedTuple):
     header: str
     patient: str
     series: str
+    pixels: Sequence[Pixels]
 
     def number(self, array: str) -> int | None:
         """Number of a file; None if there is none."""
@@ -111,6 +113,7 @@ def make_source(
         header=volume.header,
         patient=volume.patient,
         series=volume.series,
+        pixels=volume.pixels,
     )
     fields = {array: item.length for array, item in points.items() if array.startswith(f"{schema.SDF}/")}
     sparse = [item.length for array, item in points.items() if array not in fields]

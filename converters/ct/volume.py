@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.common.label_map import LabelMap
 from unistore.converters.ct.counting import (
     MaskComparison,
     Ones,
@@ -54,6 +55,8 @@ class VolumeReader:
         Of the source.
     file_of
         Gives a file by its number in the detail, and what opens it.
+    labels
+        How labels are numbered in the store; None: as in the files.
     windows
         Windows of the store, by name.
     options
@@ -63,6 +66,7 @@ class VolumeReader:
     name: str
     detail: Detail
     file_of: Callable[[int], tuple[Format, SourceFile]]
+    labels: LabelMap | None
     windows: Mapping[str, Window]
     options: Mapping[str, Any]
 
@@ -279,7 +283,10 @@ class VolumeReader:
 
     def _voxels(self, array: str) -> Voxels:
         opening, file = self.file_of(self.detail.arrays.index(array))
-        return voxels_of(file, opening)
+        voxels = voxels_of(file, opening)
+        if self.labels is None or not array.startswith(f"{LABELS}/"):
+            return voxels
+        return voxels.numbered(self.labels.numbering(file.path, file.name))
 
     def _arrays(self, array: str) -> AbstractContextManager[Mapping[str, Array]]:
         opening, file = self.file_of(self.detail.arrays.index(array))

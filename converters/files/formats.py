@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.errors import Location, Problem
+from unistore.errors import Location, Problem, printable
 
 _DOCUMENT = re.compile(
     r"(readme|license|licence|copying|citation|changelog|notes?)\b.*|.*\.(md|rst)", re.IGNORECASE
@@ -17,12 +17,11 @@ _FILE_LIST = re.compile(r".*(files|file_?list)\.(txt|lst)|metadata\.(csv|json)",
 
 _FORMATS = {
     "half of a NIfTI or Analyze pair": (".hdr", ".img"),
-    "NRRD": (".nrrd",),
     "E57": (".e57",),
+    "labels of a sweep": (".label",),
     "ROS bag": (".bag",),
     "MCAP": (".mcap",),
     "ROS 2 bag": (".db3",),
-    "Parquet": (".parquet",),
     "Arrow": (".arrow",),
     "Feather": (".feather",),
     "CSV": (".csv",),
@@ -32,7 +31,6 @@ _FORMATS = {
     "AVI video": (".avi",),
     "Matroska video": (".mkv",),
     "QuickTime video": (".mov",),
-    "TIFF": (".tif", ".tiff"),
     "OpenEXR": (".exr",),
     "a picture": (".png", ".jpg", ".jpeg", ".bmp", ".webp"),
     "a PyTorch file": (".pt", ".pth"),
@@ -54,6 +52,9 @@ _LOOKALIKES = (
     (b"PK\x03\x04", "a zip archive", "give it the ending .npz"),
     (b"\x80", "a Python pickle, which is never opened", "load it where it was made and save with np.save"),
 )
+_DETACHED = (".raw", ".zraw", ".raw.gz", ".gz")
+_HEADERS = (".mhd", ".nhdr")
+"""Endings of voxels without a header, and of headers beside them."""
 _NUMBERED = re.compile(r"-[0-9]+-of-[0-9]+$")
 """What follows the ending of one of several files: ``a.tfrecord-00000-of-00004``."""
 _HDF5_OFFSETS = (0, 512, 1024, 2048)
@@ -67,7 +68,7 @@ _SIGNATURES: Mapping[str, tuple[bytes, Sequence[int]]] = {
 _NEVER_BY_CONTENT = (
     *(".npy", ".npz", ".dat", ".png", ".jpg", ".jpeg", ".bmp", ".txt", ".json", ".yaml", ".yml", ".toml"),
     *(".md", ".rst", ".py", ".xml", ".html", ".log", ".pdf", ".las", ".laz", ".ply", ".pcd"),
-    *(".nii", ".nii.gz", ".dcm", ".ima"),
+    *(".nii", ".nii.gz", ".dcm", ".ima", ".mha", ".mhd", ".nrrd", ".nhdr", ".tif", ".tiff"),
 )
 
 
@@ -131,6 +132,16 @@ def unread_format(path: Path) -> str:
     return _FORMAT_NAMES[max(endings, key=len)] if endings else ""
 
 
+def partner_of(path: Path) -> Path | None:
+    """Return the file that a file is read with, by their names: a header beside its voxels, a sweep."""
+    candidates = [path.parent.parent / "velodyne" / f"{path.stem}.bin"] if path.suffix == ".label" else []
+    for ending in _DETACHED:
+        if path.name.endswith(ending):
+            stem = path.name.removesuffix(ending)
+            candidates += [path.with_name(f"{stem}{header}") for header in _HEADERS]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
 def is_about(path: Path) -> bool:
     """Whether a file is documentation, by its name."""
     return _DOCUMENT.fullmatch(path.name) is not None
@@ -142,5 +153,8 @@ def why_left_out(path: Path) -> str:
         return "a text about the others"
     if _FILE_LIST.fullmatch(path.name):
         return "a list of files"
+    partner = partner_of(path)
+    if partner is not None:
+        return f"read with {printable(partner.name)}"
     unread = unread_format(path)
     return f"{unread}, which is not read" if unread else "of no known format"

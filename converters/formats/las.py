@@ -14,7 +14,7 @@ from typing import IO, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.formats.extras import needed
+from unistore.converters.formats.extras import check_size, needed
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 
 _AXES = ("X", "Y", "Z")
@@ -54,7 +54,7 @@ class Las(Format):
         _check_header(file)
         with laspy.open(file.path, laz_backend=laspy.LazBackend.Lazrs, read_evlrs=False) as reader:
             end = self._end_of_points(file, reader.header)
-            _check_end(file, end)
+            check_size(file, end)
             left_out = {}
             behind = file.bytes()[end:].tobytes() if file.size - end <= _MOST else b""
             if file.size - end > _MOST:
@@ -106,7 +106,7 @@ class Laz(Las):
         if not header.are_points_compressed:
             raise file.problem("is not compressed", "rename it to .las")
         start = header.offset_to_point_data
-        _check_end(file, _number(file, start, 8))  # of the table of chunks, behind the points
+        check_size(file, _number(file, start, 8))  # of the table of chunks, behind the points
         return header.start_of_first_evlr if header.number_of_evlrs else file.size
 
     def _write_points(self, out: IO[bytes], header: Any, records: NDArray[Any]) -> None:
@@ -140,13 +140,7 @@ def _check_header(file: SourceFile) -> None:
     if start < _SHORTEST + _RECORD * records:
         message = f"has points from byte {start} on, but {records} records before them"
         raise file.problem(message, "get or write it again", "damaged")
-    _check_end(file, start)
-
-
-def _check_end(file: SourceFile, end: int) -> None:
-    if file.size < end:
-        message = f"has {file.size} bytes, its header tells of {end}"
-        raise file.problem(message, "copy it again", "truncated")
+    check_size(file, start)
 
 
 def _records_behind(file: SourceFile, header: Any, behind: bytes) -> Any:
@@ -157,7 +151,7 @@ def _records_behind(file: SourceFile, header: Any, behind: bytes) -> Any:
     for _ in range(header.number_of_evlrs):
         end += _RECORD_BEHIND + int.from_bytes(behind[end + 20 : end + 28], "little")
         if end > len(behind):
-            _check_end(file, file.size - len(behind) + end)
+            check_size(file, file.size - len(behind) + end)
     return VLRList.read_from(BytesIO(behind), header.number_of_evlrs, extended=True)
 
 

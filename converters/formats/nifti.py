@@ -15,6 +15,7 @@ import numpy as np
 
 from unistore.converters.formats.extras import needed
 from unistore.converters.formats.volumes import (
+    MILLIMETRES,
     RAS_TO_LPS,
     Planes,
     Scaling,
@@ -33,7 +34,6 @@ _MAGIC = {348: (344, b"n+1\0"), _LONG: (4, b"n+2\0\r\n\x1a\n")}
 """By the length of a header: where it says that the voxels are in the same file, and how."""
 _MOST = 32767
 """Voxels of an axis that NIfTI-1 counts."""
-_MILLIMETRES = {"meter": 1000.0, "micron": 0.001}
 _SFORM_TAKEN = "sform and qform place it differently: sform was taken, both are kept in the header"
 
 
@@ -57,7 +57,7 @@ class Nifti(Format):
         """Read the header; nibabel knows what it means."""
         nibabel = needed("nibabel", "medical", file)
         kind = nibabel.Nifti2Header if _header_bytes(file) == _LONG else nibabel.Nifti1Header
-        with stream_of(file) as stream:
+        with stream_of(file, gzip=is_compressed(file)) as stream:
             with reading(file):
                 header = kind.from_fileobj(stream, check=False)
             shape = header.get_data_shape()
@@ -87,7 +87,7 @@ class Nifti(Format):
 
 def _header_bytes(file: SourceFile) -> int:
     """Return the length of the header; 0: it is none of a NIfTI file with voxels."""
-    with stream_of(file) as stream, reading(file):
+    with stream_of(file, gzip=is_compressed(file)) as stream, reading(file):
         head = stream.read(_LONG)
     for length, (at, magic) in _MAGIC.items():
         stated_length = head[:4]
@@ -110,7 +110,7 @@ def _scaling(header: Any) -> Scaling | None:
 
 def _facts(header: Any) -> dict[str, Any]:
     """Return where the voxels lie, and what is kept of the header: no texts, which may name the patient."""
-    length = _MILLIMETRES.get(header.get_xyzt_units()[0], 1.0)
+    length = MILLIMETRES.get(header.get_xyzt_units()[0], 1.0)
     scale = np.diag([length, length, length, 1.0])
     slope, intercept = header.get_slope_inter()
     kept: dict[str, Any] = {"format": "nifti", "dtype": header.get_data_dtype().str}

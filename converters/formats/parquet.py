@@ -1,22 +1,27 @@
-"""Columns of Parquet files, read a row group at a time."""
+"""Parquet: columns of numbers, read a row group at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from math import prod
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.files.paths import is_inside
 from unistore.converters.formats.extras import needed
-from unistore.converters.plugin import Array, SourceFile
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 
 LIBRARY = "Arrow"
 _AGAIN = "get the file again"
+_LEROBOT_DEPTH = 4
+"""Folders up from a table of a LeRobot dataset, the dataset's own among them."""
 
 
 class ParquetFile:
@@ -27,20 +32,30 @@ class ParquetFile:
         rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self.file = file
         self.row_count = metadata.num_rows
-        self.names = set(handle.schema_arrow.names)
+        self.columns = {field.name: field.type for field in handle.schema_arrow}
         self._handle = handle
         self._starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
         self._last: dict[str, tuple[int, Any]] = {}
 
+    @property
+    def largest_column(self) -> int:
+        """Bytes of the largest column of a row group, as it is held in memory."""
+        metadata = self._handle.metadata
+        sizes = [0]
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            sizes += [group.column(column).total_uncompressed_size for column in range(group.num_columns)]
+        return max(sizes)
+
     def rows(self, is_wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
         """Read the whole file, each row by column."""
-        columns = sorted(filter(is_wanted, self.names))
+        columns = sorted(filter(is_wanted, self.columns))
         found: list[dict[str, Any]] = self._handle.read(columns, use_threads=False).to_pylist()
         return found
 
     def stretches(self, column: str, lo: int, hi: int) -> Iterator[Any]:
         """Read rows ``lo:hi`` of a column, as Arrow arrays that follow each other."""
-        if column not in self.names:
+        if column not in self.columns:
             message = f"has no column {column!r}"
             raise self.file.problem(message, _AGAIN, "missing")
         if hi > self.row_count:
@@ -140,12 +155,12 @@ class ParquetColumn(Array):
         count = len(values)
         while hasattr(values.type, "value_type"):
             if values.null_count:
-                raise self._wrong("misses values")
+                raise self._wrong("misses values", "fill or drop them")
             values = values.flatten()
         if hasattr(values.type, "num_fields") and values.type.num_fields:
             values = values.field("bytes")
         if values.null_count:
-            raise self._wrong("misses values")
+            raise self._wrong("misses values", "fill or drop them")
         if len(values) != count * prod(self._shape[1:]):
             message = f"has {len(values)} values in {count} rows of shape {self._shape[1:]}"
             raise self._wrong(message)
@@ -155,8 +170,8 @@ class ParquetColumn(Array):
             raise self._wrong(message)
         return found.reshape(count, *self._shape[1:])
 
-    def _wrong(self, message: str) -> InputError:
-        return self._open().file.problem(f"column {self._column!r} {message}", _AGAIN, "damaged")
+    def _wrong(self, message: str, cure: str = _AGAIN) -> InputError:
+        return self._open().file.problem(f"column {self._column!r} {message}", cure, "damaged")
 
 
 class Tables:
@@ -172,3 +187,69 @@ class Tables:
             self._stack.close()
             self._last = self._stack.enter_context(open_parquet(file))
         return self._last
+
+
+class Parquet(Format):
+    """A table: numbers, truth values, and lists of one length of them, a column each."""
+
+    name: ClassVar[str] = "parquet"
+    suffixes: ClassVar[tuple[str, ...]] = (".parquet",)
+    library: ClassVar[str] = LIBRARY
+    offered: ClassVar[bool] = False
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Look for the mark of Parquet, in files that are no part of a LeRobot dataset."""
+        if file.head(4) != b"PAR1":
+            return no("does not begin with PAR1")
+        dataset = _dataset_of(file)
+        return no(f"is of the LeRobot dataset {dataset}") if dataset else sure("begins with PAR1")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Read the schema; columns of texts, times and lists of any length are left out by name."""
+        with open_parquet(file) as table:
+            arrays: dict[str, Array] = {}
+            left_out: dict[str, str] = {}
+            for name, kind in table.columns.items():
+                form = _form(kind)
+                if form is None:
+                    left_out[name] = f"is of the type {kind}, which no array has"
+                else:
+                    arrays[name] = ParquetColumn(lambda: table, name, 0, table.row_count, *form)
+            yield Opened(arrays, left_out=left_out, memory=table.largest_column)
+
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+        """Write a table, each array a column and whole in memory."""
+        pa = import_module("pyarrow")
+        parquet = import_module("pyarrow.parquet")
+        columns = {name: _arrow_column(array[0 : len(array)]) for name, array in arrays.items()}
+        parquet.write_table(pa.table(columns), path)
+
+
+def _dataset_of(file: SourceFile) -> str:
+    """Return the name of the LeRobot dataset that a file is a table of, if it is given with it."""
+    for folder in list(file.path.parents)[:_LEROBOT_DEPTH]:
+        info = folder / "meta" / "info.json"
+        if info.is_file() and is_inside(info, file.roots):
+            return folder.name
+    return ""
+
+
+def _form(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+    """Return dtype and row shape of an Arrow type; None for one that is no array of numbers."""
+    types = import_module("pyarrow.types")
+    row_shape: list[int] = []
+    while types.is_fixed_size_list(kind):
+        row_shape.append(kind.list_size)
+        kind = kind.value_type
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return (np.dtype(kind.to_pandas_dtype()), tuple(row_shape)) if is_number else None
+
+
+def _arrow_column(values: NDArray[Any]) -> Any:
+    """Return values as an Arrow array: lists of one length for each further axis."""
+    pa = import_module("pyarrow")
+    column = pa.array(values.reshape(-1))
+    for extent in reversed(values.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, extent)
+    return column

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.formats import lzf
+from unistore.converters.formats.extras import check_size
 from unistore.converters.formats.rows_of_text import TextColumn, TextRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
@@ -19,7 +21,6 @@ _COLOURS = {"rgb": (2, 1, 0), "rgba": (2, 1, 0, 3)}
 """Fields of four bytes, and which of these are red, green, blue and alpha."""
 _LINE = 80
 """Bytes of a line in memory, beside its text."""
-_RUN, _LONG = 32, 7
 _PADDING = "_"
 
 
@@ -41,10 +42,8 @@ class Pcd(Format):
         dtype, count = _form(file, header)
         (kind,) = header["DATA"]
         facts = {key.lower(): header[key] for key in ("WIDTH", "HEIGHT", "VIEWPOINT") if key in header}
-        end = start + count * dtype.itemsize
-        if kind == "binary" and file.size < end:
-            message = f"has {file.size} bytes, its header tells of {end}"
-            raise file.problem(message, "copy it again", "truncated")
+        if kind == "binary":
+            check_size(file, start + count * dtype.itemsize)
         read = {"binary": _mapped, "binary_compressed": _decompressed, "ascii": _written_out}.get(kind)
         if read is None:
             message = f"has data {kind!r}, expected ascii, binary or binary_compressed"
@@ -137,9 +136,7 @@ def _decompressed(file: SourceFile, body: _Body) -> Mapping[str, Any]:
         message = f"holds {size} bytes of points, its header tells of {body.points * body.dtype.itemsize}"
         raise file.problem(message, "write it again", "damaged")
     first = body.start + 8
-    if file.size < first + packed:
-        message = f"has {file.size} bytes, its points take {first + packed}"
-        raise file.problem(message, "copy it again", "truncated")
+    check_size(file, first + packed)
     points = _Compressed(file, first, packed, size)
     fields = {}
     at = 0
@@ -161,7 +158,7 @@ class _Compressed:
         """All of them."""
         packed = self._file.bytes()[self._first : self._first + self._packed].tobytes()
         try:
-            found = lzf(packed, self._size)
+            found = lzf.decompress(packed, self._size)
         except (IndexError, ValueError) as error:
             message = f"holds no LZF data ({error})"
             raise self._file.problem(message, "write it again", "damaged") from None
@@ -178,37 +175,3 @@ class _Field:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return np.frombuffer(self._points.bytes, self._form, self._count, self._at)[rows]
-
-
-def lzf(packed: bytes, size: int) -> bytes:
-    """Decompress LZF: runs of bytes, and copies of what stands at most 8,192 bytes before.
-
-    Raises
-    ------
-    ValueError, IndexError
-        If the bytes do not give `size` of them.
-    """
-    out = bytearray()
-    at = 0
-    while at < len(packed) and len(out) <= size:
-        control = packed[at]
-        at += 1
-        if control < _RUN:
-            out += packed[at : at + control + 1]
-            at += control + 1
-            continue
-        length = control >> 5
-        if length == _LONG:
-            length += packed[at]
-            at += 1
-        back = ((control & (_RUN - 1)) << 8 | packed[at]) + 1
-        at += 1
-        if back > len(out):
-            raise ValueError("a copy of nothing")
-        copied = out[len(out) - back : len(out) - back + length + 2]
-        repeats = -(-(length + 2) // len(copied))  # a copy may overlap what it makes
-        out += (copied * repeats)[: length + 2]
-    if len(out) != size:
-        message = f"{len(out)} bytes, expected {size}"
-        raise ValueError(message)
-    return bytes(out)

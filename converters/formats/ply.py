@@ -9,27 +9,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from unistore.converters.formats.extras import check_size
 from unistore.converters.formats.rows_of_text import TextColumn, TextRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
-_TYPES = {
-    "char": "i1",
-    "uchar": "u1",
-    "short": "i2",
-    "ushort": "u2",
-    "int": "i4",
-    "uint": "u4",
-    "float": "f4",
-    "double": "f8",
-    "int8": "i1",
-    "uint8": "u1",
-    "int16": "i2",
-    "uint16": "u2",
-    "int32": "i4",
-    "uint32": "u4",
-    "float32": "f4",
-    "float64": "f8",
-}
+_SHORT = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4"}
+_LONG = {"int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4"}
+_TYPES = {**_SHORT, **_LONG, "float": "f4", "float32": "f4", "double": "f8", "float64": "f8"}
 _ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": "="}
 _MOST_HEADER = 1 << 20
 _VERTEX = "vertex"
@@ -105,10 +91,7 @@ def _opened(file: SourceFile) -> Opened:
         arrays = {name: Array(TextColumn(rows, name, vertices.rows, dtype[name])) for name in names}
         return Opened(arrays, facts, memory=_text_memory(file, dtype, vertices.rows), left_out=left_out)
     start += sum(element.rows * _size(element) for element in elements[:at])
-    end = start + sum(element.rows * _size(element) for element in elements[at:])
-    if file.size < end:
-        message = f"has {file.size} bytes, its header tells of {end} at least"
-        raise file.problem(message, "copy it again", "truncated")
+    check_size(file, start + sum(element.rows * _size(element) for element in elements[at:]))
     records = (
         np.memmap(file.path, dtype, "r", start, (vertices.rows,)) if vertices.rows else np.empty(0, dtype)
     )

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import SEEK_SET, FileIO
 from math import prod
 from typing import IO, Any, Self
 
@@ -54,14 +55,14 @@ class Scaling:
 
     def apply(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Return what numbers of the file mean."""
-        return self.wide(numbers).astype(self.dtype, copy=False)
-
-    def wide(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Return the same in a dtype that holds more than `dtype`."""
-        if self.dtype.kind == "f":
-            return numbers.astype(np.float64) * self.slope + self.intercept
-        exact: NDArray[np.int64] = numbers.astype(np.int64) * int(self.slope) + int(self.intercept)
-        return exact
+        values: NDArray[Any] = numbers.astype(self.dtype)
+        slope, intercept = self.slope, self.intercept
+        if self.dtype.kind != "f":  # results fit, so that what overflows on the way comes back
+            slope, intercept = np.array([slope, intercept]).astype(np.int64).astype(self.dtype)
+        if slope != 1:
+            values *= slope
+        values += intercept
+        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,13 +137,31 @@ def reading(file: SourceFile) -> Iterator[None]:
         raise file.problem(message, "copy it again", "damaged") from error
 
 
+class _Tail(FileIO):
+    """The bytes of a file from `start` on, as a file that begins there."""
+
+    def __init__(self, file: SourceFile, start: int) -> None:
+        super().__init__(file.path)
+        self._start = start
+        self.seek(0)
+
+    def seek(self, offset: int, whence: int = SEEK_SET, /) -> int:
+        """Count from `start`."""
+        if whence == SEEK_SET:
+            offset += self._start
+        return super().seek(offset, whence) - self._start
+
+    def tell(self) -> int:
+        """Count from `start`."""
+        return super().tell() - self._start
+
+
 @contextmanager
-def stream_of(file: SourceFile) -> Iterator[IO[bytes]]:
-    """Open the bytes of a file, decompressed if it is gzip."""
-    with file.path.open("rb") as raw:
-        is_compressed = raw.read(2) == GZIP
-        raw.seek(0)
-        if not is_compressed:
+def stream_of(file: SourceFile, start: int = 0, *, gzip: bool) -> Iterator[IO[bytes]]:
+    """Open the bytes of a file from `start` on, decompressed if they are gzip."""
+    with _Tail(file, start) as tail:
+        raw: Any = tail
+        if not gzip:
             yield raw
             return
         unpacked: Any = igzip.IGzipFile  # which is not typed
@@ -154,6 +173,16 @@ def is_compressed(file: SourceFile) -> bool:
     """Whether a file is gzip."""
     return file.head(2) == GZIP
 
+
+MILLIMETRES = {
+    **dict.fromkeys(("m", "meter"), 1000.0),
+    "cm": 10.0,
+    **dict.fromkeys(("mm", "millimeter"), 1.0),
+    **dict.fromkeys(("um", "µm", "μm", "micron", "microns", r"\u00b5m"), 1e-3),
+    "nm": 1e-6,
+    **dict.fromkeys(("in", "inch"), 25.4),
+}
+"""What files call lengths, in small letters; ImageJ writes the Greek letter by its number."""
 
 RAS_TO_LPS = np.diag([-1.0, -1.0, 1.0])
 """Turns right, front, head into left, back, head, and back."""

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.common.label_map import Numbering
 from unistore.converters.files.paths import Listing, split_of
 from unistore.converters.plugin import Claim, Format, Group, InputError, Opened, Problem
 from unistore.converters.point_cloud.family import PointCloud
-from unistore.converters.point_cloud.folders import read_lists
+from unistore.converters.point_cloud.folders import have_labels, read_lists, with_label_dtype
 from unistore.converters.point_cloud.layouts import layout_named, no_layout, recognise
 from unistore.converters.point_cloud.options import parse_window
 from unistore.converters.point_cloud.pointsuite import check_names, outside_segments
@@ -62,6 +63,9 @@ class PointCloudConverter(SeamConverter):
             raise InputError(no_layout(part.name, kind))
         check_names(whole)
         described = layout.describe(whole, self.plugin.map)
+        numbering = self._numbering(group.files[0].path, part.name)
+        if numbering is not None:
+            described = replace(described, layout=with_label_dtype(described.layout, numbering.dtype.str))
         return replace(
             described,
             certain=match is Match.CERTAIN,
@@ -72,6 +76,10 @@ class PointCloudConverter(SeamConverter):
             further=further_files(whole, part),
         )
 
+    def _numbering(self, path: str | Path, name: str) -> Numbering | None:
+        labels = self.plugin.labels
+        return None if labels is None else labels.numbering(Path(path), name)
+
     def not_ours(self, part: Part, claim: Claim) -> Scanned:
         """Refuse a file that no format takes; if another family does, it is left to that."""
         raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
@@ -80,6 +88,9 @@ class PointCloudConverter(SeamConverter):
         """Reconcile the columns of all files; see `gather_clouds`."""
         from unistore.converters.point_cloud.gather import gather_clouds
 
+        if self.plugin.labels is not None:
+            labelled = zip(parts.files(), scanned, strict=True)
+            self.plugin.labels.check_used([Path(files[0]) for files, file in labelled if have_labels([file])])
         return gather_clouds(parts, scanned, self.plugin)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
@@ -104,6 +115,7 @@ class PointCloudConverter(SeamConverter):
                 emit,
                 folder,
                 drops=options.nan == "drop",
+                numbering=self._numbering(scan.sources.paths(source)[0], origin.files[0]),
             )
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:

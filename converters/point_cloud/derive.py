@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
+from unistore.converters.common.label_map import Numbering
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, FiniteCheck, bounds_of, quantise
 from unistore.converters.point_cloud.grids import Windows, voxelise, window_rows
 from unistore.converters.point_cloud.names import is_label
@@ -131,8 +132,10 @@ class StoredPoints:
         work: Workspace,
         *,
         drops: bool = False,
+        numbering: Numbering | None = None,
     ) -> None:
         self._points, self._work, self._drops = points, work, drops
+        self._numbering, self._name = numbering, source.name
         layout: Layout = source.detail.layout
         own = layout.columns
         self._forms = {key: (_native(own[key].dtype), own[key].row_shape) for key in columns if key in own}
@@ -242,7 +245,10 @@ class StoredPoints:
     def _read(self, key: str, lo: int, hi: int) -> NDArray[Any]:
         """Read rows in the source's order; coordinates are checked."""
         if key != _XYZ:
-            return self._points.read(key, lo, hi)
+            values = self._points.read(key, lo, hi)
+            if self._numbering is None or not is_label(key):
+                return values
+            return self._numbering.stored(values, self._name)
         xyz = np.empty((hi - lo, 3), self._xyz_dtype)
         if self._axes == (_XYZ,):
             xyz[:] = self._points.read(_XYZ, lo, hi)
@@ -317,6 +323,7 @@ def derive_points(
     folder: Path | None,
     *,
     drops: bool = False,
+    numbering: Numbering | None = None,
 ) -> Facts:
     """Read an open file, emit its points and voxels, and return what the index needs of it.
 
@@ -351,7 +358,7 @@ def derive_points(
         raise InputError(Problem(source.name, "holds no points", "leave the file out", "empty"))
     origin: Origin = source.detail
     work = Workspace(folder)
-    stored = StoredPoints(points, source, columns, windows, work, drops=drops)
+    stored = StoredPoints(points, source, columns, windows, work, drops=drops, numbering=numbering)
     facts = _Emitter(stored, source, voxel_sizes, emit, work).emit_all()
     for rows in stored.source_rows():
         emit(POINTS, "source_row", rows)
@@ -371,6 +378,8 @@ def derive_points(
             values = np.array([origin.label[0]], np.int32)
         elif key in origin.layout.segment_columns:
             values = points.segment_column(key)
+            if numbering is not None and is_label(key):
+                values = numbering.stored(values, source.name)
         else:
             shape = (len(stored.partition.lengths), *field.row_shape)
             values = np.full(shape, missing_value(field.dtype), field.dtype)

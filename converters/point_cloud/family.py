@@ -41,7 +41,7 @@ class PointCloud(PointCloudOptions, Family):
     summary: ClassVar[str] = "Point clouds: LAS, LAZ, PLY, PCD, KITTI, HDF5, arrays, text."
     formats: ClassVar[tuple[type[Format] | str, ...]] = (
         *("hdf5", "npy", "npz"),
-        *("las", "laz", "ply", "pcd", "sweep", "text_points"),
+        *("las", "laz", "parquet", "ply", "pcd", "sweep", "text_points"),
     )
     any_format: ClassVar[bool] = True
     schema: ClassVar[Schema] = Schema(table=POINTS, samples=SEGMENTS)

@@ -41,12 +41,14 @@ _AT_ONCE = 256
 Arrays = list[tuple[Field, IndexValues]]
 
 
-def column_fields(merged: Mapping[str, Merged], run: int) -> list[Field]:
-    """Fields of the points' own columns."""
-    return [
-        column_field(POINTS, key, form.dtype, form.row_shape, form.attributes, run)
-        for key, form in merged.items()
-    ]
+def column_fields(merged: Mapping[str, Merged], run: int, classes: Mapping[str, str]) -> list[Field]:
+    """Fields of the points' own columns; `classes` are the names of labels by number."""
+    fields = []
+    for key, form in merged.items():
+        named = {"classes": dict(classes)} if classes and is_label(key) else {}
+        attributes = {**form.attributes, **named}
+        fields.append(column_field(POINTS, key, form.dtype, form.row_shape, attributes, run))
+    return fields
 
 
 def tables(

@@ -173,6 +173,23 @@ def _has_label(layout: Layout) -> bool:
     return any(map(is_label, (*layout.columns, *layout.segment_columns)))
 
 
+def arrays_of_labels(layout: Layout) -> set[str]:
+    """Return the last names of the arrays that hold labels."""
+    places = [*layout.columns.items(), *layout.segment_columns.items()]
+    return {place.array.rpartition("/")[2] for key, place in places if is_label(key)}
+
+
+def with_label_dtype(layout: Layout, dtype: str) -> Layout:
+    """Return the same layout whose labels are stored in a dtype."""
+    return layout._replace(
+        columns=_numbered(layout.columns, dtype), segment_columns=_numbered(layout.segment_columns, dtype)
+    )
+
+
+def _numbered(places: Mapping[str, Place], dtype: str) -> dict[str, Place]:
+    return {key: place._replace(dtype=dtype) if is_label(key) else place for key, place in places.items()}
+
+
 def with_folder_label(layout: Layout, of_class: tuple[int, str] | None) -> Layout:
     """The layout with the class of its folder as the label of its segment."""
     if of_class is None:

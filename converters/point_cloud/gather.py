@@ -53,7 +53,7 @@ def gather_clouds(parts: Parts, described: Sequence[Described], options: PointCl
         family=FAMILY_NAME,
         sources=clouds.sources,
         tables=tables(
-            column_fields(of_points, run),
+            column_fields(of_points, run, options.labels.classes if options.labels else {}),
             options.voxel_size,
             xyz_dtype="float32" if clouds.xyz_dtypes == {"float32"} else "float64",
             unit=unit_of(clouds.sources),

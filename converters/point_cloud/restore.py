@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import Values, array_values
+from unistore.converters.common.label_map import recorded_map
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.libraries import Opened
 from unistore.converters.point_cloud.cloud import Cloud, clouds, lazy_values
 from unistore.converters.point_cloud.family import PointCloud
+from unistore.converters.point_cloud.folders import arrays_of_labels
 from unistore.converters.point_cloud.layouts import batches, pointsuite_columns, pointsuite_indices
 from unistore.converters.point_cloud.pointsuite import COUNT
 from unistore.converters.point_cloud.source import Origin
@@ -31,6 +33,7 @@ _SEGMENT = re.compile(r"segments/segment_([0-9]+)(?=/|$)", re.IGNORECASE)
 
 def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore coordinates, columns, the rows of segments, and attributes."""
+    labels = recorded_map(scan.options)
     by_number = {cloud.source.number: cloud for cloud in clouds(store)}
     texts = attribute_texts(store, len(by_number))
     formats = {kind.name: kind for kind in formats_for(PointCloud)}
@@ -42,7 +45,11 @@ def restore(store: StoreView, scan: Scan) -> Restore:
         owners = dict(zip(origin.arrays, found.files, strict=False))
         arrays: dict[Path, list[RestoredArray]] = {}
         for path, values in own_arrays(by_number[number]).items():
-            arrays.setdefault(owners.get(path, found.path), []).append(RestoredArray(path, values))
+            restored = RestoredArray(path, values)
+            if labels is not None and path.rpartition("/")[2] in arrays_of_labels(origin.layout):
+                numbering = labels.numbering(found.path, found.name)
+                restored = restored._replace(of_file=partial(numbering.stored, location=found.name))
+            arrays.setdefault(owners.get(path, found.path), []).append(restored)
         return Restored(
             [
                 RestoredFile(

@@ -8,8 +8,8 @@ __all__ = ["FAMILY"]
 
 FAMILY = Family(
     name="rows",
-    summary="Plain arrays: HDF5, .npy, .npz.",
-    description="Plain arrays: HDF5, .npy or .npz files whose arrays share axis 0.",
+    summary="Plain arrays: HDF5, .npy, .npz, Parquet.",
+    description="Plain arrays: HDF5, .npy, .npz or Parquet files whose arrays share axis 0.",
     examples=(
         "unistore convert rows arrays/ train.zarr",
         "unistore convert rows a.h5 b.h5 train.zarr --split train=0.9,val=0.1",

@@ -31,6 +31,8 @@ from unistore.schemas.rows.fields import TABLE
 
 _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.IGNORECASE)
 _NPY_NAME = "data"
+_BY_CONVERTER = ("hdf5", "npy", "npz")
+"""Formats whose files are made here, not by the format."""
 
 
 def files(store: StoreView) -> Iterator[File]:
@@ -47,7 +49,7 @@ def files(store: StoreView) -> Iterator[File]:
             if source.number not in store.array(path).attributes.get("missing_in", ())
         }
         arrays = _unmapped(columns, mapping)
-        if opening.offered:
+        if opening.name not in _BY_CONVERTER:
             whole = {name: Array(values.whole()) for name, values in arrays.items()}
             yield file_of_format(opening, source, whole, stored_facts(store, source))
         else:

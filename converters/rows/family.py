@@ -1,4 +1,4 @@
-"""Plain arrays: HDF5, ``.npy`` and ``.npz`` files whose arrays share axis 0, concatenated."""
+"""Plain arrays: files whose arrays share axis 0, concatenated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Rows(RowsOptions, Family):
     """Plain arrays; see `RowsOptions`."""
 
     name: ClassVar[str] = FAMILY_NAME
-    summary: ClassVar[str] = "Plain arrays: HDF5, .npy, .npz."
+    summary: ClassVar[str] = "Plain arrays: HDF5, .npy, .npz, Parquet."
     any_format: ClassVar[bool] = True
     schema: ClassVar[Schema] = Schema(table=TABLE)
     general: ClassVar[bool] = True
@@ -55,7 +55,7 @@ class Rows(RowsOptions, Family):
     @property
     def formats(self) -> tuple[type[Format] | str, ...]:  # type: ignore[override]  # others have one tuple
         """HDF5 as MATLAB writes it, if the user says so."""
-        return (MatlabHdf5 if self.reverse_axes else "hdf5", "npy", "npz")
+        return (MatlabHdf5 if self.reverse_axes else "hdf5", "npy", "npz", "parquet")
 
     def match(self, head: Head) -> Claim:
         """Take every file that holds numbers; this family is asked last."""

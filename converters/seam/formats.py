@@ -68,10 +68,13 @@ LATER = (
     Later("lerobot", (".json",), "lerobot:LeRobot", "Arrow and FFmpeg"),
     Later("metaimage", (".mha", ".mhd"), "metaimage:MetaImage"),
     Later("nifti", (".nii", ".nii.gz"), "nifti:Nifti"),
+    Later("nrrd", (".nrrd", ".nhdr"), "nrrd:Nrrd"),
+    Later("parquet", (".parquet",), "parquet:Parquet", "Arrow"),
     Later("pcd", (".pcd",), "pcd:Pcd"),
     Later("ply", (".ply",), "ply:Ply"),
     Later("rlds", (".tfrecord",), "rlds:Rlds"),
     Later("sweep", (".bin",), "sweeps:Sweep"),
+    Later("tiff", (".tif", ".tiff"), "tiff:Tiff", "imagecodecs"),
     Later("text_points", (".xyz", ".pts", ".asc", ".txt"), "text_points:TextPoints"),
 )
 """Formats of this package that few files have."""

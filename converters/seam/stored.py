@@ -180,6 +180,7 @@ def open_original(opening: Format, file: SourceFile, path: Path) -> Iterator[Ope
                 yield by_library._replace(names=names, facts=opened.facts)
         else:
             library = opening.library or UNISTORE
+            names += opened.left_out  # a receipt tells what a store lacks
             yield OpenedFile(library, names, opened.arrays.__getitem__, facts=opened.facts)
 
 

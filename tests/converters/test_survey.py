@@ -138,7 +138,6 @@ def taken_by(surveyed: Claims, family: str) -> set[Path]:
         ("a.AVI", "AVI video, which is not read"),
         ("a.e57", "E57, which is not read"),
         ("a.bag", "ROS bag, which is not read"),
-        ("a.parquet", "Parquet, which is not read"),
         ("a.mp4", "MP4 video, which is not read"),
         ("a.png", "a picture, which is not read"),
         ("a.unheard", "of no known format"),
@@ -240,7 +239,7 @@ def test_a_file_that_cannot_be_read_is_no_file_of_another_family(
     with pytest.raises(InputError, match=r"robot\.hdf5: cannot be read"):
         detect_family([folder])
     with pytest.raises(InputError) as refused:
-        scan_sources(make_converter("ct", {}), [folder])
+        scan_sources(make_converter("spike", {}), [folder])
     assert [(each.kind, each.source) for each in refused.value.problems] == [("unreadable", "robot.hdf5")]
     apart = scan_sources(make_converter("ct", {"exclude": ("robot.hdf5",)}), [folder])
     assert dict(apart.left_out)[robot] == "excluded"

@@ -36,6 +36,8 @@ class _Ct(_Shared, total=False):
     values: Literal["hu"] | None
     info_order: Literal["zyx", "xyz"] | None
     keep_names: bool
+    label_map: str | None
+    ignore_label: int | None
     foreground_locations: int | None
 
 class _Events(_Shared, total=False):
@@ -51,6 +53,8 @@ class _PointCloud(_Shared, total=False):
     max_points: int | None
     columns: Literal["exact", "union", "intersection"]
     nan: Literal["refuse", "drop"]
+    label_map: str | None
+    ignore_label: int | None
 
 class _Rows(_Shared, total=False):
     map: Mapping[str, str]

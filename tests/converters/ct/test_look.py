@@ -14,6 +14,7 @@ from tests.detection import detect
 from tests.real_ct import LUNG, VOLUME
 from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.family import converter as ct_converter
+from unistore.converters.ct.names import suffixes
 from unistore.converters.scan import Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.converters.survey import survey
 from unistore.errors import InputError
@@ -129,7 +130,7 @@ def test_names_decide(
         ("a.npz", SPARSE, NO_WINDOW),
         ("c/windows/odd.npz", {"a": HU}, NO_WINDOW),
         ("x_lung_w1500_l-600.npz", {"a": HU}, NO_WINDOW),
-        ("a.txt", "text", "is no .npy, .nii, .nii.gz, .dcm, .ima, .mha, .mhd, .npz, info.json file"),
+        ("a.txt", "text", f"is no {', '.join([*suffixes(), '.npz', 'info.json'])} file"),
         ("info.json", "{}", "describes no case folder"),
         ("metadata.csv", "case\n", "describes no case folder"),
     ],

@@ -5,6 +5,8 @@ Synthetic: the header of pydicom's CT_small.dcm with other pixels, places, names
 
 from __future__ import annotations
 
+import json
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +17,11 @@ import pydicom
 import pytest
 import SimpleITK
 from pydicom.data import get_testdata_file
-from pydicom.uid import generate_uid
+from pydicom.uid import UID_dictionary, generate_uid
 
 import unistore
 from unistore import convert, export, verify
+from unistore.cli.main import main
 from unistore.conversion.convert import make_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -161,6 +164,23 @@ def test_what_is_no_slice_is_left_out_by_name(tmp_path: Path) -> None:
     }
 
 
+def test_a_header_that_cannot_be_read_is_left_out_with_skip(tmp_path: Path) -> None:
+    pixels = series(tmp_path / "in")
+    header = (tmp_path / "in/IM0000").read_bytes()[:132]
+    (tmp_path / "in/Doe.dcm").write_bytes(header + b"\x08\x00\x18\x00UI\xff\x7fDoe^Jane")
+    with pytest.raises(InputError) as error:
+        convert(tmp_path / "in", tmp_path / "a.zarr")
+    (problem,) = error.value.problems
+    assert problem.source == "unreadable-0001"
+    assert "header that cannot be read" in problem.message
+    assert "--exclude unreadable-0001" in problem.cure
+    report = convert(tmp_path / "in", tmp_path / "a.zarr", on_error="skip")
+    assert [entry["left_out"] for entry in report.skipped] == ["unreadable-0001"]
+    assert b"Doe" not in contents(tmp_path / "a.zarr")
+    (sample,) = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())
+    np.testing.assert_array_equal(sample["image"], pixels.astype(np.int16) - 1024)
+
+
 def contents(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
@@ -187,6 +207,76 @@ def test_patients_stay_unnamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     convert(folder, tmp_path / "named.zarr", keep_names=True, on_error="skip")
     assert b"JaneDoe" in contents(tmp_path / "named.zarr")
+
+
+def enhanced(path: Path) -> None:
+    """Write a file of several frames, whose sequences name the patient, too."""
+    data_set = pydicom.dcmread(str(get_testdata_file("CT_small.dcm", download=False)))
+    data_set.SeriesInstanceUID, data_set.SOPInstanceUID = generate_uid(), generate_uid()
+    data_set.PatientID, data_set.PatientName = "MRN-4712", "Roe^Rita"
+    data_set.NumberOfFrames = 3
+    data_set.PixelData = data_set.PixelData * 3
+    data_set.PerFrameFunctionalGroupsSequence = []
+    for number in range(3):
+        place = pydicom.Dataset()
+        place.ImagePositionPatient = [0, 0, 3.0 * number]
+        frame = pydicom.Dataset()
+        frame.PlanePositionSequence = [place]
+        frame.ReferencedPatientPhotoSequence = [pydicom.Dataset()]
+        frame.ReferencedPatientPhotoSequence[0].PatientName = "Roe^Second"
+        frame.ReferencedPatientPhotoSequence[0].ReferencedSOPInstanceUID = generate_uid()
+        data_set.PerFrameFunctionalGroupsSequence.append(frame)
+    data_set.save_as(path)
+
+
+def secrets_of(folder: Path, files: Sequence[Path]) -> set[str]:
+    """Every name, identifier and UID of files, whatever sequence it is in, and each part of their paths."""
+    values = set()
+    for file in files:
+        values |= {file.stem, *file.relative_to(folder).parts}
+        for element in pydicom.dcmread(file).iterall():
+            is_told = element.VR in ("PN", "UI") or (element.VR in ("LO", "SH") and "ID" in element.keyword)
+            is_several = isinstance(element.value, pydicom.multival.MultiValue)
+            told = element.value if is_several else [element.value]
+            values |= {str(value) for value in told} if is_told else set()
+    parts = {part for value in values for part in value.split("^")}
+    return {secret for secret in values | parts if len(secret) > 3 and secret not in UID_dictionary}
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit):
+        main(list(arguments))
+    captured = capsys.readouterr()
+    return captured.out + captured.err
+
+
+def test_no_text_of_any_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By stores, pages, errors, and what is printed for people and for machines."""
+    folder = tmp_path / "Roe_Rita"
+    series(folder / "visit-in-May", places=PLACES[:2], name="JaneDoe{}.dcm", StudyInstanceUID=generate_uid())
+    series(folder / "june", 1, places=[0, 1, 5], name="gappy{}")
+    enhanced(folder / "rita-frames.dcm")
+    damaged = (folder / "rita-frames.dcm").read_bytes()
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    secrets = secrets_of(tmp_path, files)
+    assert {"Jane", "Roe^Second", "MRN-4712", "visit-in-May", "gappy0", "Roe_Rita"} <= secrets
+    assert sum(secret.startswith("1.2.") for secret in secrets) > 10
+    (folder / "rita-damaged.dcm").write_bytes(damaged[:2000])
+    secrets.add("rita-damaged")
+    store, page = tmp_path / "a.zarr", tmp_path / "page.html"
+    source, sealed = os.path.relpath(folder), os.path.relpath(store)
+    told = {"error": called(capsys, "convert", "ct", source, sealed)}
+    assert "series-000" in told["error"]
+    assert "has slices at several distances" in told["error"]
+    told["json"] = called(capsys, "convert", "ct", source, sealed, "--on-error", "skip", "--json")
+    assert json.JSONDecoder().raw_decode(told["json"])[0]["skipped"]  # then what was left out, for people
+    told["inspect"] = called(capsys, "inspect", sealed) + called(capsys, "inspect", sealed, "--json")
+    called(capsys, "inspect", sealed, "--html", str(page))
+    bytes_told = {name: text.replace(source, "").encode() for name, text in told.items()}
+    bytes_told |= {"store": contents(store), "page": page.read_bytes()}
+    for name, content in bytes_told.items():
+        found = [secret for secret in secrets if secret.encode() in content]
+        assert not found, (name, found)
 
 
 def test_a_patient_is_in_one_split(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.files.formats import has_ending
+from unistore.converters.files.formats import has_ending, why_left_out
 from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
@@ -104,3 +104,20 @@ def test_axes_of_pandas_are_skipped(tmp_path: Path, check_contract: Callable[...
 def test_references_of_matlab_are_skipped(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
     path = hdf5(tmp_path / "a.mat", 512, x=np.arange(4.0), **{"#refs#__a": np.arange(9)})
     check_contract(rows_converter(), [path], {"rows/x": np.arange(4.0)})
+
+
+def test_files_that_are_read_with_others_are_told_so(tmp_path: Path) -> None:
+    for name in ("v/a.mhd", "v/a.zraw", "v/b.nhdr", "v/b.raw.gz", "seq/velodyne/0.bin", "seq/labels/0.label"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    reasons = {
+        name: why_left_out(tmp_path / name) for name in ("v/a.zraw", "v/b.raw.gz", "seq/labels/0.label")
+    }
+    assert reasons == {
+        "v/a.zraw": "read with a.mhd",
+        "v/b.raw.gz": "read with b.nhdr",
+        "seq/labels/0.label": "read with 0.bin",
+    }
+    assert why_left_out(tmp_path / "seq/labels/1.label") == "labels of a sweep, which is not read"
+    assert why_left_out(tmp_path / "v/c.zraw") == "of no known format"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import sys
 import warnings
 from pathlib import Path
@@ -12,7 +14,10 @@ import pytest
 import SimpleITK
 from pydicom.data import get_testdata_file
 
+from unistore.converters.formats import dicom, dicom_headers
 from unistore.converters.formats.dicom import Dicom
+from unistore.converters.formats.dicom_elements import read_elements
+from unistore.converters.formats.dicom_headers import read_header
 from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
@@ -120,3 +125,77 @@ def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "pydicom", None)
     with pytest.raises(InputError, match=r"pip install 'unistore\[medical\]'"):
         values(path)
+
+
+def test_headers_are_read_as_pydicom_reads_them() -> None:
+    """Of every file of its tests that is read without it."""
+    folder = real("MR_small.dcm").parent
+    without = [path for path in sorted(folder.rglob("*.dcm")) if read_elements(path) is not None]
+    assert {"CT_small.dcm", "MR_small.dcm", "MR_small_implicit.dcm"} <= {path.name for path in without}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert [read_header(path) for path in without] == [
+            dicom_headers._by_pydicom(path) for path in without
+        ]
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        {"PatientID": "Grüße"},
+        {"SeriesInstanceUID": ["1.2", "1.3"]},
+        {"NumberOfFrames": 1},
+        {"RescaleSlope": ""},
+    ],
+    ids=str,
+)
+def test_headers_that_are_left_to_pydicom(tmp_path: Path, tags: dict[str, object]) -> None:
+    data_set = pydicom.dcmread(real("CT_small.dcm"))
+    for name, value in tags.items():
+        setattr(data_set, name, value)
+    data_set.SpecificCharacterSet = "ISO_IR 100"
+    data_set.save_as(tmp_path / "a.dcm")
+    assert (read_elements(tmp_path / "a.dcm") is None) == ("RescaleSlope" not in tags)
+    header = read_header(tmp_path / "a.dcm")
+    assert header == dicom_headers._by_pydicom(tmp_path / "a.dcm")
+    assert header.patient == str(data_set.PatientID)
+    assert header.pixels.planes[0].slope == 1
+
+
+def test_headers_that_are_known_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = real("MR_small.dcm")
+    expected = values(path)
+    known = (read_header(path).pixels,)
+    monkeypatch.setattr(dicom, "read_header", None)
+    with Dicom().open(SourceFile(path, path.name, known=known)) as opened:
+        np.testing.assert_array_equal(opened.arrays["image"][:], expected)
+    assert pickle.loads(pickle.dumps(known)) == known
+    json.dumps(known)
+
+
+def test_a_file_of_many_compressed_frames_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_set = pydicom.dcmread(real("MR_small.dcm"))
+    frames = data_set.pixel_array[:2].repeat(32, 0)[None].repeat(3, 0)
+    frames = np.stack([frames[0] + number for number in range(3)]).astype("<i2")
+    data_set.NumberOfFrames = 3
+    data_set.PerFrameFunctionalGroupsSequence = []
+    for number in range(3):
+        place = pydicom.Dataset()
+        place.ImagePositionPatient = [0, 0, number]
+        frame = pydicom.Dataset()
+        frame.PlanePositionSequence = [place]
+        data_set.PerFrameFunctionalGroupsSequence.append(frame)
+    data_set.compress(pydicom.uid.RLELossless, frames, encoding_plugin="pydicom")
+    data_set.save_as(tmp_path / "a.dcm")
+    read = []
+    dcmread = pydicom.dcmread
+
+    def counted(path: Path, **options: object) -> pydicom.FileDataset:
+        read.append(options)
+        return dcmread(path, **options)
+
+    monkeypatch.setattr(pydicom, "dcmread", counted)
+    np.testing.assert_array_equal(values(tmp_path / "a.dcm"), frames)
+    assert len(read) == 2  # its header, and the frames

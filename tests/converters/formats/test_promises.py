@@ -93,7 +93,7 @@ CASES = {
 
 
 BARE = {"sweep", "text_points"}
-"""Formats of bare points: the first of them are a whole file, too, which `check_format` would have refused."""
+"""Formats of bare points: the first of them are a whole file, too, which `check_format` would refuse."""
 
 
 def test_every_format_is_checked_here_or_in_its_own_test() -> None:

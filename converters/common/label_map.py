@@ -1,0 +1,196 @@
+"""Labels that datasets number differently, in one numbering: the options ``label_map`` and ``ignore_label``.
+
+A map is ``"1=2,3=1"``, for all datasets, or JSON in a file::
+
+    {"datasets": {"AMOS": {"6": 1}, "BTCV": {"1": 2, "6": 1}}, "classes": {"1": "liver", "2": "spleen"}}
+
+Datasets are folders that label files lie in; ``"*"`` stands for all others. 0 stays 0 unless a map says
+otherwise. A label that no map says is refused, or becomes `ignore_label`: kept as it is, it might be taken
+for another dataset's class of that number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import InputError, Problem, first_few
+
+LABEL_MAP = "Stored number of each label: 1=2,3=1, or a JSON file with maps of several datasets."
+"""Help of an option ``label_map``."""
+IGNORE_LABEL = "What labels become that the map does not name; else they are refused."
+"""Help of an option ``ignore_label``."""
+METAVAR = "FILE|A=B,…"
+
+_PAIRS = re.compile(r"-?\d+=-?\d+(,-?\d+=-?\d+)*")
+_OTHERS = "*"
+_WIDEST = 1 << 20
+"""Labels that a map may span, from the smallest to the largest."""
+
+
+class Numbering(NamedTuple):
+    """Stored numbers of the labels of one dataset."""
+
+    numbers: tuple[tuple[int, int], ...]  # in the file, and in the store
+    ignored: int | None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest dtype of all stored numbers."""
+        stored = [number for _, number in self.numbers]
+        if self.ignored is not None:
+            stored.append(self.ignored)
+        return np.result_type(np.min_scalar_type(min(stored)), np.min_scalar_type(max(stored)))
+
+    def stored(self, labels: NDArray[Any], location: str) -> NDArray[Any]:
+        """Return the stored numbers of labels, of any shape.
+
+        Raises
+        ------
+        InputError
+            If labels are no whole numbers, or the map does not name one of them and none is ignored.
+        """
+        if labels.dtype.kind not in "biu":
+            message = f"has labels of {labels.dtype}, a label map whole numbers"
+            raise InputError(Problem(location, message, "save them as integers", "dtype"))
+        lowest = self.numbers[0][0] - 1
+        highest = self.numbers[-1][0] + 1
+        table = np.full(highest - lowest + 1, 0 if self.ignored is None else self.ignored, self.dtype)
+        is_known = np.full(len(table), self.ignored is not None)
+        for number, stored in self.numbers:
+            table[number - lowest] = stored
+            is_known[number - lowest] = True
+        places = np.clip(labels.astype(np.int64), lowest, highest) - lowest
+        if not is_known.all() and not is_known[places].all():
+            unnamed = np.unique(labels[~is_known[places]]).tolist()
+            message = f"holds labels that --label-map does not name: {first_few(list(map(str, unnamed)), 5)}"
+            cure = f"add {unnamed[0]}=…, or --ignore-label NUMBER for all that it does not name"
+            raise InputError(Problem(location, message, cure, "label"))
+        return table[places]
+
+
+class LabelMap:
+    """The maps of all datasets, and what the stored numbers are called."""
+
+    def __init__(self, text: str, ignored: int | None) -> None:
+        said = json.loads(text)
+        self._datasets: dict[str, Numbering] = {}
+        for dataset, numbers in said["datasets"].items():
+            known = {0: 0} | {int(number): stored for number, stored in numbers.items()}
+            self._datasets[dataset] = Numbering(tuple(sorted(known.items())), ignored)
+        self.classes: Mapping[str, str] = said["classes"]
+
+    def numbering(self, path: Path, location: str) -> Numbering:
+        """Return the numbering of the dataset that a file is of: of the innermost folder that has a map."""
+        for folder in reversed(path.parts[:-1]):
+            if folder in self._datasets:
+                return self._datasets[folder]
+        if _OTHERS in self._datasets:
+            return self._datasets[_OTHERS]
+        listed = first_few(list(self._datasets), 5)
+        message = f"is in no folder that --label-map names: {listed}"
+        raise InputError(
+            Problem(location, message, f'add its dataset, or "{_OTHERS}" for all others', "label")
+        )
+
+    def check_used(self, paths: Sequence[Path]) -> None:
+        """Refuse a map of a dataset of which no label file is there."""
+        folders = {_OTHERS} | {folder for path in paths for folder in path.parts[:-1]}
+        absent = [dataset for dataset in self._datasets if dataset not in folders]
+        message = "names a dataset of which no labels are here"
+        cure = "name a folder that label files lie in"
+        if absent or not paths:
+            listed = absent or ["*"]
+            raise InputError([Problem(f"--label-map {name}", message, cure, "option") for name in listed])
+
+    def called(self, numbering: Numbering, classes: Mapping[str, str]) -> dict[str, str]:
+        """Return the names of stored numbers, given those of a dataset's own; the map's come first."""
+        if self.classes:
+            return dict(self.classes)
+        names: dict[str, list[str]] = {}
+        stored = dict(numbering.numbers)
+        for number, name in classes.items():
+            if int(number) in stored:
+                names.setdefault(str(stored[int(number)]), []).append(name)
+        return {number: ", ".join(several) for number, several in names.items()}
+
+
+def recorded_map(options: Mapping[str, Any]) -> LabelMap | None:
+    """Return the label map of recorded options; None: labels are numbered as in the files."""
+    text = options.get("label_map")
+    return None if text is None else LabelMap(text, options.get("ignore_label"))
+
+
+def checked_map(text: str | None, ignored: int | None) -> str | None:
+    """Check both options, and return the map whole."""
+    if text is None and ignored is not None:
+        problem = Problem("--ignore-label", "ignores nothing without --label-map", "give both", "option")
+        raise InputError(problem)
+    return None if text is None else _whole(text)
+
+
+def _whole(text: str) -> str:
+    """Return what a label map says, whole, as JSON: a store records it, and the file may be gone.
+
+    Raises
+    ------
+    InputError
+        If it is no label map.
+    """
+    where = f"--label-map {text[:60]}"
+    if _PAIRS.fullmatch(text):
+        said: Any = dict(pair.split("=") for pair in text.split(","))
+        said = {number: int(stored) for number, stored in said.items()}
+    else:
+        said = _read(text, where)
+    if isinstance(said, dict) and "datasets" not in said:
+        said = {"datasets": {_OTHERS: said}}
+    checked: dict[str, Any] = {"datasets": {}, "classes": {}}
+    if isinstance(said, dict):
+        checked |= said
+    if len(checked) > 2 or not _is_valid(checked):
+        cure = 'expected {"datasets": {"FOLDER": {"1": 2}}, "classes": {"2": "liver"}}'
+        raise InputError(Problem(where, "is no label map", cure, "option"))
+    return json.dumps(checked, ensure_ascii=False)
+
+
+def _read(text: str, where: str) -> Any:
+    """Read JSON, or a file of it."""
+    if not text.startswith("{"):
+        path = Path(text)
+        if not path.is_file():
+            raise InputError(Problem(where, "is neither 1=2,3=1 nor a file", "check the path", "option"))
+        text = path.read_text("utf-8", "replace")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(Problem(where, f"is no JSON: {error}", "correct the file", "option")) from error
+
+
+def _is_valid(said: Mapping[str, Any]) -> bool:
+    """Whether maps are of whole numbers that lie together, and names are texts."""
+    datasets, classes = said["datasets"], said["classes"]
+    if not isinstance(datasets, dict) or not datasets or not isinstance(classes, dict):
+        return False
+    if not all(_is_number(number) and isinstance(name, str) for number, name in classes.items()):
+        return False
+    return all(map(_is_map, datasets.values()))
+
+
+def _is_map(numbers: object) -> bool:
+    if not isinstance(numbers, dict) or not all(map(_is_number, numbers)):
+        return False
+    if not all(type(stored) is int and abs(stored) < 1 << 31 for stored in numbers.values()):
+        return False
+    known = [0, *map(int, numbers)]
+    return max(known) - min(known) < _WIDEST
+
+
+def _is_number(text: object) -> bool:
+    return isinstance(text, str) and re.fullmatch(r"-?\d{1,10}", text) is not None

@@ -1,0 +1,102 @@
+"""Elements of DICOM headers in the plain transfer syntaxes, found by their lengths (DICOM PS3.5, 7.1).
+
+pydicom makes an object of every element, which takes longer than reading the pixels of a slice. What is not
+plain, such as sequences of undefined length and texts that need a character set, is left to pydicom.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+from typing import Any, NamedTuple
+
+_IMPLICIT = b"1.2.840.10008.1.2"
+_EXPLICIT = b"1.2.840.10008.1.2.1"
+"""Transfer syntaxes whose numbers stand in the file, lowest byte first."""
+_BEGIN = 132
+"""Byte behind the mark."""
+_MOST = 1 << 16
+"""Bytes of a header that are looked at."""
+_HEAD = Struct("<HH2sH")
+_LENGTH = Struct("<I")
+_UNDEFINED = 0xFFFFFFFF
+_LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
+"""Kinds of values whose length has four bytes, after two that are reserved."""
+_PIXELS = 0x7FE00010
+_SOP_CLASS, _SYNTAX = 0x00020002, 0x00020010
+_SEQUENCES = (0x00280008, 0x52009229, 0x52009230)
+"""Number of frames, and what is said of each: of files with several planes."""
+_TEXTS = {0x0020000E: "SeriesInstanceUID", 0x00100020: "PatientID", 0x00280004: "PhotometricInterpretation"}
+_WHOLE = {
+    0x00280010: "Rows",
+    0x00280011: "Columns",
+    0x00280100: "BitsAllocated",
+    0x00280101: "BitsStored",
+    0x00280103: "PixelRepresentation",
+}
+_DECIMALS = {
+    0x00180050: "SliceThickness",
+    0x00200032: "ImagePositionPatient",
+    0x00200037: "ImageOrientationPatient",
+    0x00280030: "PixelSpacing",
+    0x00281052: "RescaleIntercept",
+    0x00281053: "RescaleSlope",
+}
+_IMAGE_TYPE = 0x00080008
+_WANTED = {_SOP_CLASS, _SYNTAX, _IMAGE_TYPE, *_TEXTS, *_WHOLE, *_DECIMALS}
+
+
+class Elements(NamedTuple):
+    """What a header says, as pydicom would: values by keyword, and the byte at which the numbers begin."""
+
+    values: dict[str, Any]
+    sop_class: str
+    start: int
+
+
+def read_elements(path: Path) -> Elements | None:
+    """Read the header of a file of one plane; None: it is for pydicom."""
+    with path.open("rb") as file:
+        head = file.read(_MOST)
+    try:
+        found, start = _found(head)
+        texts = {tag: found[tag].decode("ascii").rstrip("\0 ") for tag in found.keys() - _WHOLE.keys()}
+        values: dict[str, Any] = {name: texts[tag] for tag, name in _TEXTS.items() if tag in texts}
+        for tag, name in _DECIMALS.items():
+            if texts.get(tag):
+                numbers = tuple(map(float, texts[tag].split("\\")))
+                values[name] = numbers if len(numbers) > 1 else numbers[0]
+    except (ValueError, LookupError):
+        return None
+    if any("\\" in values[name] for name in _TEXTS.values() if name in values):
+        return None
+    values |= {name: int.from_bytes(found[tag], "little") for tag, name in _WHOLE.items() if tag in found}
+    values["ImageType"] = texts.get(_IMAGE_TYPE, "").split("\\")
+    return Elements(values, texts[_SOP_CLASS], start)
+
+
+def _found(head: bytes) -> tuple[dict[int, bytes], int]:
+    """Return the wanted values by tag, and where the numbers begin; raise for what pydicom is to read."""
+    found: dict[int, bytes] = {}
+    at = _BEGIN
+    syntax = b""
+    while len(head) >= at + 12:
+        group, number, kind, length = _HEAD.unpack_from(head, at)
+        tag = group << 16 | number
+        start = at + 8
+        if group != 2 and not syntax:
+            syntax = found[_SYNTAX].rstrip(b"\0")
+        if syntax == _IMPLICIT:
+            (length,) = _LENGTH.unpack_from(head, at + 4)
+        elif kind in _LONG:
+            (length,) = _LENGTH.unpack_from(head, at + 8)
+            start = at + 12
+        if tag == _PIXELS and syntax in (_IMPLICIT, _EXPLICIT):
+            return found, start
+        if length == _UNDEFINED or tag in _SEQUENCES:
+            break
+        at = start + length
+        if tag in _WANTED:
+            found[tag] = head[start:at]
+    message = "is no plain header of one plane"
+    raise ValueError(message)

@@ -1,0 +1,175 @@
+"""What DICOM files say of their pixels: form, scale, and the place of each plane in the patient.
+
+DICOM PS3.3, C.7.6.2 (plane), C.7.6.16 (multi-frame functional groups), C.11.1 (modality LUT).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.formats.dicom_elements import read_elements
+from unistore.converters.formats.volumes import stated
+
+_PLAIN = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
+"""Transfer syntaxes whose numbers stand in the file, lowest byte first."""
+_PIXELS = (b"\xe0\x7f\x10\x00", b"\x7f\xe0\x00\x10")
+"""Tag of the element that holds the numbers, in both byte orders."""
+_GROUPS = (
+    "PlanePositionSequence",
+    "PlaneOrientationSequence",
+    "PixelMeasuresSequence",
+    "PixelValueTransformationSequence",
+)
+_PLACE = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
+_FRAMES = ("NumberOfFrames", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
+_FORM = ("Rows", "Columns", "BitsAllocated", "BitsStored", "PixelRepresentation")
+_KIND = ("SeriesInstanceUID", "PatientID", "ImageType", "PhotometricInterpretation")
+_TAGS = [*_KIND, *_FORM, *_PLACE, *_FRAMES, "RescaleSlope", "RescaleIntercept", "SliceThickness"]
+"""All that is read of a header."""
+
+
+class Plane(NamedTuple):
+    """One plane of a file, and where it lies: x, y, z of LPS in mm."""
+
+    frame: int
+    position: tuple[float, ...]
+    orientation: tuple[float, ...]  # along a row, then along a column
+    spacing: tuple[float, ...]  # of rows, then of columns
+    slope: float
+    intercept: float
+    start: int  # byte of its numbers in the file; 0: they are compressed
+
+
+class Pixels(NamedTuple):
+    """What a file says of its pixels; nothing of it tells who the patient is."""
+
+    shape: tuple[int, int]
+    dtype: str
+    bits: int  # that a number has, of those of its dtype
+    thickness: float
+    planes: tuple[Plane, ...]  # empty: the file has no pixels, or does not say where they lie
+
+
+class Header(NamedTuple):
+    """What a file says of its pixels, and of the series that it is of."""
+
+    series: str
+    patient: str
+    kind: str  # of object, as DICOM names it: "CT Image Storage"
+    is_localiser: bool
+    is_gray: bool
+    pixels: Pixels
+
+
+def read_header(path: Path) -> Header:
+    """Read a file up to its pixels."""
+    from pydicom.uid import UID
+
+    elements = read_elements(path)
+    if elements is None:
+        return _by_pydicom(path)
+    number_bytes = elements.values.get("BitsAllocated", 16) // 8
+    planes = _planes(elements.values, elements.start, number_bytes)
+    return _header(elements.values, UID(elements.sop_class).name, planes)
+
+
+def _by_pydicom(path: Path) -> Header:
+    from pydicom import dcmread
+
+    with path.open("rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they quote values, which may name the patient
+        data_set = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
+        start = file.tell()
+        has_pixels = file.read(4) in _PIXELS
+        is_implicit = file.read(2) not in (b"OW", b"OB")
+    number_bytes = data_set.get("BitsAllocated", 16) // 8
+    is_plain = data_set.file_meta.TransferSyntaxUID in _PLAIN
+    first = start + (8 if is_implicit else 12) if is_plain else 0
+    planes = _planes(data_set, first, number_bytes) if has_pixels else iter(())
+    return _header(data_set, data_set.file_meta.MediaStorageSOPClassUID.name, planes)
+
+
+def _header(data_set: Any, kind: str, planes: Iterator[Plane]) -> Header:
+    """Make a header of a data set of pydicom, or of values by keyword."""
+    number_bytes = data_set.get("BitsAllocated", 16) // 8
+    letter = "i" if data_set.get("PixelRepresentation") == 1 else "u"
+    return Header(
+        series=str(data_set.get("SeriesInstanceUID", "")),
+        patient=str(data_set.get("PatientID", "")),
+        kind=kind,
+        is_localiser="LOCALIZER" in data_set.get("ImageType", ()),
+        is_gray=str(data_set.get("PhotometricInterpretation", "")).startswith("MONOCHROME"),
+        pixels=Pixels(
+            shape=(data_set.get("Rows", 0), data_set.get("Columns", 0)),
+            dtype=f"<{letter}{number_bytes}",
+            bits=data_set.get("BitsStored", 8 * number_bytes),
+            thickness=float(data_set.get("SliceThickness") or 0),
+            planes=tuple(planes),
+        ),
+    )
+
+
+def _planes(data_set: Any, start: int, number_bytes: int) -> Iterator[Plane]:
+    """Yield the planes of a file whose place is known."""
+    frame_bytes = data_set.get("Rows", 0) * data_set.get("Columns", 0) * number_bytes
+    shared = _first(data_set, "SharedFunctionalGroupsSequence")
+    frames = data_set.get("PerFrameFunctionalGroupsSequence") or [data_set]
+    if len(frames) != (data_set.get("NumberOfFrames") or 1):
+        return
+    for number, frame in enumerate(frames):
+        sources = [data_set]
+        if frame is not data_set:
+            groups = [_first(part, name) for part in (frame, shared) for name in _GROUPS]
+            sources = [*groups, data_set]
+        position, orientation, spacing = [_numbers_of(sources, name) for name in _PLACE]
+        if len(position) != 3 or len(orientation) != 6 or len(spacing) != 2:
+            return
+        slope = _numbers_of(sources, "RescaleSlope") or (1.0,)
+        intercept = _numbers_of(sources, "RescaleIntercept") or (0.0,)
+        at = start + number * frame_bytes if start else 0
+        yield Plane(number, position, orientation, spacing, slope[0], intercept[0], at)
+
+
+def _first(data_set: Any, name: str) -> Any:
+    """Return the only item of a sequence; an empty data set where it is not there."""
+    return (data_set.get(name) or [{}])[0]
+
+
+def _numbers_of(sources: Sequence[Any], name: str) -> tuple[float, ...]:
+    """Return the numbers of the first data set that has them."""
+    for source in sources:
+        value = source.get(name)
+        if value is not None:
+            return tuple(map(float, value)) if np.iterable(value) else (float(value),)
+    return ()
+
+
+def normal_of(plane: Plane) -> NDArray[np.float64]:
+    """Return the direction across a plane."""
+    return np.cross(plane.orientation[:3], plane.orientation[3:])
+
+
+def order_of(planes: Sequence[Plane]) -> list[int]:
+    """Return the numbers of planes by their place along the normal of the first, whatever they are called."""
+    places = np.array([plane.position for plane in planes]) @ normal_of(planes[0])
+    order: list[int] = places.argsort(kind="stable").tolist()
+    return order
+
+
+def placed(planes: Sequence[Plane], thickness: float) -> dict[str, Any]:
+    """Return where the voxels of ordered planes lie; of one plane without thickness, nothing is known."""
+    first = planes[0]
+    across = normal_of(first) * thickness
+    if len(planes) > 1:
+        across = (np.array(planes[-1].position) - np.array(first.position)) / (len(planes) - 1)
+    if not across.any():
+        return {}
+    down = np.array(first.orientation[3:]) * first.spacing[0]
+    along = np.array(first.orientation[:3]) * first.spacing[1]
+    return stated(np.stack([across, down, along], axis=1), np.array(first.position))

@@ -1,0 +1,140 @@
+"""NRRD volumes, ``.nrrd``, and ``.nhdr`` with its voxels in another file.
+
+https://teem.sourceforge.net/nrrd/format.html
+
+The array has the axes of the file in reverse, the slowest first, as SimpleITK gives them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from unistore.converters.formats.extras import needed
+from unistore.converters.formats.volumes import MILLIMETRES, RAS_TO_LPS, Planes, stated, stream_of
+from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
+
+_TYPES = {
+    "i1": ("signed char", "int8", "int8_t"),
+    "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),
+    "i2": ("short", "short int", "signed short", "signed short int", "int16", "int16_t"),
+    "u2": ("ushort", "unsigned short", "unsigned short int", "uint16", "uint16_t"),
+    "i4": ("int", "signed int", "int32", "int32_t"),
+    "u4": ("uint", "unsigned int", "uint32", "uint32_t"),
+    "i8": ("longlong", "long long", "long long int", "signed long long", "int64", "int64_t"),
+    "u8": ("ulonglong", "unsigned long long", "unsigned long long int", "uint64", "uint64_t"),
+    "f4": ("float",),
+    "f8": ("double",),
+}
+_FRAMES = {
+    **dict.fromkeys(("left-posterior-superior", "lps"), np.eye(3)),
+    **dict.fromkeys(("right-anterior-superior", "ras"), RAS_TO_LPS),
+    **dict.fromkeys(("left-anterior-superior", "las"), np.diag([1.0, -1.0, 1.0])),
+}
+"""Spaces that lie in the patient, and what turns their points into LPS."""
+_EXTENDED = ("domain", "space", "???", "none")
+"""Kinds of axes along which a volume extends; others hold colours, vectors or times."""
+_UNPLACED = "its space is none of a patient, so that origin and direction are unknown"
+_LONGEST_HEADER = 1 << 20
+_CURE = "write it again in one file: nrrd.write('a.nrrd', voxels, header)"
+
+
+class Nrrd(Format):
+    """One array, called ``image``."""
+
+    name: ClassVar[str] = "nrrd"
+    suffixes: ClassVar[tuple[str, ...]] = (".nrrd", ".nhdr")
+    offered: ClassVar[bool] = False
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Look for the magic."""
+        file.check_whole()
+        if file.head(4) == b"NRRD":
+            return sure("begins with NRRD")
+        raise file.problem("does not begin with NRRD", "copy it again")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Read the header by pynrrd; voxels are read when they are sliced."""
+        header, start, voxels = _header(file)
+        dtype = _dtype(file, header)
+        shape = tuple(header["sizes"][::-1].tolist())
+        start += _bytes_of_lines(voxels, start, header.get("line skip", header.get("lineskip", 0)))
+        skip = header.get("byte skip", header.get("byteskip", 0))
+        if skip == -1:  # the voxels are the last bytes
+            skip = max(0, voxels.size - start - prod(shape) * dtype.itemsize)
+        is_packed = header["encoding"].lower() != "raw"
+        facts = _place(header)
+        notes = {"image": _UNPLACED} if "space directions" in header and "direction" not in facts else {}
+        with stream_of(voxels, start, gzip=is_packed) as stream:
+            planes = Planes(file, stream, skip, shape, dtype)
+            if not is_packed:
+                planes.check_size(voxels.size - start - skip)
+            further = () if voxels is file else (voxels,)
+            yield Opened({"image": Array(planes)}, facts, further, forward_only=is_packed, notes=notes)
+
+
+def _header(file: SourceFile) -> tuple[Mapping[str, Any], int, SourceFile]:
+    """Return what the header says, where the voxels begin, and in which file."""
+    nrrd = needed("nrrd", "medical", file)
+    head = file.head(_LONGEST_HEADER)
+    end = re.search(rb"\r?\n\r?\n", head)
+    header: Mapping[str, Any] = nrrd.read_header((head[: end.start()] if end else head).split(b"\n"))
+    name = header.get("data file", header.get("datafile"))
+    missing = {"type", "encoding", "sizes"} - header.keys()
+    if missing or (end is None and name is None):
+        raise file.problem("ends inside its header", "copy it again", "truncated")
+    if name is not None and (name.startswith("LIST") or "%" in name):
+        raise file.problem("has its voxels in a list of files", _CURE)
+    if header["encoding"].lower() not in ("raw", "gzip", "gz"):
+        message = f"is encoded as {header['encoding']}, which is not read"
+        raise file.problem(message, _CURE)
+    others = [kind for kind in header.get("kinds", ()) if kind.lower() not in _EXTENDED]
+    if others:
+        message = f"has an axis of the kind {others[0]}, a volume single numbers"
+        raise file.problem(message, "save each as a volume of its own", "shape")
+    if name is not None:
+        return header, 0, file.beside(name)
+    return header, end.end() if end else 0, file
+
+
+def _bytes_of_lines(file: SourceFile, start: int, count: int) -> int:
+    with file.path.open("rb") as raw:
+        raw.seek(start)
+        return sum(len(raw.readline()) for _ in range(count))
+
+
+def _dtype(file: SourceFile, header: Mapping[str, Any]) -> np.dtype[Any]:
+    kind = next((code for code, names in _TYPES.items() if header["type"] in names), None)
+    endian = header.get("endian", "")
+    if kind is None or (endian not in ("little", "big") and kind[1] != "1"):
+        message = f"holds {header['type']} in the byte order {endian!r}, which is not read"
+        raise file.problem(message, "write numbers, and their byte order", "dtype")
+    return np.dtype(kind).newbyteorder(">" if endian == "big" else "<")
+
+
+def _place(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where the voxels lie, as far as the header says it of three axes."""
+    directions = header.get("space directions")
+    lengths = {MILLIMETRES.get(unit.lower(), 0.0) for unit in header.get("space units", ("mm",))}
+    if directions is None:
+        spacing = header.get("spacings", np.array([np.nan]))
+        return {"spacing": spacing[::-1].tolist()} if np.isfinite(spacing).all() else {}
+    if directions.shape != (3, 3) or len(lengths) > 1 or 0.0 in lengths:
+        return {}
+    length = lengths.pop()
+    frame = _FRAMES.get(header.get("space", "").lower())
+    steps = directions.T if frame is None else frame @ directions.T
+    origin = header.get("space origin")
+    placed = np.zeros(3) if frame is None or origin is None else frame @ origin
+    facts = stated(steps[:, ::-1] * length, placed * length)
+    if frame is None:
+        return {"spacing": facts["spacing"]}
+    if origin is None:
+        del facts["origin"]
+    return facts

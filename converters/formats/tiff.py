@@ -1,0 +1,160 @@
+"""TIFF volumes: the pages of a file, or of the files that continue it, one behind the other.
+
+Pages are read as tifffile reads them: of ImageJ, OME and BigTIFF, in strips and in tiles.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.formats.extras import check_size, needed
+from unistore.converters.formats.volumes import MILLIMETRES, Planes
+from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
+
+_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_PAGES = ("YX", "ZYX", "IYX", "QYX")
+"""Axes of one page, and of pages along a depth or along an axis of which nothing is said."""
+_WRITE_AGAIN = "save one volume a file: tifffile.imwrite('a.tif', voxels, photometric='minisblack')"
+
+
+class Tiff(Format):
+    """One array, called ``image``: (H, W) of a page; (D, H, W) of several, or with `SourceFile.parts`."""
+
+    name: ClassVar[str] = "tiff"
+    suffixes: ClassVar[tuple[str, ...]] = (".tif", ".tiff")
+    library: ClassVar[str] = "imagecodecs"
+    offered: ClassVar[bool] = False
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Look for the byte order and the version."""
+        file.check_whole()
+        if file.head(4) in _MAGIC:
+            return sure("begins as TIFF does")
+        raise file.problem("does not begin as TIFF does", "write it again as TIFF")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Read the tables of the pages, which are decoded when they are sliced."""
+        with _opened(file) as tiff, file.path.open("rb") as stream:
+            series = tiff.series[0]
+            dtype = series.dtype.newbyteorder(tiff.byteorder)
+            start = series.dataoffset
+            values: Any = _Pages(file, series)
+            if start is not None and not file.parts:  # uncompressed, one page behind the other
+                values = Planes(file, stream, start, series.shape, dtype)
+                values.check_size(file.size - start)
+            yield Opened({"image": Array(values)}, _spacing(tiff))
+
+
+def is_page(file: SourceFile) -> bool:
+    """Whether a file has one page."""
+    with _opened(file) as tiff:
+        return len(tiff.series[0].shape) == 2
+
+
+class _Pages:
+    """Pages of an open file, and of the files that continue it."""
+
+    def __init__(self, file: SourceFile, series: Any) -> None:
+        self._file, self._series = file, series
+        self.shape, self.dtype = series.shape, series.dtype
+        if file.parts:
+            self.shape = (1 + len(file.parts), *series.shape)
+        for path in file.parts:
+            _check_alike(file.name, path, path.stat().st_mtime_ns, (series.shape, series.dtype))
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        if len(self.shape) == 2:
+            page: NDArray[Any] = self._page(0)[rows]
+            return page
+        numbers = range(self.shape[0])[rows]
+        values = np.empty((len(numbers), *self.shape[1:]), self.dtype)
+        for place, number in enumerate(numbers):
+            values[place] = self._page(number)
+        return values
+
+    def _page(self, number: int) -> Any:
+        if not self._file.parts or number == 0:
+            return self._series.pages[number].asarray()
+        path = self._file.parts[number - 1]
+        with _opened(SourceFile(path, self._file.name)) as tiff:
+            return tiff.series[0].pages[0].asarray()
+
+
+@contextmanager
+def _opened(file: SourceFile) -> Iterator[Any]:
+    """Open a file whose pages are one volume of numbers that can be decoded."""
+    tifffile = needed("tifffile", "medical", file)
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # which prints what it raises
+    with tifffile.TiffFile(file.path) as tiff:
+        series = tiff.series[0]
+        if len(tiff.series) > 1 or series.axes not in _PAGES:
+            axes = ", ".join(one.axes for one in tiff.series)
+            message = f"has the axes {axes}, a volume Z, Y, X: no colours, channels or times"
+            raise file.problem(message, _WRITE_AGAIN, "shape")
+        compression = series.keyframe.compression
+        if compression not in tifffile.TIFF.DECOMPRESSORS:
+            message = f"is compressed by {compression.name}, which needs imagecodecs"
+            raise file.problem(message, "pip install imagecodecs", "library")
+        _check_tables(file, tiff)
+        _check_pages(file, series)
+        yield tiff
+
+
+def _check_tables(file: SourceFile, tiff: Any) -> None:
+    """Refuse a file in which the table of a page is missing: tifffile leaves out what follows."""
+    at = tiff.pages.next_page_offset
+    behind = file.bytes()[at : at + tiff.tiff.offsetsize]
+    if not len(behind) or behind.any():
+        raise file.problem("lacks the table of a page", "copy it again", "truncated")
+
+
+def _check_pages(file: SourceFile, series: Any) -> None:
+    """Refuse a file that ends before its last page: tifffile fills what is missing."""
+    ends = [0]
+    for page in series.pages:
+        ends += map(sum, zip(page.dataoffsets, page.databytecounts, strict=True))
+    check_size(file, max(ends))
+    if series.dataoffset is None and len(series.pages) != np.prod(series.shape[:-2], dtype=int):
+        raise file.problem("has pages of several planes", _WRITE_AGAIN, "shape")
+
+
+@lru_cache(maxsize=1 << 16)
+def _check_alike(name: str, path: Path, time: int, form: tuple[Any, ...]) -> None:  # noqa: ARG001
+    """Check that a file continues another: once, until it changes."""
+    file = SourceFile(path, name)
+    with _opened(file) as tiff:
+        series = tiff.series[0]
+        if (series.shape, series.dtype) != form:
+            message = f"has pages of {form[0]} {form[1]}, and of {series.shape} {series.dtype}"
+            raise file.problem(message, "save the pages alike, or each stack in a folder of its own", "shape")
+
+
+def _spacing(tiff: Any) -> dict[str, Any]:
+    """Return the spacing that ImageJ or OME states with a unit, in mm."""
+    import tifffile
+
+    lengths: dict[str, float] = {}
+    if tiff.ome_metadata:
+        pixels = tifffile.xml2dict(tiff.ome_metadata)["OME"]["Image"]["Pixels"]
+        for axis in "ZYX":
+            unit = pixels.get(f"PhysicalSize{axis}Unit", "µm")  # as OME's schema has it
+            lengths[axis] = pixels.get(f"PhysicalSize{axis}", 0) * MILLIMETRES.get(unit.lower(), 0)
+    elif tiff.imagej_metadata:
+        said = tiff.imagej_metadata
+        unit = MILLIMETRES.get(str(said.get("unit", "")).lower(), 0)
+        lengths["Z"] = said.get("spacing", 0) * unit
+        for axis in "YX":
+            tag = tiff.pages[0].tags.get(f"{axis}Resolution")
+            pixels_a_unit, units = (0, 0) if tag is None else tag.value
+            lengths[axis] = units / pixels_a_unit * unit if pixels_a_unit else 0
+    spacing = [float(lengths.get(axis, 0)) for axis in "ZYX"]
+    return {"spacing": spacing} if min(spacing) > 0 else {}

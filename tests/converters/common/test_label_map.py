@@ -1,0 +1,169 @@
+"""Label maps: what numbers become, what is refused, and what stores of volumes and clouds hold of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.converters.common.label_map import LabelMap, checked_map
+from unistore.errors import InputError
+
+LABELS = np.array([[0, 1, 6], [6, 6, 0]], "u1")
+TWO = {
+    "datasets": {"A": {"1": 2, "6": 1}, "B": {"1": 1}},
+    "classes": {"1": "liver", "2": "spleen"},
+}
+
+
+def labels_of(text: str, path: str, labels: np.ndarray = LABELS, ignored: int | None = None) -> np.ndarray:
+    whole = checked_map(text, ignored)
+    assert whole is not None
+    assert checked_map(whole, ignored) == whole
+    return LabelMap(whole, ignored).numbering(Path(path), "a").stored(labels, "a")
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "u8", ">u2", "i8"])
+def test_numbers_become_those_of_the_map(dtype: str) -> None:
+    stored = labels_of("1=2,6=1", "x/a.npy", LABELS.astype(dtype))
+    assert stored.dtype == np.uint8
+    np.testing.assert_array_equal(stored, [[0, 2, 1], [1, 1, 0]])
+
+
+def test_a_dtype_for_all_stored_numbers() -> None:
+    assert labels_of("1=2,6=300", "x/a.npy").dtype == np.uint16
+    assert labels_of("1=-1,6=200,0=0", "x/a.npy").dtype == np.int16
+    np.testing.assert_array_equal(labels_of("0=255,1=0,6=1", "x/a"), [[255, 0, 1], [1, 1, 255]])
+
+
+def test_what_is_not_named_is_refused_or_ignored() -> None:
+    with pytest.raises(InputError) as error:
+        labels_of("1=2", "x/a.npy")
+    (problem,) = error.value.problems
+    assert problem.message == "holds labels that --label-map does not name: 6"
+    assert problem.cure.startswith("add 6=…, or --ignore-label")
+    np.testing.assert_array_equal(labels_of("1=2", "a", ignored=255), [[0, 2, 255], [255, 255, 0]])
+    large = np.array([2**40, -5, 1])
+    np.testing.assert_array_equal(labels_of("1=2", "a", large, ignored=9), [9, 9, 2])
+    with pytest.raises(InputError, match="has labels of float32, a label map whole numbers"):
+        labels_of("1=2", "a", LABELS.astype("f4"))
+
+
+def test_datasets_are_folders() -> None:
+    text = json.dumps(TWO)
+    np.testing.assert_array_equal(labels_of(text, "/data/A/labelsTr/a.nii"), [[0, 2, 1], [1, 1, 0]])
+    np.testing.assert_array_equal(labels_of(text, "/data/A/B/a.nii", LABELS[:, :2] % 2), [[0, 1], [0, 0]])
+    with pytest.raises(InputError, match="is in no folder that --label-map names: A, B"):
+        labels_of(text, "/data/C/a.nii")
+    with_others = json.dumps({"datasets": {"A": {"1": 9}, "*": {"1": 3, "6": 4}}})
+    np.testing.assert_array_equal(labels_of(with_others, "/data/C/a.nii"), [[0, 3, 4], [4, 4, 0]])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[1, 2]",
+        '{"a": 1}',
+        '{"1": 1.5}',
+        '{"1": true}',
+        '{"datasets": {}}',
+        '{"datasets": {"A": {"1": 2}}, "names": {}}',
+        '{"datasets": {"A": {"1": 2}}, "classes": {"liver": 1}}',
+        '{"0": 1, "9000000": 2}',
+        "1=2,",
+        "no-such-file.json",
+    ],
+)
+def test_what_is_no_label_map(text: str) -> None:
+    with pytest.raises(InputError, match="--label-map"):
+        checked_map(text, None)
+
+
+def test_an_ignored_label_needs_a_map() -> None:
+    with pytest.raises(InputError, match="--ignore-label"):
+        unistore.convert("in", "out", "ct", ignore_label=255)
+
+
+def volumes(root: Path) -> dict[str, np.ndarray]:
+    made = {}
+    for number, dataset in enumerate(("A", "B")):
+        labels = np.array([1, 6] if dataset == "A" else [1], "u1")
+        for part in ("imagesTr", "labelsTr"):
+            (root / dataset / part).mkdir(parents=True)
+        rng = np.random.default_rng(number)
+        made[dataset] = rng.choice([0, *labels], (3, 4, 5)).astype("u1")
+        np.save(root / dataset / "imagesTr/c_0000.npy", rng.integers(-9, 9, (3, 4, 5), np.int16))
+        np.save(root / dataset / "labelsTr/c.npy", made[dataset])
+    return made
+
+
+def test_volumes_of_two_datasets_in_one_numbering(tmp_path: Path) -> None:
+    made = volumes(tmp_path / "in")
+    (tmp_path / "map.json").write_text(json.dumps(TWO))
+    store = tmp_path / "a.zarr"
+    unistore.convert(tmp_path / "in", store, "ct", label_map=str(tmp_path / "map.json"))
+    (tmp_path / "map.json").unlink()
+    first, second = unistore.Dataset(store)
+    np.testing.assert_array_equal(first["label"], np.array([0, 2, 0, 0, 0, 0, 1])[made["A"]])
+    np.testing.assert_array_equal(second["label"], made["B"])
+    opened = unistore.Store(store)
+    assert opened.array("labels/label/label").attributes["classes"] == TWO["classes"]
+    recorded = opened.attributes["options"]
+    assert json.loads(recorded["label_map"]) == TWO
+    assert "ignore_label" not in recorded
+    assert unistore.verify(store, against=tmp_path / "in").problems == ()
+    np.save(tmp_path / "in/A/labelsTr/c.npy", made["A"][::-1])
+    assert not unistore.verify(store, against=tmp_path / "in").ok
+
+
+def test_names_of_datasets_follow(tmp_path: Path) -> None:
+    volumes(tmp_path / "in")
+    names = {"A": {"1": "spleen", "6": "liver"}, "B": {"1": "liver"}}
+    for dataset, labels in names.items():
+        said = {"labels": {"background": 0} | {name: int(number) for number, name in labels.items()}}
+        (tmp_path / f"in/{dataset}/dataset.json").write_text(json.dumps(said))
+    with pytest.raises(InputError, match="give both one numbering by --label-map"):
+        unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
+    maps = json.dumps({"datasets": TWO["datasets"]})
+    unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", label_map=maps, ignore_label=255)
+    attributes = unistore.Store(tmp_path / "a.zarr").array("labels/label/label").attributes
+    assert attributes["classes"] == {"0": "background", "1": "liver", "2": "spleen"}
+
+
+def test_a_map_of_a_dataset_that_is_not_there(tmp_path: Path) -> None:
+    volumes(tmp_path / "in")
+    maps = json.dumps({"datasets": {**TWO["datasets"], "Amos": {"1": 2}}})
+    with pytest.raises(InputError, match="--label-map Amos: names a dataset of which no labels are here"):
+        unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", label_map=maps)
+
+
+def clouds(root: Path) -> dict[str, np.ndarray]:
+    made = {}
+    for number, dataset in enumerate(("A", "B")):
+        (root / dataset).mkdir(parents=True)
+        rng = np.random.default_rng(number)
+        made[dataset] = rng.choice([0, 1, 6] if dataset == "A" else [0, 1], 20).astype("i4")
+        np.savez(root / dataset / "c.npz", xyz=rng.random((20, 3)), label=made[dataset])
+    return made
+
+
+@pytest.mark.parametrize("segment", [None, "window:0.4"])
+def test_clouds_of_two_datasets_in_one_numbering(tmp_path: Path, segment: str | None) -> None:
+    made = clouds(tmp_path / "in")
+    store = tmp_path / "a.zarr"
+    unistore.convert(tmp_path / "in", store, "point_cloud", label_map=json.dumps(TWO), segment=segment)
+    opened = unistore.Store(store)
+    labels = opened.array("points/label")
+    assert labels.dtype == np.uint8
+    assert labels.attributes["classes"] == TWO["classes"]
+    in_source_order = opened.array("points/source_row").read()
+    expected = [np.array([0, 2, 0, 0, 0, 0, 1])[made["A"]], made["B"]]
+    halves = [in_source_order[:20], 20 + in_source_order[20:]]
+    np.testing.assert_array_equal(labels.read(), np.concatenate(expected)[np.concatenate(halves)])
+    assert unistore.verify(store, against=tmp_path / "in").problems == ()
+    with pytest.raises(InputError, match="holds labels that --label-map does not name: 6"):
+        unistore.convert(tmp_path / "in", tmp_path / "b.zarr", "point_cloud", label_map="1=1")

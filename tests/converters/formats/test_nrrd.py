@@ -1,0 +1,186 @@
+"""NRRD as pynrrd writes it and SimpleITK places it; synthetic."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import nrrd
+import numpy as np
+import pytest
+import SimpleITK
+from nrrd.reader import _TYPEMAP_NRRD2NUMPY as TYPES
+
+import unistore
+from unistore.converters.formats.nrrd import Nrrd
+from unistore.converters.plugin import Facts, SourceFile
+from unistore.errors import InputError
+from unistore.testing import check_format
+
+VOXELS = np.random.default_rng(0).integers(-1000, 1000, (4, 5, 6), np.int16)
+"""Depth, height, width; files have the fastest axis first."""
+STEPS = np.array([[0.0, 0.5, 0.0], [1.2, 0, -0.9], [1.8, 0, 2.4]])
+HEADER = {
+    "space": "left-posterior-superior",
+    "space directions": STEPS,
+    "space origin": [10, -20, 30.5],
+    "kinds": ["domain"] * 3,
+    "content": "DOE^JANE",
+}
+
+
+def write(path: Path, voxels: np.ndarray = VOXELS, **fields: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = {**HEADER, **{key.replace("_", " "): value for key, value in fields.items()}}
+    kept = {key: value for key, value in header.items() if value is not None}
+    detached = path.name.endswith(".nhdr")
+    nrrd.write(str(path), np.ascontiguousarray(voxels.T), kept, detached_header=detached)
+
+
+def opened(path: Path) -> tuple[np.ndarray, Facts]:
+    with Nrrd().open(SourceFile(path, path.name)) as file:
+        return file.arrays["image"][:], file.facts
+
+
+def edited(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("encoding", ["raw", "gzip"])
+@pytest.mark.parametrize("name", ["a.nrrd", "a.nhdr"])
+def test_values_whole_and_truncated(tmp_path: Path, name: str, encoding: str) -> None:
+    write(tmp_path / name, encoding=encoding)
+    np.testing.assert_array_equal(nrrd.read(str(tmp_path / name), index_order="C")[0], VOXELS)
+    if name == "a.nrrd":
+        check_format(Nrrd(), tmp_path / name, {"image": VOXELS})
+        return
+    with Nrrd().open(SourceFile(tmp_path / name, name)) as file:
+        np.testing.assert_array_equal(file.arrays["image"][1:3], VOXELS[1:3])
+        np.testing.assert_array_equal(file.arrays["image"][:], VOXELS)
+        (voxels,) = file.further
+    voxels.path.write_bytes(voxels.path.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"its header tells of|ends before its last voxel"):
+        opened(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "space", ["left-posterior-superior", "right-anterior-superior", "left-anterior-superior", "RAS"]
+)
+def test_placed_as_by_itk(tmp_path: Path, space: str) -> None:
+    write(tmp_path / "a.nrrd", space=space)
+    _, facts = opened(tmp_path / "a.nrrd")
+    image = SimpleITK.ReadImage(str(tmp_path / "a.nrrd"))
+    np.testing.assert_array_equal(SimpleITK.GetArrayFromImage(image), VOXELS)
+    np.testing.assert_allclose(facts["spacing"], image.GetSpacing()[::-1])
+    np.testing.assert_allclose(facts["origin"], image.GetOrigin()[::-1])
+    np.testing.assert_allclose(facts["direction"], image.GetDirection()[::-1], atol=1e-12)
+    assert "DOE" not in str(facts)
+
+
+def test_files_of_itk(tmp_path: Path) -> None:
+    image = SimpleITK.GetImageFromArray(VOXELS)
+    image.SetSpacing((0.5, 1.5, 3.0))
+    image.SetOrigin((10, -20, 30.5))
+    image.SetDirection([0.0, -1.0, 0.0, 0.6, 0.0, 0.8, -0.8, 0.0, 0.6])
+    SimpleITK.WriteImage(image, str(tmp_path / "a.nrrd"), useCompression=True)
+    voxels, facts = opened(tmp_path / "a.nrrd")
+    np.testing.assert_array_equal(voxels, VOXELS)
+    np.testing.assert_allclose(facts["spacing"], [3.0, 1.5, 0.5])
+    np.testing.assert_allclose(facts["direction"], image.GetDirection()[::-1], atol=1e-12)
+
+
+def test_what_a_header_does_not_say_stays_unknown(tmp_path: Path) -> None:
+    write(tmp_path / "a.nrrd", space="scanner-xyz")
+    with Nrrd().open(SourceFile(tmp_path / "a.nrrd", "a.nrrd")) as file:
+        assert "unknown" in file.notes["image"]
+        assert list(file.facts) == ["spacing"]
+        np.testing.assert_allclose(file.facts["spacing"], [3.0, 1.5, 0.5])
+    write(tmp_path / "b.nrrd", space_units=["cm"] * 3)
+    np.testing.assert_allclose(opened(tmp_path / "b.nrrd")[1]["spacing"], [30, 15, 5])
+    np.testing.assert_allclose(opened(tmp_path / "b.nrrd")[1]["origin"], [305, -200, 100])
+    write(tmp_path / "c.nrrd", space_units=["pixel"] * 3)
+    assert opened(tmp_path / "c.nrrd")[1] == {}
+    unplaced = {"space": None, "space_directions": None, "space_origin": None}
+    write(tmp_path / "d.nrrd", **unplaced, spacings=[1, 2, 3])
+    assert opened(tmp_path / "d.nrrd")[1] == {"spacing": [3, 2, 1]}
+    write(tmp_path / "e.nrrd", **unplaced)
+    assert opened(tmp_path / "e.nrrd")[1] == {}
+    write(tmp_path / "f.nrrd", space_origin=None)
+    assert sorted(opened(tmp_path / "f.nrrd")[1]) == ["direction", "spacing"]
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "u2", "i4", "u4", "i8", "u8", "f4", "f8", ">i2", ">f4"])
+def test_every_dtype(tmp_path: Path, dtype: str) -> None:
+    voxels = VOXELS.astype(dtype)
+    write(tmp_path / "a.nrrd", voxels)
+    values, _ = opened(tmp_path / "a.nrrd")
+    assert values.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(values, voxels)
+
+
+@pytest.mark.parametrize("name", [name for name, code in TYPES.items() if code == "i2"])
+def test_names_of_types(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "a.nrrd")
+    edited(tmp_path / "a.nrrd", b"type: int16", f"type: {name}".encode())
+    np.testing.assert_array_equal(opened(tmp_path / "a.nrrd")[0], VOXELS)
+
+
+def test_bytes_and_lines_to_skip(tmp_path: Path) -> None:
+    write(tmp_path / "a.nhdr", encoding="raw")
+    (voxels,) = (path for path in tmp_path.iterdir() if path.suffix != ".nhdr")
+    raw = voxels.read_bytes()
+    for fields, content in (
+        (b"line skip: 2\n", b"one\ntwo\n" + raw),
+        (b"byte skip: 5\n", b"12345" + raw),
+        (b"byte skip: -1\n", b"what stands before" + raw),
+    ):
+        write(tmp_path / "a.nhdr", encoding="raw")
+        edited(tmp_path / "a.nhdr", b"encoding", fields + b"encoding")
+        voxels.write_bytes(content)
+        np.testing.assert_array_equal(opened(tmp_path / "a.nhdr")[0], VOXELS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"encoding: raw", b"encoding: hex", "is encoded as hex"),
+        (b"domain domain domain", b"RGB-color domain domain", "has an axis of the kind RGB-color"),
+        (b"type: int16", b"type: block", "holds block"),
+        (b"endian: little\n", b"", "in the byte order ''"),
+        (b"sizes: 6 5 4\n", b"", "ends inside its header"),
+        (b"encoding: raw", b"encoding: raw\ndata file: LIST", "in a list of files"),
+        (b"encoding: raw", b"encoding: raw\ndata file: gone.raw", r"needs gone\.raw, which is not there"),
+    ],
+)
+def test_headers_that_are_refused(tmp_path: Path, old: bytes, new: bytes, message: str) -> None:
+    write(tmp_path / "a.nrrd", encoding="raw")
+    edited(tmp_path / "a.nrrd", old, new)
+    with pytest.raises(InputError, match=message):
+        opened(tmp_path / "a.nrrd")
+
+
+def test_what_is_no_nrrd(tmp_path: Path) -> None:
+    for content, message in ((b"", "is empty"), (b"NRDD0004\n", "does not begin with NRRD")):
+        (tmp_path / "a.nrrd").write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            Nrrd().recognise(SourceFile(tmp_path / "a.nrrd", "a.nrrd"))
+
+
+def test_converted_with_both_files(tmp_path: Path) -> None:
+    write(tmp_path / "in/a.nhdr")
+    write(tmp_path / "in/a_seg.nrrd", (VOXELS > 0).astype("u1"))
+    unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
+    assert unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
+    sample = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())[0]
+    np.testing.assert_array_equal(sample["image"], VOXELS)
+    np.testing.assert_array_equal(sample["seg"], VOXELS > 0)
+
+
+def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.nrrd")
+    monkeypatch.setitem(sys.modules, "nrrd", None)
+    with pytest.raises(InputError, match=r"pip install 'unistore\[medical\]'"):
+        opened(tmp_path / "a.nrrd")

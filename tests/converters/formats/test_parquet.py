@@ -1,0 +1,89 @@
+"""Parquet: against pyarrow and NumPy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import unistore
+from unistore import verify
+from unistore.conversion.convert import convert
+from unistore.converters.formats.parquet import Parquet
+from unistore.errors import InputError
+from unistore.testing import check_format
+
+ROWS = 700
+RANDOM = np.random.default_rng(5)
+COLUMNS = {
+    "height": RANDOM.normal(size=ROWS),
+    "count": RANDOM.integers(-9, 9, ROWS, "i2"),
+    "good": RANDOM.random(ROWS) < 0.5,
+    "state": RANDOM.normal(size=(ROWS, 3)).astype("f4"),
+    "grid": RANDOM.integers(0, 256, (ROWS, 2, 2), "u1"),
+}
+
+
+def nested(values: np.ndarray) -> pa.Array:
+    if values.ndim == 1:
+        return pa.array(values)
+    return pa.array(values.tolist(), pa_type(values))
+
+
+def pa_type(values: np.ndarray) -> pa.DataType:
+    kind = pa.from_numpy_dtype(values.dtype)
+    for extent in reversed(values.shape[1:]):
+        kind = pa.list_(kind, extent)
+    return kind
+
+
+def write(path: Path, **further: object) -> Path:
+    columns = {name: nested(values) for name, values in COLUMNS.items()}
+    pq.write_table(pa.table({**columns, **further}), path, row_group_size=128)
+    return path
+
+
+def test_the_format_keeps_its_promises(tmp_path: Path) -> None:
+    check_format(Parquet(), write(tmp_path / "a.parquet"), COLUMNS)
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_tables_become_rows_and_tables_again(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    for name in ("a", "b"):
+        write(tmp_path / "tables" / f"{name}.parquet", name=["cat"] * ROWS)
+    store = tmp_path / "store"
+    convert(tmp_path / "tables", store)
+    batch = unistore.Dataset(store).__getitems__([3, ROWS + 4])
+    np.testing.assert_array_equal(np.stack([row["state"] for row in batch]), COLUMNS["state"][3:5])
+    receipt = verify(store, against=tmp_path / "tables").receipt
+    assert receipt is not None
+    assert receipt.left_out == ("name",)
+    unistore.export(store, tmp_path / "again")
+    again = pq.read_table(tmp_path / "again/b.parquet").column("grid").to_pylist()
+    np.testing.assert_array_equal(again, COLUMNS["grid"])
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_points_of_a_table_become_a_cloud(tmp_path: Path) -> None:
+    points = {axis: RANDOM.normal(size=50) for axis in "xyz"}
+    pq.write_table(pa.table(points), tmp_path / "a.parquet")
+    convert(tmp_path / "a.parquet", tmp_path / "store", "point_cloud")
+    found = unistore.Dataset(tmp_path / "store")[0]["xyz"]
+    given = np.stack(list(points.values()), 1)
+    np.testing.assert_allclose(found, given - given.min(0), atol=1e-6)  # samples begin at their origin
+
+
+def test_missing_values_are_told(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1, None, 3]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet: column 'a' misses values \(fill or drop them\)"):
+        unistore.convert(tmp_path / "a.parquet", tmp_path / "store")
+
+
+def test_a_table_of_texts_alone_is_told(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": ["x", "y"]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet: holds no arrays"):
+        unistore.convert(tmp_path / "a.parquet", tmp_path / "store", "rows")

@@ -1,0 +1,173 @@
+"""TIFF as tifffile and OpenCV write it, and as tifffile reads it; synthetic."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import tifffile
+
+import unistore
+from unistore.converters.ct.family import converter as ct_converter
+from unistore.converters.formats.tiff import Tiff
+from unistore.converters.plugin import Facts, SourceFile
+from unistore.converters.scanning import scan_sources
+from unistore.errors import InputError
+from unistore.testing import check_format
+
+VOXELS = np.random.default_rng(0).integers(-1000, 1000, (4, 9, 7), np.int16)
+GRAY = {"photometric": "minisblack"}
+
+
+def opened(path: Path) -> tuple[np.ndarray, Facts]:
+    with Tiff().open(SourceFile(path, path.name)) as file:
+        return file.arrays["image"][:], file.facts
+
+
+def pages(folder: Path, voxels: np.ndarray = VOXELS, name: str = "p_{:02d}.tif", first: int = 8) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, page in enumerate(voxels):
+        tifffile.imwrite(folder / name.format(first + number), page)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bigtiff": True, "byteorder": ">"},
+        {"compression": "zlib", "tile": (16, 16)},
+        {"compression": "zlib", "byteorder": ">", "rowsperstrip": 2},
+        {"metadata": None},
+        {"metadata": {"axes": "ZYX"}},
+    ],
+    ids=str,
+)
+def test_whole_and_truncated(tmp_path: Path, options: dict[str, Any]) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", VOXELS, **GRAY, **options)
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "a.tif"), VOXELS)
+    is_big = options.get("byteorder") == ">" and "compression" not in options
+    check_format(Tiff(), tmp_path / "a.tif", {"image": VOXELS.astype(">i2" if is_big else "i2")}, {})
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "i4", "u4", "f4", "f8"])
+def test_every_dtype(tmp_path: Path, dtype: str) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", VOXELS.astype(dtype), **GRAY)
+    values, _ = opened(tmp_path / "a.tif")
+    assert values.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(values, VOXELS.astype(dtype))
+
+
+def test_spacing_of_imagej_and_ome_in_mm(tmp_path: Path) -> None:
+    voxels = VOXELS.astype("u2")
+    metadata = {"spacing": 2.5, "unit": "um", "axes": "ZYX"}
+    tifffile.imwrite(tmp_path / "a.tif", voxels, imagej=True, resolution=(2, 4), metadata=metadata)
+    values, facts = opened(tmp_path / "a.tif")
+    np.testing.assert_array_equal(values, voxels)
+    np.testing.assert_allclose(facts["spacing"], [2.5e-3, 0.25e-3, 0.5e-3])
+    sizes = {"PhysicalSizeX": 0.5, "PhysicalSizeXUnit": "mm", "PhysicalSizeY": 250, "PhysicalSizeZ": 2000}
+    tifffile.imwrite(tmp_path / "a.ome.tif", voxels, metadata={"axes": "ZYX", **sizes}, **GRAY)
+    np.testing.assert_allclose(opened(tmp_path / "a.ome.tif")[1]["spacing"], [2, 0.25, 0.5])
+
+
+def test_a_spacing_without_a_unit_is_unknown(tmp_path: Path) -> None:
+    voxels = VOXELS.astype("u2")
+    for metadata in ({"spacing": 2.5}, {"spacing": 2.5, "unit": "pixel"}, {"unit": "um"}):
+        said = {"axes": "ZYX", **metadata}
+        tifffile.imwrite(tmp_path / "a.tif", voxels, imagej=True, resolution=(2, 4), metadata=said)
+        assert opened(tmp_path / "a.tif")[1] == {}
+    tifffile.imwrite(tmp_path / "b.tif", VOXELS, resolution=(300, 300), resolutionunit="inch", **GRAY)
+    assert opened(tmp_path / "b.tif")[1] == {}  # what printers are told
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "axes"),
+    [
+        ((4, 5, 3), {"photometric": "rgb"}, "YXS"),
+        ((4, 9, 7), {"imagej": True, "metadata": {"axes": "TYX"}}, "TYX"),
+        ((4, 9, 7), {"imagej": True, "metadata": {"axes": "CYX"}}, "CYX"),
+        ((3, 4, 9, 7), {"imagej": True, "metadata": {"axes": "TZYX"}}, "TZYX"),
+    ],
+)
+def test_colours_channels_and_times_are_no_volume(
+    tmp_path: Path, shape: tuple[int, ...], options: dict[str, Any], axes: str
+) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros(shape, "u1"), **options)
+    with pytest.raises(InputError, match=f"has the axes {axes}, a volume Z, Y, X"):
+        opened(tmp_path / "a.tif")
+
+
+def test_several_volumes_in_a_file(tmp_path: Path) -> None:
+    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
+        file.write(VOXELS, **GRAY)
+        file.write(VOXELS[:, :5], **GRAY)
+    with pytest.raises(InputError, match=r"has the axes QYX, QYX"):
+        opened(tmp_path / "a.tif")
+
+
+def test_a_compression_that_tifffile_does_not_decode_by_itself(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "a.tif"), VOXELS[0].astype("u2"))  # by LZW
+    with pytest.raises(InputError, match="LZW, which needs imagecodecs") as error:
+        opened(tmp_path / "a.tif")
+    assert error.value.problems[0].cure == "pip install imagecodecs"
+
+
+def test_what_is_no_tiff(tmp_path: Path) -> None:
+    for content, message in ((b"", "is empty"), (b"JFIF", "does not begin as TIFF does")):
+        (tmp_path / "a.tif").write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            Tiff().recognise(SourceFile(tmp_path / "a.tif", "a.tif"))
+
+
+def test_volumes_and_stacks_in_folders(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    tifffile.imwrite(tmp_path / "in/brain1.tif", VOXELS, **GRAY)
+    tifffile.imwrite(tmp_path / "in/brain1_seg.tif", (VOXELS > 0).astype("u1"), **GRAY)
+    pages(tmp_path / "in/stack", -VOXELS)
+    tifffile.imwrite(tmp_path / "in/figure.tif", VOXELS[0])
+    report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
+    assert "stacked by the numbers in their names: from p_08.tif on" in " ".join(report.notes)
+    assert "is one page, no volume: figure.tif" in " ".join(report.notes)
+    assert unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
+    dataset = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())
+    np.testing.assert_array_equal(dataset[0]["image"], VOXELS)
+    np.testing.assert_array_equal(dataset[0]["seg"], VOXELS > 0)
+    np.testing.assert_array_equal(dataset[1]["image"], -VOXELS)
+    unistore.export(tmp_path / "a.zarr", tmp_path / "out")
+    back = [np.load(path) for path in sorted((tmp_path / "out").rglob("p_08*.npy"))]
+    np.testing.assert_array_equal(back, [-VOXELS])
+
+
+def problems_of(folder: Path) -> str:
+    with pytest.raises(InputError) as error:
+        scan_sources(ct_converter(), [folder])
+    return str(error.value)
+
+
+def test_stacks_that_are_refused(tmp_path: Path) -> None:
+    pages(tmp_path / "a")
+    (tmp_path / "a/p_09.tif").unlink()
+    assert "p_08.tif: is a stack with no page 9" in problems_of(tmp_path / "a")
+    pages(tmp_path / "b")
+    pages(tmp_path / "b", VOXELS[:1, :5], first=12)
+    assert "has pages of (9, 7) int16, and of (5, 7) int16" in problems_of(tmp_path / "b")
+    pages(tmp_path / "c")
+    pages(tmp_path / "c", VOXELS[:1], "p_{}.tif", first=8)
+    assert "is a stack with two pages 8" in problems_of(tmp_path / "c")
+
+
+def test_a_page_that_changed_while_it_is_converted(tmp_path: Path) -> None:
+    pages(tmp_path / "in")
+    unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
+    tifffile.imwrite(tmp_path / "in/p_10.tif", VOXELS[0])
+    assert not unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
+
+
+def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", VOXELS, **GRAY)
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+    with pytest.raises(InputError, match=r"pip install 'unistore\[medical\]'"):
+        opened(tmp_path / "a.tif")
