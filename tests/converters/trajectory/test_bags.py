@@ -247,7 +247,7 @@ def test_what_is_remarked_on_topics(tmp_path: Path) -> None:
     assert "steps are the messages of camera/left; --map action=TOPIC/FIELD takes those of another" in notes
     assert "imu/header_stamp: 1 timestamps repeat; the last row of equal ones is taken" in notes
     assert "lidar begins 0.599 s after the steps: until then its rows are not valid" in notes
-    assert "chatter (is std_msgs/msg/String, which has no numbers)" in notes
+    assert "left out, is std_msgs/msg/String, which has no numbers: chatter" in notes
 
 
 @pytest.mark.parametrize(
