@@ -122,6 +122,9 @@ class Column:
     spatial
         Whether the axes are depth, height and width: each row is a volume. Files may differ in extent; the
         store pads rows to the largest, ``<table>/extent`` says how far each reaches, samples are volumes.
+    codec
+        Codec that ``--codec auto`` takes: ``"lz4 bitshuffle 2"`` (shuffled bits of elements of 2 bytes) or
+        ``"none"``. Empty: the smallest of a trial, which is not always the fastest to decode.
     dtype, shape
         Of a column that `Family.derive` computes: its dtype, and the shape of a row. An empty dtype: the
         column is an array of the file. In `Schema.columns`, the dtype that `Family.rows` gives, whatever the
@@ -137,6 +140,7 @@ class Column:
     least: int | None = None
     statistics: bool = False
     spatial: bool = False
+    codec: str = ""
     dtype: str = ""
     shape: tuple[int, ...] = ()
 

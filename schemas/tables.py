@@ -42,6 +42,8 @@ class Field:
     run
         Consecutive rows that one sample typically reads (1, or the median segment length); of rows with a
         `tile`, the rows of a chunk.
+    codec
+        What the codec ``"auto"`` takes, as ``"lz4 bitshuffle 2"``. Empty: it is chosen by trial.
     statistics
         Whether count, mean, std, min and max are accumulated while converting (float64, ddof 0).
     attributes
@@ -57,6 +59,7 @@ class Field:
     fill: int | float | bool = 0
     tile: tuple[int, ...] | None = None
     run: int = 1
+    codec: str = ""
     statistics: bool = False
     attributes: Mapping[str, object] = field(default_factory=dict)
 

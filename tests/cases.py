@@ -12,6 +12,7 @@ import cv2
 import h5py
 import numpy as np
 
+from tests.converters.events.recordings import HEIGHT, WIDTH, made_up, write_dat, write_dsec
 from tests.streams import robot
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import run
@@ -315,6 +316,13 @@ def robot_d4rl(folder: Path) -> Case:
     return Case("trajectory", [folder / "hopper.hdf5"])
 
 
+def events_of_two_cameras(folder: Path) -> Case:
+    """A recording as DSEC has it, with several marks, and one of Prophesee."""
+    write_dsec(folder / "a.h5", made_up(4_200, 42_000))
+    write_dat(folder / "b.dat", made_up(300, 20_000, seed=1))
+    return Case("events", [folder], {"sensor": (WIDTH, HEIGHT)})
+
+
 def _jpegs(rng: np.random.Generator, count: int) -> list[np.ndarray]:
     images = [cv2.resize(rng.integers(0, 255, (4, 6, 3), dtype=np.uint8), (24, 16)) for _ in range(count)]
     return [cv2.imencode(".jpg", image)[1].reshape(-1) for image in images]
@@ -382,6 +390,7 @@ MAKERS: dict[str, Callable[[Path], Case]] = {
         spike_bytes,
         spike_stream,
         spike_arrays,
+        events_of_two_cameras,
         robot_real,
         robot_robomimic,
         robot_streams,

@@ -17,7 +17,16 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from tests.cases import DATA, Case, cloud_in_segments, ct_cases, robot_robomimic, rows_npz, rows_real
+from tests.cases import (
+    DATA,
+    Case,
+    cloud_in_segments,
+    ct_cases,
+    events_of_two_cameras,
+    robot_robomimic,
+    rows_npz,
+    rows_real,
+)
 from tests.streams import episode, lidar, write
 
 STORES = DATA / "golden"
@@ -116,6 +125,7 @@ SOURCES: dict[str, Callable[[Path], Case]] = {
     "ct_windows": ct_windows,
     "ct_related": ct_cases,
     "spike_steps": spike_steps,
+    "events": events_of_two_cameras,
     "trajectory": robot_robomimic,
     "trajectory_real": trajectory_real,
     "trajectory_streams": trajectory_streams,

@@ -124,6 +124,7 @@ def field_of(
         description=column.description,
         run=run,
         tile=_TILE if column.spatial else None,
+        codec=column.codec,
         statistics=column.statistics,
         attributes=attributes or {},
     )

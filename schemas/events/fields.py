@@ -1,7 +1,8 @@
 """What a store of recordings of event cameras holds.
 
-- ``events/t`` (N,) int64 microseconds, ``events/x``, ``events/y`` (N,) uint16, ``events/p`` (N,) uint8: 1 if
-  the pixel became brighter, else 0. Within a recording, times do not fall.
+- ``events/t`` (N,) microseconds, uint32 if all files have their times so, else int64. Within a recording,
+  times do not fall.
+- ``events/x``, ``events/y`` (N,) uint16, ``events/p`` (N,) uint8: 1 if the pixel became brighter, else 0.
 - ``recordings/offsets`` (R + 1,): recording i has the events ``offsets[i]:offsets[i + 1]``.
 - ``marks/t``: the times of every 4,096th event of each recording, and of its last one.
   ``sources/marks/offsets`` says which marks are whose.

@@ -28,9 +28,10 @@ def check_marks(view: View) -> Iterator[Problem]:
 def check_times(view: View) -> Iterator[Problem]:
     """Yield a problem if times fall within a recording."""
     starts = view.whole(RECORDINGS)
-    last = np.zeros(0, np.int64)
+    last = np.zeros(0, np.uint32)
     for lo, block in view.blocks(TIMES):
-        falls = np.flatnonzero(np.diff(np.concatenate((last, block))) < 0) + lo + 1 - len(last)
+        times = np.concatenate((last, block))
+        falls = np.flatnonzero(times[1:] < times[:-1]) + lo + 1 - len(last)
         inside = falls[~np.isin(falls, starts)]
         if len(inside):
             yield Problem(TIMES, f"falls at event {inside[0]}", "convert again", "order")

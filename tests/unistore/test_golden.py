@@ -93,7 +93,7 @@ def test_they_are_small_and_of_every_family() -> None:
     assert max(sizes.values()) < LARGEST
     assert sum(sizes.values()) < TOGETHER
     families = {unistore.inspect(store).to_json()["family"] for store in sizes}
-    assert families == {"rows", "point_cloud", "ct", "spike", "trajectory"}
+    assert families == {"rows", "point_cloud", "ct", "spike", "trajectory", "events"}
 
 
 @pytest.mark.parametrize("name", SOURCES)

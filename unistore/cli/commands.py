@@ -1,4 +1,4 @@
-"""Commands beside ``unistore convert``: inspect, verify, export, doctor."""
+"""Commands beside ``unistore convert``: inspect, verify, statistics, export, doctor."""
 
 from __future__ import annotations
 
@@ -203,6 +203,32 @@ def _text(verified: Verified) -> str:
     if verified.ok and verified.receipt is not None:
         lines.append(verified.receipt.line)
     return "\n".join(lines)
+
+
+_STATISTICS_EXAMPLES = """\b
+Examples:
+  unistore statistics train.zarr          compute, keep and show them
+  unistore statistics train.zarr --json
+"""
+
+
+@click.command(epilog=_STATISTICS_EXAMPLES, short_help="Keep means, deviations and quantiles with a store.")
+@click.argument("store", metavar="STORE", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print the statistics as one JSON object.")
+def statistics(store: str, as_json: bool) -> None:
+    """Read all samples of STORE once, and keep statistics of each key in its folder.
+
+    They are in unistore-statistics.npz, which Dataset.statistics, inspect and verify read. The sealed files
+    do not change.
+    """
+    from unistore import keep_statistics
+    from unistore.report.blocks import statistics_table
+
+    by_key = {key: values.to_json() for key, values in keep_statistics(store).items()}
+    if as_json:
+        say_json(by_key, indent=1)
+    else:
+        show([statistics_table(by_key)])
 
 
 _EXPORT_EXAMPLES = """\b

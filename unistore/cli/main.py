@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from unistore.cli.commands import doctor, export, inspect, verify
+from unistore.cli.commands import doctor, export, inspect, statistics, verify
 from unistore.cli.convert import convert
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
 from unistore.errors import InputError, UnistoreError
@@ -71,7 +71,7 @@ def completion(context: click.Context, shell: str) -> None:
     say(completion_class.source_template % completion_class.source_vars())
 
 
-for command in (convert, inspect, verify, export, doctor):
+for command in (convert, inspect, verify, statistics, export, doctor):
     cli.add_command(command)
 
 

@@ -86,6 +86,8 @@ def choose_codecs(
 
 
 def _chosen(array: ArrayPlan, chunks: list[AnyArray]) -> str:
+    if array.field.codec:
+        return array.field.codec
     if sum(chunk.nbytes for chunk in chunks) < MIN_SAMPLE:
         return "fast"
     dtype = np.dtype(array.field.dtype)

@@ -21,6 +21,7 @@ from unistore.data.collate import BatchMemory, Sample, Samples
 from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
+    DatasetPart,
     JoinedReader,
     bind_parts,
     block_offsets,
@@ -32,6 +33,11 @@ from unistore.data.parts import (
     open_parts,
     shuffles_in_blocks,
 )
+from unistore.data.statistics.kept import Kept
+from unistore.data.statistics.query import Query, Subset
+from unistore.data.statistics.record import Statistics
+from unistore.data.statistics.summary import Summary
+from unistore.data.where import Condition, parse_where
 from unistore.errors import InputError, Problem, StoreError, first_few
 from unistore.order.permutation import At
 from unistore.order.seeding import RandomFunction
@@ -89,6 +95,15 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         With several stores, one weight per store: `unistore.Shuffle` and ``unistore.Loader`` draw stores by
         weight and samples of a store uniformly, with replacement, by default as many per epoch as there are
         samples. None: every sample once per epoch.
+    where
+        Only samples of which this holds: by name, a number, a pattern (``"lab_a/*"``), a range of numbers
+        with its ends (``(50, None)``: 50 and more), or a list of values. Names are ``source``,
+        ``sources.<name>`` and those of the table of samples: ``episode.length``, ``episode.return`` (the sum
+        of ``reward``), ``episode.<name>`` of numbers, texts and attributes. Whole rows of that table are
+        taken or left out.
+    best
+        Of the samples of each store that are left, the share with the largest value:
+        ``("episode.return", 0.1)``; of equal ones the earlier.
     cache_dir
         Local folder for copies of the shards that were read; see `Store`. None: no copies.
     cache_limit
@@ -116,6 +131,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         *,
         names: Mapping[str, str] | None = None,
         weights: Sequence[float] | None = None,
+        where: Mapping[str, Condition] | None = None,
+        best: tuple[str, float] | None = None,
         cache_dir: PathLike | None = None,
         cache_limit: str | int = CACHE_LIMIT,
     ) -> None:
@@ -129,10 +146,12 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         check.integer("seed", seed, None)
         if check.path("cache_dir", cache_dir, none=True) and cache_dir is not None:
             require_local_path(cache_dir, "cache_dir")
+        chosen = parse_where(check, where, best)
         check.raise_problems()
+        self.where = chosen
         self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
         cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
-        self.parts = open_parts([os.fspath(path) for path in paths], samples, self.splits, cache)
+        self.parts = open_parts([os.fspath(path) for path in paths], samples, self.splits, cache, chosen)
         self.samples = self.parts[0].kind
         self.fields = common_fields(self.parts, fields)
         requested = [fields] if isinstance(fields, str) else fields or ()
@@ -145,6 +164,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         self.weights = None if weights is None else checked_weights(weights, self.parts)
         self._reader: SampleReader | None = None
         self._expected_bytes = 0
+        self._summaries: dict[tuple[str, str, str], Summary] = {}
+        self._kept: dict[str, Kept | None] = {}
 
     @property
     def store(self) -> Store:
@@ -186,7 +207,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return notebook_html(repr(self), [("fields", ", ".join(self.fields))], shown)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": None, "_expected_bytes": 0}
+        emptied: dict[str, Any] = {"_reader": None, "_expected_bytes": 0, "_summaries": {}, "_kept": {}}
+        return {**self.__dict__, **emptied}
 
     @property
     def transform(self) -> Callable[..., Any] | None:
@@ -324,18 +346,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             If the key is not read here, or holds no integers; if there is no such split, or no such sample;
             if both `split` and `subset` are given.
         """
-        if split is not None and subset is not None:
-            message = "was given with split, and its numbers are those of the dataset's own samples"
-            raise InputError(Problem("subset", message, "give one of the two", "option"))
         if key not in self.fields:
             message = f"{key} is not read; there are {', '.join(self.fields)}"
             raise InputError(Problem("key", message, kind="option"))
-        parts = self.parts
-        if split is not None:
-            splits = (split,) if isinstance(split, str) else tuple(split)
-            parts = tuple(part._replace(splits=splits) for part in parts)
-            for part in parts:
-                part.check_splits()
+        parts = self._parts_of(split, subset)
         reader = bind_parts(parts, [key])
         chosen = np.arange(len(reader))
         if subset is not None:
@@ -351,6 +365,65 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             labels, counts = np.unique(values, return_counts=True)
             count_of_label.update(dict(zip(map(int, labels), counts.tolist(), strict=True)))
         return dict(sorted(count_of_label.items()))
+
+    def _parts_of(self, split: str | Sequence[str] | None, subset: Any) -> tuple[DatasetPart, ...]:
+        """Return the parts with other splits; raises InputError for a subset beside them."""
+        if split is None:
+            return self.parts
+        if subset is not None:
+            message = "was given with split, and its numbers are those of the dataset's own samples"
+            raise InputError(Problem("subset", message, "give one of the two", "option"))
+        splits = (split,) if isinstance(split, str) else tuple(split)
+        parts = tuple(part._replace(splits=splits) for part in self.parts)
+        for part in parts:
+            part.check_splits()
+        return parts
+
+    def statistics(
+        self, key: str, *, split: str | Sequence[str] | None = None, subset: Any = None
+    ) -> Statistics:
+        """Return statistics of the values of a key: count, mean, std, min, max and quantiles.
+
+        They are of the values as samples have them, before the transform. Where samples are crops, windows,
+        steps or random subsets of larger ones, each value of these counts once: `Windows` and `Transitions`
+        have the statistics of whole episodes. Values that are made by the kind of samples, as differences of
+        actions or voxels of events, are counted in the samples of this epoch.
+
+        What ``unistore statistics STORE`` keeps with a store answers at once, but for quantiles of a `subset`
+        and under `where`, which read these samples when they are asked for. Else the key of all samples is
+        read once.
+
+        Parameters
+        ----------
+        key
+            Key of the values.
+        split
+            Name of a split, or several, in place of those of the dataset; None: those of the dataset.
+        subset
+            Sample indices, or one bool a sample, as of ``unistore.Loader``; None: all samples.
+
+        Returns
+        -------
+        Statistics
+            Of all stores together: of their values where no `weights` were given, else of values drawn from
+            the stores by weight.
+
+        Raises
+        ------
+        InputError
+            If there is no such key, it is text, or stores differ in its components; if there is no such
+            split, or no such sample; if both `split` and `subset` are given.
+        StoreError
+            If the file of the statistics is damaged.
+        """
+        parts = self._parts_of(split, subset)
+        query = Query(key, self.epoch, self.seed, self._summaries, self._kept)
+        if subset is None:
+            return query.statistics(parts, self.weights, None)
+        offsets = self.store_offsets
+        return query.statistics(
+            parts, self.weights, Subset(sample_indices("subset", subset, len(self)), offsets)
+        )
 
     def class_weights(
         self,
@@ -432,6 +505,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         """Digest of what identifies the samples: the stores' seals, kind, splits and seed."""
         seals = [part.store.attributes["seal"] for part in self.parts]
         identity = [seals[0] if len(seals) == 1 else seals, repr(self.samples), self.splits, self.seed]
+        if self.where is not None:
+            identity.append(repr(self.where))
         return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
 
     def source_of(self, index: int) -> str:
@@ -448,6 +523,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         """Reader of this process, made on first use."""
         if self._reader is None:
             self._reader = bind_parts(self.parts, self.fields)
+            if self.where is not None and not len(self._reader):
+                raise self.where.nothing_left([part.store.path for part in self.parts])
             if self.weights is not None:
                 check_drawable(self.weights, self.parts, np.diff(self.store_offsets))
         return self._reader

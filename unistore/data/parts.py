@@ -16,6 +16,7 @@ from unistore.data.kinds.named import parse_kind
 from unistore.data.kinds.protocol import INDEX, SOURCE, BoxReader, Picks, SampleKind, SampleReader
 from unistore.data.kinds.reach import check_reach
 from unistore.data.packed import Allocate, Batch, Packed, Scratch, offsets_from_lengths, packed_copy
+from unistore.data.where import Where
 from unistore.errors import InputError, Problem, first_few
 from unistore.order.permutation import words
 from unistore.order.shuffles import uniform_blocks
@@ -205,17 +206,23 @@ class DatasetPart(NamedTuple):
     kind: SampleKind
     splits: tuple[str, ...] | None  # names of the splits to read; None: all samples
     name: str  # the end of the store's path, as long as it takes to be unique in the Dataset
+    where: Where | None = None  # conditions on the samples; None: none
 
     def bind(self, fields: Sequence[str]) -> SampleReader:
         """Return the reader of this process."""
         return self.kind.bind(self.store, fields, self.units())
 
     def units(self) -> Int64s | None:
-        """Return rows of the sample table that the splits select; None: all."""
-        if self.splits is None:
-            return None
-        codes, names = self.store.splits()
-        return np.flatnonzero(np.isin(codes, [names.index(name) for name in self.splits]))
+        """Return rows of the sample table that splits and conditions select; None: all."""
+        units = None
+        if self.splits is not None:
+            units = np.flatnonzero(np.isin(self.store.splits()[0], self.split_codes()))
+        return units if self.where is None else self.where.units(self.store, units)
+
+    def split_codes(self) -> list[int]:
+        """Return codes of the splits that are read."""
+        names = self.store.split_names()
+        return [names.index(name) for name in self.splits or ()]
 
     def source_of(self, index: int) -> str:
         """Name of the source that a sample comes from."""
@@ -273,6 +280,7 @@ def open_parts(
     kind: SampleKind | str | None,
     splits: tuple[str, ...] | None,  # names of splits; None: all samples
     cache: Mapping[str, Any],  # arguments of `Store` for local copies
+    where: Where | None = None,
 ) -> tuple[DatasetPart, ...]:
     """Open the stores of a Dataset."""
     if not paths:
@@ -301,9 +309,12 @@ def open_parts(
         raise InputError(problems)
     names = _short_names(paths)
     parts = tuple(
-        DatasetPart(store, kind, splits, name) for store, kind, name in zip(stores, kinds, names, strict=True)
+        DatasetPart(store, kind, splits, name, where)
+        for store, kind, name in zip(stores, kinds, names, strict=True)
     )
     _call_all(lambda part: part.check_splits(), parts)
+    if where is not None:
+        _call_all(lambda part: where.check(part.store), parts)
     return parts
 
 

@@ -17,7 +17,7 @@ from unistore.errors import Location, Problem, StoreError
 from unistore.exporting.run import temporary_folder_path
 from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
-from unistore.store.names import MANIFEST, REPAIR, ROOT
+from unistore.store.names import MANIFEST, REPAIR, ROOT, STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import count_of
@@ -228,7 +228,7 @@ def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
             if not stat.S_ISDIR(file.lstat().st_mode):
                 keys.add(file.relative_to(path).as_posix())
     problems = []
-    for key in sorted(keys - {*entries, ROOT, MANIFEST}):
+    for key in sorted(keys - {*entries, ROOT, MANIFEST, STATISTICS}):
         left = " (left behind by a process that was killed)" if key.endswith(PART_SUFFIX) else ""
         message = f"is not in the manifest{left}: no part of the store"
         problems.append(Problem(key, message, "remove it, if nobody needs it", _EXTRA))

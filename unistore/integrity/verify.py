@@ -26,7 +26,7 @@ from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
 from unistore.schemas.tables import text_values
 from unistore.store.manifest import Entry, consolidated_problems, make_seal, manifest_bytes
-from unistore.store.names import REPORT, ROOT
+from unistore.store.names import REPORT, ROOT, STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
@@ -234,7 +234,21 @@ def splits(view: View) -> Iterator[Problem]:
         yield broken("splits/code", f"holds code {most}, but there are {len(names)} names")
 
 
-RULES: tuple[Rule, ...] = (indices, sources, splits)
+def statistics(view: View) -> Iterator[Problem]:
+    """Check that statistics kept with the store are those of its values."""
+    from unistore.data.statistics.kept import kept_problem
+
+    store = Store(view.store.path)
+    if open_storage(store.path).size(STATISTICS) is None:
+        return
+    for path in view.store.paths():
+        view.array(path)
+    problem = kept_problem(store)
+    if problem is not None:
+        yield Problem(STATISTICS, problem, f"unistore statistics {store.path}", "statistics")
+
+
+RULES: tuple[Rule, ...] = (indices, sources, splits, statistics)
 
 
 def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SHOWN_ATTRIBUTES = 8
 SHOWN_PROBLEMS = 50
+SHOWN_COMPONENTS = 8
+"""Components of a key whose statistics are shown."""
 _MAX_REASONS = 8
 _REASON_WIDTH = 45
 _EXAMPLE_WIDTH = 14
@@ -73,6 +75,7 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
         Block("remarks", lines=store.remarks),
         _measure_table(store.measures, table),
         _array_table([array for array in store.arrays if not array.bookkeeping], store.main_table),
+        statistics_table(store.samples_statistics),
         Block("labels", columns=("array", "how often"), rows=labels),
         _storage_table(store.arrays),
         Block("load it", code=store.snippet),
@@ -104,6 +107,23 @@ def _array_table(arrays: Sequence[ArrayReport], main: str) -> Block:
     lines = ["~: of some chunks, evenly spread; padding of rows counts too"] if sampled else []
     optional = ("ratio", "spread", "stored", "mean")
     return Block("arrays", columns=columns, rows=rows, optional_columns=optional, lines=lines)
+
+
+def statistics_table(by_key: Mapping[str, Mapping[str, Any]]) -> Block:
+    """Show statistics of the values of each key, component by component."""
+    rows: list[tuple[str, ...]] = []
+    for key, values in by_key.items():
+        names = ("mean", "std", "min", "q01", "q50", "q99", "max")
+        if not isinstance(values["count"], list):
+            rows.append((key, *(number(values[name]) for name in names)))
+            continue
+        for component in range(min(len(values["count"]), SHOWN_COMPONENTS)):
+            numbers = [number(values[name][component]) for name in names]
+            rows.append((f"{key}[{component}]", *numbers))
+        if len(values["count"]) > SHOWN_COMPONENTS:
+            rows.append((f"… {len(values['count']):,} components", *([""] * len(names))))
+    columns = ("values of", "mean", "std", "min", "1%", "median", "99%", "max")
+    return Block("statistics", columns=columns, rows=rows, optional_columns=("1%", "99%", "median"))
 
 
 def _value_cells(values: ValueReport | None) -> tuple[str, str, str, str]:

@@ -74,7 +74,8 @@ class Inspection:
 
         A store has ``family``, ``format_version``, ``samples``, ``main_table``, ``splits``, ``sources``,
         ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``created_with``, ``statistics``,
-        ``seal``, ``measures``, ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or
+        ``samples_statistics`` (what ``unistore statistics`` keeps), ``seal``, ``measures``,
+        ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or
         not: files are not read, but for a bounded part of the values. A source that can be read has
         ``family``, ``layout``, ``reason``, ``command``, ``families`` (these and the number of files, of each
         family that is there), ``verdicts`` (files taken, left out and refused, by reason) and, where there is

@@ -15,6 +15,7 @@ import xxhash
 
 from unistore.data.kinds.protocol import SOURCE, Picks
 from unistore.data.packed import Packed
+from unistore.data.statistics.kept import read_kept
 from unistore.errors import InputError, StoreError
 from unistore.remote.url import local_path
 from unistore.report.suggestions import natural_suggestion, snippet
@@ -94,6 +95,7 @@ class StoreReport:
     options: dict[str, Any]
     created_with: dict[str, Any]
     statistics: dict[str, Any]
+    samples_statistics: dict[str, Any]  # by key, of all samples; empty where none are kept
     seal: dict[str, Any]  # ``agrees``: whether seal, manifest and root agree
     measures: list[dict[str, Any]]
     remarks: list[str]
@@ -114,6 +116,7 @@ def describe_store(path: str | os.PathLike[str]) -> StoreReport:
         for name, array in store.arrays().items()
     ]
     value_remarks = _read_values(store, arrays)
+    samples_statistics, statistics_remarks = _kept_statistics(store)
     measures, sample_remarks = _measures(store)
     stored = None if shards is None else sum(array.stored_bytes or 0 for array in arrays)
     splits = _splits(store)
@@ -131,9 +134,15 @@ def describe_store(path: str | os.PathLike[str]) -> StoreReport:
         options=about.get("options", {}),
         created_with=about.get("created_with", {}),
         statistics=about.get("statistics", {}),
+        samples_statistics=samples_statistics,
         seal={**about["seal"], "agrees": agrees},
         measures=measures,
-        remarks=[*_remarks(store, arrays, agrees=agrees), *value_remarks, *sample_remarks],
+        remarks=[
+            *_remarks(store, arrays, agrees=agrees),
+            *value_remarks,
+            *sample_remarks,
+            *statistics_remarks,
+        ],
         snippet=snippet(store, splits),
     )
 
@@ -239,6 +248,17 @@ def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
         return [], []
     except Exception as error:  # noqa: BLE001  a damaged store or a faulty family must not hide the rest
         return [], [f"samples cannot be measured: {error or type(error).__name__}"]
+
+
+def _kept_statistics(store: Store) -> tuple[dict[str, Any], list[str]]:
+    """Return the statistics that are kept with a store, by key, and remarks."""
+    try:
+        kept = read_kept(store)
+    except StoreError as error:
+        return {}, [str(error)]
+    if kept is None:
+        return {}, []
+    return {key: values.to_json() for key, values in kept.statistics(store.path).items()}, []
 
 
 def _splits(store: Store) -> dict[str, int]:

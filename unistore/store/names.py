@@ -10,6 +10,8 @@ FORMAT_VERSION = 1
 MANIFEST = "unistore-manifest.jsonl"
 REPORT = "unistore-report.json"
 """Lists what was left out because of problems; exists only if something was."""
+STATISTICS = "unistore-statistics.npz"
+"""Statistics of the samples; may be added to a sealed store, which does not list it."""
 REPAIR = "unistore-repair"
 """Suffix of the folder beside a store that a repair works in."""
 ROOT = "zarr.json"

@@ -46,9 +46,10 @@ def test_a_sound_store(rule: Any) -> None:
     assert not list(rule(Arrays()))
 
 
-def test_times_that_fall() -> None:
-    for row in (10_000, 9_000 + 1_234):
-        times = SOUND["events/t"].copy()
+@pytest.mark.parametrize("dtype", [np.int64, np.uint32])
+def test_times_that_fall(dtype: type) -> None:
+    for row in (10_000, 9_000 + 1_234, 12_500):
+        times = SOUND["events/t"].astype(dtype)
         times[row] = 0
         (problem,) = check_times(Arrays(events__t=times))  # type: ignore[arg-type]
         assert str(problem).startswith(f"events/t: falls at event {row}")

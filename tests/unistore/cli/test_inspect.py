@@ -50,7 +50,8 @@ def test_json_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[
     assert found == unistore.inspect(store).to_json()
     assert list(found) == [
         *("kind", "path", "family", "format_version", "samples", "main_table", "splits", "sources", "arrays"),
-        *("stored_bytes", "raw_bytes", "ratio", "options", "created_with", "statistics", "seal", "measures"),
+        *("stored_bytes", "raw_bytes", "ratio", "options", "created_with", "statistics"),
+        *("samples_statistics", "seal", "measures"),
         *("remarks", "snippet", "problems"),
     ]
 

@@ -142,7 +142,7 @@ class _Windows(NamedTuple):
     lo: NDArray[np.int64]  # first event of each
     hi: NDArray[np.int64]  # and the one behind its last
     starts: NDArray[np.int64]  # when they begin
-    times: Sequence[NDArray[np.int64]]  # of the events of each
+    times: Sequence[NDArray[Any]]  # of the events of each, uint32 or int64
 
 
 class EventReader:
@@ -240,7 +240,7 @@ class EventReader:
         inside = []
         for number in range(len(recordings)):
             part = times[bounds[number] : bounds[number + 1]]
-            begin, end = np.searchsorted(part, (starts[number], stops[number]))
+            begin, end = _between(part, starts[number], stops[number])
             lo[number] += begin
             hi[number] += end
             inside.append(part[begin:end])
@@ -260,8 +260,8 @@ class EventReader:
         columns: dict[str, NDArray[Any]] = {}
         if "t" in self._fields:
             columns["t"] = allocate(shape, np.dtype(np.int64))
-            if windows.times:
-                np.concatenate(windows.times, out=columns["t"])
+            for lo, times in zip(offsets[:-1].tolist(), windows.times, strict=True):
+                columns["t"][lo : lo + len(times)] = times
         has_images = not {"voxel", "frame"}.isdisjoint(self._fields)
         for key in "xyp":
             array = self._arrays[key]
@@ -283,7 +283,7 @@ class EventReader:
         for number, grid in enumerate(out):
             part = slice(offsets[number], offsets[number + 1])
             x, y, p = (columns[key][part] for key in "xyp")
-            grid[...] = voxel_grid(windows.times[number], x, y, p, grid.shape)
+            grid[...] = voxel_grid(windows.times[number].astype(np.int64), x, y, p, grid.shape)
         return Packed(out)
 
     def _frames(
@@ -295,6 +295,16 @@ class EventReader:
             x, y, p = (columns[key][part] for key in "xyp")
             counts[...] = event_counts(x, y, p, counts.shape)
         return Packed(out)
+
+
+def _between(times: NDArray[Any], start: np.int64, stop: np.int64) -> tuple[int, int]:
+    """Return the places of the first of rising times that are not before `start`, and `stop`."""
+    # numpy would convert all times to the dtype of a bound that has another one
+    latest = np.iinfo(times.dtype).max
+    begin = int(np.searchsorted(times, times.dtype.type(min(start, latest))))
+    if stop > latest:
+        return begin, len(times)
+    return begin, int(np.searchsorted(times, times.dtype.type(stop)))
 
 
 def voxel_grid(

@@ -22,6 +22,7 @@ ENTRY_POINTS = "unistore.kinds"
 
 OWN = {
     "Clips": "clips",
+    "Episodes": "episodes",
     "Events": "events",
     "Patches": "patches",
     "Ragged": "rows",

@@ -142,7 +142,8 @@ class ReplayBuffer:
         Draw from these transitions only: their numbers in the split, in any order; None: all.
     weights
         Draw in proportion to these weights: one per transition (of `indices`, in their order), or one per
-        store of several, whose transitions are then alike. None: every transition alike.
+        store of several, whose transitions are then alike. None: every transition alike. `set_weights`
+        changes them.
     image_size
         Side of the images (tuple only): those of the store that have it, else what the store has, resized on
         read as ``cv2.resize`` does; None: as stored.
@@ -212,12 +213,11 @@ class ReplayBuffer:
             bounds = np.searchsorted(self._chosen, bounds)
         self._bounds = bounds if limit is None else np.minimum(bounds, limit)
         self._length = int(self._bounds[-1])
-        self._weighted: Weighted | None = None
-        if weights is not None:
-            try:
-                self._weighted = self._weighted_draws(np.asarray(weights, np.float64), indices)
-            except (TypeError, ValueError) as error:
-                raise InputError(Problem("weights", str(error), kind="option")) from error
+        self._places = None if self._chosen is None else np.searchsorted(self._chosen, np.asarray(indices))
+        self._first_draws = None if weights is None else self._weighted_draws(weights)
+        self._weighted = self._first_draws
+        self._changed_weights: torch.Tensor | None = None
+        self._has_new_weights = False
         self._next_number = 0
         self._prefetch = prefetch
         self._prefetched: deque[tuple[int, Future[Any]]] = deque()
@@ -294,7 +294,10 @@ class ReplayBuffer:
             _, needed = self._read(number, 1, Arena(None))
             self._observe(batch_size * needed)
         ready = self._prefetched.popleft()[1] if self._prefetched else None
-        if self._thread is not None:
+        # Weights that change after every batch would let every prefetched one be read in vain.
+        is_steady = not self._has_new_weights
+        self._has_new_weights = False
+        if self._thread is not None and is_steady:
             while len(self._prefetched) < min(self._prefetch, self._ring.batches_in_flight):
                 later = number + 1 + len(self._prefetched)
                 job = self._thread.submit(self._read, later, batch_size)
@@ -318,13 +321,43 @@ class ReplayBuffer:
                 self._thread.shutdown()
             self._ring.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the draws stand, as JSON values: the next batch is the same in a buffer that loads it.
+    def set_weights(self, weights: Sequence[float] | NDArray[np.floating] | torch.Tensor) -> None:
+        """Draw in proportion to other weights from the next `sample` on.
 
-        It is the same on every rank after as many batches, so that one checkpoint serves all of them.
+        Batches that were prefetched are drawn again. Where ranks draw together, all of them need the same
+        weights after as many batches.
+
+        Parameters
+        ----------
+        weights
+            One per transition (of `indices`, in their order), or one per store of several: non-negative,
+            finite, not all 0. They are rounded to float32, which `state_dict` holds.
+
+        Raises
+        ------
+        InputError
+            If they are no such numbers; those from before stay.
+        """
+        rounded = torch.as_tensor(weights).detach().to("cpu", torch.float32, copy=True)
+        draws = self._weighted_draws(rounded.numpy())
+        with self._lock:
+            self._use_weights(draws, rounded)
+
+    def _use_weights(self, draws: Weighted | None, changed: torch.Tensor | None) -> None:
+        self._discard_prefetched()
+        self._weighted = draws
+        self._changed_weights = changed
+        self._has_new_weights = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the draws stand: the next batch is the same in a buffer that loads it.
+
+        JSON values; after `set_weights` also ``weights``, a float32 tensor. It is the same on every rank
+        after as many batches, so that one checkpoint serves all of them.
         """
         with self._lock:
-            return {"served": self._next_number, **self._identity()}
+            state = {"served": self._next_number, **self._identity()}
+            return state if self._changed_weights is None else {**state, "weights": self._changed_weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another buffer stood.
@@ -344,8 +377,12 @@ class ReplayBuffer:
         if differing:
             message = f"is of {' and '.join(differing)}"
             raise InputError(Problem("state", message, "make the buffer as it was made then", "option"))
+        changed = state.get("weights")
+        if changed is not None:
+            changed = torch.as_tensor(changed).to("cpu", torch.float32, copy=True)
+        draws = self._first_draws if changed is None else self._weighted_draws(changed.numpy())
         with self._lock:
-            self._discard_prefetched()
+            self._use_weights(draws, changed)
             self._next_number = int(state["served"])
 
     @cached_property
@@ -396,26 +433,31 @@ class ReplayBuffer:
             places = self._weighted.indices(number, start, stop)
         return places if self._chosen is None else self._chosen[places]
 
-    def _weighted_draws(self, weights: Float64s, indices: Any) -> Weighted:
-        """Return draws by weights of stores or of transitions; raises ValueError if they are neither."""
+    def _weighted_draws(self, weights: Any) -> Weighted:
+        """Return draws by weights of stores or of transitions; raises an InputError if they are neither."""
+        try:
+            return self._draws_by(np.asarray(weights, np.float64))
+        except (TypeError, ValueError) as error:
+            raise InputError(Problem("weights", str(error), kind="option")) from error
+
+    def _draws_by(self, weights: Float64s) -> Weighted:
         parts = self._dataset.parts
         if len(parts) > 1 and weights.shape == (len(parts),):
             check_drawable(weights.tolist(), parts, np.diff(self._bounds))
             return Weighted(weights, self._bounds, seed=self._seed)
-        transitions = len(self._dataset) if self._chosen is None else len(indices)
+        transitions = len(self._dataset) if self._places is None else len(self._places)
         if weights.shape != (transitions,):
             stores = f" or {len(parts)} stores" if len(parts) > 1 else ""
             msg = f"are {weights.size} numbers for {transitions} transitions{stores}: one for each"
             raise ValueError(msg)
-        if self._chosen is not None:  # a transition that is listed twice is drawn with both its weights
-            numbers = np.searchsorted(self._chosen, indices)
-            weights = np.bincount(numbers, weights).astype(np.float64)
+        if self._places is not None:  # a transition that is listed twice is drawn with both its weights
+            weights = np.bincount(self._places, weights).astype(np.float64)
         return Weighted(weights[: self._length], seed=self._seed)
 
     def _identity(self) -> dict[str, Any]:
         """What the draws depend on besides the number of the batch, its size and the rank."""
         chosen = "" if self._chosen is None else xxhash.xxh3_128_hexdigest(self._chosen.tobytes())
-        weighted = None if self._weighted is None else self._weighted.describe()["weights"]
+        weighted = None if self._first_draws is None else self._first_draws.describe()["weights"]
         identity = [self._dataset.digest, weighted, self._length, chosen]
         digest = xxhash.xxh3_128_hexdigest(json.dumps(identity).encode())
         return {"seed": self._seed, "world_size": self.world_size, "digest": digest}

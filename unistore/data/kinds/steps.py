@@ -181,7 +181,7 @@ def channels_first(values: NDArray[Any], column: StepColumn) -> Packed:
     return Packed(np.moveaxis(values, -1, -3) if column.image else values)
 
 
-class Episodes:
+class EpisodeRows:
     """The episodes of a store, and their steps.
 
     Parameters
@@ -221,7 +221,7 @@ class Episodes:
 class EpisodeMetadata:
     """Origin of steps: source, number and name of the episode, step inside the episode."""
 
-    def __init__(self, store: Store, episodes: Episodes, fields: set[str]) -> None:
+    def __init__(self, store: Store, episodes: EpisodeRows, fields: set[str]) -> None:
         self._episodes = episodes
         self._fields = fields
         self._sources = SourceNames(store, f"{EPISODES}/source") if SOURCE in fields else None
@@ -230,17 +230,22 @@ class EpisodeMetadata:
 
     def read(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Values for a batch of steps, by key."""
-        episode = self._episodes.of(rows)
-        found: dict[str, NDArray[Any]] = {}
-        if self._sources is not None:
-            found[SOURCE] = self._sources.take(episode)
-        if self._names is not None:
-            found["episode_name"] = self._names[episode]
-        if "episode" in self._fields:
-            found["episode"] = episode
+        episodes = self._episodes.of(rows)
+        values = self.of_episodes(episodes)
         if "step" in self._fields:
-            found["step"] = rows - self._episodes.offsets[episode]
-        return found
+            values["step"] = rows - self._episodes.offsets[episodes]
+        return values
+
+    def of_episodes(self, episodes: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Values for a batch of episodes, by key."""
+        values: dict[str, NDArray[Any]] = {}
+        if self._sources is not None:
+            values[SOURCE] = self._sources.take(episodes)
+        if self._names is not None:
+            values["episode_name"] = self._names[episodes]
+        if "episode" in self._fields:
+            values["episode"] = episodes
+        return values
 
 
 # Samples of one step of an episode and the next observation.
@@ -293,7 +298,7 @@ class TransitionReader:
         self, store: Store, kind: Transitions, fields: Sequence[str], units: NDArray[np.int64] | None
     ) -> None:
         self._kind = kind
-        self._episodes = Episodes(store, units)
+        self._episodes = EpisodeRows(store, units)
         self._rows = None if units is None and not kind.only_valid else self._episodes.rows()
         if kind.only_valid and self._rows is not None:
             useful = whole(store, _NEXT_VALID) | whole(store, "steps/terminated")

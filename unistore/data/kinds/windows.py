@@ -18,7 +18,7 @@ from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
     ON_REQUEST,
-    Episodes,
+    EpisodeRows,
     RaggedColumn,
     StepColumn,
     attribute_place,
@@ -36,6 +36,7 @@ from unistore.system.arguments import Arguments, is_integer, matches_type
 
 Steps: TypeAlias = Sequence[int] | Sequence[float]
 Around: TypeAlias = Mapping[str, Steps]
+Delta: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]]]
 _MILLISECOND = 1_000_000
 _SECOND = 1_000_000_000
 _ROTATIONS = ("quat", "orientation")
@@ -86,6 +87,11 @@ class Windows:
         Milliseconds, at most, between a row and the time that it stands for; farther ones are not valid.
     shift
         Milliseconds, by name, that are added to timestamps of a clock that is early.
+    delta
+        Keys whose values are given relative to another key at the tick: ``{"action": "observation.joint"}``
+        subtracts the joints at the tick from every action of the window, as actions of chunks are often
+        learned. ``{"action": ("observation.joint", range(6))}``: in these components alone, so that a gripper
+        stays absolute. What padding fills in is not changed.
     """
 
     around: Around | None = None
@@ -97,6 +103,7 @@ class Windows:
     align: Align | Mapping[str, Align] = field(default="previous", kw_only=True)
     tolerance: float | None = field(default=None, kw_only=True)
     shift: Mapping[str, float] | None = field(default=None, kw_only=True)
+    delta: Delta | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check = Arguments()
@@ -107,6 +114,9 @@ class Windows:
             self._check_around(check, self.around)
         check.integer("stride", self.stride, 1)
         check_pad(check, self.pad)
+        is_delta = isinstance(self.delta, Mapping) and all(map(_is_reference, self.delta.values()))
+        expected = "keys by key, or keys with components, as in {'action': ('observation.joint', (0, 1, 2))}"
+        check.expect("delta", self.delta, is_delta, expected, none=True)
         check.raise_problems()
         object.__setattr__(self, "pad", normalize_pad(self.pad))
 
@@ -140,6 +150,10 @@ class Windows:
             for number in (self.shift or {}).values():
                 check.expect("shift", number, matches_type(number, float), "milliseconds by name")
 
+    def makes(self, key: str) -> bool:
+        """Return whether values of a key are computed, and are not those of the store."""
+        return self.delta is not None and key in self.delta
+
     def align_of(self, name: str) -> Align:
         """Return which row stands for a time, of a name in `around`."""
         return self.align if isinstance(self.align, str) else self.align.get(name, "previous")
@@ -152,6 +166,12 @@ class Windows:
         counts = [count_key(key) for part in parts for key, path in part.columns.items() if is_ragged(path)]
         known = [*keys, *counts, *(part.mask for part in parts)]
         on_request = [*ON_REQUEST, *(part.timestamps for part in parts)]
+        if unknown := sorted(set(self.delta or ()) - set(keys)):
+            message = f"{', '.join(unknown)} is in no window"
+            raise InputError(Problem("delta", message, f"the windows are of {', '.join(keys)}", "option"))
+        if ragged := [key for key in self.delta or () if count_key(key) in counts]:
+            message = f"{', '.join(ragged)} has any number of values in a row"
+            raise InputError(Problem("delta", message, "leave it out", "option"))
         return select_keys(known, fields, on_request, partial(attribute_place, store))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> WindowReader:
@@ -164,6 +184,16 @@ def _are_steps(steps: object) -> bool:
     if not isinstance(steps, Sequence | np.ndarray) or isinstance(steps, str) or not len(steps):
         return False
     return all(is_integer(step, None) or matches_type(step, float) for step in steps)
+
+
+def _is_reference(reference: object) -> bool:
+    """Whether a value is a key, or a key and numbers of components."""
+    if isinstance(reference, str):
+        return True
+    if not isinstance(reference, tuple) or len(reference) != 2 or not isinstance(reference[0], str):
+        return False
+    components = reference[1]
+    return isinstance(components, Sequence) and all(is_integer(number, 0) for number in components)
 
 
 def count_key(key: str) -> str:
@@ -321,6 +351,61 @@ def _not_linear(store: Store, where: str, part: Part, steps: Steps) -> Iterator[
             )
 
 
+class _Delta(NamedTuple):
+    """What is subtracted from a key."""
+
+    column: StepColumn
+    stream: Stream  # finds the row of a tick
+    components: Sequence[int]
+
+
+def _deltas(
+    store: Store, kind: Windows, clocks: Clocks, columns: Mapping[str, StepColumn]
+) -> dict[str, _Delta]:
+    """Return what is subtracted from each of `columns` that `Windows.delta` names."""
+    deltas: dict[str, _Delta] = {}
+    for key, reference in (kind.delta or {}).items():
+        name, components = (reference, None) if isinstance(reference, str) else reference
+        where = f"delta[{key!r}]"
+        own = clocks.of(name)
+        if own is None or name not in clocks.columns[own]:
+            raise InputError(_unknown(store, clocks, where, name))
+        if own != clocks.of(kind.clock) and not (clocks.has_times(own) and clocks.has_times(kind.clock)):
+            message = f"{name} has another clock than the ticks, and the store has no times of both"
+            raise InputError(Problem(where, message, "name a key of the clock of the ticks", "option"))
+        if kind.align_of(name) == "linear":
+            message = f"{name} is interpolated, and a row of it is subtracted"
+            raise InputError(Problem(where, message, f"align={{{name!r}: 'nearest'}}", "option"))
+        path_of_key = clocks.columns[clocks.of(key) or STEPS][key]
+        if is_ragged(path_of_key) or is_ragged(clocks.columns[own][name]):
+            message = f"{key} or {name} has any number of values in a row"
+            raise InputError(Problem(where, message, "leave it out", "option"))
+        column = step_column(store, clocks.columns[own][name])
+        if key in columns:
+            numbers = _components(where, (key, columns[key]), (name, column), components)
+            deltas[key] = _Delta(column, _stream(kind, clocks, name, own, (0,)), numbers)
+    return deltas
+
+
+def _components(
+    where: str,
+    key: tuple[str, StepColumn],
+    reference: tuple[str, StepColumn],
+    components: Sequence[int] | None,
+) -> Sequence[int]:
+    """Return the components that are subtracted; raises an InputError if both keys do not have them."""
+    forms = [f"{name} is {column.dtype} {column.row_shape}" for name, column in (key, reference)]
+    are_vectors = all(len(column.row_shape) == 1 for _, column in (key, reference))
+    sizes = [column.row_shape[-1] if column.row_shape else 0 for _, column in (key, reference)]
+    numbers = range(sizes[0]) if components is None else components
+    fits = sizes[0] == sizes[1] if components is None else max(numbers, default=0) < min(sizes)
+    if not are_vectors or not fits or key[1].dtype.kind != "f":
+        message = f"{' and '.join(forms)}: the first must be floating point, and both have these components"
+        cure = "name the components, as in {'action': ('observation.joint', range(6))}"
+        raise InputError(Problem(where, message, cure, "option"))
+    return list(numbers)
+
+
 class WindowReader:
     """Reads windows; see `SampleReader`."""
 
@@ -331,7 +416,7 @@ class WindowReader:
         self._parts = parts_of(store, kind)
         self._clocks = Clocks(store)
         self._clock = self._clocks.of(kind.clock) or STEPS
-        self._episodes = Episodes(store, units, offsets_path(self._clock))
+        self._episodes = EpisodeRows(store, units, offsets_path(self._clock))
         self._labels = self._episodes.labels(set(fields))
         self._asked = frozenset(fields)
         paths = {key: path for part in self._parts for key, path in part.columns.items()}
@@ -342,7 +427,10 @@ class WindowReader:
         }
         self._fills = fill_values(kind.pad, {key: column.dtype for key, column in self._columns.items()})
         self._in_time = any(part.stream.in_time for part in self._parts)
-        self._by_times = any(part.stream.clock is not None for part in self._parts)
+        self._deltas = _deltas(store, kind, self._clocks, self._columns)
+        streams = [part.stream for part in self._parts]
+        streams += [delta.stream for delta in self._deltas.values()]
+        self._by_times = any(stream.clock is not None for stream in streams)
         ticks = self._episodes.rows(kind.stride)
         is_whole = self._are_whole(ticks)
         self._beyond = int((~is_whole).sum())
@@ -389,7 +477,7 @@ class WindowReader:
             places = part.stream.places(ticks)
             for key in part.columns:
                 if key in self._columns:
-                    batch[key] = self._values(key, places, allocate)
+                    batch[key] = self._values(key, places, ticks, allocate)
                 elif key in self._ragged:
                     batch[key], masks[count_key(key)] = self._ragged_values(key, places, allocate)
             masks[part.mask] = places.is_real
@@ -399,13 +487,15 @@ class WindowReader:
         batch |= {key: packed_copy(found, allocate) for key, found in masks.items()}
         return {key: packed for key, packed in batch.items() if key in self._asked}
 
-    def _values(self, key: str, places: Places, allocate: Allocate) -> Packed:
+    def _values(self, key: str, places: Places, ticks: Ticks, allocate: Allocate) -> Packed:
         """Values of a key in the rows of windows, (B, k, …)."""
         column = self._columns[key]
         out = allocate((*places.rows.shape, *column.row_shape), column.dtype)
         column.read(places.rows.reshape(-1), out.reshape(-1, *column.row_shape))
         if places.weights is not None:
             _interpolate(column, places.rows, places.weights, out)
+        if key in self._deltas:
+            _subtract(self._deltas[key], ticks, out)
         if self._kind.pad not in (None, "edge", "drop"):
             out[~places.is_real] = self._fills[key]
         return channels_first(out, column)
@@ -430,6 +520,17 @@ class WindowReader:
         first = clock.times(self._episodes.offsets[episodes])
         last = clock.times(self._episodes.offsets[episodes + 1] - 1)
         return Ticks(rows, episodes, times, first, last)
+
+
+def _subtract(delta: _Delta, ticks: Ticks, out: NDArray[Any]) -> None:
+    """Subtract values at the ticks from those of windows, (B, k, A)."""
+    places = delta.stream.places(ticks)
+    stored = np.empty((*places.rows.shape, *delta.column.row_shape), delta.column.dtype)
+    delta.column.read(places.rows.reshape(-1), stored.reshape(-1, *delta.column.row_shape))
+    reference = stored.astype(np.float64)
+    reference[~places.is_real] = np.nan  # nothing stands for the tick
+    difference = out[..., delta.components] - reference[..., delta.components]
+    out[..., delta.components] = difference.astype(out.dtype)
 
 
 def _interpolate(column: StepColumn, rows: Rows, weights: NDArray[np.float64], out: NDArray[Any]) -> None:

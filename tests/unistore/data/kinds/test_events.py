@@ -163,6 +163,42 @@ def test_batches_of_workers_are_ragged(store: Path, method: str) -> None:
     assert delivered == len(expected)
 
 
+@pytest.mark.parametrize("dtype", ["u4", "i8"])
+def test_times_are_stored_as_the_files_have_them_and_delivered_as_int64(dtype: str, tmp_path: Path) -> None:
+    """To the last microsecond of uint32: no time, and no end of a window, wraps."""
+    events = made_up(3_000, 40_000)
+    events["t"] += 2**32 - 1 - events["t"][-1]
+    write_dsec(tmp_path / "a.h5", events, events__t=events["t"].astype(dtype), ms_to_idx=None)
+    unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "events", sensor=(WIDTH, HEIGHT))
+    stored = unistore.Store(tmp_path / "a.zarr")
+    assert stored.array("events/t").dtype == dtype
+    codecs = stored.attributes["options"]["found"]["codecs"]
+    assert codecs["events/x"] == codecs["events/y"] == "lz4 bitshuffle 2"
+    assert codecs["events/p"] == "none"
+    kind = unistore.Events("7ms", stride="1ms")
+    dataset = unistore.Dataset(tmp_path / "a.zarr", kind)
+    start = events["t"][0]
+    for number in range(len(dataset)):
+        inside = (events["t"] >= start) & (events["t"] < start + 7_000)
+        sample = dataset[number]
+        assert sample["t"].dtype == torch.int64
+        assert_events(sample, events[inside])
+        start += 1_000
+    voxel = unistore.Events(count=3_000, voxel=4)
+    grid = unistore.Dataset(tmp_path / "a.zarr", voxel)[0]["voxel"]
+    assert np.array_equal(grid.numpy(), voxels(events, 4))
+
+
+def test_files_that_differ_in_the_dtype_of_times(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number, dtype in enumerate(("u4", "i8")):
+        events = made_up(300, seed=number)
+        write_dsec(tmp_path / "in" / f"{dtype}.h5", events, events__t=events["t"].astype(dtype))
+    unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "events", sensor=(WIDTH, HEIGHT))
+    assert unistore.Store(tmp_path / "a.zarr").array("events/t").dtype == np.int64
+    assert unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
+
+
 def test_numbers_of_the_source_on_request(store: Path) -> None:
     sample = unistore.Dataset(store, unistore.Events("50ms"), ["t", "sources.t_offset", "sources.width"])[0]
     assert sample["sources.t_offset"] == 57_000_000

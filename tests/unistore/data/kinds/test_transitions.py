@@ -616,3 +616,50 @@ def test_moments_of_the_actions_of_several_stores_are_those_of_all_actions(tmp_p
     with unistore.ReplayBuffer([tmp_path / "0.zarr", tmp_path / "1.zarr"], output="dict") as replay:
         assert np.allclose(replay.action_mean, together.mean(axis=0))
         assert np.allclose(replay.action_std, together.std(axis=0))
+
+
+def test_weights_that_change_while_training(make_store: Any) -> None:
+    episodes = record(make_store)
+    count = len(unistore.Dataset(episodes.path, unistore.Transitions(only_valid=True)))
+
+    def buffer(weights: Any = None, **options: Any) -> unistore.ReplayBuffer:
+        return unistore.ReplayBuffer(
+            episodes.path, output="dict", fields=["step"], weights=weights, **options
+        )
+
+    with buffer() as changing, buffer(prefetch=0) as plain:
+        numbers = [changing.sample(8)["step"].tolist(), changing.sample(8)["step"].tolist()]
+        assert numbers == [plain.sample(8)["step"].tolist(), plain.sample(8)["step"].tolist()]
+        assert "weights" not in changing.state_dict()
+        only = np.zeros(count)
+        only[3] = 0.1
+        for each in (changing, plain):
+            each.set_weights(only)
+        drawn = changing.sample(50)["step"]
+        assert drawn.unique().tolist() == plain.sample(50)["step"].unique().tolist()
+        assert len(drawn.unique()) == 1
+        rng = np.random.default_rng(1)
+        changing.set_weights(torch.from_numpy(rng.random(count)))
+        state = changing.state_dict()
+        assert state["weights"].numpy().nbytes == 4 * count
+        expected = [changing.sample(9)["step"].tolist() for _ in range(4)]
+        with pytest.raises(InputError, match=f"are 3 numbers for {count} transitions"):
+            changing.set_weights([1, 2, 3])
+        with pytest.raises(InputError, match="all weights are zero"):
+            changing.set_weights(np.zeros(count))
+        with pytest.raises(InputError, match="finite numbers >= 0"):
+            changing.set_weights(np.full(count, np.nan))
+    with buffer() as resumed:
+        resumed.load_state_dict(state)
+        assert [resumed.sample(9)["step"].tolist() for _ in range(4)] == expected
+        resumed.load_state_dict({name: value for name, value in state.items() if name != "weights"})
+        assert [resumed.sample(9)["step"].tolist() for _ in range(4)] != expected
+
+
+def test_weights_of_listed_transitions_change_in_their_order(make_store: Any) -> None:
+    episodes = record(make_store)
+    fields = {"output": "dict", "fields": ["step"]}
+    with unistore.ReplayBuffer(episodes.path, indices=[5, 2], **fields) as buffer:
+        assert set(buffer.sample(50)["step"].tolist()) == {0, 2}  # steps of their episodes
+        buffer.set_weights([0, 1])
+        assert set(buffer.sample(50)["step"].tolist()) == {2}

@@ -340,3 +340,61 @@ def test_workers_deliver_the_same(robots: Any) -> None:
         with unistore.Loader(dataset, batch_size=8, shuffle=True, seed=3, num_workers=workers) as loader:
             found.append([batch["observation.force"].numpy().copy() for batch in loader])
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_actions_relative_to_the_state_at_the_tick(make_store: Any) -> None:
+    rng = np.random.default_rng(3)
+    offsets = np.array([0, 5, 9])
+    last = np.zeros(9, np.bool_)
+    last[offsets[1:] - 1] = True
+    action = rng.random((9, 3)).astype(np.float32)
+    joint = rng.random((9, 3))
+    path = make_store(
+        "trajectory",
+        {
+            "steps/action": action,
+            "steps/observation/joint": joint,
+            "steps/observation/gripper": rng.random((9, 2)),
+            "steps/terminated": last,
+            "steps/truncated": np.zeros(9, np.bool_),
+            "steps/next_valid": ~last,
+            "episodes/offsets": offsets,
+            "episodes/source": np.zeros(2, np.int32),
+            "episodes/name": ["a", "b"],
+            "sources/path": ["a.hdf5"],
+        },
+        count=2,
+        table="episodes",
+    )
+
+    def windows(**options: Any) -> unistore.Dataset:
+        return unistore.Dataset(path, unistore.Windows(history=1, horizon=2, **options))
+
+    relative = windows(pad="edge", delta={"action": "observation.joint"})
+    absolute = windows(pad="edge")
+    for tick in range(9):
+        expected = (absolute[tick]["action"].numpy() - joint[tick]).astype(np.float32)
+        np.testing.assert_array_equal(relative[tick]["action"], expected)
+        observed = [dataset[tick]["observation.joint"].numpy() for dataset in (relative, absolute)]
+        np.testing.assert_array_equal(*observed)
+    some = windows(pad="zero", delta={"action": ("observation.joint", (0, 2))})
+    values = some[4]["action"].numpy()
+    np.testing.assert_array_equal(values[0, [0, 2]], (action[4] - joint[4]).astype(np.float32)[[0, 2]])
+    assert values[0, 1] == action[4, 1]
+    assert not values[1].any()
+    found = relative.statistics("action")
+    expected = np.concatenate([relative[tick]["action"].numpy() for tick in range(9)])
+    np.testing.assert_allclose(found.mean, expected.mean(axis=0, dtype=np.float64), rtol=1e-12)
+    np.testing.assert_array_equal(found.max, expected.max(axis=0))
+    unmoved = relative.statistics("observation.joint")
+    np.testing.assert_allclose(unmoved.mean, joint.mean(axis=0), rtol=1e-12)
+    for delta, said in (
+        ({"action": "observation.joints"}, "'observation.joints' is no key"),
+        ({"actions": "observation.joint"}, "actions is in no window"),
+        ({"action": "observation.gripper"}, r"observation.gripper is float64 \(2,\).*range\(6\)"),
+        ({"action": ("observation.gripper", range(3))}, "both have these components"),
+        ({"terminated": "observation.joint"}, "must be floating point"),
+        ({"action": ("observation.joint", 2)}, "delta"),
+    ):
+        with pytest.raises(InputError, match=said):
+            windows(pad="edge", delta=delta)[0]

@@ -1,0 +1,71 @@
+"""``unistore statistics``: what it keeps and shows, and what inspect shows of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.cli.main import main
+from unistore.store.names import STATISTICS
+
+GOLDEN = Path(__file__).parents[2] / "data" / "golden"
+KEYS = {
+    "ct.zarr": {"image": "", "lung": ""},
+    "point_cloud_scaled.zarr": {"intensity": "", "xyz": ""},
+    "rows.zarr": {"data": "rows/data", "label": "rows/label"},
+    "spike_steps.zarr": {"voxel": ""},
+    "trajectory_streams.zarr": {"action": "steps/action", "observation.force": ""},
+}
+"""Keys of stores of each family, and arrays that hold their values without padding."""
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_statistics_of_every_family(name: str, tmp_path: Path, capsys: Any) -> None:
+    path = shutil.copytree(GOLDEN / name, tmp_path / name)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    assert call("statistics", str(path), "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    dataset = unistore.Dataset(path)
+    for key, array in KEYS[name].items():
+        assert printed[key] == dataset.statistics(key).to_json()
+        if array:
+            values = dataset.store.array(array).read()
+            np.testing.assert_array_equal(printed[key]["max"], values.max(axis=0))
+    assert {file: file.read_bytes() for file in before} == before
+    assert (path / STATISTICS).is_file()
+    assert unistore.verify(path).ok
+    assert unistore.inspect(path).to_json()["samples_statistics"] == printed
+
+
+def test_what_is_shown(tmp_path: Path, capsys: Any) -> None:
+    path = shutil.copytree(GOLDEN / "rows.zarr", tmp_path / "rows.zarr")
+    assert unistore.inspect(path).to_json()["samples_statistics"] == {}
+    assert call("statistics", str(path)) == 0
+    shown = capsys.readouterr().out
+    assert "data[0]" in shown
+    assert "label" in shown
+    assert "median" in str(unistore.inspect(path))
+    assert "median" in unistore.inspect(path).to_html()
+    (path / STATISTICS).write_bytes(b"nothing")
+    assert f"{STATISTICS} is damaged" in str(unistore.inspect(path))
+
+
+def test_what_is_refused(tmp_path: Path, capsys: Any) -> None:
+    assert call("statistics", str(tmp_path / "none.zarr")) != 0
+    assert "no such store" in capsys.readouterr().err
+    path = shutil.copytree(GOLDEN / "ct_windows.zarr", tmp_path / "ct.zarr")
+    assert call("statistics", str(path)) != 0
+    assert "name one; the store holds: bone, brain, lung" in capsys.readouterr().err

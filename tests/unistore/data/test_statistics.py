@@ -1,0 +1,395 @@
+"""Statistics of datasets against numpy over the values that plain arrays hold."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+import unistore
+from unistore.data.statistics.bins import HistogramBuilder, codes_of, values_of
+from unistore.data.statistics.moments import LONGEST, moments_of
+from unistore.errors import InputError, StoreError
+from unistore.store.names import STATISTICS
+
+GOLDEN = Path(__file__).parents[2] / "data" / "golden"
+SHARES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+BOUND = 0.005
+FLOATS = st.floats(width=64) | st.floats(-3, 3) | st.sampled_from([0.0, -0.0, 5e-324, -1e-310, 1e308, -7.0])
+
+
+def agree(found: unistore.Statistics, values: NDArray[Any], *, rtol: float = 1e-12) -> None:
+    """Compare with numpy over rows (n, components)."""
+    wide = values.astype(np.float64)
+    finite = np.isfinite(wide)
+    for column in range(wide.shape[1]):
+        own = wide[finite[:, column], column]
+        mean, std = own.mean(), own.std()
+        bound = rtol * max(abs(mean), std, 1e-300)
+        component = column if found.count.ndim else ()
+        assert found.count[component] == len(own)
+        assert found.nan[component] == np.isnan(wide[:, column]).sum()
+        assert found.infinite[component] == np.isinf(wide[:, column]).sum()
+        assert abs(found.mean[component] - mean) <= bound
+        assert abs(found.std[component] - std) <= bound
+        assert (found.min[component], found.max[component]) == (own.min(), own.max())
+        for name, share in SHARES.items():
+            exact = np.quantile(own, share, method="inverted_cdf")
+            assert abs(getattr(found, name)[component] - exact) <= BOUND * abs(exact) + 1e-307
+
+
+@given(hnp.arrays(np.float64, st.integers(1, 40), elements=FLOATS))
+@settings(deadline=None, max_examples=150)
+def test_quantiles_are_within_their_bound(values: NDArray[np.float64]) -> None:
+    builder = HistogramBuilder()
+    builder.add(values[None], 0)
+    finite = values[np.isfinite(values)]
+    shares = list(SHARES.values())
+    found = builder.histogram().quantiles(shares, whole=False)
+    if not len(finite):
+        assert np.isnan(found).all()
+        return
+    exact = np.quantile(finite, shares, method="inverted_cdf")
+    assert (np.abs(found - exact) <= BOUND * np.abs(exact) + 1e-307).all()
+    assert builder.histogram().counts.sum() == len(finite)
+
+
+@given(st.lists(FLOATS.filter(np.isfinite), min_size=2))
+def test_codes_are_in_the_order_of_the_values(values: list[float]) -> None:
+    codes = codes_of(np.sort(np.array(values)))
+    assert (np.diff(codes) >= 0).all()
+
+
+def test_small_whole_numbers_are_exact() -> None:
+    values = np.arange(-255.0, 256.0)
+    codes = codes_of(values).astype(np.int64)
+    np.testing.assert_array_equal(values_of(codes, whole=True), values)
+    large = np.arange(256.0, 70_000.0)
+    middle = values_of(codes_of(large).astype(np.int64), whole=True)
+    assert (np.abs(middle - large) <= 0.004 * large).all()
+
+
+def test_moments_are_those_of_any_division() -> None:
+    rng = np.random.default_rng(1)
+    values = rng.normal(5, 2, (2, 3 * LONGEST))
+    values[0, ::7] = np.nan
+    offsets = np.array([0, 0, 5, 5, LONGEST + 9, values.shape[1]])
+    moments = moments_of(values, offsets)
+    assert moments.count[0].tolist() == [0, 0]
+    for segment in (1, 3, 4):
+        own = values[:, offsets[segment] : offsets[segment + 1]]
+        np.testing.assert_allclose(moments.mean[segment], np.nanmean(own, axis=1), rtol=1e-13)
+        variance = moments.deviation[segment] / moments.count[segment]
+        np.testing.assert_allclose(variance, np.nanvar(own, axis=1), rtol=1e-12)
+    total = moments.total()
+    np.testing.assert_allclose(total.mean[0], np.nanmean(values, axis=1), rtol=1e-13)
+    np.testing.assert_allclose(total.deviation[0] / total.count[0], np.nanvar(values, axis=1), rtol=1e-12)
+
+
+LENGTHS = (40, 1, 0, 90, 30)
+"""Steps of the episodes; splits train and val in turn."""
+
+
+@pytest.fixture
+def robots(make_store: Any) -> tuple[Path, dict[str, NDArray[Any]]]:
+    return robots_in(make_store, seed=3)
+
+
+def robots_in(make_store: Any, seed: int, shift: float = 0.0) -> tuple[Path, dict[str, NDArray[Any]]]:
+    rng = np.random.default_rng(seed)
+    offsets = np.cumsum([0, *LENGTHS])
+    total = int(offsets[-1])
+    last = np.zeros(total, np.bool_)
+    last[offsets[1:][np.array(LENGTHS) > 0] - 1] = True
+    action = (rng.normal(shift, 3, (total, 3)) * [1, 1e-6, 1e6]).astype(np.float32)
+    action[4, 0] = np.nan
+    action[9, 2] = np.inf
+    columns: dict[str, NDArray[Any]] = {
+        "action": action,
+        "reward": rng.integers(-3, 4, total).astype(np.int64),
+        "terminated": last,
+        "truncated": np.zeros(total, np.bool_),
+        "next_valid": ~last,
+        "observation/joint": np.concatenate([rng.random((total, 2)), np.full((total, 1), 0.1)], axis=1),
+        "observation/camera": rng.integers(0, 255, (total, 5, 6, 3)).astype(np.uint8),
+    }
+    path = make_store(
+        "trajectory",
+        {
+            **{f"steps/{name}": values for name, values in columns.items()},
+            "episodes/offsets": offsets,
+            "episodes/source": np.array([0, 0, 1, 1, 1], np.int32),
+            "episodes/name": [f"demo_{number}" for number in range(5)],
+            "episodes/attributes": [json.dumps({"success": number % 2 == 0}) for number in range(5)],
+            "sources/path": ["lab_a/a.hdf5", "lab_b/b.hdf5"],
+        },
+        count=len(LENGTHS),
+        table="episodes",
+        splits={"train": [0, 2, 4], "val": [1, 3]},
+        axes={"steps/observation/camera": ("step", "y", "x", "channel")},
+    )
+    return path, columns
+
+
+def rows_of(episodes: list[int]) -> NDArray[np.int64]:
+    offsets = np.cumsum([0, *LENGTHS])
+    return np.concatenate([np.arange(offsets[number], offsets[number + 1]) for number in episodes])
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    "kind", [None, unistore.Episodes(), unistore.Windows(history=2, horizon=3, pad="edge")]
+)
+def test_statistics_of_episodes(robots: Any, kind: Any, kept: bool) -> None:
+    path, columns = robots
+    if kept:
+        unistore.keep_statistics(path)
+    dataset = unistore.Dataset(path, kind)
+    for key, name in (("action", "action"), ("observation.joint", "observation/joint")):
+        agree(dataset.statistics(key), columns[name])
+        agree(dataset.statistics(key, split="val"), columns[name][rows_of([1, 3])])
+        agree(dataset.statistics(key, split=["train", "val"]), columns[name])
+    agree(dataset.statistics("reward"), columns["reward"][:, None])
+    images = columns["observation/camera"].reshape(-1, 3)
+    colours = dataset.statistics("observation.camera")
+    agree(colours, images)
+    assert colours.axis == -3
+    assert colours.q50.tolist() == np.quantile(images, 0.5, axis=0, method="inverted_cdf").tolist()
+
+
+def test_a_constant_has_no_deviation(robots: Any) -> None:
+    found = unistore.Dataset(robots[0]).statistics("observation.joint")
+    assert (found.mean[2], found.std[2], found.q01[2], found.q99[2]) == (0.1, 0.0, 0.1, 0.1)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_statistics_of_subsets(robots: Any, kept: bool) -> None:
+    path, columns = robots
+    if kept:
+        unistore.keep_statistics(path)
+    whole = unistore.Dataset(path, unistore.Episodes(), split="train")
+    agree(whole.statistics("action", subset=[2, 0]), columns["action"][rows_of([0, 4])])
+    wanted = unistore.Dataset(path, where={"episode.length": (30, None)}, split="train")
+    agree(wanted.statistics("action"), columns["action"][rows_of([0, 4])])
+    steps = unistore.Dataset(path)
+    agree(steps.statistics("action", subset=range(7)), columns["action"][:7])
+    following = steps.statistics("next.observation.joint")
+    assert following.count.tolist() == [len(steps)] * 3
+
+
+def test_quantiles_of_a_subset_are_read_when_they_are_asked_for(
+    robots: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, columns = robots
+    unistore.keep_statistics(path)
+    dataset = unistore.Dataset(path, unistore.Episodes())
+    found = dataset.statistics("action", subset=[3])
+    dataset.statistics("action")
+    monkeypatch.setattr(
+        "unistore.zarr3.array.StoredArray.read_rows", lambda *_: pytest.fail("read before it was asked for")
+    )
+    assert found.count.tolist() == [90, 90, 90]
+    assert found.max[1] == columns["action"][rows_of([3]), 1].max()
+    dataset.statistics("action", split="val").to_json()
+    with pytest.raises(pytest.fail.Exception):
+        found.q50  # noqa: B018
+
+
+def test_several_stores(make_store: Any) -> None:
+    stores = [robots_in(make_store, seed=4), robots_in(make_store, seed=5, shift=9.0)]
+    paths = [path for path, _ in stores]
+    both = np.concatenate([columns["action"] for _, columns in stores])
+    agree(unistore.Dataset(paths).statistics("action"), both)
+    mixed = unistore.Dataset(paths, weights=[3, 1]).statistics("observation.joint")
+    values = [columns["observation/joint"] for _, columns in stores]
+    thrice = np.concatenate([values[0]] * 3 + [values[1]])
+    np.testing.assert_allclose(mixed.mean, thrice.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(mixed.std, thrice.std(axis=0), rtol=1e-12, atol=1e-15)
+    exact = np.quantile(thrice, 0.9, axis=0, method="inverted_cdf")
+    np.testing.assert_allclose(mixed.q90, exact, rtol=BOUND)
+    alone = unistore.Dataset(paths, weights=[0, 1]).statistics("action")
+    agree(alone, stores[1][1]["action"])
+
+
+def test_what_cannot_be_asked(robots: Any) -> None:
+    dataset = unistore.Dataset(robots[0])
+    with pytest.raises(InputError, match=r"unknown field 'actoin'.*samples have action"):
+        dataset.statistics("actoin")
+    with pytest.raises(InputError, match="episode_name is text"):
+        dataset.statistics("episode_name")
+    with pytest.raises(InputError, match="no split 'test'"):
+        dataset.statistics("action", split=["test"])
+    with pytest.raises(InputError, match="give one of the two"):
+        dataset.statistics("action", split="val", subset=[0])
+    with pytest.raises(InputError, match="the dataset has 161 samples"):
+        dataset.statistics("action", subset=[161])
+
+
+def test_rows_of_two_splits(make_store: Any) -> None:
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(9_000, 4)).astype(np.float32)
+    data[17, 1] = np.nan
+    is_val = rng.random(len(data)) < 0.3
+    splits = {"train": np.flatnonzero(~is_val).tolist(), "val": np.flatnonzero(is_val).tolist()}
+    path = make_store("rows", {"rows/data": data}, count=len(data), table="rows", splits=splits)
+    dataset = unistore.Dataset(path)
+    agree(dataset.statistics("data"), data)
+    agree(dataset.statistics("data", split="val"), data[is_val])
+    agree(dataset.statistics("data", subset=is_val), data[is_val])
+    unistore.keep_statistics(path)
+    agree(unistore.Dataset(path, split="train").statistics("data"), data[~is_val])
+
+
+def test_the_file_is_the_same_and_is_read_back(robots: Any) -> None:
+    path, _ = robots
+    before = unistore.keep_statistics(path)
+    content = (path / STATISTICS).read_bytes()
+    unistore.keep_statistics(path)
+    assert (path / STATISTICS).read_bytes() == content
+    dataset = unistore.Dataset(path)
+    for key, found in before.items():
+        assert dataset.statistics(key).to_json() == found.to_json()
+    again = pickle.loads(pickle.dumps(before["action"]))
+    assert again.to_json() == before["action"].to_json()
+
+
+def test_a_damaged_file_is_told(robots: Any) -> None:
+    path, _ = robots
+    unistore.keep_statistics(path)
+    file = path / STATISTICS
+    content = bytearray(file.read_bytes())
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(StoreError, match=f"{STATISTICS} is damaged.*unistore statistics"):
+        unistore.Dataset(path).statistics("action")
+
+
+def rewritten(path: Path, change: Any) -> None:
+    """Change arrays of the file."""
+    with np.load(path / STATISTICS) as arrays:
+        values = {name: arrays[name].copy() for name in arrays.files}
+    change(values)
+    np.savez_compressed(path / STATISTICS, **values)
+
+
+def about(values: dict[str, Any], **changes: Any) -> None:
+    document = json.loads(values["about"].tobytes()) | changes
+    values["about"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda values: values.update({"0.mean": values["0.mean"][:2]}),
+        lambda values: values.update({"0.mean": values["0.mean"].astype("S8")}),
+        lambda values: values.update({"0.bins": values["0.bins"][::-1]}),
+        lambda values: values.pop("0.counts"),
+        lambda values: values.update({"about": np.zeros(4, np.uint8)}),
+        lambda values: about(values, keys={"action": {}}),
+        lambda values: about(values, keys=5),
+    ],
+)
+def test_a_forged_file_is_told(robots: Any, change: Any) -> None:
+    path, _ = robots
+    unistore.keep_statistics(path)
+    rewritten(path, change)
+    with pytest.raises(StoreError, match=f"{STATISTICS} is damaged"):
+        unistore.Dataset(path).statistics("action")
+
+
+def test_statistics_of_another_store_are_not_taken(robots: Any) -> None:
+    path, columns = robots
+    unistore.keep_statistics(path)
+    rewritten(path, lambda values: about(values, seal="of another store"))
+    agree(unistore.Dataset(path).statistics("action"), columns["action"])
+
+
+def test_verify_compares_with_the_values(tmp_path: Path) -> None:
+    path = Path(shutil.copytree(GOLDEN / "trajectory.zarr", tmp_path / "robots.zarr"))
+    unistore.keep_statistics(path)
+    assert not unistore.verify(path).problems
+
+    def shifted(values: dict[str, Any]) -> None:
+        values["0.mean"] = values["0.mean"] + 1
+
+    rewritten(path, shifted)
+    (problem,) = unistore.verify(path).problems
+    assert (problem.file, problem.kind) == (STATISTICS, "statistics")
+    assert "unistore statistics" in problem.cure
+    (path / STATISTICS).write_bytes(b"PK")
+    (problem,) = unistore.verify(path).problems
+    assert "damaged" in problem.message
+
+
+def test_the_file_holds_no_objects(robots: Any) -> None:
+    path, _ = robots
+    unistore.keep_statistics(path)
+    rewritten(path, lambda values: values.update({"0.mean": np.array([print], object)}))
+    with pytest.raises(StoreError, match="damaged"):
+        unistore.Dataset(path).statistics("action")
+    assert zipfile.is_zipfile(path / STATISTICS)
+
+
+def test_normalize_takes_samples_and_gives_them_back(robots: Any) -> None:
+    path, columns = robots
+    dataset = unistore.Dataset(path)
+    keys = ("observation.joint", "observation.camera")
+    for mode in ("mean-std", "min-max", "quantile"):
+        normalize = unistore.Normalize({key: dataset.statistics(key) for key in keys}, mode)
+        sample = dataset[3]
+        changed = normalize(sample)
+        assert changed["action"] is sample["action"]
+        assert changed["observation.joint"][2] == 0
+        assert torch.isfinite(changed["observation.camera"]).all()
+        back = normalize.inverse(changed)
+        torch.testing.assert_close(back["observation.joint"], sample["observation.joint"])
+        torch.testing.assert_close(back["observation.camera"], sample["observation.camera"].float())
+    joints = columns["observation/joint"]
+    values = unistore.Normalize(dataset.statistics("observation.joint"))(joints)
+    np.testing.assert_allclose(values[:, :2].mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(values[:, :2].std(axis=0), 1, rtol=1e-12)
+    assert not values[:, 2].any()
+
+
+def test_normalize_is_a_transform_and_a_module(robots: Any) -> None:
+    path, _ = robots
+    dataset = unistore.Dataset(path)
+    normalize = unistore.Normalize({"action": dataset.statistics("action")}, "min-max")
+    expected = normalize["action"](dataset[20]["action"])
+    dataset.transform = normalize
+    assert torch.equal(dataset[20]["action"], expected)
+    assert torch.equal(pickle.loads(pickle.dumps(dataset))[20]["action"], expected)
+    assert len(normalize.state_dict()) == 2
+    assert normalize["action"].float()(torch.ones(3, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_normalize_is_unchanged_when_compiled(robots: Any) -> None:
+    dataset = unistore.Dataset(robots[0])
+    normalize = unistore.Normalize(dataset.statistics("action"))
+    values = torch.from_numpy(np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32))
+    compiled = torch.compile(normalize, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(values), normalize(values))
+    assert torch.equal(torch.compile(normalize.inverse, backend="eager")(values), normalize.inverse(values))
+
+
+def test_normalize_refuses_what_has_no_values(make_store: Any) -> None:
+    data = np.full((9, 2), np.nan)
+    data[:, 0] = 1e-40
+    path = make_store("rows", {"rows/data": data}, count=9, table="rows")
+    statistics = unistore.Dataset(path).statistics("data")
+    with pytest.raises(InputError, match="no finite value in 1 components"):
+        unistore.Normalize(statistics)
+    with pytest.raises(InputError, match="mode"):
+        unistore.Normalize(statistics, "meanstd")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="Statistics by key"):
+        unistore.Normalize({"data": 5})  # type: ignore[dict-item]

@@ -1,0 +1,130 @@
+"""`Normalize`: values to zero mean and unit deviation, or to -1…1, by their statistics."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+
+from unistore.data.statistics.record import Statistics
+from unistore.errors import InputError, Problem
+from unistore.system.arguments import Arguments
+from unistore.system.hints import Float64s
+
+Mode: TypeAlias = Literal["mean-std", "min-max", "quantile"]
+_MODES = ("mean-std", "min-max", "quantile")
+_SMALLEST = float(np.finfo(np.float32).tiny)
+"""A scale below this counts as 0: its inverse is no float32."""
+
+
+class Normalize(torch.nn.Module):
+    """Normalise values: a transform of samples and batches, a function of arrays, a module of torch.
+
+    A value becomes ``(value - centre) / scale``; a component that is constant becomes 0. Integers become
+    float32, floating point keeps its dtype.
+
+    Parameters
+    ----------
+    statistics
+        Statistics of one key: the module takes and returns its values, tensors or numpy arrays (…, A), of
+        images (…, C, H, W). Or statistics by key: it takes and returns samples or batches, dicts whose other
+        keys stay as they are.
+    mode
+        ``"mean-std"``: centre mean, scale standard deviation. ``"min-max"``: smallest and largest value
+        become -1 and 1. ``"quantile"``: the quantiles of 1 % and 99 % become -1 and 1; what is beyond is not
+        cut.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or a component has no finite value.
+
+    Examples
+    --------
+    >>> keys = ("action", "observation.joint")  # doctest: +SKIP
+    >>> statistics = {key: dataset.statistics(key) for key in keys}  # doctest: +SKIP
+    >>> dataset.transform = unistore.Normalize(statistics, mode="quantile")  # doctest: +SKIP
+    >>> actions = dataset.transform["action"].inverse(policy(batch))  # doctest: +SKIP
+    """
+
+    centre: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, statistics: Statistics | Mapping[str, Statistics], mode: Mode = "mean-std") -> None:
+        super().__init__()
+        check = Arguments()
+        check.one_of("mode", mode, _MODES)
+        by_key = {} if isinstance(statistics, Statistics) else statistics
+        is_mapping = isinstance(by_key, Mapping) and all(
+            isinstance(value, Statistics) for value in by_key.values()
+        )
+        if not is_mapping:
+            check.refuse("statistics", f"must be Statistics, or Statistics by key, got {statistics!r:.60}")
+        check.raise_problems()
+        self._is_inverse = False
+        self.keys = tuple(by_key)
+        self.of_keys = torch.nn.ModuleList([Normalize(value, mode) for value in by_key.values()])
+        if isinstance(statistics, Statistics):
+            centre, scale = _centre_and_scale(statistics, mode)
+            self.register_buffer("centre", torch.from_numpy(_along(centre, statistics.axis)))
+            self.register_buffer("scale", torch.from_numpy(_along(scale, statistics.axis)))
+
+    def __getitem__(self, key: str) -> Normalize:
+        """Return the module of one key."""
+        module = self.of_keys[self.keys.index(key)]
+        assert isinstance(module, Normalize)
+        return module
+
+    @property
+    def inverse(self) -> Normalize:
+        """The module that gives the values back; a constant component gets its constant."""
+        inverse = copy.copy(self)
+        inverse._is_inverse = not self._is_inverse
+        inverse._modules = dict(self._modules)
+        inverse.of_keys = torch.nn.ModuleList([self[key].inverse for key in self.keys])
+        return inverse
+
+    def forward(self, values: Any) -> Any:
+        """Return normalised values: an array, a tensor, or a dict of them."""
+        if self.keys:
+            changed = copy.copy(values)
+            for key, module in zip(self.keys, self.of_keys, strict=True):
+                changed[key] = module(values[key])
+            return changed
+        if isinstance(values, np.ndarray):
+            return self._of_tensor(torch.from_numpy(values)).numpy()
+        return self._of_tensor(values)
+
+    def _of_tensor(self, values: torch.Tensor) -> torch.Tensor:
+        floating = values if values.dtype.is_floating_point else values.float()
+        centre = self.centre.to(floating.device, floating.dtype)
+        scale = self.scale.to(floating.device, floating.dtype)
+        if self._is_inverse:
+            return floating * scale + centre
+        is_constant = scale == 0
+        return torch.where(is_constant, 0.0, (floating - centre) / torch.where(is_constant, 1.0, scale))
+
+
+def _centre_and_scale(statistics: Statistics, mode: Mode) -> tuple[Float64s, Float64s]:
+    """Return centre and scale of each component."""
+    if not np.all(statistics.count):
+        message = f"of {statistics.key} have no finite value in {np.sum(statistics.count == 0)} components"
+        raise InputError(Problem("statistics", message, "leave the key out", "option"))
+    if mode == "mean-std":
+        centre, scale = statistics.mean, statistics.std
+    else:
+        is_range = mode == "min-max"
+        low = statistics.min if is_range else statistics.q01
+        high = statistics.max if is_range else statistics.q99
+        centre = low + (high - low) / 2
+        scale = (high - low) / 2
+    return centre, np.where(scale < _SMALLEST, 0.0, scale)
+
+
+def _along(values: Float64s, axis: int | None) -> Float64s:
+    """Return values by component in a shape that fits the values of samples."""
+    trailing = 0 if axis is None else -1 - axis
+    return np.ascontiguousarray(values).reshape(*np.shape(values), *[1] * trailing)

@@ -1,0 +1,221 @@
+"""Which samples of a store are wanted: by what it tells of them, numbers and texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from math import ceil
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from unistore.data.kinds.protocol import SourceNames, SourceNumbers, source_keys
+from unistore.errors import InputError, Problem, first_few
+from unistore.schemas.indices import Column, contradiction, table_columns, whole
+from unistore.store.reader import Store
+from unistore.system.arguments import Arguments
+from unistore.system.hints import AnyArray, Int64s
+
+Number: TypeAlias = bool | int | float
+Condition: TypeAlias = Number | str | tuple[Number | None, Number | None] | Sequence[Number | str]
+"""What a number or text must be: equal, like a pattern, in a range (ends included), or one of some."""
+Known: TypeAlias = Mapping[str, Callable[[], AnyArray]]
+"""By name, what reads a number or text of each row of the sample table."""
+
+_FORMS = "a number, a pattern as in 'lab_a/*', a range (50, None), or a list of values"
+_SOURCE = "source"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Conditions on samples, all of which must hold, and the share of the best that is taken of the rest."""
+
+    conditions: Mapping[str, Condition]
+    best: tuple[str, float] | None
+
+    def check(self, store: Store) -> None:
+        """Raise an InputError if the store does not tell what is asked; lists what it tells."""
+        known = known_of(store)
+        names = [*self.conditions] if self.best is None else [*self.conditions, self.best[0]]
+        if unknown := [name for name in names if name not in known]:
+            message = f"{', '.join(unknown)}: {store.path} does not tell this of its samples"
+            raise InputError(Problem("where", message, f"it tells {', '.join(known)}", "option"))
+
+    def nothing_left(self, paths: Sequence[str]) -> InputError:
+        """Return the error of conditions that no sample of the stores fulfils."""
+        message = f"no sample of {first_few(paths)} fulfils all of {dict(self.conditions)!r:.200}"
+        return InputError(Problem("where", message, "leave one out, or widen it", "option"))
+
+    def units(self, store: Store, units: Int64s | None) -> Int64s:
+        """Return which of `units`, rows of the sample table, are wanted; None: of all rows."""
+        known = known_of(store)
+        chosen = np.arange(store.sample_count) if units is None else units
+        for name, condition in self.conditions.items():
+            chosen = chosen[_fulfil(name, known[name]()[chosen], condition)]
+        if self.best is None:
+            return chosen
+        name, share = self.best
+        values = _numbers(name, known[name]()[chosen]).astype(np.float64)
+        order = np.argsort(-values, kind="stable")
+        return np.sort(chosen[order[: ceil(share * len(chosen))]])
+
+
+def parse_where(
+    check: Arguments, conditions: Mapping[str, Condition] | None, best: tuple[str, float] | None
+) -> Where | None:
+    """Return conditions as given to a Dataset; None if there are none."""
+    if conditions is None and best is None:
+        return None
+    is_mapping = isinstance(conditions, Mapping)
+    check.expect("where", conditions, is_mapping, "conditions by name", none=True)
+    wanted = dict(conditions or {}) if is_mapping else {}
+    for name, condition in wanted.items():
+        check.expect(f"where[{name!r}]", condition, _is_condition(condition), _FORMS)
+    expected = "a name and a share, as in ('episode.return', 0.1)"
+    check.expect("best", best, _is_name_and_share(best), expected, none=True)
+    return Where(wanted, best)
+
+
+def _is_condition(condition: object) -> bool:
+    if isinstance(condition, tuple):
+        return len(condition) == 2 and all(end is None or _is_number(end) for end in condition)
+    if isinstance(condition, (list, set, frozenset)):
+        return all(_is_number(value) or isinstance(value, str) for value in condition)
+    return _is_number(condition) or isinstance(condition, str)
+
+
+def _is_name_and_share(best: object) -> bool:
+    if not isinstance(best, tuple) or len(best) != 2:
+        return False
+    name, share = best
+    return isinstance(name, str) and _is_number(share) and 0 < share <= 1
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (bool, int, float, np.bool_, np.number))
+
+
+def _fulfil(name: str, values: AnyArray, condition: Condition) -> AnyArray:
+    """Return which values (n,) fulfil a condition, (n,) bool."""
+    if isinstance(condition, tuple):
+        low, high = condition
+        numbers = _numbers(name, values)
+        fulfil = np.isfinite(numbers)
+        if low is not None:
+            fulfil &= numbers >= low
+        if high is not None:
+            fulfil &= numbers <= high
+        return fulfil
+    if isinstance(condition, str):
+        return np.array([fnmatchcase(text, condition) for text in _texts(name, values)], bool)
+    if not isinstance(condition, (list, set, frozenset)):
+        return np.asarray(_numbers(name, values) == condition)
+    is_text = any(isinstance(value, str) for value in condition)
+    return np.isin(_texts(name, values) if is_text else _numbers(name, values), list(condition))
+
+
+def _numbers(name: str, values: AnyArray) -> AnyArray:
+    if values.dtype.kind in "biuf":
+        return values
+    message = f"{name} is text, as {str(values[:1].tolist())[:60]}"
+    raise InputError(Problem("where", message, "give a pattern, as in 'lab_a/*'", "option"))
+
+
+def _texts(name: str, values: AnyArray) -> AnyArray:
+    if values.dtype.kind == "U":
+        return values
+    message = f"{name} is a number, as {values[:1].tolist()}"
+    raise InputError(Problem("where", message, "give a number, or a range, as in (50, None)", "option"))
+
+
+def known_of(store: Store) -> Known:
+    """Return what a store tells of its samples, as ``source``, ``sources.rate`` or ``episode.length``."""
+    table = store.sample_table
+    noun = table.rpartition("/")[2].removesuffix("s")
+    known: dict[str, Callable[[], AnyArray]] = {_SOURCE: partial(_source_names, store)}
+    for key, path in source_keys(store).items():
+        if key != _SOURCE and (store.has(f"{path}/data") or store.array(path).shape[1:] == ()):
+            known[key] = partial(_source_values, store, path)
+    offsets = f"{table}/offsets"
+    if store.has(offsets):
+        known[f"{noun}.length"] = partial(_lengths, store, offsets)
+        if store.has(rewards := f"{store.attributes.get('main_table', table)}/reward"):
+            known[f"{noun}.return"] = partial(_sums, store, rewards, offsets)
+    for path in _columns_of_samples(store, table):
+        known[f"{noun}.{_dotted(path, table)}"] = store.array(path).read
+    for path in _texts_of_samples(store, table):
+        known[f"{noun}.{_dotted(path, table)}"] = partial(_text_array, store, path)
+    attributes = f"{table}/attributes"
+    if store.has(f"{attributes}/data"):
+        for name, values in _attributes(store, attributes).items():
+            known.setdefault(f"{noun}.{name}", partial(np.asarray, values))
+    return known
+
+
+def _dotted(path: str, table: str) -> str:
+    return path.removeprefix(f"{table}/").replace("/", ".")
+
+
+def _columns_of_samples(store: Store, table: str) -> list[str]:
+    """Return paths of the numbers of the sample table."""
+    columns = [path for path in table_columns(store, table) if path != f"{table}/source"]
+    return [path for path in columns if store.array(path).shape == (store.sample_count,)]
+
+
+def _texts_of_samples(store: Store, table: str) -> list[str]:
+    """Return paths of the texts of the sample table."""
+    texts = [path.removesuffix("/data") for path in store.paths() if store.specs.is_text(path, store.paths())]
+    return [path for path in texts if path.startswith(f"{table}/") and path != f"{table}/attributes"]
+
+
+def _text_array(store: Store, path: str) -> AnyArray:
+    return np.array(store.text(path), np.str_)
+
+
+def _source_column(store: Store) -> str | None:
+    """Return the path of the source number of each sample; None where samples are rows of the main table."""
+    own = f"{store.sample_table}/source"
+    return own if store.has(own) else None
+
+
+def _source_names(store: Store) -> AnyArray:
+    return SourceNames(store, _source_column(store)).take(np.arange(store.sample_count))
+
+
+def _source_values(store: Store, path: str) -> AnyArray:
+    values = store.array(path).read() if store.has(path) else _text_array(store, path)
+    return values[SourceNumbers(store, _source_column(store)).take(np.arange(store.sample_count))]
+
+
+def _lengths(store: Store, offsets: str) -> AnyArray:
+    return Column(store, offsets).lengths()
+
+
+def _sums(store: Store, path: str, offsets: str) -> AnyArray:
+    """Return the sum of a column over the rows of each sample, in float64."""
+    bounds = whole(store, offsets)
+    values = store.array(path).read().astype(np.float64)
+    sums = np.zeros(len(bounds) - 1)
+    filled = np.diff(bounds) > 0
+    if filled.any():
+        sums[filled] = np.add.reduceat(values.reshape(len(values), -1).sum(axis=1), bounds[:-1][filled])
+    return sums
+
+
+def _attributes(store: Store, path: str) -> dict[str, list[Any]]:
+    """Return attributes that every sample has as a number, or every one as a text."""
+    try:
+        samples = [json.loads(text) for text in store.text(path)]
+    except ValueError as error:
+        raise contradiction(store, f"{path}/data", f"is not JSON ({error})") from error
+    if not all(isinstance(sample, dict) for sample in samples):
+        raise contradiction(store, f"{path}/data", "holds no attributes as JSON")
+    values: dict[str, list[Any]] = {}
+    for name in samples[0] if samples else ():
+        column = [sample.get(name) for sample in samples]
+        if all(map(_is_number, column)) or all(isinstance(value, str) for value in column):
+            values[name] = column
+    return values
