@@ -111,9 +111,6 @@ def test_linear_refuses_rows_of_any_length(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="any number of values in a row") as caught:
         unistore.Dataset(store.path, kind)
     assert "align={'lidar': 'nearest'}" in str(caught.value)
-    delta = unistore.Windows(history=1, horizon=1, delta={"action": "observation.lidar.points"})
-    with pytest.raises(InputError, match="observation.lidar.points"):
-        unistore.Dataset(store.path, delta)
 
 
 def test_scans_at_every_step_are_ragged_keys_of_transitions(tmp_path: Path) -> None:

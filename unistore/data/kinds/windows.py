@@ -169,9 +169,6 @@ class Windows:
         if unknown := sorted(set(self.delta or ()) - set(keys)):
             message = f"{', '.join(unknown)} is in no window"
             raise InputError(Problem("delta", message, f"the windows are of {', '.join(keys)}", "option"))
-        if ragged := [key for key in self.delta or () if count_key(key) in counts]:
-            message = f"{', '.join(ragged)} has any number of values in a row"
-            raise InputError(Problem("delta", message, "leave it out", "option"))
         return select_keys(known, fields, on_request, partial(attribute_place, store))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> WindowReader:
