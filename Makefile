@@ -60,6 +60,8 @@ oracles: $(READY)
 	build/lerobot/bin/python -m pip install --quiet --disable-pip-version-check -r tools/oracles/lerobot_requirements.txt
 	build/lerobot/bin/python -m pip install --quiet --disable-pip-version-check --no-deps lerobot==0.4.4 torchvision==0.28.0 torchcodec==0.13.0
 	HF_HUB_OFFLINE=1 build/lerobot/bin/python tools/oracles/lerobot_samples.py tests/data/lerobot
+	build/lerobot/bin/python -m pip install --quiet --disable-pip-version-check minari==0.5.4
+	build/lerobot/bin/python tools/oracles/minari_samples.py tests/data/minari
 	$(BIN)/python tools/oracles/exports.py build/exports
 	build/lerobot/bin/python -m pip install --quiet --disable-pip-version-check h5py==3.16.0
 	build/lerobot/bin/python -m pip install --quiet --disable-pip-version-check --no-deps robomimic==0.3.0

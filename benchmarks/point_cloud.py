@@ -5,7 +5,7 @@
 The files are synthetic, laid out as PointSuite lays them out: columns x, y, z in metres with two decimals at
 UTM-sized coordinates, classes, gzip chunks of 8,192 rows, and a segment's points as sorted row numbers. A
 sample is a segment's coordinates (float32) and classes (int32); batches of 8 as in the documents that users
-have today.
+have today. The same segments are LAZ tiles, too, which laspy reads with lazrs.
 """
 
 from __future__ import annotations
@@ -165,6 +165,42 @@ class SortedHdf5:
         return self.__getitems__([index])[0]
 
 
+class LazTiles:
+    """A LAZ file for each segment, read whole by laspy."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = sorted(folder.glob("*.laz"))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> dict[str, NDArray[Any]]:
+        import laspy
+
+        tile = laspy.read(self._files[index])
+        return {
+            "xyz": tile.xyz.astype(np.float32),
+            "classification": np.asarray(tile.classification, np.int32),
+        }
+
+
+def write_laz(folder: Path, files: Sequence[Path]) -> None:
+    """Write each segment as a LAZ tile of point format 6."""
+    import laspy
+
+    folder.mkdir(exist_ok=True)
+    for path in files:
+        data, segments = read_file(path)
+        for number, rows in enumerate(segments):
+            header = laspy.LasHeader(point_format=6, version="1.4")
+            header.scales = np.full(3, 0.01)
+            header.offsets = np.zeros(3)
+            tile = laspy.LasData(header)
+            tile.xyz = np.stack([data[axis][rows] for axis in "xyz"], axis=1)
+            tile.classification = data["classification"][rows].astype(np.uint8)
+            tile.write(folder / f"{path.stem}_{number:04d}.laz")
+
+
 class Memmap:
     """Raw arrays and offsets."""
 
@@ -232,7 +268,10 @@ def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], dict[str, Path]]:
             for rows in segments:
                 yield sample(data, rows)
 
-    found = {**stores, **write_peers(folder, samples)}
+    laz = folder / "laz"
+    if not laz.exists():
+        write_laz(laz, files)
+    found = {**stores, "laz": laz, **write_peers(folder, samples)}
     raw = folder / "raw"
     if not raw.exists():
         raw.mkdir()
@@ -303,6 +342,7 @@ def ways(options: Options) -> list[Way]:
         "h5py sorted, contiguous": (SortedHdf5, "contiguous"),
         "h5py sorted, lzf": (SortedHdf5, "lzf"),
         "memmap": (Memmap, "raw"),
+        "laspy, a LAZ tile a sample": (LazTiles, "laz"),
     }
     for name, (dataset, key) in plain.items():
         for workers, collate in ((0, listed), (2, packed)):

@@ -67,8 +67,8 @@ class Preview:
 
 def preview_of(store: StoreView) -> Preview:
     """Preview functions of a store's family; raises `InputError` if it is not installed, or has none."""
-    found: Preview = get_family(store.family).part("preview")
-    return found
+    preview: Preview = get_family(store.family).part("preview")
+    return preview
 
 
 def evenly(lo: int, hi: int, most: int) -> NDArray[np.int64]:

@@ -72,8 +72,8 @@ Rows of one column may have several dtypes: ``pack`` gets each run of one dtype 
 T = TypeVar("T")
 R = TypeVar("R")
 
+# Items that threads may work ahead
 _AT_ONCE = 1024
-"""Items that threads may work ahead."""
 
 
 class Ask(Protocol):

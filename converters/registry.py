@@ -122,16 +122,16 @@ def resolve(reference: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
+# Packages of `unistore.converters`, the most specific first
 _OURS = ("trajectory", "point_cloud", "spike", "ct", "events", "rows")
-"""Packages of `unistore.converters`, the most specific first."""
+# Valid names of families, as in `unistore.store.manifest`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""Valid names of families, as in `unistore.store.manifest`."""
 
 
 @cache
 def _own(name: str) -> Family:
-    found: Family = resolve(f"unistore.converters.{name}:FAMILY")
-    return found
+    family: Family = resolve(f"unistore.converters.{name}:FAMILY")
+    return family
 
 
 def own_families() -> list[Family]:
@@ -147,27 +147,27 @@ def families() -> Mapping[str, Family]:
     """
     from importlib.metadata import entry_points
 
-    found = {each.name: each for each in own_families()}
+    by_name = {own_family.name: own_family for own_family in own_families()}
     for point in entry_points(group=ENTRY_POINTS):
-        each = _installed(point)
-        if each is not None and each.name in found:
-            leave_out(each.name, f"{point.value} has the name of an existing family")
-        elif each is not None:
-            found[each.name] = each
-    return dict(sorted(found.items(), key=lambda item: item[1].general))
+        installed_family = _installed(point)
+        if installed_family is not None and installed_family.name in by_name:
+            leave_out(installed_family.name, f"{point.value} has the name of an existing family")
+        elif installed_family is not None:
+            by_name[installed_family.name] = installed_family
+    return dict(sorted(by_name.items(), key=lambda item: item[1].general))
 
 
 def _installed(point: EntryPoint) -> Family | None:
     try:
-        found = point.load()
+        loaded = point.load()
     except Exception as error:  # noqa: BLE001  whatever a package raises, the other families work
         leave_out(point.name, f"{point.value} cannot be imported: {type(error).__name__}: {error}")
         return None
-    if isinstance(found, Family):
+    if isinstance(loaded, Family):
         leave_out(point.name, f"{point.value} is written for an older unistore, see docs/write-a-family.md")
         return None
     try:
-        record: Family = resolve("unistore.converters.seam.record:record_of")(found)
+        record: Family = resolve("unistore.converters.seam.record:record_of")(loaded)
     except InputError as error:
         leave_out(point.name, reason_of(error, point.name))
         return None
@@ -210,9 +210,9 @@ def get_family(name: str) -> Family:
     InputError
         If there is none; the message lists the known ones.
     """
-    found = find_family(name.replace("-", "_"))
-    if found is None:
+    family = find_family(name.replace("-", "_"))
+    if family is None:
         message = f"is not known; one of: {', '.join(sorted(families()))}"
         cure = "check the name, or install the package that adds it"
         raise InputError(Problem(f"family {name}", message, cure, "family"))
-    return found
+    return family

@@ -45,7 +45,9 @@ class Candidate:
     def __init__(
         self, path: Path, roots: Sequence[Path], name: str = "", folders: Folders | None = None
     ) -> None:
-        self.path, self.roots, self.name = path, tuple(roots), name or str(path)
+        self.path = path
+        self.roots = tuple(roots)
+        self.name = name or str(path)
         self.folders = folders or Folders(roots)
         self._stack = ExitStack()
         self._opened: dict[Hashable, Any] = {}
@@ -68,10 +70,10 @@ class Candidate:
                 self._opened[kind] = self._stack.enter_context(opening())
             except Exception as error:  # noqa: BLE001  kept to be raised again
                 self._opened[kind] = error
-        found = self._opened[kind]
-        if isinstance(found, Exception):
-            raise found
-        opened: Opened = found
+        outcome = self._opened[kind]
+        if isinstance(outcome, Exception):
+            raise outcome
+        opened: Opened = outcome
         return opened
 
 
@@ -176,10 +178,10 @@ class Columns(Items[T]):
 
     def only(self, numbers: Collection[int]) -> Self:
         """As `PackedObjects.only`."""
-        found = copy(self)
-        found.names, found._files = self.names.only(numbers), self._files.only(numbers)
-        found.details = self.details.only(numbers)
-        return found
+        selected = copy(self)
+        selected.names, selected._files = self.names.only(numbers), self._files.only(numbers)
+        selected.details = self.details.only(numbers)
+        return selected
 
     def __iter__(self) -> Iterator[T]:
         columns = range(len(self)), self.names, map(_split, self._files), self.details
@@ -317,7 +319,7 @@ class Sources(Columns[Source]):
 
     def append(self, item: Source) -> None:
         """Add a source."""
-        self.add(**{each.name: getattr(item, each.name) for each in fields(item)})
+        self.add(**{item_field.name: getattr(item, item_field.name) for item_field in fields(item)})
 
     def add(
         self,
@@ -353,23 +355,26 @@ class Sources(Columns[Source]):
         """See `Columns.only`; all sources are not copied."""
         if len(numbers) == len(self):
             return self
-        found, lo = super().only(numbers), min(numbers, default=0)
-        there = slice(lo - self._first, max(numbers, default=-1) + 1 - self._first)
-        found._first, found.splits = lo, self.splits[there]
-        found._numbers = {name: values[there] for name, values in self._numbers.items()}
-        found._rows = {table: rows[there] for table, rows in self._rows.items()}
-        return found
+        selected = super().only(numbers)
+        lo = min(numbers, default=0)
+        span = slice(lo - self._first, max(numbers, default=-1) + 1 - self._first)
+        selected._first = lo
+        selected.splits = self.splits[span]
+        selected._numbers = {name: values[span] for name, values in self._numbers.items()}
+        selected._rows = {table: rows[span] for table, rows in self._rows.items()}
+        return selected
 
     def _made(self, number: int, name: str, files: list[str], detail: Any) -> Source:
-        at, paths = number - self._first, tuple(map(Path, files[1:]))
+        row = number - self._first
+        paths = tuple(map(Path, files[1:]))
         return Source(
             path=Path(files[0]) if files[0] else paths[0],
             name=name,
             files=paths,
-            rows=self._rows_of(at),
-            split=self.splits[at],
+            rows=self._rows_of(row),
+            split=self.splits[row],
             detail=detail,
-            **{which: values[at] for which, values in self._numbers.items()},
+            **{which: values[row] for which, values in self._numbers.items()},
         )
 
     def _rows_of(self, at: int) -> dict[str, int]:

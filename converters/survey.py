@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 # Numbers of files that are taken, left out and refused, with a few of their names.
 
-TAKEN, LEFT_OUT, REFUSED = "taken", "left out", "refused"
+TAKEN = "taken"
+LEFT_OUT = "left out"
+REFUSED = "refused"
 EXCLUDED = "excluded"
 """Reason for files that the user, or a problem, excludes."""
 _EXAMPLES = 3
@@ -63,7 +65,8 @@ class Count(NamedTuple):
 
 def counted(files: Iterable[tuple[str, str, str | Path]]) -> tuple[Count, ...]:
     """Count files by (verdict, reason); taken ones first, refused ones last."""
-    counts, examples = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[str]](list)
+    counts = Counter[tuple[str, str]]()
+    examples = defaultdict[tuple[str, str], list[str]](list)
     for verdict, why, path in files:
         key = verdict, why
         counts[key] += 1
@@ -112,8 +115,8 @@ def _each_once(scan: Scan) -> Iterator[str]:
 def verdict_counts(verdicts: Sequence[Mapping[str, Any]]) -> str:
     """``"12 taken, 3 left out"``: numbers of files."""
     counts = Counter({TAKEN: 0})
-    for each in verdicts:  # which are in order: taken, left out, refused
-        counts[each["verdict"]] += each["files"]
+    for group in verdicts:  # which are in order: taken, left out, refused
+        counts[group["verdict"]] += group["files"]
     return ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
 
 
@@ -172,7 +175,8 @@ class Claims:
         self.roots = list(roots)
         self._converter = converter
         self.listing = list_files(roots)
-        self.paths, self.skipped = self.listing.files, self.listing.skipped
+        self.paths = self.listing.files
+        self.skipped = self.listing.skipped
         # A path that is not there is told elsewhere.
         problems = (*self.listing.problems, *(problem for _, problem in self.listing.file_problems))
         self.problems = tuple(problem for problem in problems if problem.kind != "missing")
@@ -296,8 +300,10 @@ class Claims:
 
     def counts(self) -> dict[str, int]:
         """Return the number of files that each detected family takes."""
-        taken = np.bincount(self.takers, minlength=len(self.families)).tolist()
-        return {found.family: taken[self.number(found.family)] for found in self.detected()}
+        taken_counts = np.bincount(self.takers, minlength=len(self.families)).tolist()
+        return {
+            detection.family: taken_counts[self.number(detection.family)] for detection in self.detected()
+        }
 
     def unread(self) -> list[str]:
         """Return files of known formats that are not read: ``"a.nii is NIfTI, which is not read"``."""
@@ -313,7 +319,7 @@ class Claims:
         Files of general families count as left out if another family was detected, and files that `problems`
         name, those of the detected family's scan, as refused.
         """
-        detected = {found.family for found in self.detected()}
+        detected = {detection.family for detection in self.detected()}
         wrong = {problem.source: problem.message for problem in problems if problem.source}
         files = list(self) if wrong else self
         depth = len(common_root([file.path for file in files] or self.roots).parts) if wrong else 0
@@ -342,7 +348,9 @@ class Claims:
         is_own = self.takers == self.number(family)
         is_other = self.is_general[self.takers] & ~is_own
         is_refused = (self.takers == 0) & (self.refusers > 0)
-        own_folders = {folder for name, _ in self._named(is_own | is_refused) for folder in folders_of(name)}
+        own_folders = set(
+            chain.from_iterable(folders_of(name) for name, _ in self._named(is_own | is_refused))
+        )
         names: dict[str, None] = {}
         for name, path in self._named(is_other):
             if has_ending(path, suffixes):
@@ -399,23 +407,25 @@ class _Asker:
     """Asks the families about a file."""
 
     def __init__(self, roots: Sequence[Path], converter: Converter | None, *, assumes_general: bool) -> None:
-        self._roots, self._converter, self._assumes_general = roots, converter, assumes_general
+        self._roots = roots
+        self._converter = converter
+        self._assumes_general = assumes_general
         self._folders = Folders(roots)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(_Asker, assumes_general=self._assumes_general)
-        return made, (self._roots, self._converter)
+        make_asker = partial(_Asker, assumes_general=self._assumes_general)
+        return make_asker, (self._roots, self._converter)
 
     @cached_property
     def _converters(self) -> dict[str, tuple[Family, Converter]]:
         """Families in the order in which they are asked; imported on first use."""
-        found: dict[str, tuple[Family, Converter]] = {}
+        converters: dict[str, tuple[Family, Converter]] = {}
         for family in families().values():
             is_named = self._converter is not None and self._converter.family == family.name
             converter = self._converter if is_named else _converter(family)
             if converter is not None:
-                found[family.name] = family, converter
-        return found
+                converters[family.name] = family, converter
+        return converters
 
     def _order(self, path: Path) -> list[tuple[Family, Converter]]:
         """The families; of the particular ones, those last that do not name the format of a file."""
@@ -429,7 +439,8 @@ class _Asker:
 
     def __call__(self, name: str) -> Answer:
         path = Path(name)
-        refuser, problem = "", None
+        refuser = ""
+        problem = None
         with Candidate(path, self._roots, folders=self._folders) as file:
             for family, converter in self._order(path):
                 # A general family could read what another one finds ambiguous.
@@ -443,7 +454,8 @@ class _Asker:
                 elif isinstance(verdict, Taken):
                     return Answer(family.name, refuser, verdict.layout, verdict.reason)
                 elif isinstance(verdict, Refused) and problem is None:
-                    refuser, problem = family.name, _named_as(verdict.problem, path, self._roots)
+                    refuser = family.name
+                    problem = _named_as(verdict.problem, path, self._roots)
                     # A general family could take what a particular one would have taken.
                     if problem.kind == UNREADABLE:
                         break
@@ -455,7 +467,8 @@ def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict |
     try:
         return converter.look(file)
     except Exception as failure:  # noqa: BLE001  named below; a context around each question takes as long
-        location, raised = printable(str(file.path)), failure
+        location = printable(str(file.path))
+        raised = failure
     try:
         with as_problem(location):
             raise raised
@@ -473,8 +486,8 @@ def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict |
 
 def _default_converter(family: Family) -> Converter:
     """Return the family's converter with default options."""
-    made: Converter = family.part("converter")()
-    return made
+    converter: Converter = family.part("converter")()
+    return converter
 
 
 def _converter(family: Family) -> Converter | None:
@@ -528,10 +541,12 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
     for folder in folders:
         if not any(folder.iterdir()):
             return Problem(str(folder), "is an empty folder", "check the path", "missing")
-    others = {other: count for other, count in claims.counts().items() if other != family}
-    if others:
-        counts = " and ".join(f"{count} of {other.replace('_', ' ')}" for other, count in others.items())
-        commands = " or ".join(map(convert_command, others))
+    other_counts = {other: count for other, count in claims.counts().items() if other != family}
+    if other_counts:
+        counts = " and ".join(
+            f"{count} of {other.replace('_', ' ')}" for other, count in other_counts.items()
+        )
+        commands = " or ".join(map(convert_command, other_counts))
         return Problem(where, f"holds no source of {name}, but {counts}", commands, "family")
     if unread := claims.unread():
         message = f"holds nothing that is read: {first_few(unread, _SHOWN, '; ')}"
@@ -541,7 +556,7 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
         for link in path.rglob("*"):
             if not is_inside(link, paths):
                 return Problem(str(link), "is a link out of the given paths", "name what it leads to", "link")
-    known = ", ".join(sorted(each.command for each in families().values()))
-    message = f"holds no source of {name or f'any family ({known})'}: not recognised"
+    commands = ", ".join(sorted(family.command for family in families().values()))
+    message = f"holds no source of {name or f'any family ({commands})'}: not recognised"
     cure = "unistore inspect says more; or name the family: unistore convert FAMILY SRC... DST"
     return Problem(where, message, cure, "unknown")

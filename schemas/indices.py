@@ -103,8 +103,8 @@ class StoreView(Protocol):
         """Names of the splits by code; empty if there are no splits."""
 
 
+# Index arrays of up to so many bytes are cached in memory
 _CACHED_BYTES = 32 << 20
-"""Index arrays of up to so many bytes are cached in memory."""
 
 
 def contradiction(store: StoreView, path: str, message: str) -> StoreError:

@@ -70,6 +70,14 @@ def ct_windows(folder: Path) -> Case:
     return Case("ct", [folder], {"info_order": "xyz"})
 
 
+def ct_locations(folder: Path) -> Case:
+    """A crop of a real CT with labels of two classes, and stored voxels of them."""
+    image = np.load(DATA / "ct" / "totalseg_a_hu.npy")[:8, 8:24, 4:20]
+    np.save(folder / "a.npy", image)
+    np.save(folder / "a_seg.npy", np.where(image > 200, 3, np.where(image > 40, 1, 0)).astype("u1"))
+    return Case("ct", [folder], {"foreground_locations": 30})
+
+
 def spike_steps(folder: Path) -> Case:
     """Corners of a real recording, two of unlike lengths and sizes, as steps."""
     whole = np.fromfile(DATA / "spike" / "reds_frames_140_162.dat", np.uint8).reshape(23, 250, 50)
@@ -123,6 +131,7 @@ SOURCES: dict[str, Callable[[Path], Case]] = {
     "point_cloud_decimal": cloud_in_segments,
     "ct": ct,
     "ct_windows": ct_windows,
+    "ct_locations": ct_locations,
     "ct_related": ct_cases,
     "spike_steps": spike_steps,
     "events": events_of_two_cameras,

@@ -67,6 +67,7 @@ VARIANTS = {
     "cloud_pdal one segment": Variant("cloud_pdal", {"segment": None, "min_points": 1}),
     "ct_cases mask": Variant("ct_cases", {"window": ("lung", "bone"), "sparse": "mask"}),
     "ct_cases auto, tile": Variant("ct_cases", {"sparse": "auto", "tile": (4, 8, 16)}, {"codec": "small"}),
+    "ct_cases locations": Variant("ct_cases", {"foreground_locations": 50}),
     "ct_cases exclude, none": Variant("ct_cases", {"exclude": ("test/case_1",)}, {"codec": "none"}),
     "ct_real coords": Variant("ct_real", {"window": ("soft_tissue",), "sparse": "coords"}),
     "ct_real resolution": Variant("ct_cases", {"resolution": 512}),

@@ -100,8 +100,8 @@ _NAMES = {
     "report.inspection": "Inspection inspect",
     "store.reader": "Store open_zarr",
 }
+# Module of each public name; the imports above say the same to type checkers, and a test compares both
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-"""Module of each public name; the imports above say the same to type checkers, and a test compares both."""
 
 __all__ = sorted(_HOME)  # noqa: PLE0605
 

@@ -21,11 +21,11 @@ INSTALL = "pip install 'unistore[plot]'"
 MARK = "made by unistore inspect"
 """Metadata of every file that is written; other files are overwritten only if that is asked for."""
 _MAX_TEXT = 600
+# Shown in a notebook: stores of a Dataset, and samples of each
 _MAX_STORES = 2
 _MAX_SAMPLES = 3
-"""Shown in a notebook: stores of a Dataset, and samples of each."""
+# A narrow screen scrolls a picture instead of shrinking it until it cannot be read
 _IMAGE = "width:100%;min-width:560px;max-width:1100px"
-"""A narrow screen scrolls a picture instead of shrinking it until it cannot be read."""
 
 _FIGSIZE = (10, 3.2)
 _DPI = 110

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from unistore.data.kinds.kind import UnitPicks as Picks  # noqa: F401
     from unistore.data.packed import Packed  # noqa: F401
 
+# Module of each name that reads stores, and its name there
 _OF_READING = {
     "Kind": ("unistore.data.kinds.kind", "Kind"),
     "Packed": ("unistore.data.packed", "Packed"),
     "Picks": ("unistore.data.kinds.kind", "UnitPicks"),
 }
-"""Module of each name that reads stores, and its name there."""
 
 __all__ = sorted([*_of_conversion, *_OF_READING])  # noqa: PLE0605
 

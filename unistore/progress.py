@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
+# Interval at which bars in a notebook are drawn
 _REFRESH_SECONDS = 0.2
-"""Interval at which bars in a notebook are drawn."""
 
 
 @contextmanager

@@ -94,8 +94,8 @@ def reconcile(
     """Merge the columns of all sources, given with the names of these.
 
     Those that some sources lack are refused (``"exact"``), filled (``"union"``) or left out
-    (``"intersection"``). Columns are in the order of their first appearance; if they cannot be merged, there
-    is one Problem with a table of columns and sources.
+    (``"intersection"``, which leaves out those of several shapes, too). Columns are in the order of their
+    first appearance; if they cannot be merged, there is one Problem with a table of columns and sources.
     """
     sets: dict[tuple[tuple[str, Column], ...], _ColumnSet] = {}
     numbers = array("i")
@@ -113,14 +113,18 @@ def reconcile(
     incompatible: list[str] = []
     for name in names:
         column = _merge([each.columns.get(name) for each in column_sets], np.frombuffer(numbers, np.intc))
-        if column is None:
-            incompatible.append(name)
-        else:
+        if column is not None:
             merged[name] = column
+        elif mode != "intersection":
+            incompatible.append(name)
     if not missing and not incompatible:
         return merged, []
     differing = [name for name in names if name in missing or name in incompatible]
-    return merged, [_columns_differ(column_sets, differing, len(numbers), resolvable=not incompatible)]
+    has_common = any(name in merged for name in everywhere)
+    problem = _columns_differ(
+        column_sets, differing, len(numbers), resolvable=not incompatible, has_common=has_common
+    )
+    return merged, [problem]
 
 
 @dataclass(slots=True)
@@ -161,7 +165,7 @@ def length_table(lengths: Mapping[str, object]) -> str:
 
 
 def _columns_differ(
-    found: Sequence[_ColumnSet], names: Sequence[str], count: int, *, resolvable: bool
+    found: Sequence[_ColumnSet], names: Sequence[str], count: int, *, resolvable: bool, has_common: bool
 ) -> Problem:
     """Problem with a table: a line for each column, one numbered column for all sources with equal cells."""
     sources_by_cells: dict[tuple[str, ...], tuple[str, int]] = {}
@@ -183,4 +187,6 @@ def _columns_differ(
         if resolvable
         else "no one shape and dtype holds them all: convert them apart, or rename with --map"
     )
+    if not resolvable and has_common:
+        cure = f"{cure}; --columns intersection leaves them out"
     return Problem(f"{count} sources", f"columns differ:\n{table}{legend}{more}\n   ", cure, "columns")

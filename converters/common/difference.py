@@ -20,7 +20,7 @@ def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str
         return f"shapes {stored.shape} and {other.shape}"
     if stored.dtype.names is not None:
         fields = (difference(stored[name], other[name], first) for name in stored.dtype.names)
-        return next((found for found in fields if found is not None), None)
+        return next((reason for reason in fields if reason is not None), None)
     if stored.dtype.kind in "OSU":
         return _text_difference(stored, other, first)
     if stored.dtype.kind == "c" and stored.size:
@@ -31,21 +31,23 @@ def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str
         return f"dtypes {stored.dtype} and {other.dtype}, which no dtype holds both"
     if not stored.size:
         return None
-    one, two = _bits(stored, common), _bits(other, common)
+    one = _bits(stored, common)
+    two = _bits(other, common)
     if np.array_equal(one, two):
         return None
     wrong = (one != two).reshape(len(stored), -1)
     row = int(np.flatnonzero(wrong.any(axis=1))[0])
-    at = int(np.flatnonzero(wrong[row])[0])
-    here, there = (values.reshape(len(values), -1)[row, at] for values in (stored, other))
-    return f"row {first + row}: {here} and {there}, {np.count_nonzero(wrong)} of {wrong.size} values differ"
+    column = int(np.flatnonzero(wrong[row])[0])
+    ours, theirs = (values.reshape(len(values), -1)[row, column] for values in (stored, other))
+    return f"row {first + row}: {ours} and {theirs}, {np.count_nonzero(wrong)} of {wrong.size} values differ"
 
 
 def _text_difference(stored: NDArray[Any], other: NDArray[Any], first: int) -> str | None:
     for row, (one, two) in enumerate(zip(stored.flat, other.flat, strict=True)):
-        here, there = _bytes(one), _bytes(two)
-        if here != there:
-            return f"row {first + row}: {here!r:.60} and {there!r:.60}"
+        ours = _bytes(one)
+        theirs = _bytes(two)
+        if ours != theirs:
+            return f"row {first + row}: {ours!r:.60} and {theirs!r:.60}"
     return None
 
 

@@ -30,9 +30,9 @@ class Exclusion:
         """Whether a name, or a folder above it, is left out."""
         if not self._names:
             return False
-        for each in (name, *folders_of(name)):
-            if each in self._names:
-                self._found[each] = None
+        for covering_name in (name, *folders_of(name)):
+            if covering_name in self._names:
+                self._found[covering_name] = None
                 return True
         return False
 
@@ -54,7 +54,9 @@ class Exclusion:
         absent = sorted({name.rstrip("/") for name in expected} - set(self._found))
         if not absent:
             return []
-        names = list(dict.fromkeys(each for name in existing for each in (name, *folders_of(name))))
+        names = list(
+            dict.fromkeys(covering_name for name in existing for covering_name in (name, *folders_of(name)))
+        )
         return [_not_found(name, names) for name in absent]
 
 
@@ -93,7 +95,7 @@ def _not_found(name: str, existing: Sequence[str]) -> Problem:
     import difflib
 
     stem = name.rsplit("/", 1)[-1].partition(".")[0]
-    similar = [each for each in existing if each.rsplit("/", 1)[-1].partition(".")[0] == stem]
+    similar = [candidate for candidate in existing if candidate.rsplit("/", 1)[-1].partition(".")[0] == stem]
     similar = similar or difflib.get_close_matches(name, existing, _LISTED, cutoff=0.6)
     cure = f"is it {first_few(similar, _LISTED)}? names are" if similar else "names are"
     message = "leaves nothing out: nothing here has this name"

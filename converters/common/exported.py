@@ -48,10 +48,10 @@ class Values(NamedTuple):
     def whole(self) -> NDArray[Any]:
         """All rows in one array."""
         out = np.empty(self.shape, self.dtype)
-        at = 0
+        filled = 0
         for block in self.blocks():
-            out[at : at + len(block)] = block
-            at += len(block)
+            out[filled : filled + len(block)] = block
+            filled += len(block)
         return out
 
 
@@ -174,5 +174,5 @@ def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: np.dtype
     """
     dtype = attributes.get("source_dtype")
     if isinstance(dtype, Mapping):
-        dtype = next((each for each, sources in dtype.items() if source in sources), None)
+        dtype = next((dtype_name for dtype_name, sources in dtype.items() if source in sources), None)
     return np.dtype(dtype) if isinstance(dtype, str) else otherwise

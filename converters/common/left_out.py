@@ -9,7 +9,7 @@ from typing import Protocol
 
 from unistore.errors import first_few
 
-NOT_EVERYWHERE = "not in every source (--columns intersection)"
+NOT_EVERYWHERE = "not in every source in one form (--columns intersection)"
 NOT_MAPPED = "not named by --map"
 NO_COLUMN = "being no column"
 BOOKKEEPING = "bookkeeping of what wrote the file"

@@ -21,8 +21,8 @@ THREADS = 4
 
 FEW = 128
 """Different values that a label map has at most; most images in eight bits have more."""
+# Voxels whose values are counted at a time: numpy makes eight bytes of each
 _COUNTED = 1 << 16
-"""Voxels whose values are counted at a time: numpy makes eight bytes of each."""
 
 
 class MaskComparison(NamedTuple):
@@ -85,7 +85,7 @@ def count_voxels(image: Voxels, tests: Mapping[str, VoxelTest], masks: Mapping[s
         parts = list(pool.map(lambda share: _count_share(image, tests, masks, share, shares), range(shares)))
     counts = {name: np.sum([part.counts[name] for part in parts], axis=0) for name in tests}
     sums = {name: np.sum([part.masks[name] for part in parts], axis=0) for name in masks}
-    agreed = {name: MaskComparison(*each.tolist()) for name, each in sums.items()}
+    agreed = {name: MaskComparison(*sums_of_mask.tolist()) for name, sums_of_mask in sums.items()}
     labels: NDArray[np.bool_] | None = np.zeros(256, np.bool_)
     for part in parts:
         labels = _joined(labels, part.labels)
@@ -105,21 +105,22 @@ def _count_share(
     counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
     agreed = {name: np.zeros(3, np.int64) for name in masks}
     labels: NDArray[np.bool_] | None = np.zeros(256, np.bool_)
-    floats, nan = image.dtype.kind == "f", 0
-    for box, (values, *given) in slabs([image, *masks.values()], share=share, of=of):
+    floats = image.dtype.kind == "f"
+    nan = 0
+    for box, (values, *masks_values) in slabs([image, *masks.values()], share=share, of=of):
         if labels is not None:
             labels = _joined(labels, _label_values(values))
         if floats:
             nan += int(np.count_nonzero(np.isnan(values)))
-        at = dict(zip(masks, given, strict=True))
+        values_by_mask = dict(zip(masks, masks_values, strict=True))
         for name, test in tests.items():
-            found = test(values)
-            counts[name][box[0]] += _per_plane(found)
-            if name in at:
-                agreed[name] += _differences(found, at[name])
+            inside_window = test(values)
+            counts[name][box[0]] += _per_plane(inside_window)
+            if name in values_by_mask:
+                agreed[name] += _differences(inside_window, values_by_mask[name])
     for name, result in agreed.items():
         result[0] += counts[name].sum()
-    compared = {name: MaskComparison(*each.tolist()) for name, each in agreed.items()}
+    compared = {name: MaskComparison(*compared_mask.tolist()) for name, compared_mask in agreed.items()}
     return VoxelCounts(counts, nan, compared, labels)
 
 
@@ -150,15 +151,15 @@ def _label_values(values: NDArray[Any]) -> NDArray[np.bool_] | None:
 def ones_of(mask: Voxels) -> Ones:
     """Look at every voxel of a mask once."""
     counts, above = np.zeros((2, mask.shape[0]), np.int64)
-    others = outside = 0
+    neither = outside = 0
     for box, (values,) in slabs([mask]):
         counts[box[0]] += _per_plane(values == 1)
-        others += _others(values)
+        neither += _others(values)
         if mask.dtype.kind == "f":
             above[box[0]] += _per_plane(values > 0)
             outside += values.size - int(np.count_nonzero((values >= 0) & (values <= 1)))
-    scaled = mask.dtype.kind == "f" and others > 0 and not outside
-    return Ones(above if scaled else counts, others, scaled)
+    scaled = mask.dtype.kind == "f" and neither > 0 and not outside
+    return Ones(above if scaled else counts, neither, scaled)
 
 
 def scaled_differences(image: Voxels, given: Voxels, window: Window) -> int:
@@ -167,7 +168,8 @@ def scaled_differences(image: Voxels, given: Voxels, window: Window) -> int:
     They may differ by a few roundings of float32, or of the file's dtype if that is coarser; where the image
     is NaN, any value will do.
     """
-    tolerance, differing = scaled_tolerance(given.dtype), 0
+    tolerance = scaled_tolerance(given.dtype)
+    differing = 0
     for _, (values, scaled) in slabs([image, given]):
         expected = limit(values, window.low, window.high, scale=True)
         close = np.abs(expected - scaled) <= tolerance

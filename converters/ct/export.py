@@ -33,10 +33,10 @@ from unistore.schemas.ct.windows import OWN_VALUES, value_source
 from unistore.schemas.indices import ArrayView, Column, StoreView, contradiction, whole
 from unistore.schemas.tables import SOURCE_FILES
 
+# Bytes of voxels at a time
 _SLAB = 32 << 20
-"""Bytes of voxels at a time."""
+# Points set at a time: as indices they take 24 bytes each
 _POINTS = 1 << 18
-"""Points set at a time: as indices they take 24 bytes each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,21 +138,21 @@ class Volume:
         depth, *plane = self.extent
         points = self._listed(group)
         done, _ = self._point_range(group)
-        listed = next(points, None)
+        points_block = next(points, None)
         step = self._step(1)
         for lo in range(0, depth, step):
             hi = min(depth, lo + step)
             out = np.zeros((hi - lo, *plane), np.uint8 if values is None else values.dtype)
-            while listed is not None:
-                ends = int(np.searchsorted(listed[:, 0], hi))
-                at = listed[:ends].astype(np.int64)
+            while points_block is not None:
+                ends = int(np.searchsorted(points_block[:, 0], hi))
+                coords = points_block[:ends].astype(np.int64)
                 inside = 1 if values is None else values.read(done, done + ends)
-                out[at[:, 0] - lo, at[:, 1], at[:, 2]] = inside
+                out[coords[:, 0] - lo, coords[:, 1], coords[:, 2]] = inside
                 done += ends
-                if ends < len(listed):
-                    listed = listed[ends:]
+                if ends < len(points_block):
+                    points_block = points_block[ends:]
                     break
-                listed = next(points, None)
+                points_block = next(points, None)
             yield out
 
     def _listed(self, group: str) -> Iterator[NDArray[Any]]:
@@ -176,8 +176,8 @@ def volumes(store: StoreView) -> Iterator[Volume]:
     """Every volume of a store."""
     extents = whole(store, f"{VOLUMES}/extent").tolist()
     names = store.text(f"{VOLUMES}/name")
-    known = store.has(f"{VOLUMES}/source_dtype/data")
-    dtypes = store.text(f"{VOLUMES}/source_dtype") if known else [""] * len(names)
+    has_dtypes = store.has(f"{VOLUMES}/source_dtype/data")
+    dtypes = store.text(f"{VOLUMES}/source_dtype") if has_dtypes else [""] * len(names)
     for number, (name, (depth, height, width), dtype) in enumerate(zip(names, extents, dtypes, strict=True)):
         yield Volume(
             store=store,
@@ -337,7 +337,8 @@ def _computed_names(volume: Volume, names: Mapping[str, str], source: str) -> di
 
 def _case_names(volume: Volume, infos: Sequence[str]) -> dict[str, str]:
     """Return names for the files of a volume as those of a case folder, by group."""
-    store, folder = volume.store, volume.name
+    store = volume.store
+    folder = volume.name
     names = {} if volume.dtype is None else {IMAGE: f"{folder}/ct_original.npy"}
     for group in sorted({path.rpartition("/")[0] for path in store.paths()}):
         family, _, name = group.partition("/")
@@ -391,5 +392,5 @@ def _distances(volume: Volume, group: str) -> dict[str, Values]:
     coords, values = volume.points(group)
     column = Values((*values.shape, 1), values.dtype, lambda: (block[:, None] for block in values.blocks()))
     resolution = Column(volume.store, f"{group}/resolution").take(np.array([volume.number]))[0]
-    said = {"resolution": array_values(np.array([resolution], np.int32))} if resolution else {}
-    return {"sparse_index": converted(coords, np.dtype(np.int32)), "sparse_sdf": column, **said}
+    resolution_dataset = {"resolution": array_values(np.array([resolution], np.int32))} if resolution else {}
+    return {"sparse_index": converted(coords, np.dtype(np.int32)), "sparse_sdf": column, **resolution_dataset}

@@ -78,8 +78,8 @@ def points_in(opened: Opened, file: SourceFile, format: Format) -> Points:
         raise file.problem(message, kind="shape")
     resolution = _resolution(arrays)
     stored = {*members, "resolution"} if resolution and members == SDF_MEMBERS else {*members}
-    others = tuple(name for name in arrays if name not in stored)
-    return Points(replace(file, roots=()), format, members, rows[0], values.dtype, resolution, others)
+    unread = tuple(name for name in arrays if name not in stored)
+    return Points(replace(file, roots=()), format, members, rows[0], values.dtype, resolution, unread)
 
 
 def _resolution(arrays: Arrays) -> int:
@@ -120,15 +120,17 @@ def check_range(blocks: Iterable[NDArray[Any]], extent: tuple[int, int, int] | N
         D, H, W; None if it is not known: then indices must fit 32 bits.
     """
     limit = extent or (1 << 31,) * 3
-    count, rows, first = 0, 0, ""
+    count = 0
+    rows = 0
+    first = ""
     for index in blocks:
         bad = np.zeros(len(index), np.bool_)
         for axis, size in enumerate(limit):
             column = index[:, axis]
             bad |= (column < 0) | (column > size - 1)
         if bad.any():
-            at = int(np.argmax(bad))
-            first = first or f"the first is row {rows + at}: {index[at].tolist()}"
+            row = int(np.argmax(bad))
+            first = first or f"the first is row {rows + row}: {index[row].tolist()}"
             count += int(np.count_nonzero(bad))
         rows += len(index)
     if count:
@@ -142,10 +144,12 @@ def sort_points(
     """Points in C order of their volume, as ``np.argwhere`` gives them; none may occur twice."""
     if len(index) == 0:
         return index, values
-    flat = np.ravel_multi_index(tuple(index.T), tuple(each + 1 for each in index.max(axis=0).tolist()))
+    flat = np.ravel_multi_index(tuple(index.T), tuple(largest + 1 for largest in index.max(axis=0).tolist()))
     if not (flat[1:] > flat[:-1]).all():
         order = np.argsort(flat, kind="stable")
-        flat, index, values = flat[order], index[order], values[order]
+        flat = flat[order]
+        index = index[order]
+        values = values[order]
         twice = np.flatnonzero(flat[1:] == flat[:-1])
         if len(twice):
             message = f"{len(twice)} voxels occur twice; the first is {index[twice[0]].tolist()}"

@@ -80,21 +80,24 @@ def _widths(extent: list[int], spacing: list[float]) -> list[float]:
     """Widths of the panels at one height, within reason."""
     depth, height, width = np.maximum(np.multiply(extent, spacing), 1e-9).tolist()
     widths = [width / height, width / depth, height / depth]
-    return [max(each, max(widths) / 4) for each in widths]
+    return [max(width, max(widths) / 4) for width in widths]
 
 
 def _slice(store: StoreView, path: str, sample: int, extent: list[int], axis: int) -> NDArray[Any]:
     """The middle slice of an axis, (rows, columns); bits are unpacked."""
     bits = path.endswith("/mask")
-    lo, hi = [0, 0, 0], list(extent)
-    lo[axis], hi[axis] = extent[axis] // 2, extent[axis] // 2 + 1
+    lo = [0, 0, 0]
+    hi = list(extent)
+    lo[axis] = extent[axis] // 2
+    hi[axis] = extent[axis] // 2 + 1
     if bits:
-        lo[2], hi[2] = lo[2] // 8, -(-hi[2] // 8)
+        lo[2] = lo[2] // 8
+        hi[2] = -(-hi[2] // 8)
     box = store.array(path).read_box([sample, *lo], [sample + 1, *hi])[0]
     if bits:
         box = np.unpackbits(box, axis=2, bitorder="little")
-        at = extent[2] // 2 % 8
-        box = box[:, :, at : at + 1] if axis == 2 else box[:, :, : extent[2]]
+        bit = extent[2] // 2 % 8
+        box = box[:, :, bit : bit + 1] if axis == 2 else box[:, :, : extent[2]]
     plane: NDArray[Any] = np.take(box, 0, axis=axis)
     return plane
 
@@ -122,13 +125,13 @@ def _show_overlay(axes: Axes, mask: NDArray[Any], colour: str, *, outline: bool)
 
 def _overlays(store: StoreView) -> list[str]:
     """Labels first, then masks and windows; of several, the first."""
-    found = [
+    overlay_paths = [
         path
         for group in (LABELS, MASKS, WINDOWS)
         for path in store.paths()
         if path.startswith(f"{group}/") and path.endswith(("/mask", "/label"))
     ]
-    return found[:_OVERLAYS]
+    return overlay_paths[:_OVERLAYS]
 
 
 def _show_points(

@@ -53,18 +53,19 @@ def slabs(
                 [_planes_at(file, first, last) for file in files],
             )
         return
-    fortran, count = files[0].fortran_order, min(map(_count, files))
+    fortran = files[0].fortran_order
+    count = min(map(_count, files))
     begin, end = (0, width) if fortran else (lo, hi)
     cuts = -(-(end - begin) // count)
     first, last = (min(end, begin + cuts * number // of * count) for number in (share, share + 1))
     for several in zip(*(_slices(file, first, last, count) for file in files), strict=True):
-        at = several[0][0]
+        first_plane = several[0][0]
         if fortran:
             values = [block[lo:hi] for _, block in several]
-            yield (_EVERY, _EVERY, slice(at, at + values[0].shape[2])), values
+            yield (_EVERY, _EVERY, slice(first_plane, first_plane + values[0].shape[2])), values
         else:
             values = [block for _, block in several]
-            yield (slice(at - lo, at - lo + len(values[0])), _EVERY, _EVERY), values
+            yield (slice(first_plane - lo, first_plane - lo + len(values[0])), _EVERY, _EVERY), values
 
 
 def _slices(file: Voxels, begin: int, end: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:

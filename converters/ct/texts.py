@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def _text(path: Path, encoding: str) -> str:
 def _numbers(value: Any, count: int) -> list[float] | None:
     """Flat list of `count` finite numbers, or None."""
     if isinstance(value, list | tuple) and all(isinstance(row, list) for row in value):
-        value = [number for row in value for number in row]
+        value = list(chain.from_iterable(value))
     if not isinstance(value, list | tuple) or len(value) != count:
         return None
     if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in value):
@@ -88,11 +89,11 @@ def metadata_paths(case: Path) -> list[Path]:
 def read_row(path: Path, case: str, location: str) -> str:
     """The row of a case as a JSON object of texts, or ``""``; the first column with its name says which."""
     columns = _rows(path, state_of([path]), location)
-    found = next((rows[case] for rows in columns if case in rows), [])
-    if len(found) > 1:
-        message = f"has {len(found)} rows of {case}"
+    matching_rows = next((rows[case] for rows in columns if case in rows), [])
+    if len(matching_rows) > 1:
+        message = f"has {len(matching_rows)} rows of {case}"
         raise InputError(Problem(location, message, "keep one of them", "metadata"))
-    return json.dumps(found[0], ensure_ascii=False) if found else ""
+    return json.dumps(matching_rows[0], ensure_ascii=False) if matching_rows else ""
 
 
 @lru_cache(maxsize=4)
@@ -110,9 +111,9 @@ def _rows(path: Path, state: State, location: str) -> list[dict[str, list[Mappin
     except (ValueError, csv.Error) as error:
         message = f"is no table of comma-separated values in UTF-8: {error}"
         raise InputError(Problem(location, message, _CURE, "metadata")) from error
-    found: list[dict[str, list[Mapping[str, str]]]] = [{} for _ in header]
+    rows_by_column: list[dict[str, list[Mapping[str, str]]]] = [{} for _ in header]
     for row in rows:
         entry = dict(zip(header, row, strict=False))
-        for by_value, value in zip(found, row, strict=False):
+        for by_value, value in zip(rows_by_column, row, strict=False):
             by_value.setdefault(value, []).append(entry)
-    return found
+    return rows_by_column

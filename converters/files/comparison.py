@@ -117,8 +117,8 @@ def compare_source(name: str, path: Path, restored: Restored) -> tuple[list[Comp
     left_out: list[str] = []
     for file in restored.files:
         with file.open(file.path) as opened:
-            found, lacking = _compare_file(file, opened)
-        for part in found:
+            differences, lacking = _compare_file(file, opened)
+        for part in differences:
             location = Location(name, _label(part.name, file.path, path))
             compared.append(Compared(location, file.path, part.size, part.difference, part.library))
         for array in lacking:
@@ -199,9 +199,9 @@ def _array_difference(array: RestoredArray, name: str, opened: Opened) -> str | 
                 rows = array.of_file(rows)
             if _without_ones(rows.shape) == _without_ones(block.shape):
                 rows = rows.reshape(block.shape)
-            found = array.differ(block, rows, first)
-            if found is not None:
-                return found
+            reason = array.differ(block, rows, first)
+            if reason is not None:
+                return reason
             first += len(block)
     except ValueError as error:  # a dtype that does not hold the values
         return str(error)
@@ -214,5 +214,5 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _compare_facts(stored: Mapping[str, Any], read: Mapping[str, Any], library: str) -> Iterator[_Part]:
     for key in {**read, **stored}:
-        here, there = (json.dumps(facts.get(key), sort_keys=True) for facts in (stored, read))
-        yield _Part(key, 1, None if here == there else f"{here} and {there}", library)
+        stored_fact, read_fact = (json.dumps(facts.get(key), sort_keys=True) for facts in (stored, read))
+        yield _Part(key, 1, None if stored_fact == read_fact else f"{stored_fact} and {read_fact}", library)

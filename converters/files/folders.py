@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from unistore.converters.files.paths import is_inside, real_path
@@ -68,7 +69,7 @@ class ListedFolders(Folders):
         self._by_folder: dict[Path, list[Path]] = {}
         for file in files:
             self._by_folder.setdefault(file.parent, []).append(file)
-        self._there = {str(file) for inside in self._by_folder.values() for file in inside}
+        self._there = {str(file) for file in chain.from_iterable(self._by_folder.values())}
 
     def has(self, path: str) -> bool:
         """See `Folders.has`."""

@@ -41,7 +41,9 @@ _FORMATS = {
     "YAML": (".yaml", ".yml"),
     "text": (".txt",),
 }
-_FORMAT_NAMES = {suffix: name for name, suffixes in _FORMATS.items() for suffix in suffixes}
+_FORMAT_NAMES: dict[str, str] = {}
+for _name, _suffixes in _FORMATS.items():
+    _FORMAT_NAMES |= dict.fromkeys(_suffixes, _name)
 
 _LFS_POINTER = b"version https://git-lfs"
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"

@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from unistore.converters.common.exclusion import with_source
@@ -58,16 +59,16 @@ def follow_links(listing: Listing, endings: Sequence[str], is_excluded: Callable
     walks = [_Walk(root, roots, base, listing, endings, is_excluded) for root in roots]
     for walk in walks:
         walk.run()
-    targets = {target for walk in walks for target in walk.targets}
+    targets = set(chain.from_iterable(walk.targets for walk in walks))
     searched = [walk for walk in walks if walk.root not in targets]
-    cure = _cure_of([link for walk in searched for link in walk.leaving], roots)
+    cure = _cure_of(list(chain.from_iterable(walk.leaving for walk in searched)), roots)
     problems: dict[Problem, None] = {}
     names: dict[Path, str] = {}
     for walk in searched:
         names |= walk.names
         for problem in walk.problems:
-            known = replace(problem, cure=cure) if problem.kind == "link" else problem
-            problems[known] = None
+            cured = replace(problem, cure=cure) if problem.kind == "link" else problem
+            problems[cured] = None
     followed = [root for root in roots if root in targets]
     return LinkedFiles(
         names=names,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from unistore.converters.files.paths import shortest_words
@@ -21,18 +22,20 @@ _WORDS = {
     "label": ("label", "labels", "lbl", "gt"),
     "organs": ("organs",),
 }
-_LABELS = {word: name for name, words in _WORDS.items() for word in words}
-"""Field name for each word in a file or folder name."""
+# Field name for each word in a file or folder name
+_LABELS: dict[str, str] = {}
+for _name, _words in _WORDS.items():
+    _LABELS |= dict.fromkeys(_words, _name)
 _IMAGE_WORDS = (
     *("image", "images", "img", "imgs", "imaging", "data"),
     *("volume", "volumes", "vol", "scan", "scans"),
 )
 _MODALITIES = ("t1", "t1ce", "t1gd", "t1c", "t1n", "t2", "t2w", "t2f", "flair")
+# Suffixes of the files of an image's channels: ``case_0000`` of nnU-Net, ``case_t1`` of BraTS
 _CHANNELS = (
     *(f"_{number:04d}" for number in range(10)),
-    *(f"{by}{each}" for by in "_-" for each in _MODALITIES),
+    *map("".join, product("_-", _MODALITIES)),
 )
-"""Suffixes of the files of an image's channels: ``case_0000`` of nnU-Net, ``case_t1`` of BraTS."""
 _SHORTEST = shortest_words(_LABELS)
 _WORD = "|".join(sorted(_LABELS, key=len, reverse=True))
 _SUFFIX = re.compile(rf"(?P<base>.*[^-_. ])[-_. ](?P<word>{_WORD})", re.IGNORECASE)
@@ -106,23 +109,28 @@ def _candidates(label: str, words: Sequence[str]) -> Iterator[LabelMatch]:
 def _images_by_name(folder: str, stem: str, words: Sequence[str]) -> Iterator[LabelMatch]:
     """Possible images in a folder, from the file name of the label without its word."""
     if (suffix := _SUFFIX.fullmatch(stem)) is not None:
-        base, name = suffix["base"], _LABELS[suffix["word"].lower()]
+        base = suffix["base"]
+        name = _LABELS[suffix["word"].lower()]
         stems = (base, *(f"{base}{stem[len(base)]}{word}" for word in words))
         yield from _files_or_channels(folder, stems, name, certain=True)
     if (inside := _INSIDE.fullmatch(stem)) is not None:
-        base, by, rest, name = inside["base"], inside["by"], inside["rest"], _LABELS[inside["word"].lower()]
-        others = [f"{base}{by}{word}" for word in words]
+        base = inside["base"]
+        by = inside["by"]
+        ending = inside["rest"]
+        name = _LABELS[inside["word"].lower()]
+        inner_stems = [f"{base}{by}{word}" for word in words]
         yield from _files_or_channels(
-            folder, [f"{each}{rest}" for each in (base, *others)], name, certain=False
+            folder, [f"{inner_stem}{ending}" for inner_stem in (base, *inner_stems)], name, certain=False
         )
-        yield from _files_or_channels(folder, [base, *others], f"{name}_{rest[1:]}", certain=False)
+        yield from _files_or_channels(folder, [base, *inner_stems], f"{name}_{ending[1:]}", certain=False)
     if (prefix := _PREFIX.fullmatch(stem)) is not None:
-        word, rest = prefix["word"].lower(), prefix["rest"]
-        certain = bool(rest) and word.startswith("seg")
-        stems = tuple(f"{each}{rest}" for each in words)
+        word = prefix["word"].lower()
+        ending = prefix["rest"]
+        certain = bool(ending) and word.startswith("seg")
+        stems = tuple(f"{label_word}{ending}" for label_word in words)
         yield from _files_or_channels(folder, stems, _LABELS[word], certain=certain)
-        if rest and not rest.strip("-_. ").isdigit():
-            yield from _files_or_channels(folder, (rest.lstrip("-_. "),), _LABELS[word], certain=True)
+        if ending and not ending.strip("-_. ").isdigit():
+            yield from _files_or_channels(folder, (ending.lstrip("-_. "),), _LABELS[word], certain=True)
 
 
 def _files_or_channels(
@@ -140,10 +148,11 @@ def _image_folders(folder: str, words: Sequence[str]) -> Iterator[tuple[str, str
     above, name = os.path.split(folder)
     match = _FOLDER.fullmatch(name)
     if match is not None:
-        label, rest = _LABELS[match["word"].lower()], match["rest"]
+        label = _LABELS[match["word"].lower()]
+        ending = match["rest"]
         for word in words:
-            yield f"{above}{os.sep}{word}{rest}", label, rest in ("Tr", "Ts")
-        if not rest:
+            yield f"{above}{os.sep}{word}{ending}", label, ending in ("Tr", "Ts")
+        if not ending:
             yield above, label, True
         return
     top, above_name = os.path.split(above)
@@ -169,10 +178,10 @@ def label_paths(image: str, words: Sequence[str] = ()) -> Iterator[str]:
             if word:
                 yield f"{folder}{os.sep}{label}{name[len(word) :]}"
     for word in words:
-        rest = folder_name[len(word) :]
-        if folder_name.lower().startswith(word) and (not rest or _FOLDER.fullmatch(f"label{rest}")):
+        ending = folder_name[len(word) :]
+        if folder_name.lower().startswith(word) and (not ending or _FOLDER.fullmatch(f"label{ending}")):
             for name in stems:
-                yield from (f"{above}{os.sep}{label}{rest}{os.sep}{name}" for label in _LABELS)
+                yield from (f"{above}{os.sep}{label}{ending}{os.sep}{name}" for label in _LABELS)
 
 
 def is_label_folder(name: str) -> bool:
@@ -184,8 +193,8 @@ def label_name(stem: str) -> str | None:
     """Field name of a label file, whatever its image is: ``"mask_liver"`` for ``ct_mask_liver``."""
     for pattern in (_SUFFIX, _INSIDE, _PREFIX):
         if (match := pattern.fullmatch(stem)) is not None:
-            rest = match.groupdict().get("rest", "").strip("-_. ")
-            return f"{_LABELS[match['word'].lower()]}{'_' * bool(rest)}{rest}"
+            ending = match.groupdict().get("rest", "").strip("-_. ")
+            return f"{_LABELS[match['word'].lower()]}{'_' * bool(ending)}{ending}"
     return None
 
 

@@ -25,6 +25,8 @@ from unistore.system.packed import Texts
 _BUILD = ".unistore-build"
 _ZARR = ("zarr.json", ".zgroup", ".zarray")
 """A folder with one of these files is Zarr, of version 3 or 2."""
+_EPISODE_ENDS = Path("meta", "episode_ends", ".zarray")
+"""A Zarr folder with this file is a source: it stands for the replay buffer."""
 _UNFINISHED = "an unfinished conversion"
 
 _DIGITS = re.compile(r"([0-9]+)")
@@ -262,7 +264,10 @@ class _FolderListing:
 
 
 def _list_folder(folder: Path) -> _FolderListing:
-    """List a folder recursively, each real folder once, without stores and unfinished conversions."""
+    """List a folder recursively, each real folder once, without stores and unfinished conversions.
+
+    Of a replay buffer in Zarr there is the one file that stands for it.
+    """
     found = _FolderListing()
     root = folder.resolve()
     visited = {root}
@@ -270,6 +275,9 @@ def _list_folder(folder: Path) -> _FolderListing:
     while stack:
         current = stack.pop()
         try:
+            if (current / _EPISODE_ENDS).is_file() and is_store(current):
+                found.files.append(str(current / _EPISODE_ENDS))
+                continue
             if current != root and is_store(current):
                 unfinished = current.name.endswith(_BUILD)
                 found.skipped.append((current, _UNFINISHED if unfinished else "Zarr, which is no source"))

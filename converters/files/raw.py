@@ -24,7 +24,8 @@ class FileBytes:
     dtype = np.dtype(np.uint8)
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
+        self.path = path
+        self.name = name
         with as_problem(name):
             self.shape = (path.stat().st_size,)
 

@@ -48,8 +48,10 @@ class Aedat4(Format):
             raise file.problem(message, "export the events of each camera to a file of its own")
         (camera,) = cameras
         facts = {"width": streams[camera]["width"], "height": streams[camera]["height"]}
-        others = [f"{stream['type']} {number}" for number, stream in streams.items() if number != camera]
-        left_out = dict.fromkeys(others, "is no stream of events")
+        other_streams = [
+            f"{stream['type']} {number}" for number, stream in streams.items() if number != camera
+        ]
+        left_out = dict.fromkeys(other_streams, "is no stream of events")
         packets = partial(_packets, file.path, camera)
         records = ForwardRecords(_EVENT, packets, partial(_count, file.path, camera))
         yield Opened({EVENTS: Array(records)}, facts, forward_only=True, left_out=left_out)

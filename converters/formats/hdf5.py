@@ -171,7 +171,7 @@ class OpenedHdf5(Opened):
             path: hdf5.check_dataset(dataset, location_of(self._file.name, path))
             for path, dataset in self.tree.datasets.items()
         }
-        return {path: found for path, found in problems.items() if found}
+        return {path: problems_of_path for path, problems_of_path in problems.items() if problems_of_path}
 
     @cached_property
     def sound(self) -> Mapping[str, Array]:
@@ -203,7 +203,9 @@ class OpenedHdf5(Opened):
     @cached_property
     def problems(self) -> Sequence[Problem]:
         """See `Opened`; single values are left out, which have notes of their own."""
-        unsound = [found for path, found in self._unsound.items() if not self._is_single(path)]
+        unsound = [
+            problems_of_path for path, problems_of_path in self._unsound.items() if not self._is_single(path)
+        ]
         return [*self.tree.problems, *chain.from_iterable(unsound)]
 
     @property
@@ -223,8 +225,8 @@ class OpenedHdf5(Opened):
 
     def members(self, group: str = "") -> Mapping[str, Member]:
         """See `Opened`."""
-        found = unlinked(self.handle, *group.split("/")) if group else self.handle
-        kinds = members_of(found) if isinstance(found, h5py.Group) else {}
+        group_object = unlinked(self.handle, *group.split("/")) if group else self.handle
+        kinds = members_of(group_object) if isinstance(group_object, h5py.Group) else {}
         return {name: kinds[name] for name in sorted(kinds, key=natural_key)}
 
     def group_facts(self, group: str = "") -> Facts:

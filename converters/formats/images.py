@@ -28,19 +28,19 @@ _JPEG = b"\xff\xd8\xff"
 _JPEG_END = b"\xff\xd9"
 _TAIL = 1 << 16
 _FRAME_TAIL = 64
+# PNG colour types (11.2.1); 3 is a palette of RGB
 _COLOURS = {0: "gray", 2: "rgb", 3: "rgb", 4: "gray and alpha", 6: "rgb and alpha"}
-"""PNG colour types (11.2.1); 3 is a palette of RGB."""
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _WITH_ALPHA = 4
+# Bytes that one byte of a PNG can decode to at most (deflate, RFC 1951)
 _MAX_DEFLATE_RATIO = 1032
-"""Bytes that one byte of a PNG can decode to at most (deflate, RFC 1951)."""
+# Pixels that one byte of a Huffman-coded JPEG can decode to, rounded up: a bit for the mean of each block of
+# 64, with two of three channels at a sixteenth of the resolution, gives 455.
 _MAX_JPEG_PIXELS_PER_BYTE = 1024
-"""Pixels that one byte of a Huffman-coded JPEG can decode to, rounded up: a bit for the mean of each block of
-64, with two of three channels at a sixteenth of the resolution, gives 455."""
+# JPEG start-of-frame markers (table B.1): all but DHT, JPG and DAC
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""JPEG start-of-frame markers (table B.1): all but DHT, JPG and DAC."""
+# First of the start-of-frame markers of arithmetic coding
 _ARITHMETIC_CODING = 0xC9
-"""First of the start-of-frame markers of arithmetic coding."""
 _COMPONENTS = {1: "gray", 3: "rgb", 4: "cmyk"}
 _CURE = "copy or export it again"
 

@@ -6,6 +6,7 @@ import logging
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from io import SEEK_END, BytesIO
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.formats.extras import check_size, needed
+from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 
 _AXES = ("X", "Y", "Z")
@@ -202,30 +204,9 @@ class _Points:
             self._range = first, last
         return np.asarray(self._records[lo - first : hi - first][name])
 
-
-class _Dimension:
-    """A dimension of the points."""
-
-    def __init__(self, points: _Points, name: str) -> None:
-        self._points, self._name = points, name
-        empty = points.values(name, 0, 0)
-        self.shape, self.dtype = (points.count, *empty.shape[1:]), empty.dtype
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        lo, hi, step = rows.indices(self._points.count)
-        return self._points.values(self._name, lo, max(lo, hi))[::step]
-
-
-class _Axis(_Dimension):
-    """Coordinates: integers by scale and offset, as the format defines them."""
-
-    def __init__(self, points: _Points, name: str, scale: float, offset: float) -> None:
-        super().__init__(points, name)
-        self.dtype = np.dtype(np.float64)
-        self._scale, self._offset = scale, offset
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return super().__getitem__(rows) * self._scale + self._offset
+    def coordinates(self, name: str, scale: float, offset: float, lo: int, hi: int) -> NDArray[np.float64]:
+        """Rows ``lo:hi`` of integers by scale and offset, as the format defines them."""
+        return self.values(name, lo, hi) * scale + offset
 
 
 def _arrays(file: SourceFile, reader: Any) -> dict[str, Array]:
@@ -234,13 +215,16 @@ def _arrays(file: SourceFile, reader: Any) -> dict[str, Array]:
     points = _Points(reader, file.name)
     arrays = {}
     for number, axis in enumerate(_AXES):
-        arrays[axis.lower()] = Array(_Axis(points, axis, header.scales[number], header.offsets[number]))
+        read = partial(points.coordinates, axis, header.scales[number], header.offsets[number])
+        arrays[axis.lower()] = Array(LazyRows((points.count,), np.dtype(np.float64), read))
     for name in header.point_format.dimension_names:
         if name in arrays:
             message = f"has extra bytes {name!r} beside that coordinate"
             raise file.problem(message, "rename them", "name")
         if name not in _AXES:
-            arrays[name] = Array(_Dimension(points, name))
+            empty = points.values(name, 0, 0)
+            shape = (points.count, *empty.shape[1:])
+            arrays[name] = Array(LazyRows(shape, empty.dtype, partial(points.values, name)))
     return arrays
 
 

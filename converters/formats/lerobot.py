@@ -30,8 +30,8 @@ _CONVERTERS = {
     "v1.6": "lift it with lerobot's convert_dataset_v1_to_v2.py, then to v2.1",
 }
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
+# Seconds between a timestamp, a float32, and the number of its step over the rate
 _TIME_TOLERANCE = 1e-3
-"""Seconds between a timestamp, a float32, and the number of its step over the rate."""
 _DAMAGED = "get the dataset again"
 
 
@@ -139,8 +139,13 @@ class _Dataset:
             raise file.problem(message, _CONVERTERS.get(self.version, "v2.1 and v3.0 are read"))
         self.rate = float(self.info["fps"])
         self.features = [
-            _Feature(name, str(said["dtype"]), tuple(map(int, said["shape"])), said.get("names") or ())
-            for name, said in self.info["features"].items()
+            _Feature(
+                name,
+                str(description["dtype"]),
+                tuple(map(int, description["shape"])),
+                description.get("names") or (),
+            )
+            for name, description in self.info["features"].items()
         ]
         self.cameras = [feature.name for feature in self.features if feature.dtype == "video"]
         self.files: dict[str, SourceFile] = {}
@@ -229,8 +234,8 @@ class _Dataset:
     def _beside(self, name: str) -> SourceFile:
         """Return a file by its path in the dataset."""
         if name not in self.files:
-            found = self.file.beside(f"../{name}")
-            self.files[name] = replace(found, name=os.path.normpath(found.name))
+            beside = self.file.beside(f"../{name}")
+            self.files[name] = replace(beside, name=os.path.normpath(beside.name))
         return self.files[name]
 
     def _path_of(self, template: str, values: Mapping[str, Any]) -> str:
@@ -245,15 +250,15 @@ class _Dataset:
         """Refuse episodes that are missing or out of order, and tasks that nobody names."""
         numbers = [episode.number for episode in episodes]
         if numbers != list(range(int(self.info["total_episodes"]))):
-            wrong = next((at for at, number in enumerate(numbers) if number != at), len(numbers))
-            said = self.info["total_episodes"]
-            message = (
-                f"says {said} episodes, and meta/ lists {len(numbers)}; number {wrong} is not in its place"
+            wrong = next(
+                (position for position, number in enumerate(numbers) if number != position), len(numbers)
             )
+            counts = f"says {self.info['total_episodes']} episodes, and meta/ lists {len(numbers)}"
+            message = f"{counts}; number {wrong} is not in its place"
             raise self.file.problem(message, _DAMAGED, "missing")
-        known = set(tasks)
+        known_tasks = set(tasks)
         for episode in episodes:
-            unknown = [task for task in episode.tasks if task not in known]
+            unknown = [task for task in episode.tasks if task not in known_tasks]
             if unknown:
                 message = f"{episode.group} has task {unknown[0]!r}, which meta/tasks does not list"
                 raise self.file.problem(message, _DAMAGED, "missing")

@@ -50,19 +50,19 @@ class MetaImage(Format):
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
         """Read the header; voxels are read when they are sliced, compressed ones at once."""
-        said, end = _header(file)
-        shape = tuple([int(extent) for extent in said["DimSize"].split()])[::-1]
-        if said.get("ElementNumberOfChannels", "1") != "1" or said["ElementType"] not in _TYPES:
-            channels = said.get("ElementNumberOfChannels", "1")
-            message = f"holds {said['ElementType']} in {channels} channels, which is not read"
+        header, end = _header(file)
+        shape = tuple([int(extent) for extent in header["DimSize"].split()])[::-1]
+        if header.get("ElementNumberOfChannels", "1") != "1" or header["ElementType"] not in _TYPES:
+            channels = header.get("ElementNumberOfChannels", "1")
+            message = f"holds {header['ElementType']} in {channels} channels, which is not read"
             raise file.problem(message, "write one channel of numbers", "dtype")
-        is_big = said.get("BinaryDataByteOrderMSB", said.get("ElementByteOrderMSB", "False")) == "True"
-        dtype = np.dtype(_TYPES[said["ElementType"]]).newbyteorder(">" if is_big else "<")
-        name = said["ElementDataFile"]
+        is_big = header.get("BinaryDataByteOrderMSB", header.get("ElementByteOrderMSB", "False")) == "True"
+        dtype = np.dtype(_TYPES[header["ElementType"]]).newbyteorder(">" if is_big else "<")
+        name = header["ElementDataFile"]
         is_local = name == "LOCAL"
         voxels = file if is_local else file.beside(name)
-        start = end if is_local else max(0, int(said.get("HeaderSize", 0)))
-        is_compressed = said.get("CompressedData") == "True"
+        start = end if is_local else max(0, int(header.get("HeaderSize", 0)))
+        is_compressed = header.get("CompressedData") == "True"
         further = () if is_local else (voxels,)
         with voxels.path.open("rb") as raw, reading(file):
             stream: IO[bytes] = raw
@@ -70,29 +70,31 @@ class MetaImage(Format):
             if is_compressed:
                 raw.seek(start)
                 content = zlib.decompress(raw.read())
-                stream, start, size = BytesIO(content), 0, len(content)
+                stream = BytesIO(content)
+                start = 0
+                size = len(content)
             planes = Planes(file, stream, start, shape, dtype)
             planes.check_size(size)
             memory = size if is_compressed else 0
-            yield Opened({"image": Array(planes)}, _place(said), further, memory=memory)
+            yield Opened({"image": Array(planes)}, _place(header), further, memory=memory)
 
 
 def _header(file: SourceFile) -> tuple[dict[str, str], int]:
     """Return what the header says, and where it ends."""
-    said: dict[str, str] = {}
+    header: dict[str, str] = {}
     with file.path.open("rb") as raw:
-        while "ElementDataFile" not in said:
+        while "ElementDataFile" not in header:
             line = raw.readline(_LONGEST_HEADER)
             if not line:
                 raise file.problem("ends inside its header", "copy it again", "truncated")
             key, _, value = line.decode("latin-1").partition("=")
-            said[key.strip()] = value.strip()
+            header[key.strip()] = value.strip()
         end = raw.tell()
-    missing = [key for key in ("DimSize", "ElementType") if key not in said]
-    if missing or said["ElementDataFile"].startswith("LIST") or "%" in said["ElementDataFile"]:
+    missing = [key for key in ("DimSize", "ElementType") if key not in header]
+    if missing or header["ElementDataFile"].startswith("LIST") or "%" in header["ElementDataFile"]:
         what = f"says no {missing[0]}" if missing else "has its voxels in a list of files"
         raise file.problem(what, "write it again in one file: SimpleITK.WriteImage(image, 'a.mha')")
-    return said, end
+    return header, end
 
 
 def _place(said: dict[str, str]) -> dict[str, Any]:

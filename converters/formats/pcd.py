@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.formats import lzf
 from unistore.converters.formats.extras import check_size
-from unistore.converters.formats.rows_of_text import TextColumn, TextRows
+from unistore.converters.formats.lazy import LazyRows
+from unistore.converters.formats.rows_of_text import TextRows, text_column
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
 _MOST_HEADER = 1 << 16
@@ -50,8 +51,12 @@ class Pcd(Format):
             raise file.problem(message)
         arrays = {}
         for name, values in read(file, _Body(start, lines, dtype, count)).items():
-            if not name.startswith(_PADDING):
-                arrays[name] = Array(_Colour(values, _COLOURS[name]) if name in _COLOURS else values)
+            order = _COLOURS.get(name)
+            if order is not None:
+                bytes_of = partial(_colours, values, order)
+                arrays[name] = Array(LazyRows((count, len(order)), np.dtype(np.uint8), bytes_of))
+            elif not name.startswith(_PADDING):
+                arrays[name] = Array(values)
         memory = 0 if kind == "binary" else 2 * file.size + count * (_LINE + dtype.itemsize)
         yield Opened(arrays, facts, memory=memory)
 
@@ -65,16 +70,10 @@ class _Body(NamedTuple):
     points: int
 
 
-class _Colour:
-    """Bytes of colours, red first, of the numbers that hold them."""
-
-    def __init__(self, packed: Any, order: tuple[int, ...]) -> None:
-        self._packed, self._order = packed, list(order)
-        self.shape, self.dtype = (packed.shape[0], len(order)), np.dtype(np.uint8)
-
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        packed = np.ascontiguousarray(self._packed[rows])
-        return packed.view(np.uint8).reshape(-1, 4)[:, self._order]
+def _colours(packed: Any, order: tuple[int, ...], lo: int, hi: int) -> NDArray[np.uint8]:
+    """Return bytes of colours, red first, of the numbers that hold them."""
+    numbers = np.ascontiguousarray(packed[lo:hi])
+    return numbers.view(np.uint8).reshape(-1, 4)[:, list(order)]
 
 
 def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
@@ -125,7 +124,7 @@ def _mapped(file: SourceFile, body: _Body) -> Mapping[str, Any]:
 
 def _written_out(file: SourceFile, body: _Body) -> Mapping[str, Any]:
     rows = TextRows(file, body.dtype, body.line, body.points)
-    return {name: TextColumn(rows, name, body.points, body.dtype[name]) for name in body.dtype.names or ()}
+    return {name: text_column(rows, name, body.points, body.dtype[name]) for name in body.dtype.names or ()}
 
 
 def _decompressed(file: SourceFile, body: _Body) -> Mapping[str, Any]:
@@ -142,7 +141,8 @@ def _decompressed(file: SourceFile, body: _Body) -> Mapping[str, Any]:
     at = 0
     for name in body.dtype.names or ():
         dtype = body.dtype[name]
-        fields[name] = _Field(points, at, dtype, body.points)
+        read = partial(points.rows, at, dtype, body.points)
+        fields[name] = LazyRows((body.points, *dtype.shape), dtype.base, read)
         at += body.points * dtype.itemsize
     return fields
 
@@ -164,14 +164,6 @@ class _Compressed:
             raise self._file.problem(message, "write it again", "damaged") from None
         return found
 
-
-class _Field:
-    """A field of compressed points."""
-
-    def __init__(self, points: _Compressed, at: int, dtype: np.dtype[Any], count: int) -> None:
-        self._points, self._at, self._count = points, at, count
-        self._form = dtype
-        self.shape, self.dtype = (count, *dtype.shape), dtype.base
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return np.frombuffer(self._points.bytes, self._form, self._count, self._at)[rows]
+    def rows(self, at: int, form: np.dtype[Any], count: int, lo: int, hi: int) -> NDArray[Any]:
+        """Rows ``lo:hi`` of the field that begins at a byte."""
+        return np.frombuffer(self.bytes, form, count, at)[lo:hi]

@@ -62,7 +62,8 @@ class Pixels:
         Gray is repeated, alpha is dropped, and 16 bits are cut to the upper 8.
         """
         pixels = self._decode(exact=False)
-        height, width = self.header.height, self.header.width
+        height = self.header.height
+        width = self.header.width
         if pixels.shape[:2] != (height, width):
             message = f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, but its header says {height, width}"
             raise self.file.problem(message, "copy or export it again", "shape")

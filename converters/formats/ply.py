@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from unistore.converters.formats.extras import check_size
-from unistore.converters.formats.rows_of_text import TextColumn, TextRows
+from unistore.converters.formats.rows_of_text import TextRows, text_column
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
 _SHORT = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4"}
@@ -88,7 +88,7 @@ def _opened(file: SourceFile) -> Opened:
     if order == "=":
         first = len(lines) + sum(element.rows for element in elements[:at])
         rows = TextRows(file, dtype, first, vertices.rows)
-        arrays = {name: Array(TextColumn(rows, name, vertices.rows, dtype[name])) for name in names}
+        arrays = {name: Array(text_column(rows, name, vertices.rows, dtype[name])) for name in names}
         return Opened(arrays, facts, memory=_text_memory(file, dtype, vertices.rows), left_out=left_out)
     start += sum(element.rows * _size(element) for element in elements[:at])
     check_size(file, start + sum(element.rows * _size(element) for element in elements[at:]))

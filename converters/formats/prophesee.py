@@ -28,11 +28,11 @@ EVENT = np.dtype([("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
 
 _DAT_EVENT = np.dtype([("t", "<u4"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
 _DAT_RECORD = np.dtype([("t", "<u4"), ("place", "<u4")])
+# Types of events with a place: of any kind, and of a change of brightness
 _DAT_TYPES = (0, 12)
-"""Types of events with a place: of any kind, and of a change of brightness."""
 _CURE = "export it again: metavision_file_to_dat -i FILE"
+# Words that are decoded together
 _BLOCK = 1 << 16
-"""Words that are decoded together."""
 
 
 class Header(NamedTuple):
@@ -169,8 +169,8 @@ class Evt(Format):
         header = read_header(file)
         version = _version_of(header)
         if version not in _DECODERS:
-            known = " and ".join(_DECODERS)
-            message = f"is of format {version or 'unknown'}, of which {known} are read"
+            read_versions = " and ".join(_DECODERS)
+            message = f"is of format {version or 'unknown'}, of which {read_versions} are read"
             raise file.problem(message, _CURE)
         decoder = _DECODERS[version]
         beyond = (file.size - header.size) % decoder.word.itemsize
@@ -302,7 +302,13 @@ class _State3:
         self.polarity = 0
 
 
-_ADDRESS_Y, _ADDRESS_X, _BASE_X, _VECTOR_12, _VECTOR_8, _TIME_LOW, _TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
+_ADDRESS_Y = 0
+_ADDRESS_X = 2
+_BASE_X = 3
+_VECTOR_12 = 4
+_VECTOR_8 = 5
+_TIME_LOW = 6
+_TIME_HIGH = 8
 _ADVANCE = np.zeros(16, np.int64)
 _ADVANCE[_VECTOR_12] = 12
 _ADVANCE[_VECTOR_8] = 8

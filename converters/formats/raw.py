@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, maybe, no
 
+# Bytes in which the first line of such a header ends
 _LINE = 256
-"""Bytes in which the first line of such a header ends."""
 
 
 def begins_with_text(file: SourceFile) -> bool:

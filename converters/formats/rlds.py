@@ -139,13 +139,13 @@ def _opened(
 def _features(file: SourceFile) -> list[_Feature]:
     """Read ``features.json``."""
     try:
-        found = list(_flat(json.loads(file.bytes()[:].tobytes()), ""))
+        features = list(_flat(json.loads(file.bytes()[:].tobytes()), ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"does not describe features: {error!r}"
         raise file.problem(message, _AGAIN, "damaged") from error
-    if not any(feature.name.startswith(_STEPS) for feature in found):
+    if not any(feature.name.startswith(_STEPS) for feature in features):
         raise file.problem("names no steps, so that this is no RLDS dataset", "leave it out", "layout")
-    return found
+    return features
 
 
 def _flat(said: Mapping[str, Any], name: str) -> Iterator[_Feature]:
@@ -189,23 +189,25 @@ class _Records:
         self._bytes.release()
 
     def _found(self) -> Iterator[_Record]:
-        at, number, size = 0, 0, len(self._bytes)
-        while at < size:
-            start = at + _HEAD.size
-            head = bytes(self._bytes[at:start])
+        position = 0
+        number = 0
+        size = len(self._bytes)
+        while position < size:
+            start = position + _HEAD.size
+            head = bytes(self._bytes[position:start])
             if len(head) < _HEAD.size or _masked_crc(head[:8]) != _HEAD.unpack(head)[1]:
-                message = f"has no sound record at byte {at:,}"
+                message = f"has no sound record at byte {position:,}"
                 raise self.file.problem(message, _AGAIN, "damaged")
-            at = start + _HEAD.unpack(head)[0] + _TAIL
-            if at > size:
+            position = start + _HEAD.unpack(head)[0] + _TAIL
+            if position > size:
                 message = f"ends in record {number}, which begins at byte {start - _HEAD.size:,}"
                 raise self.file.problem(message, _AGAIN, "truncated")
             try:
-                lists = dict(self._lists(start, at - _TAIL))
+                lists = dict(self._lists(start, position - _TAIL))
             except (IndexError, ValueError) as error:
                 message = f"record {number} is no tf.train.Example"
                 raise self.file.problem(message, _AGAIN, "damaged") from error
-            yield _Record(number, start, at - _TAIL, lists)
+            yield _Record(number, start, position - _TAIL, lists)
             number += 1
 
     def _lists(self, start: int, stop: int) -> Iterator[tuple[str, _Span]]:
@@ -220,8 +222,8 @@ class _Records:
     def checked(self, record: _Record) -> memoryview:
         """Return the bytes of the file, once the checksum of a record is right."""
         if record.number not in self._checked:
-            told = int.from_bytes(self._bytes[record.stop : record.stop + _TAIL], "little")
-            if _masked_crc(bytes(self._bytes[record.start : record.stop])) != told:
+            stored_checksum = int.from_bytes(self._bytes[record.stop : record.stop + _TAIL], "little")
+            if _masked_crc(bytes(self._bytes[record.start : record.stop])) != stored_checksum:
                 message = f"record {record.number} has another checksum than the file says"
                 raise self.file.problem(message, _AGAIN, "damaged")
             self._checked.add(record.number)
@@ -230,8 +232,8 @@ class _Records:
     def step_count(self, record: _Record, features: Sequence[_Feature]) -> int:
         """Count the steps of an episode, by the shortest of the lists that have values for each."""
         lists = record.lists
-        known = [one for one in features if one.kind == "tensor" and one.name.startswith(_STEPS)]
-        counted = [one for one in known if one.name in lists]
+        tensors = [one for one in features if one.kind == "tensor" and one.name.startswith(_STEPS)]
+        counted = [one for one in tensors if one.name in lists]
         if not counted:
             return 0
         shortest = min(counted, key=lambda one: lists[one.name].stop - lists[one.name].start)
@@ -286,38 +288,38 @@ class _Values:
         return values.reshape(self.shape)[rows].astype(self.dtype, copy=False)
 
 
-def _fields(content: memoryview, at: int, stop: int) -> Iterator[_Span]:
+def _fields(content: memoryview, position: int, stop: int) -> Iterator[_Span]:
     """Yield the fields of a protocol buffer; that of a number is a span of its bytes."""
-    while at < stop:
-        tag, at = _varint(content, at)
+    while position < stop:
+        tag, position = _varint(content, position)
         wire = tag & 7
-        start = at
+        start = position
         if wire == 0:
-            _, at = _varint(content, at)
+            _, position = _varint(content, position)
         elif wire == 2:
-            length, start = _varint(content, at)
-            at = start + length
+            length, start = _varint(content, position)
+            position = start + length
         elif wire in (1, 5):
-            at += 8 if wire == 1 else 4
+            position += 8 if wire == 1 else 4
         else:
             message = f"wire type {wire}"
             raise ValueError(message)
-        if at > stop:
+        if position > stop:
             message = "a field ends behind its message"
             raise ValueError(message)
-        yield _Span(tag >> 3, wire, start, at)
+        yield _Span(tag >> 3, wire, start, position)
 
 
-def _varint(content: memoryview, at: int) -> tuple[int, int]:
+def _varint(content: memoryview, position: int) -> tuple[int, int]:
     """Return a number of seven bits a byte, the lowest first, and where it ends."""
     value = shift = 0
     while True:
-        byte = content[at]
+        byte = content[position]
         value |= (byte & 0x7F) << shift
-        at += 1
+        position += 1
         shift += 7
         if byte < 0x80:
-            return value, at
+            return value, position
 
 
 def _from_varints(raw: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import SourceFile
 from unistore.errors import printable
 
@@ -77,12 +78,6 @@ class TextRows:
         return self._file.problem("cannot be read as numbers", "write it again", "damaged")
 
 
-class TextColumn:
-    """A field of the records of a text."""
-
-    def __init__(self, rows: TextRows, field: str, count: int, dtype: np.dtype[Any]) -> None:
-        self._rows, self._field = rows, field
-        self.shape, self.dtype = (count, *dtype.shape), dtype.base
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return self._rows.records[self._field][rows]
+def text_column(rows: TextRows, field: str, count: int, dtype: np.dtype[Any]) -> LazyRows:
+    """Return a field of the records of a text."""
+    return LazyRows((count, *dtype.shape), dtype.base, lambda lo, hi: rows.records[field][lo:hi])

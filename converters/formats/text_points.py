@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.formats.rows_of_text import TextColumn, TextRows
+from unistore.converters.formats.lazy import LazyRows
+from unistore.converters.formats.rows_of_text import TextRows, text_column
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
 
 _OBJECTS = "Annotations"
@@ -99,7 +101,7 @@ def _points(file: SourceFile) -> Opened:
     fields: list[tuple[str, str, tuple[int, ...]]] = [(name, "f8", ()) for name in begins.names]
     dtype = np.dtype(fields or [("points", "f8", (begins.width,))])
     rows = TextRows(file, dtype, begins.first, count, begins.separator)
-    arrays = {name: Array(TextColumn(rows, name, count, dtype[name])) for name in dtype.names or ()}
+    arrays = {name: Array(text_column(rows, name, count, dtype[name])) for name in dtype.names or ()}
     return Opened(arrays, memory=_memory(file, count, dtype))
 
 
@@ -107,23 +109,15 @@ def _memory(file: SourceFile, count: int, dtype: np.dtype[Any]) -> int:
     return 2 * file.size + count * (_LINE + dtype.itemsize)
 
 
-class _Objects:
-    """A column of the objects of a room, one object behind the other."""
-
-    def __init__(self, objects: list[TextRows], counts: list[int], field: str) -> None:
-        self._objects, self._field = objects, field
-        self._bounds = np.cumsum([0, *counts])
-        form = _OF_ROOM[field]
-        self.shape, self.dtype = (int(self._bounds[-1]), *form.shape), form.base
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        lo, hi, _ = rows.indices(self.shape[0])
-        parts = [np.empty((0, *self.shape[1:]), self.dtype)]
-        for start, stop, rows_of_object in zip(self._bounds, self._bounds[1:], self._objects, strict=False):
-            if start < hi and lo < stop:
-                records = rows_of_object.records[self._field]
-                parts.append(records[max(0, lo - start) : hi - start])
-        return np.concatenate(parts)
+def _of_objects(
+    objects: Sequence[TextRows], bounds: NDArray[np.int64], field: str, lo: int, hi: int
+) -> NDArray[Any]:
+    """Return rows ``lo:hi`` of a column of the objects of a room, one object behind the other."""
+    parts = [np.empty((0, *_OF_ROOM[field].shape), _OF_ROOM[field].base)]
+    for start, stop, rows in zip(bounds, bounds[1:], objects, strict=False):
+        if start < hi and lo < stop:
+            parts.append(rows.records[field][max(0, lo - start) : hi - start])
+    return np.concatenate(parts)
 
 
 def _room(file: SourceFile) -> Opened:
@@ -134,7 +128,12 @@ def _room(file: SourceFile) -> Opened:
     rows = [TextRows(one, _OF_ROOM, 0, count) for one, count in zip(objects, counts, strict=True)]
     words = [name.partition("_")[0].lower() for name in names]
     classes = [_CLASSES.index(word if word in _CLASSES else _CLASSES[-1]) for word in words]
-    arrays = {field: Array(_Objects(rows, counts, field)) for field in ("xyz", "rgb")}
+    bounds = np.cumsum([0, *counts])
+    arrays = {}
+    for field in ("xyz", "rgb"):
+        shape = (int(bounds[-1]), *_OF_ROOM[field].shape)
+        read = partial(_of_objects, rows, bounds, field)
+        arrays[field] = Array(LazyRows(shape, _OF_ROOM[field].base, read))
     arrays["label"] = Array(np.repeat(np.array(classes, "u1"), counts))
     arrays["instance"] = Array(np.repeat(np.arange(len(names), dtype="u2"), counts))
     memory = sum(_memory(one, count, _OF_ROOM) for one, count in zip(objects, counts, strict=True))

@@ -98,7 +98,11 @@ class Cloud:
 
     def real_segments(self) -> list[tuple[int, int]]:
         """Position and number of each segment, without the points of no segment."""
-        return [(at, number) for at, number in enumerate(self.numbers.tolist()) if number != NO_SEGMENT]
+        return [
+            (position, number)
+            for position, number in enumerate(self.numbers.tolist())
+            if number != NO_SEGMENT
+        ]
 
     def segment_column(self, name: str) -> NDArray[Any]:
         """A column of its segments, (S, …)."""

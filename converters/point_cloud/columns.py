@@ -68,8 +68,8 @@ def choose(
     stored = {renamed.get(key, key): path for key, path in stored.items()}
     xyz = ("xyz",) if "xyz" in stored else AXES
     if missing := [role for role in xyz if role not in stored]:
-        listed = printable(", ".join(own)) or "none"
-        message = f"has no {', '.join(missing)}; columns: {listed}"
+        shown_columns = printable(", ".join(own)) or "none"
+        message = f"has no {', '.join(missing)}; columns: {shown_columns}"
         problems.append(Problem.at(location_of(name, group), message, how_to_name(datasets), "missing"))
     problems += name_problems(stored, xyz, name)
     if problems:
@@ -119,11 +119,12 @@ def left_out_of(
     datasets: Mapping[str, ArrayHeader], used: Iterable[str], raw: Iterable[str] = ()
 ) -> tuple[tuple[str, str], ...]:
     """Return the paths of datasets with values that are not used, each with the reason."""
-    taken, unscaled = set(used), set(raw)
+    used_paths = set(used)
+    unscaled = set(raw)
     return tuple(
         (path, _RAW if path in unscaled else NO_COLUMN)
         for path, dataset in datasets.items()
-        if path not in taken and has_values(dataset)
+        if path not in used_paths and has_values(dataset)
     )
 
 
@@ -137,14 +138,14 @@ def _named(
     problems: list[Problem] = []
     mapped: dict[str, str] = {}
     gone: set[str] = set()
-    for key, wanted in mapping.items():
-        source = wanted.strip("/") or key
+    for key, source_key in mapping.items():
+        source = source_key.strip("/") or key
         path = own.get(source) or (source if source in datasets else None)
-        if path is None and wanted:
-            listed = printable(", ".join(list(datasets)[:40]))
-            message = f"--map {key}={wanted}: there is no {source!r}; datasets: {listed}"
+        if path is None and source_key:
+            shown_datasets = printable(", ".join(list(datasets)[:40]))
+            message = f"--map {key}={source_key}: there is no {source!r}; datasets: {shown_datasets}"
             problems.append(Problem.at(name, message, kind="missing"))
-        elif path is not None and wanted:
+        elif path is not None and source_key:
             mapped[key] = path
         elif path is not None:
             gone.add(path)
@@ -155,9 +156,9 @@ def _named(
         role = key.lower() if key.lower() in (*AXES, "xyz") else key
         if role == "xyz" and (len(datasets[path].shape) != 2 or datasets[path].shape[1] < 3):
             role = key
-        taken = stored.get(role) or mapped.get(role)
-        if taken is not None:
-            message = f"would be stored as {role!r}, as {printable(taken)} is"
+        other_column = stored.get(role) or mapped.get(role)
+        if other_column is not None:
+            message = f"would be stored as {role!r}, as {printable(other_column)} is"
             problems.append(Problem.at(location_of(name, path), message, how_to_rename(path), "ambiguous"))
         stored.setdefault(role, path)
     return {**stored, **mapped}, problems
@@ -205,8 +206,8 @@ def case_note(name: str, stored: str) -> str:
 
 
 _SHOWN = 3
+# Names of arrays and sample keys that a source's column cannot have
 _RESERVED = ("xyz", "source_row", "origin", "index")
-"""Names of arrays and sample keys that a source's column cannot have."""
 
 
 def name_problems(
@@ -225,8 +226,8 @@ def name_problems(
     alike: dict[str, list[str]] = {}
     for key, path in stored.items():
         alike.setdefault(key.lower(), []).append(key)
-        taken = key in _RESERVED and key not in coordinates
-        reason = "this name is kept for something else" if taken else name_problem(key)
+        is_reserved = key in _RESERVED and key not in coordinates
+        reason = "this name is kept for something else" if is_reserved else name_problem(key)
         if reason is not None or "/" in key:
             message = f"cannot be stored as {key!r}: {reason or 'it holds a slash'}"
             problems.append(Problem.at(location_of(name, path), message, how_to_rename(path), "name"))
@@ -247,8 +248,8 @@ def dataset_problems(
         problems += column_problems(place_of(path, datasets[path]), name, coordinate=key in xyz)
         if key in xyz and len(shape) != (2 if xyz == ("xyz",) else 1):
             message = f"has shape {shape}, expected {'(N, 3)' if xyz == ('xyz',) else '(N,)'} for coordinates"
-            others = {other: datasets[other] for other in datasets if other != path}
-            problems.append(Problem.at(location_of(name, path), message, how_to_name(others), "shape"))
+            candidates = {other: datasets[other] for other in datasets if other != path}
+            problems.append(Problem.at(location_of(name, path), message, how_to_name(candidates), "shape"))
     return problems + lengths_problems({path: datasets[path].shape for path in used.values()}, name)
 
 

@@ -17,10 +17,10 @@ from unistore.schemas.point_cloud.fields import MAX_PLACES, Decimal
 Floats = NDArray[np.float64]
 
 _INT32 = np.iinfo(np.int32)
+# Below it, ``rint(value * scale)`` is the integer of every decimal, despite rounding errors
 _MAX_INTEGER = 2.0**50
-"""Below it, ``rint(value * scale)`` is the integer of every decimal, despite rounding errors."""
+# Rows that are processed at a time, so that they stay in the CPU cache
 _STEP = 1 << 14
-"""Rows that are processed at a time, so that they stay in the CPU cache."""
 
 
 def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float]) -> NDArray[np.int32] | None:
@@ -41,12 +41,12 @@ def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float])
         for lo in range(0, len(xyz), _STEP):
             for axis in range(3):
                 values = np.ascontiguousarray(xyz[lo : lo + _STEP, axis])
-                wanted = values - offset[axis]
-                wanted /= scale[axis]
-                np.rint(wanted, out=wanted)
-                if not (wanted.min() >= _INT32.min and wanted.max() <= _INT32.max):
+                steps = values - offset[axis]
+                steps /= scale[axis]
+                np.rint(steps, out=steps)
+                if not (steps.min() >= _INT32.min and steps.max() <= _INT32.max):
                     return None
-                integers = wanted.astype(np.int32)
+                integers = steps.astype(np.int32)
                 restored = dequantise(integers, scale[axis], offset[axis])
                 if not np.array_equal(restored.view(np.int64), values.view(np.int64)):
                     return None
@@ -95,7 +95,8 @@ def decimal_of(places: Sequence[int], least: Floats, most: Floats) -> Decimal | 
         Minimum and maximum of all coordinates, (3,) f8.
     """
     scale = 10.0 ** max(places)
-    low, high = np.rint(least * scale), np.rint(most * scale)
+    low = np.rint(least * scale)
+    high = np.rint(most * scale)
     if min(places) < 0 or max(abs(low).max(), abs(high).max()) >= _MAX_INTEGER:
         return None
     near = (low >= _INT32.min) & (high <= _INT32.max)
@@ -131,7 +132,8 @@ class FiniteCheck:
     """
 
     def __init__(self, locations: Sequence[Location], rows: int) -> None:
-        self._locations, self._rows = locations, rows
+        self._locations = locations
+        self._rows = rows
         self._wrong = [0, 0, 0]
         self._first: dict[int, tuple[int, Any]] = {}
 

@@ -19,8 +19,8 @@ from unistore.converters.point_cloud.columns import left_out_of
 from unistore.converters.point_cloud.pointsuite import SegmentObjects, Segments
 from unistore.converters.point_cloud.source import AXES, Described, Layout, PointSource
 
+# Bytes of a chunk that is kept while further rows of it are read; HDF5 itself keeps smaller ones
 _LARGE = 1 << 20
-"""Bytes of a chunk that is kept while further rows of it are read; HDF5 itself keeps smaller ones."""
 _HEADER = "header"
 
 
@@ -110,7 +110,8 @@ class Columns(PointSource):
     """Reads arrays with one row per point."""
 
     def __init__(self, opened: Opened, layout: Layout) -> None:
-        self.opened, self.layout = opened, layout
+        self.opened = opened
+        self.layout = layout
         self._paths = layout.arrays
         self._arrays: dict[str, Array] = {}
         self._decoded: dict[str, tuple[int, NDArray[Any]]] = {}

@@ -21,8 +21,8 @@ from unistore.converters.seam.formats import format_by_ending, formats_of
 from unistore.converters.seam.stored import file_of_format
 from unistore.schemas.indices import StoreView
 
+# Formats that are exported as they were
 _WRITTEN = ("las", "laz")
-"""Formats that are exported as they were."""
 _CLASSES = "classification"
 _IN_SEGMENTS = (pointsuite_columns.NAME, pointsuite_indices.NAME)
 

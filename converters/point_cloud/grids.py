@@ -26,8 +26,8 @@ from unistore.errors import InputError
 
 _AXES = ("x", "y", "z")
 _WINDOW = ("window_x", "window_y")
+# Cells along an axis, which int32 can count
 _MOST_CELLS = 1 << 31
-"""Cells along an axis, which int32 can count."""
 
 
 class Windows(NamedTuple):

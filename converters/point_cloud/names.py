@@ -15,10 +15,10 @@ from unistore.converters.point_cloud.source import AXES, Match
 
 COORDINATES = ("xyz", "coord", "coords", "points", "point_cloud", "pointcloud", "vertices", "pos")
 """Names of arrays (N, 3 or more) whose rows begin with x, y, z, in any case."""
+# Names that arrays of other things than points have, too
 _AMBIGUOUS = ("pos",)
-"""Names that arrays of other things than points have, too."""
+# Columns of one array of coordinates and features, at most
 _MAX_WIDTH = 16
-"""Columns of one array of coordinates and features, at most."""
 COLUMNS = (
     *("rgb", "color", "colors", "colour", "colours", "normal", "normals"),
     *("semantic", "semantics", "semantic_gt", "semantic_label", "semantic_labels"),
@@ -88,10 +88,12 @@ def cloud_match(own: Mapping[str, ArrayHeader]) -> Match:
     if not coordinates:
         return Match.NO
     rows = {own[name].shape[0] for name in coordinates}
-    others = [name for name in own if name not in coordinates]
-    if any(len(own[name].shape) > 2 and own[name].shape[0] in rows for name in others):
+    further_names = [name for name in own if name not in coordinates]
+    if any(len(own[name].shape) > 2 and own[name].shape[0] in rows for name in further_names):
         return Match.NO
-    is_sure = any(name.lower() not in _AMBIGUOUS for name in coordinates) or any(map(is_column, others))
+    is_sure = any(name.lower() not in _AMBIGUOUS for name in coordinates) or any(
+        map(is_column, further_names)
+    )
     return Match.CERTAIN if is_sure else Match.EITHER
 
 
@@ -108,31 +110,33 @@ def distinct_names(names: Collection[str], kept: Collection[str] = ()) -> dict[s
 
     Of such names the one in `kept` stays as it is, else the one in lower case, else the first.
     """
-    taken = {name.lower() for name in names}
+    used_names = {name.lower() for name in names}
     first: dict[str, str] = {}
     renamed: dict[str, str] = {}
     for name in sorted(names, key=lambda name: (name not in kept, name != name.lower())):
         if first.setdefault(name.lower(), name) == name or name in kept:
             continue
         number = 2
-        while f"{name}_{number}".lower() in taken:
+        while f"{name}_{number}".lower() in used_names:
             number += 1
         renamed[name] = f"{name}_{number}"
-        taken.add(renamed[name].lower())
+        used_names.add(renamed[name].lower())
     return renamed
 
 
+# Words in names of files that hold coordinates
 _FILES = (*COORDINATES, "coordinates", "cloud", "pts")
-"""Words in names of files that hold coordinates."""
 _FOLDERS = (*_FILES, "clouds", "pointclouds", "point_clouds")
 
 
 def _pattern(words: Sequence[str]) -> re.Pattern[str]:
-    listed = "|".join(sorted(words, key=len, reverse=True))
-    return re.compile(rf"(?P<before>|.*[-_. ])(?P<word>{listed})(?P<after>|[-_. ]?\d+)", re.IGNORECASE)
+    alternatives = "|".join(sorted(words, key=len, reverse=True))
+    return re.compile(rf"(?P<before>|.*[-_. ])(?P<word>{alternatives})(?P<after>|[-_. ]?\d+)", re.IGNORECASE)
 
 
-_COORDINATES, _COLUMNS, _FOLDER_NAMES = _pattern(_FILES), _pattern(COLUMNS), _pattern(_FOLDERS)
+_COORDINATES = _pattern(_FILES)
+_COLUMNS = _pattern(COLUMNS)
+_FOLDER_NAMES = _pattern(_FOLDERS)
 
 
 def coordinate_word(path: Path) -> str | None:

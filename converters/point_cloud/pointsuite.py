@@ -134,8 +134,8 @@ class Segments:
 def raise_first(found: Iterable[Problem], name: str) -> None:
     """Raise the first problems of a file and the number of further ones, if there are any."""
     problems = list(found)
-    if (rest := len(problems) - _SHOWN) > 0:
-        problems[_SHOWN:] = [Problem(name, f"{rest} further segments have problems like these")]
+    if (unshown := len(problems) - _SHOWN) > 0:
+        problems[_SHOWN:] = [Problem(name, f"{unshown} further segments have problems like these")]
     if problems:
         raise InputError(problems)
 
@@ -151,7 +151,8 @@ class SegmentObjects:
 
     def __init__(self, segments: Segments, members: Sequence[str]) -> None:
         self.others: dict[str, None] = {}
-        self._segments, self._members = segments, members
+        self._segments = segments
+        self._members = members
         self._counts: dict[str, int | None] = {}
 
     def __iter__(self) -> Iterator[tuple[str, h5py.HLObject]]:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Points or voxels that are drawn, at most
 _SHOWN = 40_000
-"""Points or voxels that are drawn, at most."""
 _FEW = 16
 _LABELS = ("classification", "label", "labels", "semantic", "segment", "instance", "pid")
 _LEGEND = 8
+# The voxel grid with about as many cells across is drawn
 _CELLS = 40
-"""The voxel grid with about as many cells across is drawn."""
 _MOST_CELLS = 400
 
 
@@ -93,8 +93,8 @@ def _labels(
 ) -> tuple[str, NDArray[np.int64] | None]:
     """What colours show, and the label of every point; height and None if all points have one label."""
     names = [path.removeprefix(f"{POINTS}/") for path in store.paths() if path.startswith(f"{POINTS}/")]
-    known = [name for name in names if name.lower() in _LABELS]
-    for name in sorted(known, key=lambda name: _LABELS.index(name.lower())):
+    label_names = [name for name in names if name.lower() in _LABELS]
+    for name in sorted(label_names, key=lambda name: _LABELS.index(name.lower())):
         array = store.array(f"{POINTS}/{name}")
         if array.dtype.kind in "biu" and len(array.shape) == 1:
             values = array.read_ranges(first, last).astype(np.int64)

@@ -23,8 +23,8 @@ from unistore.schemas.tables import offsets_of
 STEP = 1 << 19
 """Points that are processed at a time."""
 _BINS = 1 << 12
+# Name of a column of places
 _PLACE = ""
-"""Name of a column of places."""
 
 Ints = NDArray[np.int64]
 Integers = NDArray[np.integer[Any]]
@@ -190,7 +190,8 @@ def _key_ranges(table: Table, keys: Sequence[str], work: Workspace) -> Iterator[
 
 def extremes(column: NDArray[Any], work: Workspace) -> tuple[Any, Any]:
     """Return the minimum and the maximum of a column."""
-    lows, highs = [], []
+    lows = []
+    highs = []
     for lo, hi in work.steps(0, len(column)):
         lows.append(column[lo:hi].min())
         highs.append(column[lo:hi].max())

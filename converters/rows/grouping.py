@@ -53,10 +53,10 @@ def group_files(files: Sequence[SourceFile]) -> tuple[list[Group], list[Problem]
     }
     images = [path for path in named if _folder(path) in folders_of_images and path not in labels]
     groups += [_image_group(image, labels_of.get(image, {}), named) for image in images]
-    taken = {*images, *_labels({image: labels_of.get(image, {}) for image in images})}
+    claimed = {*images, *_labels({image: labels_of.get(image, {}) for image in images})}
     folders: dict[str, dict[str, SourceFile]] = {}
     for path, file in named.items():
-        if path not in taken:
+        if path not in claimed:
             folders.setdefault(_folder(path), {})[path] = file
     problems: list[Problem] = []
     for members in folders.values():

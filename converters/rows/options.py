@@ -33,5 +33,5 @@ class RowsOptions(Options):
 
     def recorded(self) -> dict[str, Any]:
         """See `Options.recorded`; `reverse_axes` is recorded only if it is true."""
-        found = super().recorded()
-        return {key: value for key, value in found.items() if key != "reverse_axes" or value}
+        recorded = super().recorded()
+        return {key: value for key, value in recorded.items() if key != "reverse_axes" or value}

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PANELS = 5
+# Numbers and bars that are drawn, at most; longer vectors are curves
 _NUMBERS = 12
-"""Numbers and bars that are drawn, at most; longer vectors are curves."""
+# Arrays with more values per row are not drawn
 _MOST = 1 << 22
-"""Arrays with more values per row are not drawn."""
+# Smallest side of an array that is drawn as an image
 _SIDE = 4
-"""Smallest side of an array that is drawn as an image."""
 
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
@@ -29,11 +29,13 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
     arrays = [store.array(path) for path in store.paths() if path.startswith(f"{TABLE}/")]
     arrays = [array for array in arrays if np.prod(array.shape[1:], dtype=object) <= _MOST]
     numbers = [array for array in arrays if np.prod(array.shape[1:], dtype=object) == 1]
-    others = sorted((array for array in arrays if array not in numbers), key=lambda array: -len(array.shape))
-    others = [array for array in others if 0 not in array.shape][:_PANELS]
-    widths = [2.0] * len(others) + [1.0] * (bool(numbers) or not others)
+    pictured = sorted(
+        (array for array in arrays if array not in numbers), key=lambda array: -len(array.shape)
+    )
+    pictured = [array for array in pictured if 0 not in array.shape][:_PANELS]
+    widths = [2.0] * len(pictured) + [1.0] * (bool(numbers) or not pictured)
     panels = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
-    for axes, array in zip(panels, others, strict=False):
+    for axes, array in zip(panels, pictured, strict=False):
         name = array.path.removeprefix(f"{TABLE}/")
         title = f"{name}\n{' × '.join(map(str, array.shape[1:]))} {array.dtype}"
         _show(axes, array.read(sample, sample + 1)[0], title)

@@ -20,8 +20,8 @@ from unistore.converters.seam.faults import fault
 from unistore.errors import Problem, location_of, printable
 from unistore.schemas.tables import name_problem
 
+# Arrays of many files have the same names, dtypes and row shapes
 _ALIKE = 256
-"""Arrays of many files have the same names, dtypes and row shapes."""
 _CURE = "write the file again, or leave it out"
 
 
@@ -150,8 +150,8 @@ def common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int
         return sum(next(iter(starts), ())), []
     lengths = {printable(key): shape[0] if shape else None for key, shape in shapes.items()}
     table = length_table({key: "scalar" if length is None else length for key, length in lengths.items()})
-    known = Counter(length for length in lengths.values() if length is not None)
-    most = known.most_common(1)[0][0] if known else None
+    length_counts = Counter(length for length in lengths.values() if length is not None)
+    most = length_counts.most_common(1)[0][0] if length_counts else None
     cure = how_to_take(key for key, length in lengths.items() if length is not None and length == most)
     return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", cure, "length")]
 

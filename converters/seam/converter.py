@@ -152,9 +152,11 @@ class SeamConverter(Converter):
         return None, claim or no(f"is of no format of {self.plugin.name}")
 
     def _fitting(self, path: Path | str) -> Sequence[Format]:
-        """Formats with the ending of a file."""
+        """Formats with the ending of a file, a whole name before the mere ending of it."""
         name = str(path).lower()
         fitting = [one for one in self.formats if name.endswith(one.suffixes)]
+        if len(fitting) > 1:
+            fitting.sort(key=lambda one: not name.endswith(_whole_names(one)))
         return fitting or [one for one in self.formats if has_ending(path, one.suffixes)]
 
     def _possible(self, path: Path) -> Sequence[Format]:
@@ -520,3 +522,8 @@ def within(target: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     if len(shape) != target.ndim or target.shape[1:] == shape[1:]:
         return target
     return target[(slice(None), *map(slice, shape[1:]))]
+
+
+def _whole_names(format: Format) -> tuple[str, ...]:
+    """Suffixes of a format that are names of files: they do not begin with a dot."""
+    return tuple([suffix for suffix in format.suffixes if not suffix.startswith(".")])

@@ -9,6 +9,7 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.plugin import Array, Family
 from unistore.errors import InputError, Problem, UnistoreError
 
+# What damaged bytes do not raise by themselves
 _FAULTS_OF_CODE = (
     AssertionError,
     AttributeError,
@@ -17,7 +18,6 @@ _FAULTS_OF_CODE = (
     NotImplementedError,
     TypeError,
 )
-"""What damaged bytes do not raise by themselves."""
 _FAULTS_OF_MACHINE = (OSError, MemoryError)
 _SLICING = (Array.__getitem__.__code__, Array.read.__code__)
 _OURS = __name__.partition(".")[0]
@@ -42,7 +42,8 @@ class calling:  # noqa: N801  used as a function
     __slots__ = ("location", "plugin")
 
     def __init__(self, plugin: object, location: str) -> None:
-        self.plugin, self.location = plugin, location
+        self.plugin = plugin
+        self.location = location
 
     def __enter__(self) -> None:
         return

@@ -25,8 +25,8 @@ from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.tables import Field, Table
 from unistore.system.sizes import count_of
 
+# Bytes that reading all values of a source takes beside what its format says
 _DERIVING = 4 * BLOCK_BYTES
-"""Bytes that reading all values of a source takes beside what its format says."""
 _ALIKE = 256
 
 
@@ -60,8 +60,8 @@ class _Seen:
         """Name and columns of each source of the family in a further table."""
         for name, one in zip(parts.names, scanned, strict=True):
             if one.picked is not None:
-                found = one.tables.get(table)
-                yield name, {} if found is None else found.picked.forms
+                further_table = one.tables.get(table)
+                yield name, {} if further_table is None else further_table.picked.forms
 
     def _add(self, name: str, one: ScannedSource, columns: Mapping[str, Column]) -> None:
         if not self.columns:
@@ -164,17 +164,17 @@ def _sources(
         if one.picked is None:
             continue
         count += len(files)
-        known = one.picked.places
-        places = stored(tuple(known.items()))
-        if len(places) < len(known):
-            partial = (place.name for column, place in known.items() if column not in merged)
+        all_places = one.picked.places
+        places = stored(tuple(all_places.items()))
+        if len(places) < len(all_places):
+            partial = (place.name for column, place in all_places.items() if column not in merged)
             seen.left_out |= dict.fromkeys((array, NOT_EVERYWHERE) for array in partial)
         text = NO_ATTRIBUTES
         if one.attributes is not None:
-            text = attributes.text(name, one.attributes, _Stored(known, places))
+            text = attributes.text(name, one.attributes, _Stored(all_places, places))
             seen.has_attributes = seen.has_attributes or text != NO_ATTRIBUTES
         tables = {table: _rows_in(table, columns, one) for table, columns in further.items()}
-        counts = {table: found.rows for table, found in tables.items()}
+        counts = {table: gathered.rows for table, gathered in tables.items()}
         if format_by_ending(formats, group.names[0]).name != one.formats[0]:
             seen.has_formats = True
         seen.has_units = seen.has_units or bool(group.unit)
@@ -218,11 +218,11 @@ class _Stored:
 
 def _rows_in(table: str, columns: Mapping[str, Merged], one: ScannedSource) -> TableRows:
     """Rows of a source in a further table, of which it may have none."""
-    found = one.tables.get(table)
-    if found is None:
+    further_table = one.tables.get(table)
+    if further_table is None:
         return TableRows(0, {})
-    places = {name: place for name, place in found.picked.places.items() if name in columns}
-    return TableRows(found.rows, places)
+    places = {name: place for name, place in further_table.picked.places.items() if name in columns}
+    return TableRows(further_table.rows, places)
 
 
 def _further_tables(
@@ -264,8 +264,8 @@ def _remarks(seen: _Seen, sources: Sources) -> Iterator[str]:
     if splits:
         yield f"splits taken from folder and file names: {', '.join(splits)}"
     for note, names in seen.notes.items():
-        others = " and others" if len(names) > 1 else ""
-        yield f"{names[0]}{others}: {note}"
+        further = " and others" if len(names) > 1 else ""
+        yield f"{names[0]}{further}: {note}"
 
 
 def _not_taken(parts: Parts, scanned: Sequence[ScannedSource]) -> Iterator[str]:

@@ -36,13 +36,13 @@ def facts_of(
             raise fault(plugin, "cut", name, f"gave {', '.join(sorted(unknown))}, not in Schema.per_sample")
     facts: dict[str, NDArray[np.generic]] = {"rows": counts}
     for key, column in schema.per_sample.items():
-        given = [cut.numbers[key] for cut in cuts]
+        numbers_of_cuts = [cut.numbers[key] for cut in cuts]
         dtype = number_dtype(column)
-        for number, value in enumerate(given):
+        for number, value in enumerate(numbers_of_cuts):
             if not is_number(value, dtype):
                 message = f"gave {key} {value!r} for sample {number}, expected {dtype}"
                 raise fault(plugin, "cut", name, message)
-        facts[f"number/{key}"] = np.array(given, dtype)
+        facts[f"number/{key}"] = np.array(numbers_of_cuts, dtype)
     return facts
 
 

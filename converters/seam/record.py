@@ -37,11 +37,11 @@ class PluginRecord(Record):
             return light[name]
         if key is None and name == "specs":
             return specs_of(family.schema)
-        made = stored_parts(family).get(name)
-        if made is None or key is not None:
+        stored_part = stored_parts(family).get(name)
+        if stored_part is None or key is not None:
             msg = f"family {self.command} has no {' '.join(filter(None, (name, key)))}"
             raise InputError(msg)
-        return made
+        return stored_part
 
 
 def stored_parts(family: type[Family]) -> dict[str, Any]:

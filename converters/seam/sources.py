@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,8 +15,8 @@ from unistore.converters.seam.columns import Pick, Picked, Place
 from unistore.converters.seam.specs import is_number, number_dtype
 from unistore.errors import Problem
 
+# Bytes of records that are read at a time, as all their fields are read
 _RECORD_BLOCK = 8 << 20
-"""Bytes of records that are read at a time, as all their fields are read."""
 
 
 class Origins(Protocol):
@@ -112,9 +113,9 @@ def part_group(group: Group) -> PartGroup:
 
 def group_of(part: Part) -> Group:
     """The files of a part."""
-    names, *rest = part.detail
+    names, *labels = part.detail
     files = [SourceFile(path, name, part.roots) for path, name in zip(part.files, names, strict=True)]
-    return Group(part.name, tuple(files), *rest)
+    return Group(part.name, tuple(files), *labels)
 
 
 Choice = SourceFile | Group | tuple[SourceFile, str] | Problem | str
@@ -166,8 +167,8 @@ def joined(group: Group, opened: Sequence[Opened]) -> Opened:
     names = [names_in(group, number, one.arrays) for number, one in enumerate(opened)]
     arrays: dict[str, Array] = {}
     notes: dict[str, str] = {}
-    for file, one, known in zip(group.files, opened, names, strict=True):
-        for name, inside in known.items():
+    for file, one, inner_names in zip(group.files, opened, names, strict=True):
+        for name, inside in inner_names.items():
             if name in arrays:
                 message = f"holds {inside}, as another file of {group.name} does"
                 raise file.problem(message, "convert them apart", "name")
@@ -176,12 +177,12 @@ def joined(group: Group, opened: Sequence[Opened]) -> Opened:
                 notes[name] = one.notes[inside]
     return Opened(
         arrays=arrays,
-        facts={key: value for one in opened for key, value in one.facts.items()},
-        further=tuple(file for one in opened for file in one.further),
+        facts=dict(chain.from_iterable(one.facts.items() for one in opened)),
+        further=tuple(chain.from_iterable(one.further for one in opened)),
         forward_only=any(one.forward_only for one in opened),
         memory=max(one.memory for one in opened),
-        problems=[problem for one in opened for problem in one.problems],
-        left_out={key: why for one in opened for key, why in one.left_out.items()},
+        problems=list(chain.from_iterable(one.problems for one in opened)),
+        left_out=dict(chain.from_iterable(one.left_out.items() for one in opened)),
         notes=notes,
         file=first.file,
     )

@@ -9,13 +9,13 @@ from unistore.converters.plugin import SourceFile
 
 CONFIG = "config.yaml"
 _SIZES = ("spike_h", "spike_w")
+# Keys that say nothing of the spikes
 _OF_LABELS = (
     *("filename", "transform", "is_labeled", "labeled_data_type", "labeled_data_suffix"),
     *("data_field_identifier", "label_field_identifier"),
 )
-"""Keys that say nothing of the spikes."""
+# Bytes of a file that is read
 _LARGEST = 1 << 16
-"""Bytes of a file that is read."""
 
 
 class Config(NamedTuple):
@@ -51,17 +51,17 @@ def read_config(file: SourceFile) -> Config | None:
     lines = file.head(_LARGEST).decode("utf-8", "replace").splitlines()
     if not any(line.startswith(_SIZES) for line in lines):
         return None
-    said: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].rstrip()
         if not text:
             continue
         key, colon, value = text.partition(":")
-        if not colon or key in said or key not in (*_SIZES, *_OF_LABELS):
+        if not colon or key in settings or key not in (*_SIZES, *_OF_LABELS):
             message = f"says {text[:60]!r} in line {number}, which is not known of SpikeCV"
             raise file.problem(message, cure)
-        said[key] = value.strip()
-    sizes = [said.get(key, "") for key in _SIZES]
+        settings[key] = value.strip()
+    sizes = [settings.get(key, "") for key in _SIZES]
     if not all(size.isascii() and size.isdigit() and int(size) for size in sizes):
         message = f"says no whole {' and '.join(_SIZES)}"
         raise file.problem(message, cure)

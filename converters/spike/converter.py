@@ -52,7 +52,7 @@ class SpikeConverter(SeamConverter):
         voxels: Voxels | None = None
         images: dict[str, ImageHeader] = {}
         formats: list[str] = []
-        others: list[str] = []
+        unused: list[str] = []
         collected = ProblemCollector()
         for role, file in zip(group.roles, group.files, strict=True):
             opening = self.opening_of(file)
@@ -67,7 +67,7 @@ class SpikeConverter(SeamConverter):
                     continue
                 array = FileArray(opening, file, "")
                 values = voxels_in(opened, array) if role == "voxel" else spikes_in(opened, array)
-                others += [f"{file.name}: {name}" for name in opened.arrays if name != values.array.key]
+                unused += [f"{file.name}: {name}" for name in opened.arrays if name != values.array.key]
                 if isinstance(values, Stream) and needs_size:
                     values = replace(values, config=config_of(file))
                 if isinstance(values, Voxels):
@@ -80,7 +80,7 @@ class SpikeConverter(SeamConverter):
             spikes=spikes,
             voxels=voxels,
             images=images,
-            others=tuple(others),
+            others=tuple(unused),
         )
         problems = with_source(part.name, [*collected.problems, *self._image_problems(frame)])
         if not (spikes or voxels or images):
@@ -98,7 +98,8 @@ class SpikeConverter(SeamConverter):
                 problems.append(Problem(frame.called(role), message, cure, "colour"))
         if len(frame.images) > 1:
             blur, sharp = (frame.images[role] for role in IMAGE_ROLES)
-            size, blur_size = f"{sharp.height} x {sharp.width}", f"{blur.height} x {blur.width}"
+            size = f"{sharp.height} x {sharp.width}"
+            blur_size = f"{blur.height} x {blur.width}"
             if size != blur_size:
                 message = f"is {size}, but its blur frame is {blur_size}"
                 problems.append(Problem(frame.called("sharp"), message, "resize one of them", "shape"))

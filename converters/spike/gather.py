@@ -23,17 +23,17 @@ from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, SPIKES, bin_edges
 from unistore.system.sizes import count_of, size
 
+# Recordings of which the first frame is compared
 _CHECKED_RECORDINGS = 8
-"""Recordings of which the first frame is compared."""
+# Least correlation of a grid with sums of bytes; scaled grids are recognised, too
 _SAME = 0.999
-"""Least correlation of a grid with sums of bytes; scaled grids are recognised, too."""
 SATURATED = 0.9
 """Spikes a pixel and step above which a recording shows nothing."""
 _LOOKED_AT = 24
+# Blocks of a recording that its rate is taken from: all of most frames
 _BLOCKS = 8
-"""Blocks of a recording that its rate is taken from: all of most frames."""
+# Ratio of stored to source values from which a note warns of padding
 _LARGE_PADDING = 3
-"""Ratio of stored to source values from which a note warns of padding."""
 
 
 def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:
@@ -135,7 +135,8 @@ def _size_of_streams(
     streams: Sequence[Stream], options: SpikeOptions
 ) -> tuple[int | None, int | None, list[str]]:
     """Height and width of all streams by the options or the files beside them, and a remark on these."""
-    height, width = options.height, options.width
+    height = options.height
+    width = options.width
     named = [stream.config for stream in streams if stream.config is not None]
     if not named:
         return height, width, []
@@ -222,7 +223,8 @@ def compare_with_spikes(frames: Sequence[ScannedFrame], extents: Mapping[str, Ex
     problems: list[Problem] = []
     by_bins: dict[int, list[str]] = {}
     for frame in frames:
-        extent, voxels = extents.get(frame.name), frame.voxels
+        extent = extents.get(frame.name)
+        voxels = frame.voxels
         if voxels is None:
             continue
         by_bins.setdefault(voxels.bins, []).append(voxels.name)
@@ -250,7 +252,8 @@ def misread_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) 
     """
     differing = []
     for frame in frames:
-        voxels, extent = frame.voxels, extents.get(frame.name)
+        voxels = frame.voxels
+        extent = extents.get(frame.name)
         if voxels is None or extent is None:
             continue
         if (voxels.height, voxels.width) == (extent.height, extent.width):
@@ -273,7 +276,8 @@ def misread_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) 
 
 def _is_sum_of_bytes(frame: ScannedFrame) -> bool:
     """Whether a grid is a sum over bytes of its stream, either way up."""
-    voxels, stream = frame.voxels, frame.stream
+    voxels = frame.voxels
+    stream = frame.stream
     assert voxels is not None
     assert stream is not None
     pixels = voxels.height * voxels.width
@@ -371,7 +375,7 @@ def padding_note(extents: Mapping[str, Extent]) -> list[str]:
 
 def image_size_note(scanned: Sequence[ScannedFrame], frames: str) -> list[str]:
     """Bytes of all blur and sharp frames in both ways to store them."""
-    headers = [header for frame in scanned for header in frame.images.values()]
+    headers = list(chain.from_iterable(frame.images.values() for frame in scanned))
     if not headers:
         return []
     tiles = sum(header.height * header.width * 3 for header in headers) / 1e6

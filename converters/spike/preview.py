@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BINS = 5
+# Bytes of packed spikes that are read of a frame
 _BITS = 32 << 20
-"""Bytes of packed spikes that are read of a frame."""
 _MEASURED = 24
 _MEASURED_BITS = 1 << 20
 
@@ -33,14 +33,14 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
     frame = Frame(store=store, number=sample)
     packed = frame.beginning(_BITS) if store.has(BITS) else None
     width = frame.extent()[1]
-    bins, said = _bins(frame, packed)
+    bins, caption = _bins(frame, packed)
     shown: list[tuple[str, NDArray[Any]]] = [(image, _image(frame, image)) for image in images_in(store)]
     if packed is not None:
         shown.append((f"sum of {len(packed)} steps", voxelize(packed, width, 1)[0]))
     else:
         shown.append(("sum of bins", bins.sum(axis=0)))
-    at = evenly(0, len(bins), _BINS).tolist()
-    counts = [len(shown) + (packed is not None), max(1, len(at))]
+    positions = evenly(0, len(bins), _BINS).tolist()
+    counts = [len(shown) + (packed is not None), max(1, len(positions))]
     tall = frame.extent()[0] / max(1, width)
     heights = [float(np.clip(9.6 / count * tall, 1.4, 3.2)) + 0.6 for count in counts]
     figure.set_size_inches(10, sum(heights) + 0.3)
@@ -57,8 +57,8 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
         axes.set_title(f"spikes of column {width // 2}")
         axes.set_xlabel("time step")
         axes.set_ylabel("y")
-    for axes, number in zip(below.subplots(1, counts[1], squeeze=False)[0], at, strict=False):
-        bare(axes, f"bin {number} of {len(bins)}, {said}")
+    for axes, number in zip(below.subplots(1, counts[1], squeeze=False)[0], positions, strict=False):
+        bare(axes, f"bin {number} of {len(bins)}, {caption}")
         axes.imshow(bins[number], cmap="magma", vmin=0, vmax=max(float(bins.max()), 1e-6))
     figure.suptitle(f"frame {sample}: {' × '.join(map(str, frame.extent()))} pixels")
 
@@ -72,7 +72,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
     some = [Frame(store=store, number=sample) for sample in samples.tolist()]
     yield Measure(
         name="spikes a pixel and step",
-        values=np.array([firing_rate([each.beginning(_MEASURED_BITS)], each.extent()[1]) for each in some]),
+        values=np.array([firing_rate([view.beginning(_MEASURED_BITS)], view.extent()[1]) for view in some]),
         samples=samples,
         most=SATURATED,
         cure="look at the recordings",
@@ -89,7 +89,8 @@ def _bins(frame: Frame, packed: NDArray[np.uint8] | None) -> tuple[NDArray[Any],
         assert packed is not None  # a store has spikes or voxels
         return voxelize(packed, frame.extent()[1], _BINS), "counted"
     array = frame.store.array(voxel_path(stored[0]))
-    start, end = [frame.number, 0, 0, 0], [frame.number + 1, stored[0], *frame.extent()]
+    start = [frame.number, 0, 0, 0]
+    end = [frame.number + 1, stored[0], *frame.extent()]
     return array.read_box(start, end)[0], "stored"
 
 

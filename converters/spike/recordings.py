@@ -55,7 +55,7 @@ class Recording(NamedTuple):
     @property
     def files(self) -> Iterator[SourceFile]:
         """Files of all frames."""
-        return (file for frame in self.frames for file in frame.values())
+        return chain.from_iterable(frame.values() for frame in self.frames)
 
     def groups(self, roles: Collection[str]) -> Iterator[Group]:
         """Make a group of each frame, of the files of some roles."""
@@ -115,7 +115,8 @@ class RecordingFinder:
         self.recordings: list[Recording] = []
         self.problems: list[Problem] = []
         self.notes: list[str] = []
-        self._folders, self._endings = folders, endings
+        self._folders = folders
+        self._endings = endings
         self._role_of = {name: role for role, name in folders.items()}
         self._excluded = frozenset(excluded)
         self._without_spikes: list[tuple[Problem, set[Path]]] = []
@@ -267,16 +268,16 @@ class RecordingFinder:
             return -len(recording.roles), recording.split is None
 
         by_name = sorted(self.recordings, key=lambda recording: natural_key(recording.name))
-        taken: set[Path] = set()
+        used_files: set[Path] = set()
         kept: list[Recording] = []
         doubles: list[str] = []
         for recording in sorted(by_name, key=fullest):
             files = set(real_files([next(iter(frame.values())).path for frame in recording.frames]))
-            if files & taken:
+            if files & used_files:
                 doubles.append(recording.name)
             else:
                 kept.append(recording)
-                taken |= files
+                used_files |= files
         self.recordings = sorted(kept, key=lambda recording: natural_key(recording.name))
         if doubles:
             self.notes.append(f"left out, since other recordings hold the same files: {', '.join(doubles)}")
@@ -308,7 +309,8 @@ def pair_files(
     if len(stems) > 1:
         numbered = {role: _by_number(by_stem) for role, by_stem in files.items()}
         if all("" not in numbered[role] and len(numbered[role]) == len(files[role]) for role in files):
-            files, excluded = numbered, {_number(stem) for stem in excluded}
+            files = numbered
+            excluded = {_number(stem) for stem in excluded}
     kept = {role: _without(by_key, excluded) for role, by_key in files.items()}
     first_role, first_files = next(iter(kept.items()))
     problems = []

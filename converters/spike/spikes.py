@@ -287,13 +287,13 @@ def voxels_in(opened: Opened, open_again: FileArray) -> Voxels:
 
 def _located(opened: Opened, open_again: FileArray, names: tuple[str, ...]) -> FileArray:
     """Choose the first of some names in a file, or its only array."""
-    known = [name for name in names if name in opened.arrays]
-    if not known and len(opened.arrays) == 1:
-        known = list(opened.arrays)
-    if not known:
+    candidates = [name for name in names if name in opened.arrays]
+    if not candidates and len(opened.arrays) == 1:
+        candidates = list(opened.arrays)
+    if not candidates:
         message = f"holds {', '.join(opened.arrays) or 'no array'}, expected {' or '.join(names)}"
         raise open_again.file.problem(message, "save it again under that name", "missing")
-    return open_again._replace(key=known[0])
+    return open_again._replace(key=candidates[0])
 
 
 def _called(array: FileArray) -> str:

@@ -33,8 +33,8 @@ from unistore.system.sizes import count_of
 
 _HEAD_BYTES = 16 << 10
 _BLOCK = 4 << 20
+# In packed spikes, so many set bits are all the lowest bit of their byte with probability 8**-16
 _MIN_SET_BITS = 16
-"""In packed spikes, so many set bits are all the lowest bit of their byte with probability 8**-16."""
 _CHECKED_FRAMES = 64
 _MIN_CORRELATION = 0.5
 _LAYOUT_NAMES = {
@@ -125,18 +125,18 @@ def choose_resolutions(
     chosen for another recording. Otherwise the recording is refused, with all cameras that fit. If no camera
     fits all files of a recording, only the files of the most common size are used.
     """
-    known = [
+    possible_cameras = [
         camera
         for camera in CAMERAS
         if camera.height == (height or camera.height)
         and camera.width == (width or camera.width)
         and (layout == "bytes" or camera.layout == "packed")
     ]
-    sizes = {name: _usual_sizes(known, all_sizes, layout) for name, all_sizes in sizes.items()}
+    sizes = {name: _usual_sizes(possible_cameras, all_sizes, layout) for name, all_sizes in sizes.items()}
     chosen: dict[str, Choice] = {}
     undecided: dict[str, list[Camera]] = {}
     for name, usual in sizes.items():
-        fitting = [camera for camera in known if camera.fits(usual, layout)]
+        fitting = [camera for camera in possible_cameras if camera.fits(usual, layout)]
         typical = [camera for camera in fitting if camera.is_typical(usual, layout)]
         if len(typical) == 1:
             chosen[name] = _choice(typical[0], usual, layout, "a typical size of its files")
@@ -271,7 +271,8 @@ def _detect_from_all_bytes(
         if seen.above_one:
             reason = f"{stream.name} holds bytes above 1 (up to {seen.largest}): bits"
             return DetectedLayout("packed", reason), []
-        total, ones = total + seen.total, ones + seen.ones
+        total = total + seen.total
+        ones = ones + seen.ones
     if ones >= _MIN_SET_BITS:
         reason = f"all {total:,} bytes are 0 or 1, {ones:,} of them 1: one byte a pixel"
         return DetectedLayout("bytes", reason), []

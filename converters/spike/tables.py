@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from statistics import median_low
 from typing import Any
 
@@ -57,7 +57,7 @@ def make_tables(
             sets.append((existing[0].bins, dtype.name, False))
     columns = [fields.voxel_field(bins, name, height, width, counted=own) for bins, name, own in sorted(sets)]
     kept: list[Table] = []
-    headers = [header for frame in scanned for header in frame.images.values()]
+    headers = list(chain.from_iterable(frame.images.values() for frame in scanned))
     for image in IMAGES:
         if image not in roles:
             continue
@@ -111,7 +111,9 @@ def make_source(
     the tables of kept images are bytes of their files. `upside_down`: row 0 of its existing voxels is the
     bottom row. `counted`: bins of voxels that are counted.
     """
-    group, voxels, images = frame.group, frame.voxels, frame.images
+    group = frame.group
+    voxels = frame.voxels
+    images = frame.images
     place: Place = group.detail
     used = [number for number, role in enumerate(group.roles) if role in roles]
     rows = {FRAMES: 1}

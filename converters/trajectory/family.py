@@ -17,9 +17,18 @@ class Trajectory(TrajectoryOptions, Family):
     """Robot trajectories; see `TrajectoryOptions`."""
 
     name: ClassVar[str] = FAMILY_NAME
-    summary: ClassVar[str] = "Robot trajectories: HDF5 of robomimic, ACT, D4RL; LeRobot; RLDS; bags."
+    summary: ClassVar[str] = (
+        "Robot trajectories: HDF5 of robomimic, ACT, D4RL, flat; LeRobot; RLDS; Minari; Zarr; bags."
+    )
     any_format: ClassVar[bool] = True
-    formats: ClassVar[tuple[type[Format] | str, ...]] = ("hdf5", "lerobot", "rlds", "bag")
+    formats: ClassVar[tuple[type[Format] | str, ...]] = (
+        "hdf5",
+        "lerobot",
+        "rlds",
+        "minari",
+        "replay_zarr",
+        "bag",
+    )
 
     def match(self, head: Head) -> Claim:
         """Recognise files by the names in them."""

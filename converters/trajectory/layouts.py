@@ -1,6 +1,8 @@
 """Layouts of files of trajectories: by which names each is recognised, and where its episodes are.
 
 ``lerobot``, ``rlds``: ``data/<episode>/…``, as the formats of these names open a dataset.
+``replay_zarr``: the replay buffer of diffusion policy, ``data/<episode>/…`` as its format opens it.
+``minari``: groups ``episode_0`` and so on, as its format opens a dataset.
 ``robomimic`` (LIBERO, MimicGen, robosuite, Isaac Lab): ``data/<episode>/…``; ``mask/<name>`` list episodes.
 ``act`` (ACT, ALOHA): one episode a file, ``action`` beside ``observations/{qpos, images/<camera>}``.
 ``d4rl``, ``flat``: many consecutive episodes in the same arrays. Flags in ``terminals`` or ``timeouts`` end
@@ -46,28 +48,35 @@ class Layout(NamedTuple):
     fits
         Whether a file is of this layout, by its names.
     container
-        Group whose groups are the episodes; empty: the file is one group of arrays.
+        Group whose groups are the episodes; empty: the root. None: the file is one group of arrays.
     joined
         Whether the arrays hold several consecutive episodes, each ended by a flag. Then attributes and small
         arrays belong to the file, not to an episode.
     timed
         Whether the format tells the clock of every array: none is a column of the steps by its length.
+    has_last
+        Whether files have the observation after the last step as a row more, which their format opens as next
+        observations.
+    is_bare
+        Whether arrays of an episode are observations, but actions and results.
     """
 
     name: str
     evidence: str
     fits: Callable[[Head], bool]
-    container: str = ""
+    container: str | None = None
     joined: bool = False
+    has_last: bool = False
+    is_bare: bool = False
     timed: bool = False
 
     def group_of(self, episode: str) -> str:
         """Path of an episode's group."""
-        return f"{self.container}/{episode}" if self.container else ""
+        return "" if self.container is None else f"{self.container}/{episode}".lstrip("/")
 
     def file_facts(self, opened: Opened) -> Facts:
         """Attributes of the file that are not those of an episode."""
-        if self.container:
+        if self.container is not None:
             return {**opened.group_facts(), **opened.group_facts(self.container)}
         return opened.group_facts() if self.joined else {}
 
@@ -121,7 +130,7 @@ def claim_of(head: Head) -> Claim:
 
 def layout_of(head: Head) -> Layout | None:
     """Layout of a file; None if it is not a trajectory file."""
-    return next((layout for layout in (*BY_FORMAT, *LAYOUTS) if layout.fits(head)), None)
+    return next((layout for layout in (*_BY_FORMAT, *LAYOUTS) if layout.fits(head)), None)
 
 
 def needed_layout(head: Head, *, is_mapped: bool) -> Layout:
@@ -192,9 +201,18 @@ def _is_of(format: str, head: Head) -> bool:
 
 LEROBOT = Layout("lerobot", "meta/info.json of LeRobot", partial(_is_of, "lerobot"), container="data")
 RLDS = Layout("rlds", "episodes in TFRecord", partial(_is_of, "rlds"), container="data")
+MINARI = Layout(
+    "minari",
+    "main_data.hdf5 beside metadata.json of Minari",
+    partial(_is_of, "minari"),
+    container="",
+    has_last=True,
+)
+REPLAY = Layout(
+    "replay_zarr", "meta/episode_ends in Zarr", partial(_is_of, "replay_zarr"), container="data", is_bare=True
+)
 BAG = Layout("bag", "topics of a bag", partial(_is_of, "bag"), timed=True)
-BY_FORMAT = (LEROBOT, RLDS, BAG)
-"""Those that are told by the format of a file."""
+_BY_FORMAT = (LEROBOT, RLDS, MINARI, REPLAY, BAG)
 FLAT = Layout("flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True)
 LAYOUTS = (
     Layout("robomimic", "episodes as groups of data/", _is_robomimic, container="data"),
@@ -208,7 +226,7 @@ LAYOUTS = (
 
 def layout_named(name: str) -> Layout:
     """Layout by its name, which is known."""
-    return {layout.name: layout for layout in (*BY_FORMAT, *LAYOUTS)}[name]
+    return {layout.name: layout for layout in (*_BY_FORMAT, *LAYOUTS)}[name]
 
 
 def recordings_of(layout: Layout, opened: Opened, stamps: str = "header") -> list[Recording]:
@@ -218,21 +236,23 @@ def recordings_of(layout: Layout, opened: Opened, stamps: str = "header") -> lis
     if layout == BAG:
         name = file.path.parent.name if file.path.name == METADATA else file.path.stem
         return [Recording(file.name, name, "", arrays, is_bare=True, times=_times_of_topics(arrays, stamps))]
-    if not layout.container:
+    if layout.container is None:
         has_group = any(path.startswith(("observation", "obs/")) for path in arrays)
         is_bare = (layout.joined or layout.name == "streams") and not has_group
         return [Recording(file.name, file.path.stem, "", arrays, is_bare)]
+    prefix = layout.group_of("")
     inside: dict[str, dict[str, Array]] = {}
     for group in opened.groups:
         parent, _, name = group.rpartition("/")
         if parent == layout.container:
             inside[name] = {}
     for path, array in arrays.items():
-        container, _, below = path.partition("/")
-        name, _, own_path = below.partition("/")
-        if container == layout.container and own_path and name in inside:
-            inside[name][own_path] = array
-    return [Recording(file.name, name, layout.group_of(name), own) for name, own in inside.items()]
+        group, _, own_path = path.removeprefix(prefix).partition("/")
+        if path.startswith(prefix) and own_path and group in inside:
+            inside[group][own_path] = array
+    return [
+        Recording(file.name, name, layout.group_of(name), own, layout.is_bare) for name, own in inside.items()
+    ]
 
 
 def _times_of_topics(arrays: Collection[str], stamps: str) -> dict[str, str]:
@@ -248,7 +268,7 @@ def _times_of_topics(arrays: Collection[str], stamps: str) -> dict[str, str]:
 def masks_of(layout: Layout, opened: Opened) -> list[Mask]:
     """Lists of episodes in an open file."""
     masks = []
-    for path, array in opened.all_arrays.items() if layout.container else ():
+    for path, array in opened.all_arrays.items() if layout.container is not None else ():
         folder, _, name = path.partition("/")
         if folder == _MASKS and name:
             listed = as_json(array.item())

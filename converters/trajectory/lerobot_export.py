@@ -42,14 +42,14 @@ _VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.
 _CHUNK_FILES = 1000
 _DATA_MEGABYTES = 100
 _VIDEO_MEGABYTES = 200
+# How many bytes of pixels make a byte of video, at least: it decides which episodes share a file
 _VIDEO_RATIO = 10
-"""How many bytes of pixels make a byte of video, at least: it decides which episodes share a file."""
 _ROLES = {"reward": "next.reward", "terminated": "next.done", "truncated": "next.truncated"}
 _TIMESTAMP = "timestamp"
 _COUNTED = ("frame_index", "episode_index", "index", "task_index")
 _MOST_AXES = 5
+# Bytes of a row up to which its quantiles are computed
 _QUANTILE_BYTES = 4096
-"""Bytes of a row up to which its quantiles are computed."""
 _IMAGE_AXES = ["height", "width", "channels"]
 
 

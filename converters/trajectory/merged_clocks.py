@@ -53,10 +53,10 @@ class MergedClocks:
             message = "nothing tells when its steps were, and others have streams of other rates"
             yield Problem(name, message, "convert it apart, or write action_timestamps", "clock", name)
         for clock, by_source in self._streams.items():
-            first, *others = by_source.items()
-            for name, told in others:
-                if told != first[1]:
-                    message = f"its clock {clock} has {_words(told)}, that of {first[0]} {_words(first[1])}"
+            first, *later_streams = by_source.items()
+            for name, stream in later_streams:
+                if stream != first[1]:
+                    message = f"its clock {clock} has {_words(stream)}, that of {first[0]} {_words(first[1])}"
                     yield Problem(name, message, "convert them apart", "clock", name)
 
 

@@ -32,8 +32,8 @@ _ROLES = {
 }
 _OBSERVATIONS = ("obs", "observations", "observation")
 _NEXT = ("next_obs", "next_observations", "next_observation")
+# Suffixes of datasets that can be derived from others: lengths of padded frames
 _DERIVED = ("compress_len",)
-"""Suffixes of datasets that can be derived from others: lengths of padded frames."""
 RESERVED = ("next_valid", "observation", "next_observation")
 """Names that the stored form uses itself."""
 
@@ -72,11 +72,11 @@ def column_of(dataset: str, naming: Naming, name: str = "") -> str | None:
     for role, names in _ROLES.items():
         if dataset in names:
             return role
-    head, _, rest = dataset.replace("observation.", "observation/", 1).partition("/")
+    head, _, below = dataset.replace("observation.", "observation/", 1).partition("/")
     if head in _OBSERVATIONS:
-        return f"observation/{rest or 'state'}"
+        return f"observation/{below or 'state'}"
     if head in _NEXT:
-        return f"next_observation/{rest or 'state'}"
+        return f"next_observation/{below or 'state'}"
     return f"observation/{dataset}" if naming.bare else dataset
 
 

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 _CAMERAS = 4
 _FRAMES = 8
 _FRAME_WIDTH = 160
+# Steps that a curve is drawn through
 _STEPS = 2000
-"""Steps that a curve is drawn through."""
 _LINES = 16
+# Numbers of a step, at most, in columns that curves are drawn of
 _NUMBERS = 4096
-"""Numbers of a step, at most, in columns that curves are drawn of."""
+# Steps in which ends are looked for
 _FLAGS = 1 << 22
-"""Steps in which ends are looked for."""
 _REWARDS = 16 << 20
 _ENDS = {"terminated": "C3", "truncated": "C1"}
 

@@ -22,8 +22,8 @@ from unistore.errors import InputError, Location, Problem
 from unistore.schemas.trajectory.fields import CLOCKS, FINAL, NEXT, OBSERVATION, STEPS
 
 _FLAGS = ("terminated", "truncated", "next_valid")
+# Of the columns of tables of observations, among the features of an episode
 _PREFIXES = {OBSERVATION: "observation/", NEXT: "next_observation/", FINAL: "next_observation/"}
-"""Of the columns of tables of observations, among the features of an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class Reader:
         """Set the flags of the last step of each episode, after the recorded flags are read."""
         index = self.index
         last = index.offsets[1:] - 1
-        known = np.array([index.variants[number].knows_next for number in index.variant], bool)
-        here = (last >= lo) & (last < hi)
-        rows = last[here] - lo
-        out["next_valid"][rows] = known[here]
+        knows_next = np.array([index.variants[number].knows_next for number in index.variant], bool)
+        is_inside = (last >= lo) & (last < hi)
+        rows = last[is_inside] - lo
+        out["next_valid"][rows] = knows_next[is_inside]
         out["truncated"][rows] |= ~out["terminated"][rows]
 
     def _read_span(self, table: str, span: Span, out: Mapping[str, NDArray[Any]]) -> None:
@@ -249,8 +249,10 @@ def _values_follow(
     for lo, hi in now.blocks(span.length - 1):
         first = span.first + lo
         later = _row_bytes(opened, span, now, first + 1, span.first + hi + 1)
-        said = _row_bytes(opened, span, following, first, span.first + hi)
-        if any(a != b and not end for a, b, end in zip(later, said, ends[lo:hi].tolist(), strict=True)):
+        stated_next = _row_bytes(opened, span, following, first, span.first + hi)
+        if any(
+            a != b and not end for a, b, end in zip(later, stated_next, ends[lo:hi].tolist(), strict=True)
+        ):
             return False
     return True
 

@@ -27,11 +27,11 @@ from unistore.schemas.indices import StoreView, whole
 from unistore.schemas.trajectory.fields import EPISODES
 
 _FILE = "demo.hdf5"
+# What robomimic takes for a Gym environment without a name: it trains, and rolls nothing out
 _NO_ENVIRONMENT = json.dumps({"env_name": "", "env_version": "", "type": 2, "env_kwargs": {}})
-"""What robomimic takes for a Gym environment without a name: it trains, and rolls nothing out."""
 _ROLES = {"action": "actions", "reward": "rewards", "terminated": "dones"}
+# Names of splits where robomimic has its own
 _SPLITS = {"val": "valid"}
-"""Names of splits where robomimic has its own."""
 
 
 def files(store: StoreView) -> Iterator[File]:

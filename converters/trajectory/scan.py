@@ -89,7 +89,7 @@ def scan_file(
         index=index,
         format=format,
         left_out=(*episodes.left_out.items(), *outside, *opened.left_out.items()),
-        notes=tuple(episodes.notes()),
+        notes=(*episodes.notes(), *opened.notes.values()),
         files=tuple(str(file.path) for file in opened.further),
         reading=opened.memory,
         said=episodes.said(),
@@ -120,7 +120,7 @@ def _outside(
 ) -> tuple[Attributes | None, list[tuple[str, str]]]:
     """Attributes that the JSON has not to the last bit, and arrays with values that are in no episode."""
     groups = {recording.group for recording in recordings}
-    groups_with_json = groups | {layout.container}
+    groups_with_json = groups | {layout.container or ""}
     listed = {mask.path for mask in masks}
     of_root: Collection[str] = opened.group_facts() if layout.container else ()
 

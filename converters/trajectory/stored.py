@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from unistore.converters.common.exported import (
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes, type_problem
 from unistore.converters.files.hdf5.file import SUFFIXES
+from unistore.converters.formats.minari import METADATA, dataset_in_minari
 from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import formats_for
 from unistore.converters.seam.stored import open_arrays
@@ -163,6 +165,18 @@ class _Run:
 
         return Values((self.steps, *final.shape[1:]), final.dtype, blocks)
 
+    def with_last(self, path: str) -> Values:
+        """Observations before every step of an episode, and the one after the last, at `path`."""
+        final, now = self.store.array(path), self.store.array(path.replace(FINAL, OBSERVATION, 1))
+
+        def blocks() -> Iterator[NDArray[Any]]:
+            for block in row_blocks(now, int(self.bounds[0]), int(self.bounds[-1])):
+                yield block.astype(final.dtype, copy=False)
+            yield final.read_rows([self.first])
+
+        values = Values((self.steps + 1, *final.shape[1:]), final.dtype, blocks)
+        return _in_source_form(values, path, final.attributes)
+
     def _uncut(self, array: ArrayView, lo: int, hi: int) -> Values:
         """``truncated`` as recorded: without a flag where the end of the recording cut an episode."""
         cut = self.store.array(f"{EPISODES}/cut").read(self.first, self.last)
@@ -195,13 +209,19 @@ def files(store: StoreView) -> Iterator[File]:
     of_sources = _texts(store, "sources/attributes")
     of_episodes = _texts(store, f"{EPISODES}/attributes")
     kept = attribute_texts(store, len(store.array("sources/rows")))
+    before_last = {path.replace(FINAL, OBSERVATION, 1) for path in columns if path.startswith(f"{FINAL}/")}
     notes = _resized_notes(store, columns)
     for number, name, parts in _runs(store):
         values: dict[str, Values] = {}
-        attributes = {layout.container: dict(of_sources[number]) if of_sources else {}}
+        attributes = {
+            layout.container or "": dict(of_sources[number]) if of_sources and not layout.has_last else {}
+        }
         for part in parts:
             for path, dataset in columns.items():
-                values[part.path_of(dataset)] = part.values(path)
+                if layout.has_last and path.startswith(f"{FINAL}/"):
+                    values[part.path_of(dataset_in_minari(dataset))] = part.with_last(path)
+                elif not (layout.has_last and path in before_last):
+                    values[part.path_of(dataset)] = part.values(path)
                 if offsets := part.offsets_name(path, dataset):
                     values[part.path_of(offsets)] = part.offsets(path)
             for dataset, dtype in empty.items():
@@ -218,6 +238,10 @@ def files(store: StoreView) -> Iterator[File]:
             attributes=_with_kept(attributes, values, parse_attributes(kept[number])),
             notes=notes,
         )
+        if layout.has_last:
+            text = np.frombuffer(json.dumps(of_sources[number]).encode(), np.uint8)
+            beside = PurePosixPath(name).with_name(METADATA)
+            yield File(name=str(beside), form="raw", source=number, values={"": array_values(text)})
 
 
 def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from unistore.schemas.trajectory.fields import (
     JPEG_SUFFIX,
     RAGGED_SUFFIX,
     STEPS,
-    column_group,
+    is_of_any_length,
 )
 
 _NOT_EXPORTED = f"{STEPS}/next_valid"
@@ -90,18 +90,19 @@ def stored_episodes(store: StoreView) -> list[StoredEpisode]:
 
 
 def step_columns(store: StoreView) -> list[StepColumn]:
-    """List the columns that sources have, without those of other clocks, ragged and final ones."""
+    """List the columns that sources have with one shape in every step."""
     columns = []
     for path in store.paths():
         is_step = path.startswith(f"{STEPS}/") and path != _NOT_EXPORTED
-        is_ragged = column_group(path).endswith(RAGGED_SUFFIX)
-        if not is_step or is_ragged or path.endswith(f"{JPEG_SUFFIX}/offsets"):
+        group = path.rpartition("/")[0]
+        is_kept_frame = path.endswith(_KEPT)
+        if not is_step or (is_of_any_length(group) and not is_kept_frame):
             continue
         attributes = store.array(path).attributes
         if path in _FLAGS and "source_dataset" not in attributes:
             continue
         dataset = attributes.get("source_dataset", [""])[0].strip("/")
-        columns.append(_kept(store, path, dataset) if path.endswith(_KEPT) else _plain(store, path, dataset))
+        columns.append(_kept(store, path, dataset) if is_kept_frame else _plain(store, path, dataset))
     return columns
 
 
@@ -210,12 +211,11 @@ def blocks(start: int, stop: int, row_bytes: int, block_bytes: int = 32 << 20) -
 def left_out_notes(store: StoreView, form: str) -> list[str]:
     """Say which arrays of a store another form has no place for."""
     streams = sorted({path.split("/")[1] for path in store.paths() if path.startswith(f"{CLOCKS}/")})
-    steps = {column_group(path) for path in store.paths() if path.startswith(f"{STEPS}/")}
-    ragged = sorted(group.removesuffix(RAGGED_SUFFIX) for group in steps if group.endswith(RAGGED_SUFFIX))
-    return [
-        *(f"clock {name} is left out: {form} has one rate an episode" for name in streams),
-        *(f"{name} is left out: {form} has rows of one shape" for name in ragged),
-    ]
+    notes = [f"clock {name} is left out: {form} has one rate an episode" for name in streams]
+    suffix = f"{RAGGED_SUFFIX}/data"
+    ragged = [path.removesuffix(suffix) for path in store.paths() if path.endswith(suffix)]
+    notes += [f"{path} is left out: its rows are of any length" for path in ragged]
+    return notes
 
 
 def _json_texts(store: StoreView, path: str) -> list[dict[str, Any]]:

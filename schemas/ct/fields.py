@@ -130,8 +130,10 @@ def values_field(group: str, dtype: str, run: int, description: str) -> Field:
 def location_offsets_field(group: str, classes: Sequence[int]) -> Field:
     """Field of ``foreground/<group>/offsets``, (V · K + 1,) i8."""
     path = f"{FOREGROUND}/{group}/offsets"
-    description = "voxels of class classes[k] of volume v are numbers offsets[v * K + k] to the next - 1"
-    return replace(bounds_field(path, "class", description), attributes={"classes": list(classes)})
+    description = (
+        "voxels of class class_numbers[k] of volume v are numbers offsets[v * K + k] to the next - 1"
+    )
+    return replace(bounds_field(path, "class", description), attributes={"class_numbers": list(classes)})
 
 
 def offsets_field(group: str) -> Field:

@@ -37,10 +37,10 @@ _DESCRIPTIONS = {
 }
 _COMPONENTS = {"spacing": ["depth", "height", "width"], "origin": ["z", "y", "x"]}
 
+# Planes across the axes of the world
 _PLANES = ("axial", "coronal", "sagittal")
-"""Planes across the axes of the world."""
+# Cosine from which on an axis is called by the axis of the world that it is closest to (26 degrees)
 _ALIGNED = 0.9
-"""Cosine from which on an axis is called by the axis of the world that it is closest to (26 degrees)."""
 
 
 def geometry_field(name: str, stated_by: Sequence[str]) -> Field:

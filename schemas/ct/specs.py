@@ -115,7 +115,7 @@ def _locations(view: View, path: str, extent: NDArray[np.int64]) -> Iterator[Pro
     """Locations are of the classes that their offsets name, and lie in their volume."""
     bounds = path.removesuffix("/coords") + "/offsets"
     offsets = view.whole(bounds)
-    classes = view.array(bounds).attributes.get("classes", [])
+    classes = view.array(bounds).attributes.get("class_numbers", [])
     if len(offsets) != len(extent) * len(classes) + 1:
         message = (
             f"has {len(offsets)} rows, expected one for each of {len(extent)} volumes and {classes}, and 1"

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from unistore.schemas.ct.windows import Window
 
+# Indices of the points that are compared at a time
 _TILE = 3 * 1024
-"""Indices of the points that are compared at a time."""
 
 
 def largest_point(points: NDArray[np.int32]) -> NDArray[np.uint32]:

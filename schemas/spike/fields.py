@@ -18,8 +18,8 @@ from unistore.schemas.tables import Field, Table, bounds_field, own_axes
 # with the frame's own length T, ``voxel[bin] += spike[t]``; this is not ``np.array_split`` (T = 88, B = 5
 # gives 18, 18, 17, 18, 17).
 
+# Bytes of unpacked spikes summed at a time: they stay in the cache between unpacking and adding
 _PIECE = 4 << 20
-"""Bytes of unpacked spikes summed at a time: they stay in the cache between unpacking and adding."""
 _MOST_U1 = 255
 
 
@@ -278,9 +278,9 @@ _FRAME_STEPS = 200
 _STREAM_STEPS = 32
 _SPIKE_COLUMNS = 40
 _VOXEL_BYTES = 80 << 10
+# Rows and columns of pixels. Columns are multiples of 8 where they can be: blosc's bit shuffle takes whole
+# groups of 8 values and silently leaves other blocks as they are.
 _PIXELS = 128
-"""Rows and columns of pixels. Columns are multiples of 8 where they can be: blosc's bit shuffle takes whole
-groups of 8 values and silently leaves other blocks as they are."""
 
 
 def even_tile(extent: int, wanted: int, step: int = 1) -> int:

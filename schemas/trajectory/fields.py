@@ -105,8 +105,8 @@ def moved(field: Field, group: str) -> Field:
     )
 
 
+# Estimated bytes of a compressed frame, used until frames are counted
 _FRAME = 32 << 10
-"""Estimated bytes of a compressed frame, used until frames are counted."""
 
 
 def frame_field(column: str, table: str, **attributes: object) -> Field:

@@ -10,9 +10,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import nibabel
+import numpy as np
 import pytest
 import torch
 
+import unistore
 from unistore.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -63,3 +66,25 @@ def test_an_example_is_short_and_needs_nothing_else(path: Path) -> None:
     assert len(lines) < 80
     imported = {line.split()[1] for line in lines if line.startswith(("import ", "from "))}
     assert imported <= {"__future__", "sys", "torch", "unistore"}
+
+
+def test_affines_of_the_field_place_voxels_as_nibabel_does(tmp_path: Path) -> None:
+    """Nibabel's axes are those of the store in reverse."""
+    affine = np.array([[-0.7, 0.1, 0, 12], [0.1, 0.7, 0.2, -5], [0, -0.3, 2.5, 100], [0, 0, 0, 1.0]])
+    axes, _ = np.linalg.qr(affine[:3, :3])
+    affine[:3, :3] = axes * (0.7, 0.8, 2.5)
+    volume = np.arange(5 * 6 * 7, dtype=np.int16).reshape(7, 6, 5)
+    nibabel.save(nibabel.Nifti1Image(volume, affine), tmp_path / "scan.nii")
+    unistore.convert(tmp_path / "scan.nii", tmp_path / "ct.zarr", "ct")
+    placed = nibabel.load(tmp_path / "scan.nii").affine
+    module = example("medical_meta")
+    for kind in (unistore.Volumes(), unistore.Patches(3, per_volume=4), unistore.Patches(2, step=2)):
+        dataset = unistore.Dataset(tmp_path / "ct.zarr", kind, fields=["image", "affine"])
+        for sample in dataset:
+            matrix = module.ras_affine(sample).numpy()
+            for voxel in ((0, 0, 0), (1, 0, 1), (0, 1, 1)):
+                value = int(sample["image"][voxel])
+                (stored,) = np.argwhere(volume == value)
+                np.testing.assert_allclose(matrix @ [*voxel, 1], placed @ [*stored, 1], atol=1e-4)
+    with pytest.raises(unistore.InputError, match="does not say where its voxels lie"):
+        module.ras_affine({"affine": torch.full((4, 4), torch.nan, dtype=torch.float64)})

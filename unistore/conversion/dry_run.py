@@ -22,8 +22,8 @@ from unistore.converters.protocol import Converter, Finalized, Scan
 from unistore.converters.survey import Claims, counted_scan
 from unistore.system.hints import JsonObject
 
+# Most samples that are assigned to splits only to tell their shares
 _MAX_NAMES = 1_000_000
-"""Most samples that are assigned to splits only to tell their shares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,8 +109,8 @@ An unfinished conversion begun under another number is done again: its shards ar
 Keys = NDArray[np.bytes_]
 """Keys of all sources, (sources,) of 32 bytes."""
 
+# Options that select sources, without effect on the rows of the others
 _SELECTING = ("exclude", "skipped")
-"""Options that select sources, without effect on the rows of the others."""
 
 
 def source_keys(scan: Scan, fingerprints: Fingerprints) -> Keys:

@@ -299,6 +299,11 @@ class Plan:
         plain: JsonObject = json.loads(json.dumps(asdict(self.without_sources()), sort_keys=True))
         for table, described in zip(self.tables, plain["tables"], strict=True):
             described["source_rows"] = list(table.source_rows)
+        # stores from before fields had a codec keep their digest
+        fields = [array["field"] for table in plain["tables"] for array in table["arrays"]]
+        for field in [*fields, *(array["field"] for array in plain["index"])]:
+            if not field["codec"]:
+                del field["codec"]
         plain["sources"] = list(self.sources)
         return plain
 

@@ -61,8 +61,8 @@ class RepeatedRows:
 
 
 _UNASSIGNED = -1
+# Seeds that are tried for a cure, with at most so many names
 _SEEDS = 100
-"""Seeds that are tried for a cure, with at most so many names."""
 _TRIED_NAMES = 2000
 
 

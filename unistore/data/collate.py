@@ -20,8 +20,8 @@ from unistore.system.packed import Items
 
 # `Sample`, a dict of tensors that knows its ragged keys, and `Samples`, the samples of one batch.
 
+# Alignment of arrays in bytes: a cache line
 _ALIGNMENT = 64
-"""Alignment of arrays in bytes: a cache line."""
 
 
 def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

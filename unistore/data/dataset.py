@@ -49,10 +49,10 @@ from unistore.system.hints import Int64s, PathLike
 from unistore.zarr3 import StoredArray
 
 Index = SupportsIndex | At
+# Samples whose labels are read together
 _COUNTED = 16
-"""Samples whose labels are read together."""
+# Fields that a repr names
 _SHOWN = 16
-"""Fields that a repr names."""
 
 
 class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):

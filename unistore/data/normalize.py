@@ -73,7 +73,9 @@ class Normalize(torch.nn.Module):
             self.register_buffer("scale", torch.from_numpy(_along(scale, statistics.axis)))
 
     def __getitem__(self, key: str) -> Normalize:
-        """Return the module of one key."""
+        """Return the module of one key; KeyError if there is none."""
+        if key not in self.keys:
+            raise KeyError(key)
         module = self.of_keys[self.keys.index(key)]
         assert isinstance(module, Normalize)
         return module
@@ -95,7 +97,7 @@ class Normalize(torch.nn.Module):
                 changed[key] = module(values[key])
             return changed
         if isinstance(values, np.ndarray):
-            return self._of_tensor(torch.from_numpy(values)).numpy()
+            return self._of_tensor(torch.from_numpy(values.copy())).numpy()
         return self._of_tensor(values)
 
     def _of_tensor(self, values: torch.Tensor) -> torch.Tensor:

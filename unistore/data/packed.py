@@ -95,8 +95,8 @@ def packed_copy(values: NDArray[Any], allocate: Allocate) -> Packed:
 
 # A scratch buffer that is reused for every batch, so that batches cause no page faults.
 
+# Alignment of arrays in bytes: a cache line
 _ALIGNMENT = 64
-"""Alignment of arrays in bytes: a cache line."""
 
 
 class Scratch:

@@ -195,8 +195,8 @@ def _join_dense(parts: Sequence[Packed], positions: Sequence[Int64s], allocate: 
 
 
 T = TypeVar("T")
+# Samples whose sources are read together
 _BLOCK = 1 << 16
-"""Samples whose sources are read together."""
 
 
 class DatasetPart(NamedTuple):

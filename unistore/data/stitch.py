@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from unistore.data.dataset import Dataset
-from unistore.data.kinds.patches import Patches, PatchReader
+from unistore.data.kinds.patches import GridCell, Patches, PatchReader
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments
 from unistore.system.hints import Shape
@@ -84,13 +84,14 @@ def _joined(
         if not batch.is_floating_point():
             message = f"are {batch.dtype}: the mean of classes is none"
             raise InputError(Problem("predictions", message, "stitch scores, then argmax", "dtype"))
-        for sample, cell in zip(numbers.tolist(), batch, strict=True):
-            volume, corner = grid.place(sample)
-            if volume not in unfinished:
-                unfinished[volume] = _Sum(cell, grid.extent(volume), grid.cells(volume), weights)
-            if unfinished[volume].add(sample, cell, corner):
-                whole = unfinished.pop(volume).mean()
-                yield grid.number(volume), whole if isinstance(values, torch.Tensor) else whole.numpy()
+        for sample, values_of_cell in zip(numbers.tolist(), batch, strict=True):
+            cell = grid.cell(sample)
+            if cell.volume not in unfinished:
+                unfinished[cell.volume] = _Sum(values_of_cell, cell, weights)
+            unfinished[cell.volume].add(sample, values_of_cell, cell.corner)
+            if not unfinished[cell.volume].missing:
+                volume = unfinished.pop(cell.volume).mean()
+                yield cell.volume, volume if isinstance(values, torch.Tensor) else volume.numpy()
     if unfinished:
         missing = sum(part.missing for part in unfinished.values())
         message = f"end while {missing} boxes of {len(unfinished)} volumes are missing"
@@ -104,79 +105,56 @@ class _Grid:
     def __init__(self, dataset: Dataset) -> None:
         self._first = dataset.store_offsets
         self._readers: list[PatchReader] = []
-        # Positions of the volumes: (store, volume counted in its reader), and its number among all volumes.
-        self._volumes: list[tuple[int, int]] = []
-        self._numbers: list[int] = []
-        before = 0
-        for store, part in enumerate(dataset.parts):
+        self._volumes_before = [0]
+        for part in dataset.parts:
             units = part.units()
             reader = part.bind(("corner",))
             assert isinstance(reader, PatchReader)
             self._readers.append(reader)
-            self._volumes += [(store, volume) for volume in range(len(reader.numbers))]
-            self._numbers += (before + reader.numbers).tolist()
-            before += part.store.sample_count if units is None else len(units)
-        counts = [len(reader.numbers) for reader in self._readers]
-        self._before = np.cumsum([0, *counts]).tolist()
+            volumes = part.store.sample_count if units is None else len(units)
+            self._volumes_before.append(self._volumes_before[-1] + volumes)
 
-    def place(self, sample: int) -> tuple[int, Shape]:
-        """Return the volume of a cell, and its corner."""
+    def cell(self, sample: int) -> GridCell:
+        """Return where the cell of a sample lies."""
         if not 0 <= sample < self._first[-1]:
             message = f"are of sample {sample}, and the dataset has {self._first[-1]}"
             raise InputError(Problem("predictions", message, 'give batch["index"]', "index"))
         store = int(np.searchsorted(self._first, sample, side="right")) - 1
-        index = np.array([sample - self._first[store]])
-        volume, corner = self._readers[store].places(index)
-        return self._before[store] + int(volume[0]), tuple(corner[0].tolist())
-
-    def extent(self, volume: int) -> Shape:
-        """Return depth, height and width of a volume, in steps."""
-        store, number = self._volumes[volume]
-        return self._readers[store].volume(number)[0]
-
-    def cells(self, volume: int) -> int:
-        """Return how many cells cover a volume."""
-        store, number = self._volumes[volume]
-        return self._readers[store].volume(number)[1]
-
-    def number(self, volume: int) -> int:
-        """Return the number of a volume among those of the stores and the split."""
-        return self._numbers[volume]
+        cell = self._readers[store].cell(sample - int(self._first[store]))
+        return cell._replace(volume=self._volumes_before[store] + cell.volume)
 
 
 class _Sum:
     """Weighted sum of the cells of one volume."""
 
-    def __init__(self, cell: torch.Tensor, extent: Shape, cells: int, weights: torch.Tensor) -> None:
-        dtype = torch.float64 if cell.dtype == torch.float64 else torch.float32
-        self._sum = torch.zeros((*cell.shape[:-3], *extent), dtype=dtype, device=cell.device)
-        self._weights = torch.zeros(extent, dtype=dtype, device=cell.device)
+    def __init__(self, values: torch.Tensor, cell: GridCell, weights: torch.Tensor) -> None:
+        dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
+        channels = values.shape[:-3]
+        self._sum = torch.zeros((*channels, *cell.extent), dtype=dtype, device=values.device)
+        self._weights = torch.zeros(cell.extent, dtype=dtype, device=values.device)
         self._cell_weights = weights.to(self._sum)
-        self._cells = cells
+        self._count = cell.cells
         self._came: set[int] = set()
 
     @property
     def missing(self) -> int:
         """Cells that have not come."""
-        return self._cells - len(self._came)
+        return self._count - len(self._came)
 
-    def add(self, sample: int, cell: torch.Tensor, corner: Shape) -> bool:
-        """Add a cell, without what reaches beyond the volume; return whether it is the last one."""
+    def add(self, sample: int, values: torch.Tensor, corner: Shape) -> None:
+        """Add a cell, without what reaches beyond the volume."""
         if sample in self._came:
-            message = f"of sample {sample} came twice"
-            raise InputError(
-                Problem("predictions", message, "read each cell once: shuffle=False", "duplicate")
-            )
+            cure = "read each cell once: shuffle=False"
+            raise InputError(Problem("predictions", f"of sample {sample} came twice", cure, "duplicate"))
         self._came.add(sample)
-        extent = self._weights.shape
-        edges = cell.shape[-3:]
-        lengths = [min(edge, end - low) for edge, end, low in zip(edges, extent, corner, strict=True)]
-        inside: Any = (..., *(slice(length) for length in lengths))
-        box: Any = (..., *(slice(low, low + length) for low, length in zip(corner, lengths, strict=True)))
+        box: Any = (...,)
+        inside: Any = (...,)
+        for low, edge, end in zip(corner, values.shape[-3:], self._weights.shape, strict=True):
+            box += (slice(low, low + edge),)
+            inside += (slice(end - low),)
         weight = self._cell_weights[inside]
-        self._sum[box] += cell[inside] * weight
+        self._sum[box] += values[inside] * weight
         self._weights[box] += weight
-        return not self.missing
 
     def mean(self) -> torch.Tensor:
         """Return the weighted mean of the cells, in the memory of their sum."""

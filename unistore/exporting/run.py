@@ -279,8 +279,8 @@ def temporary_folder(target: Path, purpose: str) -> Iterator[Path]:
                 folder.rmdir()
 
 
+# Voxels along each axis of a Zarr chunk: a plane across any axis reads few chunks
 _EDGE = 64
-"""Voxels along each axis of a Zarr chunk: a plane across any axis reads few chunks."""
 
 
 class FileNames:

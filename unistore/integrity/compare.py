@@ -31,10 +31,10 @@ from unistore.store.reader import Store
 from unistore.system.progress import Progress
 
 _CURE = "a source changed, or the store was not made from it: convert again"
+# The comparison stops after so many differences
 _MAX_DIFFERENCES = 50
-"""The comparison stops after so many differences."""
+# Bytes that are compared at a time
 _BLOCK_BYTES = 16 << 20
-"""Bytes that are compared at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

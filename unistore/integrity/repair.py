@@ -42,10 +42,10 @@ from unistore.zarr3.storage import LocalStorage
 _SIGNATURE = re.compile(rb'"root": "([0-9a-f]{32})"')
 _AFTER_HEAD = b' "attributes": {'
 _ZEROS = b"0" * 32
+# The signature is within so many bytes of the end
 _TAIL = 80
-"""The signature is within so many bytes of the end."""
+# Bytes to hash at most: about ten seconds
 _MAX_HASHED = 2 * 10**11
-"""Bytes to hash at most: about ten seconds."""
 
 Candidates = Callable[[int], list[int]]
 """Gives the values that a byte may have had."""

@@ -243,7 +243,10 @@ def statistics(view: View) -> Iterator[Problem]:
         return
     for path in view.store.paths():
         view.array(path)
-    problem = kept_problem(store)
+    try:
+        problem = kept_problem(store)
+    except InputError as error:  # nothing installed says what the samples are
+        raise UnreadableError(STATISTICS) from error
     if problem is not None:
         yield Problem(STATISTICS, problem, f"unistore statistics {store.path}", "statistics")
 

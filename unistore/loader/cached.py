@@ -68,8 +68,8 @@ def _parse_description(description: bytes) -> list[tuple[Any, ...]]:
     return keys
 
 
+# Version of the layout of chunks in the file; part of its name
 _VERSION = 4
-"""Version of the layout of chunks in the file; part of its name."""
 
 
 def check_cacheable(dataset: Any) -> None:

@@ -31,6 +31,7 @@ from unistore.system.workers import environment_number, plan, resolve_ranks
 DEFAULT_PREFETCH = 4
 """Default of ``prefetch_factor``: batches made ahead for each worker."""
 
+# Options of torch's DataLoader without a meaning here: the default, and what to write instead
 _TORCH_OPTIONS = {
     "batch_sampler": (None, "batch_size=…, with shuffle=… or sampler=… for the order"),
     "timeout": (0, "leave it out: a worker that dies raises WorkerDiedError at once"),
@@ -38,7 +39,6 @@ _TORCH_OPTIONS = {
     "pin_memory_device": ("", "leave it out: pin_memory=True pins for the accelerator that is there"),
     "in_order": (True, "leave it out: batches come in the order of the epoch, so that a run can be resumed"),
 }
-"""Options of torch's DataLoader without a meaning here: the default, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +297,7 @@ def _distributed(sampler: Any, seed: int) -> tuple[EpochSequence, int]:  # noqa:
     return Repeated.to(sampler.total_size, order), length
 
 
+# Torch's samplers: the order of each, and the number of samples that it is made for
 _TORCH: Mapping[str, Callable[[Any, int], tuple[EpochSequence, int]]] = {
     "DistributedSampler": _distributed,
     "RandomSampler": _random,
@@ -304,4 +305,3 @@ _TORCH: Mapping[str, Callable[[Any, int], tuple[EpochSequence, int]]] = {
     "SubsetRandomSampler": _subset_random,
     "WeightedRandomSampler": _weighted_random,
 }
-"""Torch's samplers: the order of each, and the number of samples that it is made for."""

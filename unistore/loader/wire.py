@@ -207,8 +207,8 @@ _REDUCERS: dict[type, Callable[[Any], Any]] = {
 }
 
 
+# Key, segment, offset, dtype and shape
 _DenseArray: TypeAlias = tuple[str, int, int, str, tuple[int, ...]]
-"""Key, segment, offset, dtype and shape."""
 
 
 def _dense_arrays(batch: Any, arena: Arena) -> list[_DenseArray] | None:

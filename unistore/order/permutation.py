@@ -23,8 +23,8 @@ _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
 _U64 = (1 << 64) - 1
+# Up to this ratio of population to draws, a mask over the population is faster than sorting the draws
 _MASK_RATIO = 32
-"""Up to this ratio of population to draws, a mask over the population is faster than sorting the draws."""
 
 
 @cache

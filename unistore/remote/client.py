@@ -158,8 +158,8 @@ _CLIENT_KEYS = (
     *("proxy_url", "proxy_excludes", "proxy_ca_certificate"),
 )
 _owner_pid: int | None = None
+# (scheme, bucket) pairs for which a server has answered this process, be it that it is busy
 _responsive_buckets: set[tuple[str, str]] = set()
-"""(scheme, bucket) pairs for which a server has answered this process, be it that it is busy."""
 
 
 class ObjectClient:

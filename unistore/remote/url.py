@@ -18,10 +18,10 @@ SCHEMES = (*BUCKETS, "https", "http", "file")
 _URL_START = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
 
+# A URL inside a text; with one slash only if ``pathlib`` removed the other
 _URL = re.compile(r"""[a-zA-Z][a-zA-Z0-9+.-]+:/+[^\s'"<>]*[^\s'"<>.,:;)]""")
-"""A URL inside a text; with one slash only if ``pathlib`` removed the other."""
+# Host, bucket or address, with an optional port
 _HOST = re.compile(r"\[[^\]]*\](:[0-9]*)?|[^:@]*(:[0-9]*)?")
-"""Host, bucket or address, with an optional port."""
 
 
 def redact_url(url: str) -> str:

@@ -22,9 +22,9 @@ SHOWN_PROBLEMS = 50
 SHOWN_COMPONENTS = 8
 """Components of a key whose statistics are shown."""
 _MAX_REASONS = 8
+# Characters of a reason and of an example: the table fits 80 columns
 _REASON_WIDTH = 45
 _EXAMPLE_WIDTH = 14
-"""Characters of a reason and of an example: the table fits 80 columns."""
 
 
 def format_shape(shape: Iterable[int] | None) -> str:

@@ -8,8 +8,6 @@ import os
 import re
 import resource
 import sys
-import time
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,23 +18,19 @@ from unistore.data.kinds.reach import as_code
 from unistore.data.parts import samples_per_chunk
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
-from unistore.report.suggestions import Suggestion, natural_suggestion, suggestions
+from unistore.report.suggestions import misfits, natural_suggestion
 from unistore.report.text import Block, to_text
+from unistore.report.trials import LARGEST_BATCH, Trial, best, first_batch_size, measure_speed, try_settings
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.machine import available_memory, usable_cores
+from unistore.system.machine import available_memory, file_system, usable_cores
 from unistore.system.progress import Progress
 from unistore.system.sizes import size
 from unistore.system.workers import environment_number, plan
-from unistore.zarr3.gather import forget_chunks
 
 if TYPE_CHECKING:
-    from unistore.data.dataset import Dataset
     from unistore.data.kinds.protocol import SampleKind
 
-NEAR_BEST = 0.9  # share of the highest rate from which on a trial is about as fast
-LARGEST_BATCH = 64
-BATCH_BYTES = 32 << 20  # of a batch, unless one sample takes more
 MIN_SPEEDUP = 1.3  # of block shuffle; less is within the noise of a measurement
 FEW_FILES = 4096
 CONTAINER_SHM = 64 << 20  # default size of /dev/shm in Docker containers
@@ -56,22 +50,6 @@ class Machine:
     open_files: int  # at most
     start_method: str | None  # of workers; None: a daemonic process starts none
     accelerator: str | None  # vendor of the GPU
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """Measurements of a Loader whose consumer does nothing else."""
-
-    num_workers: int
-    batch_size: int
-    shuffle: str | bool
-    cache: str | None
-    samples_per_second: float
-    sample_bytes: float  # memory of a decoded sample, on average
-    mean: float  # seconds that a batch was waited for, after the first one
-    longest: float
-    first_batch: float  # seconds; workers start meanwhile
-    memory: int | None  # bytes of this process and its workers, shared pages counted once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,10 +212,13 @@ def doctor(
     advice = advise(machine, facts, trials)
     if measure and facts.samples:
         with resolve_progress(progress) as callbacks:
-            settings = _try_settings(dataset, machine, advice, seconds or 2.0, callbacks)
+            arguments = {argument.name: argument.value for argument in advice}
+            workers = _workers_to_try(machine, arguments["num_workers"])
+            cache_bytes = machine.available_memory // 4
+            settings = try_settings(dataset, arguments, workers, cache_bytes, seconds or 2.0, callbacks)
         advice = _measured(advice, settings)
         trials += settings
-    lines = [*_misfits(Store(store), natural), *remarks(machine, facts)]
+    lines = [*misfits(Store(store), natural), *remarks(machine, facts)]
     return Checkup(machine=machine, store=facts, advice=advice, remarks=lines, trials=trials)
 
 
@@ -275,139 +256,12 @@ def _look_at(path: str, samples: int, samples_as: str, machine: Machine) -> Stor
     )
 
 
-def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """Return the type of a folder's file system; ``"?"`` without `mounts`."""
-    resolved = folder.resolve()
-    deepest = 0
-    kind = "?"
-    for line in mounts.read_text().splitlines() if mounts.exists() else ():
-        _, point, mounted_kind, *_ = line.split(" ")
-        mounted = Path(point.replace("\\040", " "))
-        # A later mount hides an earlier one at the same place.
-        if resolved.is_relative_to(mounted) and len(mounted.parts) >= deepest:
-            deepest = len(mounted.parts)
-            kind = mounted_kind
-    return kind
-
-
-def measure_speed(dataset: Dataset, seconds: float = 0.3) -> list[Trial]:
-    """Time Loaders without workers for `seconds` each: in full shuffle, and in blocks."""
-    began = time.perf_counter()
-    sample = dataset.read_batch([len(dataset) // 2])
-    sample_seconds = time.perf_counter() - began
-    sample_bytes = sum(packed.values.nbytes for packed in sample.values())
-    # A batch of slow samples must not take longer than all measurements together.
-    most = int(seconds / max(sample_seconds, 1e-6))
-    batch_size = _power_of_two(min(_batch_size(len(dataset), sample_bytes), most))
-    orders = ("full", "full", "blocks")  # the first one finds files in the page cache, or not
-    return [
-        run_trial(dataset, seconds, num_workers=0, batch_size=batch_size, shuffle=order) for order in orders
-    ][1:]
-
-
-def _batch_size(samples: int, sample_bytes: float) -> int:
-    """Return a number to begin with."""
-    return _power_of_two(min(LARGEST_BATCH, samples, int(BATCH_BYTES / max(1, sample_bytes))))
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << max(0, number.bit_length() - 1)
-
-
-def run_trial(dataset: Dataset, seconds: float, **arguments: Any) -> Trial:
-    """Time a Loader with these arguments for `seconds`, at least one batch after the first."""
-    from unistore.loader.loader import Loader
-
-    forget_chunks()  # else a setting profits from chunks that an earlier one decoded
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the recommended line warns, too
-        loader = Loader(dataset, **arguments)
-    cache = arguments.get("cache")
-    with loader:
-        batches = _repeat_epochs(loader)
-        first_batch = _wait(batches)
-        filling = 0.0
-        while cache and loader.epoch == 0 and filling < seconds:
-            filling += _wait(batches)
-        before = loader.stats()
-        waits = [_wait(batches)]
-        while sum(waits) < seconds:
-            waits.append(_wait(batches))
-        after = loader.stats()
-        memory = _memory([os.getpid(), *loader.worker_pids])
-    samples = after["samples"] - before["samples"]
-    return Trial(
-        num_workers=arguments["num_workers"],
-        batch_size=arguments["batch_size"],
-        shuffle=arguments["shuffle"],
-        cache=cache,
-        samples_per_second=samples / sum(waits),
-        sample_bytes=(after["bytes"] - before["bytes"]) / samples,
-        mean=sum(waits) / len(waits),
-        longest=max(waits),
-        first_batch=first_batch,
-        memory=memory,
-    )
-
-
-def _repeat_epochs(loader: Any) -> Iterator[None]:
-    # No reference to a batch is kept, so that its slab is free again.
-    while True:
-        for _ in loader:
-            yield
-
-
-def _wait(batches: Iterator[None]) -> float:
-    began = time.perf_counter()
-    next(batches)
-    return time.perf_counter() - began
-
-
-def _memory(processes: Sequence[int]) -> int | None:
-    """Return bytes in memory by proportional share (Linux), None elsewhere."""
-    total = 0
-    try:
-        for process in processes:
-            text = Path(f"/proc/{process}/smaps_rollup").read_text()
-            total += 1024 * int(text.partition("\nPss:")[2].split()[0])
-    except OSError:
-        return None
-    return total
-
-
-def _try_settings(
-    dataset: Dataset, machine: Machine, advice: Sequence[Advice], seconds: float, progress: Progress
-) -> list[Trial]:
-    """Try numbers of workers, then batch sizes with the best number, then a cache with the best of both."""
-    trials: list[Trial] = []
-    advised = {argument.name: argument.value for argument in advice}
-
-    def attempt(**changed: Any) -> None:
-        setting = ", ".join(str(Advice(name, value, "")) for name, value in changed.items())
-        trials.append(run_trial(dataset, seconds, **{**advised, **changed}))
-        progress.tell(f"{setting}: {trials[-1].samples_per_second:,.0f} samples/s")
-
-    workers = {0, advised["num_workers"]}
+def _workers_to_try(machine: Machine, advised: int) -> list[int]:
+    """Return the advised number, none, and powers of two up to the usable cores."""
+    numbers = {0, advised}
     if machine.start_method is not None:
-        workers |= {1 << power for power in range(int(machine.usable_cores).bit_length())}
-    for number in sorted(workers):
-        attempt(num_workers=number, batch_size=advised["batch_size"])
-    fastest = best(trials)
-    for batch_size in (advised["batch_size"] // 4, advised["batch_size"] * 4):
-        # A batch that takes longer than a trial tells nothing.
-        if 0 < batch_size <= min(len(dataset), fastest.samples_per_second * seconds):
-            attempt(num_workers=fastest.num_workers, batch_size=batch_size)
-    fastest = best(trials)
-    budget = machine.available_memory // 4
-    cache = "all" if len(dataset) * fastest.sample_bytes <= budget else f"{budget // 10**6}MB"
-    attempt(num_workers=fastest.num_workers, batch_size=fastest.batch_size, cache=cache)
-    return trials
-
-
-def best(trials: Sequence[Trial]) -> Trial:
-    """Return the first trial that is about as fast as the fastest."""
-    most = max(trial.samples_per_second for trial in trials)
-    return next(trial for trial in trials if trial.samples_per_second >= NEAR_BEST * most)
+        numbers |= {1 << power for power in range(int(machine.usable_cores).bit_length())}
+    return sorted(numbers)
 
 
 def _measured(advice: Sequence[Advice], trials: Sequence[Trial]) -> list[Advice]:
@@ -430,7 +284,7 @@ def advise(machine: Machine, store: StoreFacts | None, speed: Sequence[Trial] = 
     if store is not None and speed:
         sample_bytes = speed[0].sample_bytes
         reason = f"{size(sample_bytes)} a sample: a number to begin with, your model decides"
-        batch = Advice("batch_size", _batch_size(store.samples, sample_bytes), reason)
+        batch = Advice("batch_size", first_batch_size(store.samples, sample_bytes), reason)
         shuffle = _shuffle(store, batch.value, *speed)
     advice = [batch, shuffle, _workers(machine, store)]
     if machine.start_method is not None:
@@ -472,18 +326,6 @@ def _workers(machine: Machine, store: StoreFacts | None) -> Advice:
     samples = None if store is None else store.samples
     planned = plan("auto", environment_number("LOCAL_WORLD_SIZE", 1), samples, cores=cores)
     return Advice("num_workers", planned.per_rank, planned.reason)
-
-
-def _misfits(store: Store, natural: Suggestion) -> Iterator[str]:
-    """Say of kinds of samples that do not fit the store why, and which size of them does."""
-    other_kinds = [other for other in suggestions(store) if other.kind != natural.kind]
-    for kind in (natural, *other_kinds):
-        reach = kind.reach
-        padded = "no samples"
-        if reach.samples and reach.beyond:
-            padded = f"{100 * reach.beyond / reach.samples:.3g} % of its samples would be padded"
-        if kind.changed:
-            yield f"{kind.declared}: {padded} ({reach.problem}); {kind.text} goes with this store"
 
 
 def remarks(machine: Machine, store: StoreFacts | None) -> Iterator[str]:

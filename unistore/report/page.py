@@ -17,12 +17,12 @@ from unistore.store.reader import Store
 from unistore.system.sizes import size
 
 _MAX_REQUESTED = 24
+# Measures whose smallest and largest samples are shown
 _MAX_MEASURES = 6
-"""Measures whose smallest and largest samples are shown."""
+# Characters of code, or of a line
 _MAX_TEXT = 20_000
-"""Characters of code, or of a line."""
+# Larger sources are not converted for their pictures
 _MAX_TRIAL_BYTES = 64 << 20
-"""Larger sources are not converted for their pictures."""
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1b1f24;background:#fff;max-width:1120px;margin:0 auto;
   padding:1rem}

@@ -43,8 +43,8 @@ MAX_READ_ARRAYS = 64
 MAX_READ_ARRAYS_REMOTE = 16
 """The same of an object store, where each array takes several requests."""
 _BOOKKEEPING = ("source", "number", "source_row")
+# Samples that are read where a row of the sample table gives several: steps of an episode
 _MAX_READ = 32
-"""Samples that are read where a row of the sample table gives several: steps of an episode."""
 
 
 @dataclass(slots=True, kw_only=True)

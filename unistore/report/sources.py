@@ -221,8 +221,8 @@ class SourceReport:
     verdicts: list[dict[str, Any]]
 
 
+# Words of a command that leave files out, two a name; more are not read
 _MOST_EXCLUDED = 2 * 8
-"""Words of a command that leave files out, two a name; more are not read."""
 
 
 def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequence[Problem]]:

@@ -37,8 +37,8 @@ if __name__ == "__main__":
             print(key, getattr(value, "shape", value))
         break
 """
+# Of comments, without their indent: lines fit into 80 columns
 _WIDTH = 74
-"""Of comments, without their indent: lines fit into 80 columns."""
 
 
 class Suggestion(NamedTuple):
@@ -105,6 +105,18 @@ def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> 
         fitted.reach if fitted.changed else fitted.reach._replace(problem="the store holds several windows")
     )
     return fitted._replace(declared=as_code(kind), reach=reach)
+
+
+def misfits(store: Store, natural: Suggestion) -> Iterator[str]:
+    """Say of kinds of samples that do not fit the store why, and which size of them does."""
+    other_kinds = [other for other in suggestions(store) if other.kind != natural.kind]
+    for kind in (natural, *other_kinds):
+        reach = kind.reach
+        padded = "no samples"
+        if reach.samples and reach.beyond:
+            padded = f"{100 * reach.beyond / reach.samples:.3g} % of its samples would be padded"
+        if kind.changed:
+            yield f"{kind.declared}: {padded} ({reach.problem}); {kind.text} goes with this store"
 
 
 def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:

@@ -11,12 +11,12 @@ from unicodedata import east_asian_width
 from unistore.errors import printable
 from unistore.remote.url import redact_urls
 
+# Codes of ANSI escape sequences
 _BOLD = "1"
 _DIM = "2"
 _TITLE = "1;36"
-"""Codes of ANSI escape sequences."""
+# Columns of a table are folded down to this width
 _NARROWEST = 12
-"""Columns of a table are folded down to this width."""
 
 
 class Block(NamedTuple):

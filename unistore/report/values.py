@@ -28,18 +28,18 @@ SHOWN_LABELS = 5
 MIN_SHOWN = 12
 """Fewer values are not shown as labels, histogram or chart."""
 QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
+# Chunk numbers up to here are exact in float64
 _MAX_GRID = 1 << 53
-"""Chunk numbers up to here are exact in float64."""
 _BINS = 24
 _BARS = " ▁▂▃▄▅▆▇█"
+# Labels that may mean "no class", by column; in LAS files 0 (never classified) and 1 (unclassified)
 _UNLABELLED = {"classification": (0, 1), "label": (0,), "labels": (0,)}
-"""Labels that may mean "no class", by column; in LAS files 0 (never classified) and 1 (unclassified)."""
+# Share of unlabelled values from which on a remark is made
 _MIN_UNLABELLED = 0.005
-"""Share of unlabelled values from which on a remark is made."""
+# Share of samples beyond a bound from which on a remark is made
 _MIN_BEYOND = 0.05
-"""Share of samples beyond a bound from which on a remark is made."""
+# Shares this close to 0.5 are called half
 _HALF_TOLERANCE = 0.02
-"""Shares this close to 0.5 are called half."""
 
 
 @dataclass(slots=True, kw_only=True)

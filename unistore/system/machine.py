@@ -131,6 +131,21 @@ def _first_number(folder: Path, *names: str) -> int | None:
     return None
 
 
+def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """Return the type of a folder's file system; ``"?"`` without `mounts`."""
+    resolved = folder.resolve()
+    deepest = 0
+    kind = "?"
+    for line in mounts.read_text().splitlines() if mounts.exists() else ():
+        _, point, mounted_kind, *_ = line.split(" ")
+        mounted = Path(point.replace("\\040", " "))
+        # A later mount hides an earlier one at the same place.
+        if resolved.is_relative_to(mounted) and len(mounted.parts) >= deepest:
+            deepest = len(mounted.parts)
+            kind = mounted_kind
+    return kind
+
+
 # Settings of malloc: freed memory is kept for reuse, as fresh pages cost as much as writing to them.
 
 THRESHOLD = 32 << 20

@@ -36,8 +36,8 @@ Group = tuple[int, list[Selection]]
 Key = tuple[int, int]
 """A chunk in the cache: token of its reader, and its number."""
 
+# By bytes of the last axis: dtype to copy each row as one number, since numpy would loop over every row
 _WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
-"""By bytes of the last axis: dtype to copy each row as one number, since numpy would loop over every row."""
 
 
 def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:

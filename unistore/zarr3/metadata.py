@@ -99,12 +99,12 @@ DTYPE_NAMES = (
 """Names of the data types of arrays; numpy uses the same names."""
 
 _MOST_AXES = 32
+# Of a whole array: what a 64-bit number can count
 _MOST_BYTES = 2**63 - 1
-"""Of a whole array: what a 64-bit number can count."""
+# Decoded bytes of one chunk: what blosc can compress
 _MOST_CHUNK_BYTES = 2**31 - 1
-"""Decoded bytes of one chunk: what blosc can compress."""
+# Chunks of one shard: an index of 256 MiB
 _MOST_CHUNKS = 2**24
-"""Chunks of one shard: an index of 256 MiB."""
 _NOT_IN_JSON = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 

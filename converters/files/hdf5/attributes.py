@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -92,10 +93,10 @@ def encode(values: NDArray[Any] | None, dtype: np.dtype[Any]) -> dict[str, Any]:
         fields = {name: encode(values[name], field.base) for name, (field, *_) in dtype.fields.items()}
         return {"shape": list(values.shape), "fields": fields}
     kind, element = _describe_dtype(dtype)
-    found = [element(value) for value in values.reshape(-1)]
+    elements = [element(value) for value in values.reshape(-1)]
     if not values.shape:
-        return {**kind, "value": found[0]}
-    return {**kind, "shape": list(values.shape), "value": found}
+        return {**kind, "value": elements[0]}
+    return {**kind, "shape": list(values.shape), "value": elements}
 
 
 def _describe_dtype(dtype: np.dtype[Any]) -> tuple[dict[str, Any], Callable[[Any], Any]]:
@@ -122,8 +123,8 @@ def _float_to_json(value: Any) -> Any:
     number = float(value)
     if math.isfinite(number):
         return number
-    for name, known in _SPECIAL_FLOATS.items():
-        if np.asarray(known, value.dtype).tobytes() == value.tobytes():
+    for name, special in _SPECIAL_FLOATS.items():
+        if np.asarray(special, value.dtype).tobytes() == value.tobytes():
             return name
     return f"0x{int(value.view(f'u{value.itemsize}')):0{2 * value.itemsize}x}"
 
@@ -135,7 +136,7 @@ def is_plain(entry: Mapping[str, Any]) -> bool:
         return isinstance(value, str) and entry["encoding"] == "utf-8" and "bytes" not in entry
     values = value if isinstance(value, list) else [value]
     is_python = entry.get("dtype") in ("<i8", "<f8", "|b1") and "enum" not in entry
-    return is_python and bool(values) and all(isinstance(each, int | float) for each in values)
+    return is_python and bool(values) and all(isinstance(item, int | float) for item in values)
 
 
 def decode(entry: Mapping[str, Any]) -> Any:
@@ -186,13 +187,13 @@ def _decode_array(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Values of one axis, (n,)."""
     if dtype.kind == "c":
         parts = np.dtype(f"{dtype.str[0]}f{dtype.itemsize // 2}")
-        return _decode_array([part for pair in values for part in pair], parts).view(dtype)
+        return _decode_array(list(chain.from_iterable(values)), parts).view(dtype)
     if h5py.check_string_dtype(dtype) is not None:
         plain = [
-            bytes.fromhex(each["hex"]) if isinstance(each, Mapping) else each.encode() for each in values
+            bytes.fromhex(item["hex"]) if isinstance(item, Mapping) else item.encode() for item in values
         ]
     else:
-        plain = [_parse_special_float(each, dtype) if isinstance(each, str) else each for each in values]
+        plain = [_parse_special_float(item, dtype) if isinstance(item, str) else item for item in values]
     out = np.empty(len(plain), dtype)
     for number, value in enumerate(plain):
         out[number] = value
@@ -275,7 +276,7 @@ def read_attributes(
     is_rewritten
         Attributes for which it is true are skipped.
     """
-    found = Attributes()
+    attributes = Attributes()
     bytes_left = MAX_FILE_BYTES
     for path, item in objects:
         begin_reading()
@@ -295,11 +296,11 @@ def read_attributes(
                 if size > MAX_ATTRIBUTE_BYTES:
                     reason = f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
             label = attribute_label(path, name).removeprefix("attribute ")
-            first, count = found.left_out.get(reason, (label, 0))
-            found.left_out[reason] = first, count + 1
+            first, count = attributes.left_out.get(reason, (label, 0))
+            attributes.left_out[reason] = first, count + 1
         if kept:
-            found.kept[path] = tuple(kept), json.dumps(kept)
-    return found
+            attributes.kept[path] = tuple(kept), json.dumps(kept)
+    return attributes
 
 
 def _entries(item: h5py.HLObject) -> Iterator[tuple[str, Entry | str]]:
@@ -336,7 +337,8 @@ def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:
         name = raw.decode("utf-8", "backslashreplace")
         if not raw or name.encode() != raw:
             return name, "without a name in UTF-8"
-        shape, dtype = attribute.shape, attribute.dtype
+        shape = attribute.shape
+        dtype = attribute.dtype
         if (problem := type_problem(dtype)) is not None:
             return name, problem
         if shape is None:
@@ -412,12 +414,13 @@ class AttributeCollector:
         """Notes on the attributes that are kept and left out."""
         notes = []
         if self._count:
-            shown, files = first_few(list(self._names), _LISTED), count_of(self._sources, "file")
+            shown = first_few(list(self._names), _LISTED)
+            files = count_of(self._sources, "file")
             notes.append(f"attributes kept: {self._count} of {files} ({shown})")
-        for reason, found in self._left_out.items():
-            rest = sum(count for _, count in found) - 1
-            others = f" and {rest} more" if rest else ""
-            notes.append(f"attributes left out ({reason}): {printable(found[0][0])}{others}")
+        for reason, places in self._left_out.items():
+            unshown = sum(count for _, count in places) - 1
+            further = f" and {unshown} more" if unshown else ""
+            notes.append(f"attributes left out ({reason}): {printable(places[0][0])}{further}")
         return notes
 
 
@@ -478,8 +481,10 @@ def attributes_left_out(
     left_out: list[str] = []
     for path, item in [("", file), *objects_in(file)]:
         if isinstance(item, h5py.Group) or stored(path):
-            known = kept.get(path, {})
-            names = [name for name in item.attrs if name not in known and not otherwise(path, item, name)]
+            kept_names = kept.get(path, {})
+            names = [
+                name for name in item.attrs if name not in kept_names and not otherwise(path, item, name)
+            ]
             shown = (name if isinstance(name, str) else repr(name) for name in names)
             left_out.extend(f"attribute {name} of {path or '/'}" for name in shown)
     return names_without_numbers(left_out)
@@ -521,7 +526,7 @@ def _same_type(one: np.dtype[Any], two: np.dtype[Any]) -> bool:
             and _same_type(one.fields[name][0].base, two.fields[name][0].base)
             for name in one.names or ()
         )
-    metadata = [(h5py.check_string_dtype(each), h5py.check_enum_dtype(each)) for each in (one, two)]
+    metadata = [(h5py.check_string_dtype(dtype), h5py.check_enum_dtype(dtype)) for dtype in (one, two)]
     return one == two and metadata[0] == metadata[1]
 
 

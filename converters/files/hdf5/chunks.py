@@ -25,8 +25,8 @@ from unistore.converters.files.paths import file_version
 
 # How the elements of HDF5 datasets are stored, beside NumPy's dtypes.
 
+# Bytes of a reference to the global heap, besides the address: length and index
 _LENGTH_AND_INDEX = 8
-"""Bytes of a reference to the global heap, besides the address: length and index."""
 
 
 def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -75,15 +75,15 @@ def _is_variable_text(element: h5py.h5t.TypeID) -> bool:
     return isinstance(element, h5py.h5t.TypeStringID) and bool(element.is_variable_str())
 
 
+# Bytes of decoded chunks that are cached for the next rows
 _CACHE_BYTES = 8 << 20
-"""Bytes of decoded chunks that are cached for the next rows."""
+# How HDF5 says that a chunk was never written
 _NEVER_WRITTEN = ("chunk storage is not allocated", "chunk address isn't defined")
-"""How HDF5 says that a chunk was never written."""
 _MAX_REMEMBERED = 1000
+# Datasets without filters whose chunks all have their full size: version of the file, and address in it
 _checked_versions: set[tuple[int, ...]] = set()
-"""Datasets without filters whose chunks all have their full size: version of the file, and address in it."""
+# ``H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS``: chunks that reach beyond the dataset have no filters
 _EDGES_UNFILTERED = 2
-"""``H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS``: chunks that reach beyond the dataset have no filters."""
 
 
 class Chunks:
@@ -168,8 +168,10 @@ class Chunks:
 
     def _origins(self, lo: int, hi: int) -> Iterator[tuple[int, ...]]:
         step = self._chunk[0]
-        others = (range(0, end, size) for end, size in zip(self._shape[1:], self._chunk[1:], strict=True))
-        return product(range(lo // step * step, hi, step), *others)
+        other_origins = (
+            range(0, end, size) for end, size in zip(self._shape[1:], self._chunk[1:], strict=True)
+        )
+        return product(range(lo // step * step, hi, step), *other_origins)
 
     def _block(self, origin: tuple[int, ...]) -> NDArray[Any]:
         """Return the values of a chunk; those of a chunk that was never written are the fill value."""

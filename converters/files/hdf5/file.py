@@ -44,12 +44,12 @@ from unistore.system.foreign import begin_reading, opening
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 """File name endings taken from folders."""
 
+# Bytes of HDF5's chunk cache for a dataset
 _CHUNK_CACHE = 1 << 20
-"""Bytes of HDF5's chunk cache for a dataset."""
+# Chunks in memory while the library decodes one: two results, its own, and the stored bytes with padding
 _COPIES_OF_LIBRARY = 5
-"""Chunks in memory while the library decodes one: two results, its own, and the stored bytes with padding."""
+# Bytes of HDF5's metadata cache for a file; unlimited, it grows by 7 kB with every dataset
 _METADATA_CACHE = 2 << 20
-"""Bytes of HDF5's metadata cache for a file; unlimited, it grows by 7 kB with every dataset."""
 FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
 """What h5py raises where a file is damaged."""
 
@@ -83,10 +83,14 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
 
 def member(group: h5py.Group, path: str) -> h5py.HLObject:
     """``group[path]`` in a file opened for reading; faster, since h5py checks the mode for each dataset."""
-    found = h5py.h5o.open(group.id, path.encode("utf-8", "surrogateescape"), lapl=group._lapl)
-    if h5py.h5i.get_type(found) == h5py.h5i.DATASET:
-        return h5py.Dataset(found, readonly=True)
-    return h5py.Group(found) if h5py.h5i.get_type(found) == h5py.h5i.GROUP else h5py.Datatype(found)
+    identifier = h5py.h5o.open(group.id, path.encode("utf-8", "surrogateescape"), lapl=group._lapl)
+    if h5py.h5i.get_type(identifier) == h5py.h5i.DATASET:
+        return h5py.Dataset(identifier, readonly=True)
+    return (
+        h5py.Group(identifier)
+        if h5py.h5i.get_type(identifier) == h5py.h5i.GROUP
+        else h5py.Datatype(identifier)
+    )
 
 
 def file_of(item: h5py.Group | h5py.Dataset) -> Path:
@@ -113,8 +117,8 @@ def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
     if is_read_error(error):
         return Problem.at(location, f"cannot be read: {reason_of(error)}", CHECK_DISK, UNREADABLE)
     if "signature not found" in message:
-        found = "its beginning was never written" if not any(head) else f"it begins with {head[:8]!r}"
-        return Problem.at(location, f"is not an HDF5 file: {found}", "check what wrote it", "format")
+        finding = "its beginning was never written" if not any(head) else f"it begins with {head[:8]!r}"
+        return Problem.at(location, f"is not an HDF5 file: {finding}", "check what wrote it", "format")
     if "truncated" in message:
         return Problem.at(
             location, f"is truncated: {size} bytes; {message}", "download it again", "truncated"
@@ -136,16 +140,17 @@ def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
     InputError
         If names are not UTF-8 (h5py returns them as bytes).
     """
-    found, wrong = list[str](), list[Problem]()
+    names = list[str]()
+    wrong = list[Problem]()
     for name in members:
         if isinstance(name, str):
-            found.append(name)
+            names.append(name)
         else:
             message = f"holds a name that is not UTF-8: {name!r}"
             wrong.append(Problem.at(location, message, "rename it", "name"))
     if wrong:
         raise InputError(wrong)
-    return found
+    return names
 
 
 def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bool = False) -> list[Problem]:
@@ -154,7 +159,8 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
     Of kinds ``"dtype"`` (object or variable length unless `allow_object`, no values), ``"unwritten"`` and
     ``"damaged"``.
     """
-    shape, dtype = dataset.shape, dataset.dtype
+    shape = dataset.shape
+    dtype = dataset.dtype
     if shape is None:
         return [Problem.at(location, "has no values (a null dataspace)", kind="dtype")]
     if dtype.hasobject and not allow_object:
@@ -295,8 +301,8 @@ def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
 # Virtual datasets: HDF5 crashes on one that maps to itself, directly or through others. It also trusts the
 # chunks of the source datasets, and reads fill values where a source is missing.
 
+# Virtual datasets that may map to one another in a row
 _MAX_DEPTH = 16
-"""Virtual datasets that may map to one another in a row."""
 
 
 def _sources(dataset: h5py.Dataset) -> Iterator[tuple[Any, Path | None, str]]:
@@ -304,17 +310,17 @@ def _sources(dataset: h5py.Dataset) -> Iterator[tuple[Any, Path | None, str]]:
 
     A name with ``%b`` stands for all datasets of that name with a number, from 0 on.
     """
-    for each in dataset.virtual_sources():
-        own = each.file_name == "."
-        file = None if own else (Path(dataset.file.filename).parent / each.file_name).resolve()
-        name = each.dset_name.replace("%%", "\0")
+    for mapping in dataset.virtual_sources():
+        own = mapping.file_name == "."
+        file = None if own else (Path(dataset.file.filename).parent / mapping.file_name).resolve()
+        name = mapping.dset_name.replace("%%", "\0")
         for number in count() if "%b" in name else (0,):
             one = name.replace("%b", str(number)).replace("\0", "%")
             if "%b" in name:
                 with _opened(dataset, file) as opened:
                     if one not in opened:
                         break
-            yield each, file, one
+            yield mapping, file, one
 
 
 @contextmanager
@@ -357,8 +363,8 @@ def check_sources(
         roots.
     """
     info = h5py.h5o.get_info(dataset.id)
-    here = (info.fileno, info.addr)
-    if here in above:
+    own_location = (info.fileno, info.addr)
+    if own_location in above:
         msg = "is virtual and maps to itself"
         raise ValueError(msg)
     if creation_of(dataset).fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED:
@@ -391,7 +397,7 @@ def check_sources(
                 raise ValueError(msg)
             files.add(reached)
             if source.is_virtual:
-                files |= check_sources(source, *rows, roots=roots, above=(*above, here))
+                files |= check_sources(source, *rows, roots=roots, above=(*above, own_location))
             elif rows != (0, 0) and source.chunks is not None:
                 chunks_of(source).check(rows[0], min(rows[1], source.shape[0]))
             elif source.size and not source.external and not source.id.get_storage_size():

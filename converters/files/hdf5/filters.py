@@ -21,7 +21,11 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import library as h5py
 
-_DEFLATE, _SHUFFLE, _FLETCHER, _NBIT, _BZIP2 = 1, 2, 3, 5, 307
+_DEFLATE = 1
+_SHUFFLE = 2
+_FLETCHER = 3
+_NBIT = 5
+_BZIP2 = 307
 _DECOMPRESSORS: dict[int, Callable[[], Any]] = {
     _DEFLATE: isal_zlib.decompressobj,
     _BZIP2: bz2.BZ2Decompressor,
@@ -155,18 +159,21 @@ def _without_checksum(data: Bytes) -> Bytes:
 # decoded twice, with new memory and the padding filled with different bytes. If the results differ, the file
 # does not hold all of its bytes.
 
-_CHECK, _PAD = 0xFF00, 0xFF01
-"""Numbers of our filters, from the range for private use."""
-_PLACEHOLDER, _PLACEHOLDER_NAME = 3, b"fletcher32\0"
+# Numbers of our filters, from the range for private use
+_CHECK = 0xFF00
+_PAD = 0xFF01
+_PLACEHOLDER = 3
+_PLACEHOLDER_NAME = b"fletcher32\0"
 _PLACEHOLDER_NAME_BYTES = 16
+# Bytes added behind the stored ones, besides as many as the decoded chunk has
 _PADDING = 1 << 16
-"""Bytes added behind the stored ones, besides as many as the decoded chunk has."""
 _M_PERTURB = -6
 _FILLS = (0x55, 0xAA)
+# Bytes that filters may allocate besides eight times the chunk: damaged ones ask for any amount
 _HEADROOM = 256 << 20
-"""Bytes that filters may allocate besides eight times the chunk: damaged ones ask for any amount."""
-_CACHED_BLOCKS, _CACHED_BYTES = 8, 2048
-"""Number and size of the freed blocks that the C library keeps aside, which ``M_PERTURB`` does not fill."""
+# Number and size of the freed blocks that the C library keeps aside, which ``M_PERTURB`` does not fill
+_CACHED_BLOCKS = 8
+_CACHED_BYTES = 2048
 
 _Function = ctypes.CFUNCTYPE(
     ctypes.c_size_t,

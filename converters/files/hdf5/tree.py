@@ -27,8 +27,8 @@ from unistore.converters.files.paths import is_inside, real_path
 from unistore.errors import InputError, Location, Problem, location_of, printable
 from unistore.system.foreign import begin_reading, opening
 
+# Column names and index of a pandas object, beside its ``values`` or ``block0_values``
 _PANDAS_AXES = re.compile(r"axis\d+|block\d+_items|index")
-"""Column names and index of a pandas object, beside its ``values`` or ``block0_values``."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,10 @@ class _Walker:
         self, name: Location | str, roots: Sequence[Path], skip: Collection[str], own_file: int
     ) -> None:
         self.tree = Tree()
-        self._name, self._roots, self._skip, self._own_file = name, roots, skip, own_file
+        self._name = name
+        self._roots = roots
+        self._skip = skip
+        self._own_file = own_file
         self._visited: set[object] = set()
 
     def descend(self, group: h5py.Group, prefix: str) -> None:
@@ -137,10 +140,10 @@ class _Walker:
 
 
 def _bookkeeping(group: h5py.Group, keys: Sequence[str]) -> set[str]:
-    found = {key for key in keys if key.startswith("_i_") and key.removeprefix("_i_") in keys}
-    found |= {key for key in keys if key in ("#refs#", "#subsystem#") and not group.name.strip("/")}
+    ignored = {key for key in keys if key.startswith("_i_") and key.removeprefix("_i_") in keys}
+    ignored |= {key for key in keys if key in ("#refs#", "#subsystem#") and not group.name.strip("/")}
     axes = {key for key in keys if _PANDAS_AXES.fullmatch(key)}
-    return found | axes if axes and "pandas_type" in group.attrs else found
+    return ignored | axes if axes and "pandas_type" in group.attrs else ignored
 
 
 def _add_dataset(
@@ -202,8 +205,10 @@ def follow(group: h5py.Group, key: str, location: Location, roots: Sequence[Path
         reason = error.args[0] if error.args else type(error).__name__
         if kind == h5py.h5l.TYPE_HARD:
             return Problem.at(location, f"cannot be opened: {reason}", "get the file again", "damaged")
-        wanted = group.get(key, getlink=True).path
-        return Problem.at(location, f"is a link to {wanted!r}, which cannot be opened: {reason}", kind="link")
+        link_target = group.get(key, getlink=True).path
+        return Problem.at(
+            location, f"is a link to {link_target!r}, which cannot be opened: {reason}", kind="link"
+        )
     if kind == h5py.h5l.TYPE_HARD:
         return item
     # A link may lead through further links: what counts is the file that was reached.
@@ -212,13 +217,13 @@ def follow(group: h5py.Group, key: str, location: Location, roots: Sequence[Path
 
 def members_of(group: h5py.Group) -> dict[str, Literal["array", "group"]]:
     """Members of a group, of hard links only."""
-    found: dict[str, Literal["array", "group"]] = {}
+    members: dict[str, Literal["array", "group"]] = {}
     for name in names_in(group, location_of(file_of(group).name, group.name)):
         key = name.encode()
         if group.id.links.get_info(key).type == h5py.h5l.TYPE_HARD:
             kind = h5py.h5o.get_info(group.id, key).type
-            found[name] = "array" if kind == h5py.h5o.TYPE_DATASET else "group"
-    return found
+            members[name] = "array" if kind == h5py.h5o.TYPE_DATASET else "group"
+    return members
 
 
 def unlinked(group: h5py.Group, *names: str) -> h5py.HLObject | None:

@@ -31,10 +31,10 @@ from unistore.converters.files.npy.array import (
 from unistore.errors import InputError, Location, Problem
 
 _NPY = ".npy"
+# Bytes decompressed at a time
 _BLOCK = 1 << 20
-"""Bytes decompressed at a time."""
+# Bytes that one byte of deflate (RFC 1951) can decode to at most: 258 by two codes of one bit each
 _MAX_DEFLATE_RATIO = 1032
-"""Bytes that one byte of deflate (RFC 1951) can decode to at most: 258 by two codes of one bit each."""
 _CURE = "copy or make it again"
 
 
@@ -111,7 +111,8 @@ class _CompressedValues(ArrayValues):
 
     def __init__(self, header: NpyHeader, where: Location, archive: Callable[[], zipfile.ZipFile]) -> None:
         super().__init__(header, where)
-        self._archive, self._name = archive, f"{where.dataset}{_NPY}"
+        self._archive = archive
+        self._name = f"{where.dataset}{_NPY}"
         # By number of the value that comes next; several for the columns of an array in Fortran order.
         self._streams: dict[int, zipfile.ZipExtFile] = {}
         self._values: NDArray[Any] | None = None
@@ -136,8 +137,8 @@ class _CompressedValues(ArrayValues):
                 self._open_at(start)
             stream = self._streams[start]
             # readinto of a compressed member makes a copy: read small parts
-            for at in range(0, len(view), _BLOCK):
-                filled += stream.readinto(view[at : at + _BLOCK])
+            for begin in range(0, len(view), _BLOCK):
+                filled += stream.readinto(view[begin : begin + _BLOCK])
         if filled < len(view):
             expected = self.header.offset + end * self.dtype.itemsize
             raise InputError(truncated(self.where, expected - len(view) + filled, expected))

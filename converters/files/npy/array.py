@@ -29,8 +29,8 @@ from unistore.errors import InputError, Location, Problem
 
 NPY_NAME = "data"
 """Name given to the array of a ``.npy`` file."""
+# Bytes of the header of most files
 _HEAD = 128
-"""Bytes of the header of most files."""
 _MAX_HEADER = 1 << 16
 MOST_COLUMNS = 16
 """Columns of an array in Fortran order that are read apart."""
@@ -227,7 +227,8 @@ class ArrayValues(ABC):
     compressed: ClassVar[bool] = False
 
     def __init__(self, header: NpyHeader, where: Location | str) -> None:
-        self.header, self.where = header, where
+        self.header = header
+        self.where = where
 
     @property
     def shape(self) -> tuple[int, ...]:

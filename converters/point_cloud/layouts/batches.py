@@ -29,15 +29,16 @@ __all__ = ["NAME", "describe", "match", "points"]
 
 NAME = "batches"
 
+# Largest number of bytes per point of ``data``
 _LARGEST_ROW = 9 * 8
-"""Largest number of bytes per point of ``data``."""
+# Arrays (B, P, …) or (B,); of any other shape they are wrong
 _POINTWISE = ("label", "normal", "pid", "mask")
-"""Arrays (B, P, …) or (B,); of any other shape they are wrong."""
 
 
 def match(opened: Opened, mapping: Mapping[str, str]) -> Match:
     """``data`` has the right shape; certain if there is a ``label`` of integers."""
-    data, label = opened.all_arrays.get("data"), opened.all_arrays.get("label")
+    data = opened.all_arrays.get("data")
+    label = opened.all_arrays.get("label")
     if data is None or len(data.shape) != 3 or data.shape[2] not in (3, 6, 9) or {"x", "xyz"} & set(mapping):
         return Match.NO
     return Match.CERTAIN if label is not None and label.dtype.kind in "iu" else Match.POSSIBLE
@@ -93,16 +94,16 @@ def _stored_names(
     arrays: Mapping[str, Array], name: str, mapping: Mapping[str, str]
 ) -> tuple[dict[str, str], list[Problem]]:
     """Stored names by array, of the arrays at the root except ``data``, and of mapped ones."""
-    wanted = {source.strip("/"): key for key, source in mapping.items() if source}
+    stored_names = {source.strip("/"): key for key, source in mapping.items() if source}
     problems = []
-    for source, key in wanted.items():
+    for source, key in stored_names.items():
         if source not in arrays:
             message = f"is not there, but --map {key}={source} names it"
             problems.append(Problem.at(location_of(name, source), message, kind="missing"))
     gone = {"data", *(key for key, source in mapping.items() if not source)}
     own = [path for path, array in arrays.items() if "/" not in path and array.shape]
-    stored = {path: wanted.get(path, path) for path in own if path not in gone}
-    stored |= {source: key for source, key in wanted.items() if source in arrays and source != "data"}
+    stored = {path: stored_names.get(path, path) for path in own if path not in gone}
+    stored |= {source: key for source, key in stored_names.items() if source in arrays and source != "data"}
     renamed = distinct_names(stored.values(), mapping)
     return {path: renamed.get(key, key) for path, key in stored.items()}, problems
 
@@ -112,7 +113,8 @@ def _index_problems(columns: Mapping[str, Place], name: str) -> Iterable[Problem
     kept = {*segment_fields(None), "name"}
     for key in kept.intersection(columns):
         location = location_of(name, columns[key].array)
-        message, cure = f"{key!r} is kept for the index", "rename it with --map NEW=OLD"
+        message = f"{key!r} is kept for the index"
+        cure = "rename it with --map NEW=OLD"
         yield Problem.at(location, message, cure, "name")
 
 
@@ -127,7 +129,8 @@ class Batches(Columns):
     def read(self, column: str, lo: int, hi: int) -> NDArray[Any]:
         """Points ``lo:hi`` of the concatenated batches."""
         per_segment = self._per_segment
-        first, last = lo // per_segment, -(-hi // per_segment)
+        first = lo // per_segment
+        last = -(-hi // per_segment)
         if column == "xyz":
             return self._points("data", first, last)[lo - first * per_segment : hi - first * per_segment, :3]
         path, _, row_shape = self.layout.columns[column]

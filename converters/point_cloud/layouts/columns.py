@@ -50,8 +50,8 @@ def _group_of_columns(opened: Opened, mapping: Mapping[str, str]) -> str:
         message = f"several groups hold x, y, z: {printable(', '.join(group or '/' for group in groups))}"
         raise InputError(Problem(opened.name, message, cure, "ambiguous"))
     if not groups:
-        listed = printable(", ".join(list(arrays)[:40])) or "none"
-        message = f"has no x, y, z; datasets: {listed}"
+        shown_datasets = printable(", ".join(list(arrays)[:40])) or "none"
+        message = f"has no x, y, z; datasets: {shown_datasets}"
         raise InputError(Problem(opened.name, message, how_to_name(arrays), "missing"))
     return groups[0]
 

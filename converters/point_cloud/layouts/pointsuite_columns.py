@@ -34,8 +34,8 @@ __all__ = ["NAME", "describe", "match", "points"]
 
 NAME = "pointsuite_columns"
 
+# Datasets of a segment that are not columns
 _SUMMARIES = ("unique_labels", "indices")
-"""Datasets of a segment that are not columns."""
 
 Ints = NDArray[np.int64]
 
@@ -60,7 +60,7 @@ def describe(opened: Opened, mapping: Mapping[str, str]) -> Described:
     chosen = choose(NAME, columns, "", mapping, location)
     layout = chosen.layout
     count = len(segments.keys)
-    said = opened.group_facts(SEGMENTS).get("num_segments")
+    stated_count = opened.group_facts(SEGMENTS).get("num_segments")
     chosen = replace(
         chosen,
         layout=layout._replace(unit="m"),
@@ -68,7 +68,7 @@ def describe(opened: Opened, mapping: Mapping[str, str]) -> Described:
         segments=count,
         segmented="ranges",
         memory=count * SEGMENT_MEMORY,
-        notes=(*count_notes(said, count, "segments"), *chosen.notes),
+        notes=(*count_notes(stated_count, count, "segments"), *chosen.notes),
         left_out=(),
     )
     return described(opened, chosen, [*layout.xyz, *(place.array for place in layout.columns.values())])
@@ -113,7 +113,8 @@ class InSegments(PointSource):
         number = int(np.searchsorted(self._offsets, lo, side="right")) - 1
         while number < len(self._groups.keys) and self._offsets[number] < hi:
             start, end = self._offsets[number : number + 2].tolist()
-            first, last = max(lo, start), min(hi, end)
+            first = max(lo, start)
+            last = min(hi, end)
             located = self._dataset(number, path)
             if located is not None:
                 hdf5.read_rows(*located, first - start, last - start, out=rows[first - lo : last - lo])

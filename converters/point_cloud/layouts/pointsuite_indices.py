@@ -100,16 +100,16 @@ def _ascending(
     dataset: h5py.Dataset, location: Location, rows: int, wrong: dict[str, list[Problem]]
 ) -> Iterator[Ints]:
     """Row numbers, a step at a time; problems are added to `wrong` by kind."""
-    found: dict[str, Problem] = {}
+    first_problems: dict[str, Problem] = {}
     last = np.empty(0, np.int64)
     for lo in range(0, len(dataset), STEP):
         hi = min(lo + STEP, len(dataset))
         index = hdf5.read_rows(dataset, location, lo, hi).astype(np.int64, copy=False)
         for message, kind in _not_ascending(np.concatenate((last, index)) if lo else index, rows):
-            found[kind] = Problem.at(location, message, CURE, kind)
+            first_problems[kind] = Problem.at(location, message, CURE, kind)
         last = index[-1:]
         yield index
-    for kind, problem in found.items():
+    for kind, problem in first_problems.items():
         wrong.setdefault(kind, []).append(problem)
 
 

@@ -79,4 +79,10 @@ def test_modes() -> None:
     assert union["x"].attributes == {"source_dtype": {"<f4": [0], "<f8": [1]}}
     assert union["y"].attributes == {"source_dtype": ">i2", "missing_in": [1]}
     assert list(reconcile(found, "intersection")[0]) == ["x"]
+    found += [("c", {"x": Column("<f8", (3,))})]
+    assert reconcile(found, "intersection") == ({}, [])
+    assert "--columns" not in reconcile(found, "union")[1][0].cure
+    with_others = [(name, {**columns, "z": Column("<i4")}) for name, columns in found]
+    assert "--columns intersection leaves them out" in reconcile(with_others, "union")[1][0].cure
+    assert list(reconcile(with_others, "intersection")[0]) == ["z"]
     assert reconcile([], "exact") == ({}, [])

@@ -13,6 +13,7 @@ import pytest
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import converter as trajectory
+from unistore.errors import InputError
 from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.tables import text_values
 
@@ -409,6 +410,21 @@ def test_columns_union_fills_and_intersection_drops(tmp_path: Path, check_contra
     assert "steps/observation/tactile" not in both.arrays
 
 
+def test_intersection_drops_what_differs_in_shape(tmp_path: Path, check_contract) -> None:
+    actions = [RANDOM.normal(size=(4, 2)) for _ in range(3)]
+    for number, width in enumerate((47, 71, 15)):
+        arrays = {"data__demo_0__actions": actions[number], "data__demo_0__states": np.ones((4, width))}
+        write(tmp_path / f"{number}.h5", **arrays)
+    for columns in ("exact", "union"):
+        with pytest.raises(InputError, match=r"states +float64 \(47,\)"):
+            scan_sources(trajectory(columns=columns), [tmp_path])
+    oracle = {"steps/action": np.concatenate(actions)}
+    common = check_contract(trajectory(columns="intersection"), [tmp_path], oracle)
+    assert "steps/states" not in common.arrays
+    notes = scan_sources(trajectory(columns="intersection"), [tmp_path]).notes
+    assert "left out, not in every source in one form (--columns intersection): states" in notes
+
+
 def test_dtypes_are_promoted_without_loss(tmp_path: Path, check_contract) -> None:
     first = write(tmp_path / "0.h5", data__demo_0__actions=RANDOM.normal(size=(4, 2)).astype(">f4"))
     second = write(tmp_path / "1.h5", data__demo_0__actions=RANDOM.normal(size=(5, 2)))
@@ -438,7 +454,7 @@ def test_a_role_that_is_missing_is_missed_for_its_reason(tmp_path: Path) -> None
     assert "no action: --ignore leaves out actions" in notes
     assert "no reward: not every source has one, see --columns" in notes
     assert "left out, as --ignore says: actions" in notes
-    assert "left out, not in every source (--columns intersection): rewards" in notes
+    assert "left out, not in every source in one form (--columns intersection): rewards" in notes
     (tmp_path / "1.hdf5").unlink()
     notes = scan_sources(trajectory(), [tmp_path]).notes
     assert "no reward: the sources name none; --map reward=DATASET names it" in notes

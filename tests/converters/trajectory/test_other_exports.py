@@ -192,9 +192,13 @@ def test_robomimic_without_results(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
         file["action"] = np.ones((4, 2), "f4")
         file["observations/qpos"] = np.ones((4, 3), "f4")
+        scans = file.create_dataset("observations/scan", 4, h5py.vlen_dtype(np.float32))
+        for step in range(4):
+            scans[step] = np.ones(step + 1, "f4")
     unistore.convert(tmp_path / "episode_0.hdf5", tmp_path / "act.zarr", workers=0)
     done = unistore.export(tmp_path / "act.zarr", tmp_path / "out", to="robomimic")
     assert "no rewards" in str(done.notes)
+    assert "steps/observation/scan is left out: its rows are of any length" in done.notes
     assert "the last step of each episode is done" in str(done.notes)
     with h5py.File(tmp_path / "out/demo.hdf5") as file:
         assert sorted(file["data/demo_0"]) == ["actions", "dones", "obs"]
@@ -225,6 +229,18 @@ def test_odd_sizes_are_no_video(tmp_path: Path) -> None:
     unistore.convert(tmp_path / "a.hdf5", tmp_path / "a.zarr", workers=0)
     with pytest.raises(InputError, match=r"camera .* H.264 needs even sizes"):
         unistore.export(tmp_path / "a.zarr", tmp_path / "out", to="lerobot", fps=5, video=True)
+
+
+@pytest.mark.parametrize("to", ["lerobot", "robomimic"])
+def test_streams_are_left_out_and_said(to: str, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "robot.h5", "w") as file:
+        for name, rate, shape in (("action", 10, (2,)), ("obs/force", 50, (6,))):
+            file[f"data/demo_0/{name}"] = np.ones((2 * rate, *shape), "f4")
+            file[f"data/demo_0/{name}_timestamps"] = np.arange(2 * rate) / rate
+    unistore.convert(tmp_path / "robot.h5", tmp_path / "robot.zarr", workers=0)
+    fps = 10 if to == "lerobot" else None
+    done = unistore.export(tmp_path / "robot.zarr", tmp_path / "out", to=to, fps=fps)
+    assert "clock force is left out" in str(done.notes)
 
 
 def test_the_command(store: Path, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from unistore.conversion.job import ShardJob
 from unistore.conversion.new_store import choose_codecs
 from unistore.conversion.plan import ShardTask
 from unistore.errors import InputError
-from unistore.zarr3.writer import choose_codec
 
 ROWS = 2000
 
@@ -137,24 +136,3 @@ def test_problems_of_all_sources_are_told_not_those_of_the_trial(tmp_path: Path)
     with pytest.raises(InputError) as refused:
         unistore.convert(files, tmp_path / "out.zarr", "rows")
     assert {problem.location for problem in refused.value.problems} == {"1.h5: x", "2.h5: x"}
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        ({"lz4 shuffle 4": 880, "zstd shuffle 4": 640}, "none"),
-        ({"lz4 shuffle 4": 870, "zstd shuffle 4": 640}, "lz4 shuffle 4"),
-        ({"lz4 shuffle 4": 870, "lz4 bitshuffle 4": 625, "zstd shuffle 4": 640}, "lz4 shuffle 4"),
-        ({"lz4 shuffle 4": 870, "lz4 bitshuffle 4": 615, "zstd bitshuffle 4": 500}, "lz4 bitshuffle 4"),
-        ({"lz4 shuffle 4": 980, "lz4 bitshuffle 4": 800, "zstd shuffle 4": 900}, "none"),
-        ({"lz4 shuffle 4": 870, "lz4 noshuffle 4": 400, "zstd noshuffle 4": 99}, "zstd noshuffle 4"),
-        ({"lz4 shuffle 4": 870, "lz4 noshuffle 4": 400, "zstd noshuffle 4": 101}, "lz4 noshuffle 4"),
-        ({"lz4 shuffle 4": 130, "zstd shuffle 4": 6}, "lz4 shuffle 4"),
-        ({"lz4 shuffle 4": 1000, "zstd shuffle 4": 200}, "zstd shuffle 4"),
-    ],
-)
-def test_by_bytes_alone(sizes: dict[str, int], expected: str) -> None:
-    def size(codec: str) -> int:
-        return sizes.get(codec, 1000)
-
-    assert choose_codec(np.dtype("i4"), (4096,), size) == expected

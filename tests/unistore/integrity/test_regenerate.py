@@ -48,6 +48,7 @@ def killed_before(last: int, folder: Path, job: Callable[[], bool]) -> bool:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.usefixtures("in_this_process")  # the worker that reads HDF5 writes nothing
 def test_killed_at_any_operation(copy_case: Copy, tree: Tree) -> None:
     case, store = copy_case("cloud_indices")
     sound = tree(store)

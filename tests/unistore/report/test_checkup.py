@@ -15,16 +15,9 @@ import pytest
 
 import unistore
 from unistore import Checkup, doctor
-from unistore.report.checkup import (
-    Machine,
-    advise,
-    best,
-    file_system,
-    inspect_machine,
-    measure_speed,
-    remarks,
-)
-from unistore.system.machine import available_memory
+from unistore.report.checkup import Machine, advise, inspect_machine, remarks
+from unistore.report.trials import best, measure_speed
+from unistore.system.machine import available_memory, file_system
 
 
 @pytest.fixture

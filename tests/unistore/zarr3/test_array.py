@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.zarr3 import StoredArray, cache
+from unistore.errors import CorruptionError
+from unistore.zarr3 import LocalStorage, StoredArray, cache
 from unistore.zarr3.cache import CHUNKS, ChunkCache, IndexCache
 from unistore.zarr3.chunks import ChunkReader
 
@@ -252,6 +254,39 @@ def test_indexes_are_read_once(tmp_path: Path, write: Any, monkeypatch: pytest.M
     for _ in range(3):
         array.read_box([0, 0, 0], [5, 8, 12])
     assert loads == [0, 1, 2]
+
+
+class Distant(LocalStorage):
+    """A storage with high latency, which counts what it is asked for."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked: list[list[str]] = []
+
+    def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
+        self.asked.append(list(keys))
+        for key in keys:
+            path = Path(self.path(key))
+            whole = path.read_bytes() if path.exists() else None
+            yield None if whole is None else (len(whole), whole[-size:])
+
+
+def test_indexes_of_a_distant_storage_are_read_together(
+    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    volumes(write, tmp_path)
+    storage = Distant(tmp_path)
+    array = StoredArray.open(storage, "a")
+    monkeypatch.setattr(ChunkReader, "_load_index", never)
+    for _ in range(2):
+        assert array.read_box([0, 0, 0], [5, 8, 12]).tolist() == VOLUMES.tolist()
+    assert storage.asked == [["a/c/0/0/0", "a/c/1/0/0", "a/c/2/0/0"]]
+    (tmp_path / "a/c/1/0/0").unlink()
+    with pytest.raises(CorruptionError, match=r"a/c/1/0/0 .* is missing"):
+        StoredArray.open(storage, "a").read_box([0, 0, 0], [5, 8, 12])
 
 
 def test_large_chunks_are_not_kept(

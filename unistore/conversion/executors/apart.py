@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from unistore.conversion.executors.local import Job, Outcome, encoding_threads
+from unistore.errors import UnistoreError
 from unistore.system.foreign import NeedsWorkerError, refused
 from unistore.system.machine import keep_freed_memory
 from unistore.system.progress import NO_PROGRESS
@@ -50,7 +51,8 @@ class Apart:
         processes = self._processes
         self._processes = None
         if processes is not None:
-            processes.stop(keep_one=kind is None)
+            # What is refused leaves the worker idle, as what succeeds does.
+            processes.stop(keep_one=kind is None or issubclass(kind, UnistoreError))
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, as `Processes.run`."""

@@ -64,8 +64,8 @@ POLL = 0.5
 """Seconds between two looks at the workers."""
 
 _one_at_a_time = threading.Lock()
+# Names of the runs of which this worker begins no step any more
 _stopped: set[str] = set()
-"""Names of the runs of which this worker begins no step any more."""
 
 
 class DaskCluster:

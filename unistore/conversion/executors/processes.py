@@ -25,8 +25,8 @@ from unistore.system.sizes import count_of, size
 
 T = TypeVar("T")
 
+# Files at which workers of this process have died
 _damaged: DamagedFiles = {}
-"""Files at which workers of this process have died."""
 
 
 class Processes:
@@ -58,6 +58,7 @@ class Processes:
         self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
         self._lost: SimpleQueue[WorkerProcess] = SimpleQueue()
+        self._pending: set[Future[Outcome]] = set()
 
     def __enter__(self) -> Self:
         self._start(0, 1)
@@ -90,7 +91,10 @@ class Processes:
         assert self._threads is not None
         # By this thread, so that what cannot be pickled ends the conversion with its own error.
         encoders = encoding_threads() if len(self._processes) == 1 else 1
-        return self._threads.submit(self._call, cloudpickle.dumps((job.alone(item), item, encoders)))
+        future = self._threads.submit(self._call, cloudpickle.dumps((job.alone(item), item, encoders)))
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
 
     def wait(self, futures: Collection[Future[Outcome]]) -> Future[Outcome]:
         """Return the first future that is done."""
@@ -112,7 +116,8 @@ class Processes:
 
     def stop(self, *, keep_one: bool = False) -> None:
         """End everything, whatever it is doing; or keep an idle worker for the next command."""
-        if keep_one and not self._idle.empty():
+        # A thread whose step is pending may be about to take the idle worker.
+        if keep_one and not self._pending and not self._idle.empty():
             spare = self._idle.get()
             self._processes.remove(spare)
             keep_worker(spare)

@@ -52,10 +52,10 @@ LIBRARIES = {
 LOOKED_AT = 100
 """Names below a folder that are looked at."""
 
+# Idle workers for the next command of this process
 _spare: list[WorkerProcess] = []
-"""Idle workers for the next command of this process."""
+# Those of the process that this one was forked from
 _of_parent: list[WorkerProcess] = []
-"""Those of the process that this one was forked from."""
 
 
 class WorkerLostError(Exception):

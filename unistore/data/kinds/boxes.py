@@ -22,8 +22,9 @@ IMAGE = "volumes/image"
 EXTENT = "volumes/extent"
 _COLUMNS = ("spacing", "origin", "direction")
 _IMAGE_AXES = 4
+# Planes that are read at once where only some voxels are taken
 _PLANES = 32
-"""Planes that are read at once where only some voxels are taken."""
+# Reserved keys; a mask of that name gets the key ``windows.<name>``
 _RESERVED = frozenset(
     (
         INDEX,
@@ -43,7 +44,6 @@ _RESERVED = frozenset(
         *_COLUMNS,
     )
 )
-"""Reserved keys; a mask of that name gets the key ``windows.<name>``."""
 
 
 class BoxSource(Protocol):
@@ -124,12 +124,12 @@ class SteppedBox:
         planes = max(1, _PLANES // self._step)
         first = [step * low for low in lo]
         last = [min(step * high, int(end)) for high, end in zip(hi, self._extents[volume], strict=True)]
-        for at in range(0, len(out), planes):
-            deep = min(first[0] + step * (at + planes), last[0])
-            start = [first[0] + step * at, *first[1:]]
+        for plane in range(0, len(out), planes):
+            deep = min(first[0] + step * (plane + planes), last[0])
+            start = [first[0] + step * plane, *first[1:]]
             block = np.empty((deep - start[0], last[1] - first[1], last[2] - first[2]), self.dtype)
             self._box.read(volume, start, [deep, *last[1:]], block)
-            out[at : at + planes] = block[::step, ::step, ::step]
+            out[plane : plane + planes] = block[::step, ::step, ::step]
 
 
 class PointBox:

@@ -32,8 +32,8 @@ from unistore.system.arguments import Arguments
 
 # Crops in image coordinates, applied to fields of different resolutions.
 
+# Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field
 _MAX_STEP = 16
-"""Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,11 @@ class CroppedField:
         self, key: str, field: FrameField, size: tuple[int, ...] | None, length: int, pad: Pad, fill: Any
     ) -> None:
         self.field = field
-        self._key, self._size, self._length = key, size, length
-        self._pad, self._fill = pad, fill
+        self._key = key
+        self._size = size
+        self._length = length
+        self._pad = pad
+        self._fill = fill
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -276,8 +279,8 @@ def runs_of_frames(
     connected[boundaries - 1] = False
     bounds = np.flatnonzero(np.concatenate(([True], ~connected, [True])))
     runs = np.stack((bounds[:-1], bounds[1:]), axis=1)
-    found: NDArray[np.int64] = runs[used[runs[:, 0]]]
-    return found
+    used_runs: NDArray[np.int64] = runs[used[runs[:, 0]]]
+    return used_runs
 
 
 def clip_starts(runs: NDArray[np.int64], length: int, stride: int) -> NDArray[np.int64]:
@@ -388,7 +391,8 @@ class ClipReader:
         self, store: Store, kind: Clips, fields: Sequence[str], units: NDArray[np.int64] | None
     ) -> None:
         assert not isinstance(kind.crop, int)
-        self._kind, self._length = kind, kind.length
+        self._kind = kind
+        self._length = kind.length
         self._crop = Crop(kind.crop, kind.random)
         self._field_extents = whole(store, SPIKE_EXTENT).astype(np.int64)
         images = store.has(IMAGE_EXTENT)
@@ -399,11 +403,11 @@ class ClipReader:
         starts = clip_starts(runs, kind.length, kind.stride)
         self._reach, self._starts = _reach(kind, runs, starts, self._image_extents)
         keys = ("voxel", *VIEWS, *IMAGES)
-        found = {key: frame_field(store, key, kind.voxel_bins) for key in fields if key in keys}
-        filled = fill_values(kind.pad, {key: field.dtype for key, field in found.items() if key in IMAGES})
+        views = {key: frame_field(store, key, kind.voxel_bins) for key in fields if key in keys}
+        filled = fill_values(kind.pad, {key: field.dtype for key, field in views.items() if key in IMAGES})
         image = self._image_extents[self._starts]
         self._fields: dict[str, CroppedField] = {}
-        for key, field in found.items():
+        for key, field in views.items():
             size = common_size(self._crop, image, field.extents.take(self._starts))
             self._fields[key] = CroppedField(key, field, size, kind.length, kind.pad, filled.get(key, 0))
         self._masks: dict[str, CroppedMask] = {}
@@ -428,7 +432,8 @@ class ClipReader:
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of clips."""
         starts = self._starts[picks.index]
-        image, field_extents = self._image_extents[starts], self._field_extents[starts]
+        image = self._image_extents[starts]
+        field_extents = self._field_extents[starts]
         corners = self._crop.corners(picks, image, field_extents)
         batch: Batch = {}
         for key, field in self._fields.items():
@@ -456,8 +461,8 @@ class ClipReader:
 
     def box_shape(self, key: str) -> tuple[int, ...] | None:
         """See `BoxReader.box_shape`."""
-        found = self._fields.get(key) or self._masks.get(key)
-        return None if found is None else found.shape
+        field = self._fields.get(key) or self._masks.get(key)
+        return None if field is None else field.shape
 
 
 def _reach(

@@ -69,8 +69,8 @@ class Clocks:
         """Timestamps of rows of a clock, in any shape, as they are stored; of a rate, nanoseconds."""
         path = self.timestamps(name)
         flat = rows.reshape(-1)
-        found = self.clock(name).times(flat) if path is None else self._store.array(path).read_rows(flat)
-        return found.reshape(rows.shape)
+        values = self.clock(name).times(flat) if path is None else self._store.array(path).read_rows(flat)
+        return values.reshape(rows.shape)
 
     def clock(self, name: str) -> Clock:
         """Times of the rows of a clock, in nanoseconds; those of rates begin with the steps of an episode."""
@@ -79,12 +79,12 @@ class Clocks:
         return self._found[name]
 
     def _made(self, name: str) -> Clock:
-        told = self._told[name]
-        if "timestamps" in told:
-            convert = partial(in_nanoseconds, unit=told["unit"])
-            return StoredClock(self._store.array(told["timestamps"]), convert)
+        stored = self._told[name]
+        if "timestamps" in stored:
+            convert = partial(in_nanoseconds, unit=stored["unit"])
+            return StoredClock(self._store.array(stored["timestamps"]), convert)
         begin = np.zeros_like if name == STEPS else self._first_steps
-        return CountedClock(told["rate"], self.offsets(name), begin)
+        return CountedClock(stored["rate"], self.offsets(name), begin)
 
     def _first_steps(self, episodes: Rows) -> Rows:
         """Times of the first steps of episodes (n,)."""
@@ -179,15 +179,15 @@ class Stream:
     def _places_in_time(self, ticks: Ticks, lo: Rows, hi: Rows) -> Places:
         """Find the rows for times around ticks."""
         shape = len(ticks.times), len(self.steps)
-        wanted = ticks.times[:, None] + (self.steps - self.shift)
+        tick_times = ticks.times[:, None] + (self.steps - self.shift)
         bounds = np.stack([lo, hi, ticks.first - self.shift, ticks.last - self.shift])
         lo, hi, first, last = np.repeat(bounds, shape[1], axis=1)
-        rows, is_real = self._found(wanted.ravel(), lo, hi)
+        rows, is_real = self._found(tick_times.ravel(), lo, hi)
         weights = None
         if self.align == "linear":
-            weights = self._weights(rows, wanted.ravel(), hi, is_real).reshape(shape)
+            weights = self._weights(rows, tick_times.ravel(), hi, is_real).reshape(shape)
         else:
-            is_real &= self._is_during(wanted.ravel(), lo, hi, first, last)
+            is_real &= self._is_during(tick_times.ravel(), lo, hi, first, last)
         return Places(_inside(rows, lo, hi).reshape(shape), is_real.reshape(shape), weights)
 
     def _anchors(self, ticks: Ticks, lo: Rows, hi: Rows) -> tuple[Rows, Mask]:

@@ -89,8 +89,8 @@ class _Locations:
         group = f"{FOREGROUND}/{target.group}"
         self._coords = store.array(f"{group}/coords")
         offsets = whole(store, f"{group}/offsets")
-        classes = np.array(store.array(f"{group}/offsets").attributes["classes"], np.int32)
-        if len(offsets) != store.sample_count * len(classes) + 1:
+        classes = np.array(store.array(f"{group}/offsets").attributes.get("class_numbers", []), np.int32)
+        if not len(classes) or len(offsets) != store.sample_count * len(classes) + 1:
             message = f"has {len(offsets)} rows, not one for each volume and class, and 1"
             raise contradiction(store, f"{group}/offsets", message)
         self._starts = offsets[:-1].reshape(-1, len(classes))
@@ -128,8 +128,9 @@ def find_target(store: Store, name: str) -> Target:
     named = named_classes(store, groups)
     targets += named.get(name, [])
     if not targets:
-        known = ", ".join([*(key for key in groups if key != "image"), *named]) or "none"
-        raise InputError(Problem("foreground", f"{store.path} has no {name!r}; it has {known}", "", "option"))
+        names = [key for key in groups if key != "image"] + list(named)
+        message = f"{store.path} has no {name!r}; it has {', '.join(names) or 'none'}"
+        raise InputError(Problem("foreground", message, "", "option"))
     if len(targets) > 1:
         spelled = [_spelled(groups, target) for target in targets]
         message = f"{name!r} is several things in {store.path}"

@@ -74,7 +74,8 @@ class Images:
         """See `FrameField.read`."""
         top, left, height, width = box
         if self._pixels is not None:
-            lo, hi = (rows.start, top, left, 0), (rows.stop, top + height, left + width, 3)
+            lo = (rows.start, top, left, 0)
+            hi = (rows.stop, top + height, left + width, 3)
             self._pixels.read_box(lo, hi, out)
             return
         assert self._encoded is not None
@@ -106,7 +107,8 @@ class StoredVoxels:
     def read(self, rows: slice, box: Box, out: NDArray[Any]) -> None:
         """See `FrameField.read`."""
         top, left, height, width = box
-        lo, hi = (rows.start, 0, top, left), (rows.stop, self._bins, top + height, left + width)
+        lo = (rows.start, 0, top, left)
+        hi = (rows.stop, self._bins, top + height, left + width)
         self._array.read_box(lo, hi, out)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +116,7 @@ class Patches:
         """Return how many cells of the grid volumes of `extents` (V, 3) have along each axis, (V, 3)."""
         room = np.maximum(extents - self.shape, 0)
         cells: Int64s = -(-room // self.strides) + 1
-        return cells
+        return np.where(extents > 0, cells, 0)
 
     @property
     def strides(self) -> Int64s:
@@ -137,6 +138,15 @@ class Patches:
         return PatchReader(store, self, fields, units)
 
 
+class GridCell(NamedTuple):
+    """Where a cell of a grid lies."""
+
+    volume: int  # number of its volume among those of the split
+    corner: tuple[int, ...]  # its first voxel
+    extent: tuple[int, ...]  # depth, height and width of the volume, in steps
+    cells: int  # that cover the volume
+
+
 class PatchReader:
     """Reads boxes; see `SampleReader`."""
 
@@ -147,9 +157,9 @@ class PatchReader:
         units = np.arange(len(column)) if units is None else units
         extents = -(-column.take(units).astype(np.int64) // kind.step)
         self._reach, kept = _reach(kind, extents)
-        self.numbers = np.arange(len(units)) if kept is None else np.flatnonzero(kept)
-        self._units = units[self.numbers]
-        self._extents = extents[self.numbers]
+        self._numbers = np.arange(len(units)) if kept is None else np.flatnonzero(kept)
+        self._units = units[self._numbers]
+        self._extents = extents[self._numbers]
         self._labels = VolumeMetadata(store, fields)
         self._keys = [key for key in ("corner", "valid_extent", "foreground") if key in fields]
         self._masks = "valid" in fields
@@ -166,7 +176,8 @@ class PatchReader:
         counts = np.full(len(self._units), kind.per_volume) if kind.random else self._cells.prod(axis=1)
         self._first = offsets_from_lengths(counts)
         self._foreground = Foreground(store, kind.shares) if kind.shares else None
-        if self._foreground is not None and not self._foreground.has_any(self._units):
+        is_pointless = self._foreground is not None and not self._foreground.has_any(self._units)
+        if is_pointless and len(self._units):
             names = ", ".join(name for name, _ in kind.shares)
             message = f"{store.path}: none of these {len(self._units)} volumes has a voxel of {names}"
             raise InputError(Problem("foreground", message, "leave it out, or name another", "option"))
@@ -216,14 +227,15 @@ class PatchReader:
         corners[...] = np.where(classes[:, None] > 0, np.clip(moved, 0, room), corners)
         return classes
 
-    def places(self, index: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the volume of each cell of the grid, (B,) counted here, and its corner, (B, 3)."""
-        which = self._volume_of(index)
-        return which, self._corners(Picks(index, np.zeros_like(index)), which)
-
-    def volume(self, number: int) -> tuple[tuple[int, ...], int]:
-        """Return the extent of a volume, counted here, and how many cells cover it."""
-        return tuple(self._extents[number].tolist()), int(self._first[number + 1] - self._first[number])
+    def cell(self, index: int) -> GridCell:
+        """Return where a cell of the grid lies."""
+        picks = Picks(np.array([index]), np.zeros(1, np.int64))
+        which = self._volume_of(picks.index)
+        corner = self._corners(picks, which)[0]
+        volume = int(which[0])
+        extent = self._extents[volume]
+        count = int(self._cells[volume].prod())
+        return GridCell(int(self._numbers[volume]), tuple(corner.tolist()), tuple(extent.tolist()), count)
 
     def _corners(self, picks: Picks, which: Int64s) -> Int64s:
         room = np.maximum(self._extents[which] - self._shape, 0)

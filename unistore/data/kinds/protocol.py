@@ -109,7 +109,7 @@ class NamesGroup(Protocol):
 
 
 def select_keys(
-    known: Iterable[str],  # default keys
+    natural: Iterable[str],  # default keys
     fields: Sequence[str] | None,  # requested keys; None: the default ones
     on_request: Iterable[str] = (),
     # where a store keeps something of this name that is no key, for the message
@@ -119,18 +119,18 @@ def select_keys(
 
     `INDEX` is ignored, and `EPOCH` where it is no known key: the Dataset adds both.
     """
-    known = list(known)
+    natural = list(natural)
     if fields is None:
-        return tuple(known)
+        return tuple(natural)
     if isinstance(fields, str):
         fields = [fields]
-    readable = {*known, *on_request}
+    readable = {*natural, *on_request}
     unknown = [name for name in fields if name not in readable | {INDEX, EPOCH}]
     if unknown:
-        extra = ", ".join(sorted({*on_request, EPOCH}.difference(known)))
-        listed = f"samples have {', '.join(known)}; on request: {extra}"
+        extra = ", ".join(sorted({*on_request, EPOCH}.difference(natural)))
+        shown_keys = f"samples have {', '.join(natural)}; on request: {extra}"
         kept = "".join(f"; {name!r} is {where}" for name in unknown if (where := elsewhere(name)) is not None)
-        msg = f"unknown field {', '.join(map(repr, unknown))}: {listed}{kept}"
+        msg = f"unknown field {', '.join(map(repr, unknown))}: {shown_keys}{kept}"
         raise InputError(msg)
     return tuple(dict.fromkeys(name for name in fields if name in readable and name != INDEX))
 
@@ -149,8 +149,8 @@ def require_arrays(store: Store, kind: object, *paths: str) -> None:
 # What is known of the sources that samples come from: their names, and what they say of themselves.
 
 _PREFIX = "sources/"
+# What every store keeps of its sources, and no source says
 _OF_EVERY_STORE = ("path", "bytes", "digest", "first_row", "rows", "format")
-"""What every store keeps of its sources, and no source says."""
 
 
 def source_keys(store: Store) -> dict[str, str]:
@@ -202,8 +202,8 @@ class SourceValues:
     """Reads values of the sources that samples come from."""
 
     def __init__(self, store: Store, fields: Sequence[str], column: str | None = None) -> None:
-        known = source_keys(store)
-        paths = {key: known[key] for key in fields if key in known}
+        keys_of_sources = source_keys(store)
+        paths = {key: keys_of_sources[key] for key in fields if key in keys_of_sources}
         self._numbers = SourceNumbers(store, column) if paths else None
         self._values = {key: _values_of(store, path) for key, path in paths.items()}
 

@@ -39,8 +39,8 @@ _IMAGES = (
     ("right_image", "right_wrist_image"),
     ("global_image",),
 )
+# Observations in the order of the tuple, each under the names it goes by
 _JOINTS = ("joint", "joints", "qpos")
-"""Observations in the order of the tuple, each under the names it goes by."""
 
 
 class Flat(NamedTuple):
@@ -104,16 +104,16 @@ def _resized(images: torch.Tensor, size: int) -> torch.Tensor:
     return torch.from_numpy(out).permute(0, 3, 1, 2)
 
 
+# Limit of memory that is kept for reuse between batches, in bytes
 _BUDGET = 4 << 30
-"""Limit of memory that is kept for reuse between batches, in bytes."""
+# Seconds that a large batch waits for the memory of the one that the caller is just replacing
 _PATIENCE = 0.05
-"""Seconds that a large batch waits for the memory of the one that the caller is just replacing."""
+# For each entry of a state besides ``served``: what it means that it differs
 _WHAT_DIFFERS = {
     "seed": "another seed",
     "world_size": "another number of ranks",
     "digest": "other stores, split, indices, limit or weights",
 }
-"""For each entry of a state besides ``served``: what it means that it differs."""
 
 
 class ReplayBuffer:

@@ -208,8 +208,8 @@ class Ragged:
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, _offsets(store), f"{store.sample_table}/source")
-        known = [*_keys(store, _main_table(store)), *_numbers(store)]
-        return select_keys(known, fields, source_keys(store))
+        natural = [*_keys(store, _main_table(store)), *_numbers(store)]
+        return select_keys(natural, fields, source_keys(store))
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> RaggedReader:
         """Reader of the samples `units`."""

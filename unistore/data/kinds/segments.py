@@ -196,22 +196,6 @@ class Segments:
         """See `SampleKind.repeats`."""
         return self.max_points is None and self.exactly is None and self.sample == "random"
 
-    def rows(self, length: int, point_voxel: Int32s | None, rng: np.random.Generator) -> Int64s:
-        """Draw rows of a segment of `length` points, ascending; `point_voxel` (length,) for a grid."""
-        rows = np.arange(length)
-        if point_voxel is not None:
-            order = rng.permutation(length)
-            first = np.unique(point_voxel[order], return_index=True)[1]
-            rows = np.sort(order[first])
-        most = self.exactly or self.max_points
-        if most is not None and len(rows) > most:
-            return rows[subset(len(rows), most, rng)]
-        if self.exactly is not None and len(rows) < self.exactly:
-            times, remainder = divmod(self.exactly, len(rows))
-            extra = rows[subset(len(rows), remainder, rng)]
-            rows = np.sort(np.concatenate([np.tile(rows, times), extra]))
-        return rows
-
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, _XYZ, f"{_SEGMENTS}offsets")
@@ -241,6 +225,28 @@ class Segments:
             if self.voxel is not None and float(size) == float(self.voxel):
                 return group
         return None
+
+
+def draw_rows(
+    kind: Segments,
+    length: int,  # points of the segment
+    point_voxel: Int32s | None,  # (length,) voxel of each point, of which one point each is taken
+    rng: np.random.Generator,
+) -> Int64s:
+    """Draw rows of a segment, ascending."""
+    rows = np.arange(length)
+    if point_voxel is not None:
+        order = rng.permutation(length)
+        _, first = np.unique(point_voxel[order], return_index=True)
+        rows = np.sort(order[first])
+    most = kind.exactly or kind.max_points
+    if most is not None and len(rows) > most:
+        return rows[subset(len(rows), most, rng)]
+    if kind.exactly is not None and len(rows) < kind.exactly:
+        times, remainder = divmod(kind.exactly, len(rows))
+        extra = rows[subset(len(rows), remainder, rng)]
+        rows = np.sort(np.concatenate([np.tile(rows, times), extra]))
+    return rows
 
 
 class SegmentReader:
@@ -327,7 +333,7 @@ class SegmentReader:
         rows = []
         for i, (start, stop) in enumerate(pairwise(starts.tolist())):
             cells = voxels.values["point_voxel"][start:stop] if is_grid and voxels is not None else None
-            rows.append(self._kind.rows(stop - start, cells, picks.generator(i)))
+            rows.append(draw_rows(self._kind, stop - start, cells, picks.generator(i)))
         return Spans.of(lo, hi, rows)
 
     def _packed(self, values: AnyArray, spans: Spans) -> Packed:

@@ -29,12 +29,12 @@ _8 = np.uint64(8)
 _ONES = np.uint64(0x0101010101010101)
 _TOPS = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0xFF)
+# Up to this ratio of set bits to ranks, a table of the word of every set bit is made
 _TABLE_RATIO = 16
-"""Up to this ratio of set bits to ranks, a table of the word of every set bit is made."""
+# Voxels unpacked at a time, one byte each, so that they stay in the processor's cache
 _BLOCK_VOXELS = 4 << 20
-"""Voxels unpacked at a time, one byte each, so that they stay in the processor's cache."""
+# Ranks looked up at a time: their arrays stay in the second-level cache
 _BLOCK_RANKS = 8192
-"""Ranks looked up at a time: their arrays stay in the second-level cache."""
 
 
 def all_points(
@@ -85,9 +85,9 @@ def points_at_ranks(
     # Unpacking the words of the ranks would be shorter, and takes 1.6 to 5 times as long.
     for lo in range(0, len(ranks), _BLOCK_RANKS):  # in place: fresh memory costs more than the arithmetic
         part = slice(lo, lo + _BLOCK_RANKS)
-        at = word[part].astype(np.int64)
-        chosen = words[at]
-        rank = (ranks[part] - starts[at]).view(np.uint64)
+        word_numbers = word[part].astype(np.int64)
+        chosen = words[word_numbers]
+        rank = (ranks[part] - starts[word_numbers]).view(np.uint64)
         sums = np.bitwise_count(chosen.view(np.uint8)).view(np.uint64)
         sums *= _ONES
         work = rank * _ONES
@@ -106,7 +106,7 @@ def points_at_ranks(
         chosen |= rank
         flat = shift.view(np.int64)
         flat += _BIT_OF_RANK[chosen.view(np.int64)]
-        flat += nonzero[at]
+        flat += nonzero[word_numbers]
         _unravel(flat, (bits.shape[1], 8 * bits.shape[2]), 0, out[part])
 
 
@@ -122,14 +122,14 @@ def _unravel(flat: AnyArray, plane: tuple[int, int], first: int, out: NDArray[np
     np.add(plane_number, first, out=out[:, 0], casting="same_kind")
 
 
+# At 8 · byte + r: position of the r-th set bit of a byte
 _BIT_OF_RANK = np.array(
     [([bit for bit in range(8) if byte >> bit & 1] + 8 * [0])[:8] for byte in range(256)], np.int64
 ).reshape(-1)
-"""At 8 · byte + r: position of the r-th set bit of a byte."""
 
 
+# Bytes of the image that are read at a time to look up values of points
 _SLAB = 8 << 20
-"""Bytes of the image that are read at a time to look up values of points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +208,8 @@ class SparsePoints:
             self._check_cut()
             return None
         held = ", ".join(group.removeprefix("windows/") for group in groups) or "none"
-        wanted = "name one" if self.window is None else f"no window {self.window!r}"
-        msg = f"{store.path}: {wanted}; the store holds: {held} (unistore convert ct --window NAME)"
+        problem = "name one" if self.window is None else f"no window {self.window!r}"
+        msg = f"{store.path}: {problem}; the store holds: {held} (unistore convert ct --window NAME)"
         raise InputError(msg)
 
     def _check_cut(self) -> None:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from unistore.schemas.spike.fields import count_dtype, row_bytes, unpack, voxelize
 
+# Pixels that are unpacked at a time: they stay in the cache until they are copied
 _CACHED_PIXELS = 1 << 20
-"""Pixels that are unpacked at a time: they stay in the cache until they are copied."""
 
 
 class View(ABC):

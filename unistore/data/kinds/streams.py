@@ -93,8 +93,8 @@ class Steps:
         require_version_2(store)
         require_arrays(store, self, BITS)
         natural = ["spike"] if self.voxel_bins is None else ["voxel"]
-        known = (*VIEWS, *natural, *_ON_REQUEST)
-        return select_keys(natural, self.fields if fields is None else fields, known)
+        all_keys = (*VIEWS, *natural, *_ON_REQUEST)
+        return select_keys(natural, self.fields if fields is None else fields, all_keys)
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> StepReader:
         """Reader of the windows in the recordings `units`."""
@@ -157,8 +157,8 @@ class StepReader:
 
     def box_shape(self, key: str) -> tuple[int, ...] | None:
         """See `BoxReader.box_shape`."""
-        found = self._fields.get(key)
-        return None if found is None else found.shape
+        field = self._fields.get(key)
+        return None if field is None else field.shape
 
     def _frames(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Recording of each step."""

@@ -208,6 +208,21 @@ def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: 
     assert threaded.digest == alone.digest
 
 
+def test_a_refused_command_leaves_its_worker_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process, "_spare", [])
+    seen = []
+
+    def run_and_fail(error: BaseException) -> None:
+        with pytest.raises(type(error)), Apart() as executor:  # noqa: PT012
+            seen.extend(outcome.record["pid"] for _, outcome in executor.run(Opening(foreign=("a",)), "ab"))
+            raise error
+
+    for error in (InputError("refused"), InputError("refused again"), KeyboardInterrupt()):
+        run_and_fail(error)
+    assert len(set(seen)) == 1
+    assert worker_process._spare == []
+
+
 @pytest.mark.parametrize(
     ("name", "decodes", "library"),
     [

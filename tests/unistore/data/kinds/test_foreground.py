@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def located(store: Path, group: str) -> dict[tuple[int, int], NDArray[Any]]:
     opened = unistore.open_zarr(store)
     offsets = opened[f"foreground/{group}/offsets"]
     coords = opened[f"foreground/{group}/coords"][...]
-    classes = offsets.attrs["classes"]
+    classes = offsets.attrs["class_numbers"]
     bounds = offsets[...]
     return {
         (row // len(classes), classes[row % len(classes)]): coords[bounds[row] : bounds[row + 1]]
@@ -218,3 +219,17 @@ def test_a_name_of_several_things_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'1' is several things .*give one: masks/1, 1:1"):
         find_target(opened, "1")
     assert find_target(opened, "two") == ("masks/1", 2)
+
+
+def test_a_location_outside_its_volume_is_found(
+    store: Path, tmp_path: Path, forge: Callable[..., None]
+) -> None:
+    shutil.copytree(store, tmp_path / "forged.zarr")
+    path = "foreground/labels/label/coords"
+    coords = np.asarray(unistore.open_zarr(store)[path][...])
+    coords[5, 1] = 20
+    forge(tmp_path / "forged.zarr", {path: coords})
+    (problem,) = unistore.verify(tmp_path / "forged.zarr").problems
+    assert problem.kind == "values"
+    assert "row 5 is [" in problem.message
+    assert "outside volume 0" in problem.message

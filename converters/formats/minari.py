@@ -1,0 +1,166 @@
+"""Minari datasets: ``main_data.hdf5`` with an observation more than steps, ``metadata.json`` beside.
+
+Observations, and infos where they are as many, open as two arrays: ``observations/x`` has those before each
+step, ``next_observations/x`` those after it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.formats.hdf5 import Hdf5, OpenedHdf5
+from unistore.converters.opened import Member
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.errors import Problem
+
+FILE = "main_data.hdf5"
+METADATA = "metadata.json"
+_MARK = "observation_space"
+_OBSERVATIONS = "observations"
+_INFOS = "infos"
+_COUNTED = "rewards"
+"""Has a row a step in every episode."""
+
+
+class _Rows(Array):
+    """Consecutive rows of another array."""
+
+    __slots__ = ("_array", "_count", "_first")
+
+    def __init__(self, array: Array, first: int, count: int) -> None:
+        super().__init__(None)
+        self._array = array
+        self._first = first
+        self._count = count
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `Array`."""
+        return (self._count, *self._array.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See `Array`."""
+        return self._array.dtype
+
+    @property
+    def chunk_rows(self) -> int:
+        """See `Array`."""
+        return self._array.chunk_rows
+
+    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
+        """See `Array`."""
+        return self._array.problems(as_objects=as_objects)
+
+    def item(self, row: int | None = None) -> Any:
+        """See `Array`."""
+        if row is not None:
+            return self._array.item(self._first + row)
+        return self._array.item()[self._first : self._first + self._count]
+
+    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """See `Array`."""
+        return self._array.read(self._first + lo, self._first + hi, out)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _OpenedMinari(Opened):
+    """An open dataset, by the groups of its HDF5 file."""
+
+    hdf5: OpenedHdf5
+
+    @cached_property
+    def all_arrays(self) -> Mapping[str, Array]:
+        """See `Opened`."""
+        return _by_step(self.hdf5.all_arrays)
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """See `Opened`."""
+        return self.hdf5.groups
+
+    @property
+    def unreachable(self) -> Sequence[Problem]:
+        """See `Opened`."""
+        return self.hdf5.unreachable
+
+    def members(self, group: str = "") -> Mapping[str, Member]:
+        """See `Opened`."""
+        return self.hdf5.members(group)
+
+    def group_facts(self, group: str = "") -> Facts:
+        """See `Opened`: what the metadata say, or attributes of a group."""
+        return self.hdf5.group_facts(group) if group else self.facts
+
+
+class Minari(Format):
+    """A Minari dataset, by its ``main_data.hdf5``."""
+
+    name: ClassVar[str] = "minari"
+    suffixes: ClassVar[tuple[str, ...]] = (FILE,)
+    offered: ClassVar[bool] = False
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Look for the spaces of Minari in ``metadata.json``."""
+        metadata = file.path.with_name(METADATA)
+        if file.path.name == FILE and metadata.is_file() and _MARK.encode() in metadata.read_bytes():
+            return sure(f"has {METADATA} of Minari beside it")
+        return no(f"has no {METADATA} of Minari beside it")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Open the file; of ``metadata.json`` everything is a fact."""
+        metadata = file.beside(METADATA)
+        try:
+            facts = json.loads(metadata.bytes()[:].tobytes())
+        except ValueError as error:
+            message = f"is no JSON: {error}"
+            raise metadata.problem(message, "get the dataset again", "damaged") from error
+        with Hdf5().open(file) as opened:
+            assert isinstance(opened, OpenedHdf5)
+            yield _OpenedMinari(
+                arrays=_by_step(opened.sound),
+                facts=facts,
+                further=[metadata, *opened.further],
+                memory=opened.memory,
+                problems=opened.problems,
+                left_out=opened.left_out,
+                file=file,
+                hdf5=opened,
+            )
+
+
+def _by_step(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Divide arrays of an observation more than steps into those before and those after a step."""
+    divided: dict[str, Array] = {}
+    for path, array in arrays.items():
+        episode, _, below = path.partition("/")
+        role, _, name = below.partition("/")
+        counted = arrays.get(f"{episode}/{_COUNTED}")
+        steps = counted.shape[0] if counted is not None and counted.shape else -1
+        if role in (_OBSERVATIONS, _INFOS) and array.shape[:1] == (steps + 1,):
+            key = f"{_INFOS}/{name}" if role == _INFOS else name
+            ending = f"/{key}" if key else ""
+            divided[f"{episode}/{_OBSERVATIONS}{ending}"] = _Rows(array, 0, steps)
+            divided[f"{episode}/next_{_OBSERVATIONS}{ending}"] = _Rows(array, 1, steps)
+        else:
+            divided[path] = array
+    return divided
+
+
+def dataset_in_minari(dataset: str) -> str:
+    """Return the path in an episode of the rows that open as these next observations.
+
+    >>> dataset_in_minari("next_observations/infos/progress")
+    'infos/progress'
+    """
+    own = dataset.removeprefix("next_")
+    return own.replace(f"{_OBSERVATIONS}/{_INFOS}/", f"{_INFOS}/", 1)

@@ -1,0 +1,183 @@
+"""Replay buffers of diffusion policy, as zarr-python writes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numcodecs import LZ4, Blosc, GZip, Pickle, Zlib, Zstd
+from zarr.storage import LocalStore, ZipStore
+
+import unistore
+from unistore.converters.formats.replay_zarr import ReplayZarr
+from unistore.converters.plugin import SourceFile
+from unistore.errors import InputError
+from unistore.testing import check_format
+
+ENDS = [5, 6, 14]
+
+
+def values() -> dict[str, np.ndarray[Any, Any]]:
+    random = np.random.default_rng(7)
+    return {
+        "action": random.normal(size=(14, 2)).astype("f4"),
+        "state": random.normal(size=(14, 5)),
+        "img": random.integers(0, 255, (14, 8, 10, 3)).astype("u1"),
+        "n_contacts": random.normal(size=(14, 1)).astype("f4"),
+    }
+
+
+def write(store: Any, **changes: Any) -> None:
+    root = zarr.open_group(store, mode="w", zarr_format=2)
+    arrays = {f"data/{name}": array for name, array in values().items()}
+    arrays["meta/episode_ends"] = np.array(ENDS)
+    for path, array in (arrays | changes).items():
+        chunks = (4, *array.shape[1:])
+        root.create_array(path, data=array, chunks=chunks, compressors=Blosc("zstd"))
+
+
+@pytest.fixture(params=["replay.zarr", "replay.zarr.zip"])
+def buffer(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "source" / str(request.param)
+    path.parent.mkdir()
+    if path.suffix == ".zip":
+        with ZipStore(path, mode="w") as store:
+            write(store)
+    else:
+        write(LocalStore(path))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(LocalStore(tmp_path / "source/replay.zarr"))
+    return tmp_path / "source/replay.zarr"
+
+
+def test_a_store_has_the_arrays(buffer: Path, tmp_path: Path) -> None:
+    unistore.convert(buffer.parent, tmp_path / "a.zarr")
+    unistore.convert(buffer, tmp_path / "b.zarr")
+    for store in (tmp_path / "a.zarr", tmp_path / "b.zarr"):
+        root = zarr.open_group(store, mode="r")
+        expected = values()
+        np.testing.assert_array_equal(root["steps/action"][:], expected["action"])
+        np.testing.assert_array_equal(root["steps/observation/state"][:], expected["state"])
+        np.testing.assert_array_equal(root["steps/observation/img"][:], expected["img"])
+        np.testing.assert_array_equal(root["episodes/offsets"][:], [0, *ENDS])
+    assert unistore.verify(tmp_path / "a.zarr", against=buffer.parent).receipt is not None
+    assert unistore.export(tmp_path / "a.zarr", tmp_path / "out").files == 1
+
+
+def test_the_format_keeps_its_promises(tmp_path: Path) -> None:
+    path = tmp_path / "replay.zarr.zip"
+    with ZipStore(path, mode="w") as store:
+        write(store)
+    expected = {}
+    for episode, (start, end) in enumerate(pairwise([0, *ENDS])):
+        expected |= {f"data/episode_{episode}/{name}": rows[start:end] for name, rows in values().items()}
+    check_format(ReplayZarr(), path, expected)
+
+
+def problems_of(folder: Path, tmp_path: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as refused:
+        unistore.convert(folder.parent, tmp_path / "store.zarr", family="trajectory", **options)
+    return str(refused.value)
+
+
+def change(folder: Path, array: str, **described: Any) -> None:
+    path = folder / array / ".zarray"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **described}))
+
+
+def test_pickles_are_never_opened(folder: Path, tmp_path: Path) -> None:
+    change(folder, "data/state", filters=[{"id": "pickle", "protocol": 5}])
+    assert "data/state: is encoded by pickle, which is not read" in problems_of(folder, tmp_path)
+
+
+def test_objects_are_no_numbers(folder: Path, tmp_path: Path) -> None:
+    change(folder, "data/state", dtype="|O")
+    assert "data/state: has dtype '|O', which is no number" in problems_of(folder, tmp_path)
+
+
+@pytest.mark.parametrize("ends", [[5, 5, 14], [6, 5, 14], [0, 6, 14]])
+def test_ends_that_do_not_rise(ends: list[int], tmp_path: Path) -> None:
+    folder = tmp_path / "source/replay.zarr"
+    write(LocalStore(folder), **{"meta/episode_ends": np.array(ends)})
+    assert "meta/episode_ends does not rise" in problems_of(folder, tmp_path)
+
+
+@pytest.mark.parametrize("ends", [[5, 6, 13], [5, 6, 15]])
+def test_ends_that_are_not_those_of_the_arrays(ends: list[int], tmp_path: Path) -> None:
+    folder = tmp_path / "source/replay.zarr"
+    write(LocalStore(folder), **{"meta/episode_ends": np.array(ends)})
+    message = problems_of(folder, tmp_path)
+    assert "has shape (14, " in message
+    assert f"the last episode ends at step {ends[-1]}" in message
+
+
+def test_a_chunk_that_is_cut_short(folder: Path, tmp_path: Path) -> None:
+    chunk = folder / "data/state/2.0"
+    chunk.write_bytes(chunk.read_bytes()[:-20])
+    assert "data/state/2.0 is damaged" in problems_of(folder, tmp_path)
+
+
+def test_a_chunk_without_a_file_is_said(folder: Path, tmp_path: Path) -> None:
+    (folder / "data/state/1.0").unlink()
+    report = unistore.convert(folder.parent, tmp_path / "store.zarr")
+    assert "data/state: 1 chunks have no file, so their values are 0.0" in str(report.notes)
+    state = zarr.open_group(tmp_path / "store.zarr", mode="r")["steps/observation/state"][:]
+    np.testing.assert_array_equal(state, zarr.open_group(folder, mode="r")["data/state"][:])
+    change(folder, "data/state", fill_value=None)
+    assert "data/state lacks 1 chunks" in problems_of(folder, tmp_path / "again")
+
+
+@pytest.mark.parametrize("codec", [Zstd(), LZ4(), Blosc(), Zlib()])
+def test_a_chunk_of_another_size(codec: Any, folder: Path, tmp_path: Path) -> None:
+    change(folder, "data/state", compressor=codec.get_config())
+    for part in range(4):
+        chunk = np.zeros(20 if part != 2 else 19, "f8")
+        (folder / f"data/state/{part}.0").write_bytes(codec.encode(chunk))
+    assert "data/state/2.0 is damaged" in problems_of(folder, tmp_path)
+
+
+@pytest.mark.parametrize("codec", [None, Zlib(), GZip(), Zstd(), LZ4(), Blosc("lz4", shuffle=2), Pickle()])
+def test_codecs(codec: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "replay.zarr"
+    root = zarr.open_group(folder, mode="w", zarr_format=2)
+    random = np.random.default_rng(1)
+    action = random.normal(size=(14, 7)).astype(">f4")
+    root.create_array("data/action", data=action, chunks=(5, 3), compressors=codec, order="F")
+    root.create_array("meta/episode_ends", data=np.array([14]), chunks=(1,), compressors=codec)
+    file = SourceFile(folder / "meta/episode_ends/.zarray", "replay", (tmp_path,))
+    if isinstance(codec, Pickle):
+        with pytest.raises(InputError, match="pickle"), ReplayZarr().open(file):
+            pass
+        return
+    with ReplayZarr().open(file) as opened:
+        np.testing.assert_array_equal(opened.arrays["data/episode_0/action"][3:13], action[3:13])
+
+
+def test_links_lead_nowhere(folder: Path, tmp_path: Path) -> None:
+    shutil.move(folder / "data/state/1.0", tmp_path / "outside")
+    (folder / "data/state/1.0").symlink_to(tmp_path / "outside")
+    assert "outside the given paths" in problems_of(folder, tmp_path)
+
+
+def test_a_truncated_archive(tmp_path: Path) -> None:
+    path = tmp_path / "replay.zarr.zip"
+    with ZipStore(path, mode="w") as store:
+        write(store)
+    path.write_bytes(path.read_bytes()[:-100])
+    assert ReplayZarr().recognise(SourceFile(path, path.name)).certainty == "no"
+
+
+def test_other_zarr_is_no_source(tmp_path: Path) -> None:
+    zarr.open_group(tmp_path / "a/other.zarr", mode="w", zarr_format=2).create_array("x", data=np.arange(3))
+    with pytest.raises(InputError):
+        unistore.convert(tmp_path / "a", tmp_path / "store.zarr", family="trajectory")
