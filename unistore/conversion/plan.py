@@ -300,10 +300,12 @@ class Plan:
         for table, described in zip(self.tables, plain["tables"], strict=True):
             described["source_rows"] = list(table.source_rows)
         # stores from before fields had a codec keep their digest
-        fields = [array["field"] for table in plain["tables"] for array in table["arrays"]]
-        for field in [*fields, *(array["field"] for array in plain["index"])]:
-            if not field["codec"]:
-                del field["codec"]
+        arrays = list(plain["index"])
+        for table in plain["tables"]:
+            arrays += table["arrays"]
+        for planned in arrays:
+            if not planned["field"]["codec"]:
+                del planned["field"]["codec"]
         plain["sources"] = list(self.sources)
         return plain
 
