@@ -69,6 +69,9 @@ oracles: $(READY)
 	$(PYTHON) -m venv build/tensorflow
 	build/tensorflow/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0 tensorflow-datasets==4.9.10
 	build/tensorflow/bin/python tools/oracles/rlds_samples.py tests/data/rlds
+	$(PYTHON) -m venv build/mcap
+	build/mcap/bin/python -m pip install --quiet --disable-pip-version-check numpy==2.2.6 mcap==1.6.0 mcap-ros2-support==0.6.0
+	build/mcap/bin/python tools/oracles/mcap_samples.py tests/data/mcap
 
 clean:
 	rm -rf $(VENV) demo-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -74,6 +74,7 @@ class Option:
     metavar: str | None
     least: float | None
     most: float | None
+    is_late: bool
 
     @property
     def flag(self) -> str:
@@ -125,6 +126,7 @@ def option(
     metavar: str | None = None,
     least: float | None = None,
     most: float | None = None,
+    late: bool = False,
 ) -> Any:
     """Declare an option: the value of a dataclass field.
 
@@ -138,8 +140,12 @@ def option(
         How help shows the value: ``"window:SIZE"``.
     least, most
         Bounds of numbers, both included.
+    late
+        Whether a store records it only where it is not the default, as an option that came after the first
+        stores of its family; these stay the same.
     """
-    metadata = {_DECLARED: {"help": help, "metavar": metavar, "least": least, "most": most}}
+    declared = {"help": help, "metavar": metavar, "least": least, "most": most, "is_late": late}
+    metadata = {_DECLARED: declared}
     if isinstance(default, Mapping):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -174,7 +180,12 @@ class Options:
 
     def recorded(self) -> dict[str, Any]:
         """Options as JSON values for a store's attributes; they can be constructed again from these."""
-        return {each.name: each.plain(getattr(self, each.name)) for each in declared(type(self))}
+        values = {}
+        for declaration in declared(type(self)):
+            value = getattr(self, declaration.name)
+            if not declaration.is_late or value != declaration.default:
+                values[declaration.name] = declaration.plain(value)
+        return values
 
 
 def declared(options: type[Options]) -> tuple[Option, ...]:

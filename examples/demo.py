@@ -50,6 +50,7 @@ REAL = {
     "stream": ["spike/reds_frames_140_162.dat"],
     "demos": ["trajectory/robosuite100_lift_panda_demo.hdf5"],
     "returns": ["rows/autzen_returns.h5"],
+    "bags": ["mcap/robot.mcap"],
 }
 """Files of tests/data by folder."""
 CONVERSIONS = [

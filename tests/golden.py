@@ -27,7 +27,7 @@ from tests.cases import (
     rows_npz,
     rows_real,
 )
-from tests.streams import episode, write
+from tests.streams import episode, lidar, write
 
 STORES = DATA / "golden"
 
@@ -118,6 +118,11 @@ def trajectory_streams(folder: Path) -> Case:
     return Case("trajectory", [write(folder / "robot.h5", few)])
 
 
+def trajectory_ragged(folder: Path) -> Case:
+    """Two short episodes with a lidar and a camera, whose rows have any length."""
+    return Case("trajectory", [lidar(folder / "robot.h5", "offsets")], {"images": "keep"})
+
+
 SOURCES: dict[str, Callable[[Path], Case]] = {
     "rows": rows_real,
     "rows_split": rows_npz,
@@ -133,6 +138,7 @@ SOURCES: dict[str, Callable[[Path], Case]] = {
     "trajectory": robot_robomimic,
     "trajectory_real": trajectory_real,
     "trajectory_streams": trajectory_streams,
+    "trajectory_ragged": trajectory_ragged,
 }
 """What makes the sources of each store, and says how it was converted."""
 REFUSED = ("spike",)

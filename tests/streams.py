@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cv2
 import h5py
 import numpy as np
 
@@ -50,3 +51,50 @@ def robot(folder: Path, episodes: int = 3) -> tuple[Path, list[dict[str, np.ndar
     """Write a file of episodes of several lengths; the force of the last one begins late."""
     found = [episode(seed, 0.6 + 0.3 * seed, 0.2 * (seed == episodes - 1)) for seed in range(episodes)]
     return write(folder / "robot.h5", found), found
+
+
+# A robot with a lidar and a camera, whose rows have any length.
+
+STEPS, SCANS = 6, 4
+COUNTS = [[3, 0, 5, 2], [1, 4, 0, 0]]
+"""Points of the scans of two episodes."""
+
+
+def points(episode: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(episode)
+    return [rng.normal(size=(count, 3)).astype("f4") for count in COUNTS[episode]]
+
+
+def scans_of_one_axis(episode: int) -> list[np.ndarray]:
+    return [scan[:, 0].astype("f8") for scan in points(episode)]
+
+
+def frames(episode: int) -> list[np.ndarray]:
+    return [np.full((8, 12, 3), 40 * episode + frame, "u1") for frame in range(SCANS)]
+
+
+def lidar(path: Path, form: str, *, rate: bool = False) -> Path:
+    """Write two episodes of a robot with a lidar and a camera, both slower than its steps."""
+    with h5py.File(path, "w") as file:
+        for episode in range(2):
+            demo = file.create_group(f"data/demo_{episode}")
+            demo["actions"] = np.arange(2 * STEPS, dtype="f4").reshape(STEPS, 2) + 100 * episode
+            demo["actions_timestamps"] = np.arange(STEPS) * 0.1
+            scans = points(episode)
+            if form == "offsets":
+                demo["obs/lidar/points"] = np.concatenate(scans)
+                demo["obs/lidar/ring"] = np.concatenate([np.arange(len(scan)) for scan in scans]).astype("u1")
+                demo["obs/lidar/offsets"] = np.cumsum([0, *map(len, scans)]).astype("u4")
+            else:
+                own = demo.create_dataset("obs/lidar/ranges", (SCANS,), h5py.vlen_dtype("f8"))
+                for row, scan in enumerate(scans_of_one_axis(episode)):
+                    own[row] = scan
+            camera = demo.create_dataset("obs/camera/rgb", (SCANS,), h5py.vlen_dtype("u1"))
+            for row, frame in enumerate(frames(episode)):
+                camera[row] = cv2.imencode(".png", frame)[1].ravel()
+            for stream in ("lidar", "camera"):
+                if rate:
+                    demo[f"obs/{stream}"].attrs["rate"] = 7.0
+                else:
+                    demo[f"obs/{stream}/timestamps"] = np.arange(SCANS) * 0.15
+    return path

@@ -49,6 +49,20 @@ def storable(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biuf" and dtype.newbyteorder("=") in map(np.dtype, _STORABLE)
 
 
+def any_length(values: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> np.dtype[Any]:
+    """Return the dtype of an array whose rows have any number of values each, as h5py has it."""
+    return np.dtype(object, metadata={"vlen": values, "shape": row_shape})
+
+
+def values_of(dtype: np.dtype[Any]) -> Column | None:
+    """Return the form of the values in rows of any length; None: the rows are others."""
+    told: Mapping[str, Any] = dtype.metadata or {}
+    values = told.get("vlen")
+    if not isinstance(values, np.dtype) or not storable(values):
+        return None
+    return Column(values.str, told.get("shape", ()))
+
+
 def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     """Whether `target` represents every value of `source` exactly (stricter than NumPy's "safe" casts)."""
     if source.kind == "b" or target.kind == "b":

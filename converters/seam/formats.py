@@ -61,6 +61,7 @@ class Later(Format):
 
 
 LATER = (
+    Later("bag", (".bag", ".mcap", ".db3", ".yaml"), "bags:Rosbag", "rosbags"),
     Later("dicom", (".dcm", ".ima"), "dicom:Dicom", "pydicom"),
     Later("las", (".las",), "las:Las"),
     Later("laz", (".laz",), "las:Laz", "lazrs"),

@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column, length_table, storable
+from unistore.converters.common.columns import Column, length_table, storable, values_of
 from unistore.converters.formats.images import decode, encoding_of, header_of
 from unistore.converters.plugin import Array
-from unistore.converters.trajectory.clocks import Clocks, Said, Timed, check_clocks, dataset_names
+from unistore.converters.trajectory.clocks import Clocks, Said, Stated, Timed, check_clocks, dataset_names
 from unistore.converters.trajectory.layouts import Recording
 from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core, is_ignored, is_role
-from unistore.converters.trajectory.ragged import Ranges, RangesOf, ranges_in, values_of
+from unistore.converters.trajectory.ragged import Ranges, RangesOf, ranges_in
 from unistore.errors import InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
 from unistore.schemas.trajectory.fields import STEPS
@@ -114,7 +114,7 @@ class NamedArrays:
         episode of the file, even where the numbers happen to be equal.
     """
 
-    def __init__(self, recording: Recording, naming: Naming, said: Said) -> None:
+    def __init__(self, recording: Recording, naming: Naming, said: Said, stated: Stated) -> None:
         kept = {path: array for path, array in recording.arrays.items() if not is_ignored(path, naming)}
         self._ranges = ranges_in(kept, recording.location)
         self.recording = recording = recording._replace(arrays=_divided(recording.arrays, self._ranges))
@@ -122,20 +122,20 @@ class NamedArrays:
         names = dataset_names(recording.arrays.keys())
         columns = {path: column_of(path, self._naming, name) for path, name in names.items()}
         self._columns = {path: column for path, column in columns.items() if column is not None}
-        timed = Timed(recording, self._columns, said)
-        self._length = self._rows_of_action(timed) or self._most_common_rows()
+        timed = Timed(recording, self._columns, said, stated)
+        self._length = self._rows_of_steps(timed) or self._most_common_rows()
         self._clocks = timed.clocks(self._length)
+        self._notes = timed.notes
         self.not_per_step = {
             path
             for path in self._columns
             if path not in self._clocks.of and not self._must_match(path) and not self._is_per_step(path)
         }
 
-    def _rows_of_action(self, timed: Timed) -> int:
+    def _rows_of_steps(self, timed: Timed) -> int:
         """Steps, where all arrays that are not per step can be streams of their own; 0: they cannot."""
         arrays = self.recording.arrays
-        action = next((path for path, column in self._columns.items() if column == "action"), "")
-        rows = arrays[action].shape[:1] if action else ()
+        rows = arrays[timed.steps].shape[:1] if timed.steps else ()
         others = [path for path in self._columns if self._must_match(path) and arrays[path].shape[:1] != rows]
         return rows[0] if rows and all(map(timed.has_time, others)) else 0
 
@@ -159,10 +159,11 @@ class NamedArrays:
         """Find the columns; arrays in `excluded` are not per step in some episode."""
         problems = [*self._ranges.problems, *self._length_problems()]
         episode = Episode(self._length, problems=problems, clocks=self._clocks)
-        if any(rows != self._length for rows in self._clocks.lengths.values()) and not episode.problems:
+        lengths = {self._length, *self._clocks.lengths.values()}
+        if (len(lengths) > 1 or self.recording.times) and not episode.problems:
             told = check_clocks(self.recording, self._clocks, self._length)
             episode.problems += told.problems
-            episode.notes += told.notes
+            episode.notes += [*self._notes, *told.notes]
         for path in self.recording.arrays:
             if path not in self._columns:
                 episode.left_out[path] = IGNORED if is_ignored(path, self._naming) else _LENGTHS
@@ -173,10 +174,11 @@ class NamedArrays:
             if clock == STEPS and (path in excluded or not self._is_per_step(path)):
                 _keep_small(episode, path, array)
                 continue
-            if 0 in array.shape[1:] and clock == STEPS:
+            is_empty = 0 in array.shape[1:] and not _is_ragged(array)
+            if is_empty and clock == STEPS:
                 episode.empty[path] = str(array.dtype)
                 continue
-            if 0 in array.shape[1:]:
+            if is_empty:
                 episode.left_out[path] = "holding no values"
                 continue
             problem = _name_problem(column, location, taken.get(column))
@@ -202,7 +204,7 @@ class NamedArrays:
         message = f"datasets have different numbers of steps:\n{length_table(lengths)}\n   "
         cure = (
             "--on-error skip leaves it out; --ignore PATTERN leaves a dataset out; a dataset of another rate "
-            "needs timestamps beside it (NAME_timestamps), or an attribute rate"
+            "needs timestamps beside it (NAME_timestamps), an attribute rate, or --rate NAME=HZ"
         )
         return [Problem.at(self.recording.location(), message, cure, "length")]
 
@@ -250,6 +252,8 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
         if found is not None:
             return found
     problems = array.problems()
+    if _is_ragged(array):
+        return _ragged_feature(path, column, Column(array.dtype.str), location)
     if problems:
         raise InputError(problems)
     dtype, shape = array.dtype, array.shape[1:]
@@ -265,6 +269,11 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
     if dtype == np.uint8 and len(shape) == 3 and shape[-1] != 3 and shape[0] == 3:
         return Feature(path, "channels_first", "|u1", (shape[1], shape[2], 3))
     return Feature(path, "plain", dtype.str, shape)
+
+
+def _is_ragged(array: Array) -> bool:
+    """Whether a format tells that rows have different numbers of values."""
+    return [problem.kind for problem in array.problems()] == ["ragged"]
 
 
 def _encoded(path: str, array: Array, location: Location) -> Feature | None:
@@ -290,11 +299,15 @@ def _encoded(path: str, array: Array, location: Location) -> Feature | None:
 
 def _ragged(path: str, column: str, array: Array, location: Location) -> Feature | None:
     """A feature of rows with any number of values; None if they are not of numbers."""
-    values = values_of(array)
+    values = values_of(array.dtype)
     if values is None or len(array.shape) != 1:
         return None
     if problems := array.problems(as_objects=True):
         raise InputError(problems)
+    return _ragged_feature(path, column, values, location)
+
+
+def _ragged_feature(path: str, column: str, values: Column, location: Location) -> Feature:
     if is_role(column) or column.startswith("next_observation/"):
         message = f"has rows of any length, and would be {column}"
         raise InputError(Problem.at(location, message, "give it another name with --map", "shape"))

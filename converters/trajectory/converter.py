@@ -43,6 +43,7 @@ class TrajectoryConverter(SeamConverter):
             lengths, never written, dtypes that are not numeric.
         """
         from unistore.converters.common.exclusion import Exclusion
+        from unistore.converters.trajectory.clocks import Stated
         from unistore.converters.trajectory.naming import Naming
         from unistore.converters.trajectory.scan import scan_file
 
@@ -54,6 +55,7 @@ class TrajectoryConverter(SeamConverter):
             needed_layout(head, is_mapped=bool(options.map)),
             Naming(renamed=options.map, ignored=options.ignore),
             Exclusion(options.exclude),
+            Stated(options.rates, options.time_unit or "", options.stamps),
             is_certain=not options.map,  # without a map, what is not recognised is refused
         )
 

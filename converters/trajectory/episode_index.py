@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters.plugin import Array, Opened
 from unistore.converters.trajectory.clocks import Stream
 from unistore.converters.trajectory.columns import Feature
+from unistore.converters.trajectory.layouts import layout_named
 from unistore.converters.trajectory.ragged import RangesOf
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import offsets_of
@@ -86,7 +87,9 @@ class EpisodeIndex(NamedTuple):
 
     @property
     def has_streams(self) -> bool:
-        """Whether a clock has another number of rows than the steps in some episode."""
+        """Whether a clock has other rows than the steps, by their number in some episode or by the format."""
+        if self.layout and layout_named(self.layout).timed:
+            return True
         return any(tuple(rows) != tuple(self.lengths) for rows in self.clock_lengths.values())
 
     @property

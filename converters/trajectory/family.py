@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from unistore.converters.plugin import Claim, Family, Format, Head, SourceFile
-from unistore.converters.trajectory.layouts import LEROBOT, claim_of
+from unistore.converters.trajectory.layouts import BAG, LEROBOT, METADATA, claim_of
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.schemas.trajectory.fields import FAMILY_NAME
 
@@ -18,20 +18,36 @@ class Trajectory(TrajectoryOptions, Family):
 
     name: ClassVar[str] = FAMILY_NAME
     summary: ClassVar[str] = (
-        "Robot trajectories: HDF5 of robomimic, ACT, D4RL, flat; LeRobot; RLDS; Minari; Zarr."
+        "Robot trajectories: HDF5 of robomimic, ACT, D4RL, flat; LeRobot; RLDS; Minari; Zarr; bags."
     )
     any_format: ClassVar[bool] = True
-    formats: ClassVar[tuple[type[Format] | str, ...]] = ("hdf5", "lerobot", "rlds", "minari", "replay_zarr")
+    formats: ClassVar[tuple[type[Format] | str, ...]] = (
+        "hdf5",
+        "lerobot",
+        "rlds",
+        "minari",
+        "replay_zarr",
+        "bag",
+    )
 
     def match(self, head: Head) -> Claim:
         """Recognise files by the names in them."""
         return claim_of(head)
 
     def declines(self, file: SourceFile) -> str:
-        """Decline what a dataset of LeRobot has beside its ``info.json``, and other JSON."""
+        """Decline JSON and YAML that describe no dataset and no bag, and the files of described bags."""
+        if file.format == BAG.name:
+            return self._declines_of_bag(file)
         if file.format != LEROBOT.name or (file.path.name == "info.json" and file.path.parent.name == "meta"):
             return ""
         return "is no meta/info.json of LeRobot"
+
+    def _declines_of_bag(self, file: SourceFile) -> str:
+        is_described = file.near is not None and file.near.has(str(file.path.with_name(METADATA)))
+        if file.path.suffix == ".yaml" and file.path.name != METADATA:
+            return f"is no {METADATA} of a bag"
+        is_part = file.path.suffix in (".db3", ".mcap") and is_described
+        return f"is read with the {METADATA} beside it" if is_part else ""
 
     def group(self, files: Sequence[SourceFile]) -> Iterable[SourceFile | tuple[SourceFile, str]]:
         """Take the files that are not declined."""

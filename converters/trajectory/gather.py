@@ -75,7 +75,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
                 reading=each.reading,
             )
             seen.add(each)
-    nbytes = sum(Path(files[0]).stat().st_size for files in sources.files()) if spilled else 0
+    nbytes = sum(_size_of(files) for files in sources.files()) if spilled else 0
     return Scan(
         family=FAMILY_NAME,
         sources=sources,
@@ -93,6 +93,10 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
         needs_facts=seen.needs_facts,
         shared={"columns": layout},
     )
+
+
+def _size_of(files: Sequence[str]) -> int:
+    return sum(Path(file).stat().st_size for file in files)
 
 
 def _notes(seen: _Seen, files: int, layout: MergedColumns, options: TrajectoryOptions) -> list[str]:
@@ -147,10 +151,15 @@ def _no_role(role: str, seen: _Seen, layout: MergedColumns) -> str:
 
 
 def _unused(layout: MergedColumns, options: TrajectoryOptions) -> list[Problem]:
-    """Problems of mapped datasets that no episode has."""
+    """Problems of datasets that options name and no episode has."""
     used = {dataset for datasets in layout.datasets.values() for dataset in datasets}
+    groups = {dataset.rpartition("/")[0] for dataset in used}
+    known = {*used, *groups, *layout.merged, *layout.clocks.values(), STEPS}
+    rates = [(name, rate) for name, rate in options.rate.items() if name.strip("/") not in known]
+    message = "no dataset, group or clock has this name"
+    problems = [Problem(f"--rate {name}={rate}", message, kind="missing") for name, rate in rates]
     message = "no episode has a per-step dataset of this name"
-    return [
+    return problems + [
         Problem(f"--map {column}={dataset}", message, kind="missing")
         for column, dataset in options.map.items()
         if dataset.strip("/") not in used

@@ -9,18 +9,24 @@
 one, and so does the end of the file. ``observations`` is an array, or a group, or there are keys beside
 ``actions`` and ``rewards``.
 ``streams``: one episode a file, a group for each stream: ``action/{timestamps, value}``.
+``bag``: one episode a bag, a group for each topic.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from shlex import quote
 from typing import NamedTuple
 
 from unistore.converters.plugin import Array, Claim, Facts, Head, Opened, as_json, no, sure
 from unistore.errors import InputError, Location, Problem, location_of, printable
 
+METADATA = "metadata.yaml"
+"""Describes the files of a bag that lie beside it."""
+STAMP, LOG_TIME = "header_stamp", "log_time"
+"""Names of the times of the messages of a topic, in bags."""
 _ACTIONS = ("action", "actions")
 _RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
 TIMES = ("timestamps", "timestamp", "time", "t")
@@ -46,6 +52,8 @@ class Layout(NamedTuple):
     joined
         Whether the arrays hold several consecutive episodes, each ended by a flag. Then attributes and small
         arrays belong to the file, not to an episode.
+    timed
+        Whether the format tells the clock of every array: none is a column of the steps by its length.
     has_last
         Whether files have the observation after the last step as a row more, which their format opens as next
         observations.
@@ -60,6 +68,7 @@ class Layout(NamedTuple):
     joined: bool = False
     has_last: bool = False
     is_bare: bool = False
+    timed: bool = False
 
     def group_of(self, episode: str) -> str:
         """Path of an episode's group."""
@@ -87,6 +96,8 @@ class Recording(NamedTuple):
         By path inside the group.
     is_bare
         Whether arrays outside a group of observations are observations, too.
+    times
+        Path of the timestamps of each array, where the format tells them.
     """
 
     file: str
@@ -94,6 +105,7 @@ class Recording(NamedTuple):
     group: str
     arrays: Mapping[str, Array]
     is_bare: bool = False
+    times: Mapping[str, str] = {}
 
     def location(self, path: str = "") -> Location:
         """What messages call an array, or the group."""
@@ -160,22 +172,6 @@ def _is_act(head: Head) -> bool:
     return not head.members("observations").keys().isdisjoint(("qpos", "images"))
 
 
-def _is_lerobot(head: Head) -> bool:
-    return head.format == "lerobot"
-
-
-def _is_rlds(head: Head) -> bool:
-    return head.format == "rlds"
-
-
-def _is_replay_zarr(head: Head) -> bool:
-    return head.format == "replay_zarr"
-
-
-def _is_minari(head: Head) -> bool:
-    return head.format == "minari"
-
-
 def _has_actions(root: Mapping[str, str]) -> bool:
     return any(root.get(name) == "array" for name in _ACTIONS)
 
@@ -199,13 +195,24 @@ def _is_streams(head: Head) -> bool:
     return any(not head.members(name).keys().isdisjoint(TIMES) for name in actions)
 
 
-LEROBOT = Layout("lerobot", "meta/info.json of LeRobot", _is_lerobot, container="data")
-RLDS = Layout("rlds", "episodes in TFRecord", _is_rlds, container="data")
+def _is_of(format: str, head: Head) -> bool:
+    return head.format == format
+
+
+LEROBOT = Layout("lerobot", "meta/info.json of LeRobot", partial(_is_of, "lerobot"), container="data")
+RLDS = Layout("rlds", "episodes in TFRecord", partial(_is_of, "rlds"), container="data")
 MINARI = Layout(
-    "minari", "main_data.hdf5 beside metadata.json of Minari", _is_minari, container="", has_last=True
+    "minari",
+    "main_data.hdf5 beside metadata.json of Minari",
+    partial(_is_of, "minari"),
+    container="",
+    has_last=True,
 )
-REPLAY = Layout("replay_zarr", "meta/episode_ends in Zarr", _is_replay_zarr, container="data", is_bare=True)
-_BY_FORMAT = (LEROBOT, RLDS, MINARI, REPLAY)
+REPLAY = Layout(
+    "replay_zarr", "meta/episode_ends in Zarr", partial(_is_of, "replay_zarr"), container="data", is_bare=True
+)
+BAG = Layout("bag", "topics of a bag", partial(_is_of, "bag"), timed=True)
+_BY_FORMAT = (LEROBOT, RLDS, MINARI, REPLAY, BAG)
 FLAT = Layout("flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True)
 LAYOUTS = (
     Layout("robomimic", "episodes as groups of data/", _is_robomimic, container="data"),
@@ -222,10 +229,13 @@ def layout_named(name: str) -> Layout:
     return {layout.name: layout for layout in (*_BY_FORMAT, *LAYOUTS)}[name]
 
 
-def recordings_of(layout: Layout, opened: Opened) -> list[Recording]:
-    """Groups of arrays of an open file, in the order of their episodes."""
+def recordings_of(layout: Layout, opened: Opened, stamps: str = "header") -> list[Recording]:
+    """Groups of arrays of an open file, in the order of their episodes; `stamps` as the option."""
     assert opened.file is not None
     file, arrays = opened.file, opened.all_arrays
+    if layout == BAG:
+        name = file.path.parent.name if file.path.name == METADATA else file.path.stem
+        return [Recording(file.name, name, "", arrays, is_bare=True, times=_times_of_topics(arrays, stamps))]
     if layout.container is None:
         has_group = any(path.startswith(("observation", "obs/")) for path in arrays)
         is_bare = (layout.joined or layout.name == "streams") and not has_group
@@ -243,6 +253,16 @@ def recordings_of(layout: Layout, opened: Opened) -> list[Recording]:
     return [
         Recording(file.name, name, layout.group_of(name), own, layout.is_bare) for name, own in inside.items()
     ]
+
+
+def _times_of_topics(arrays: Collection[str], stamps: str) -> dict[str, str]:
+    """Path of the timestamps of each array of a bag: the stamps of the headers, or when it was logged."""
+    times = {}
+    for path in arrays:
+        topic = path.rpartition("/")[0]
+        stamp = f"{topic}/{STAMP}"
+        times[path] = stamp if stamps == "header" and stamp in arrays else f"{topic}/{LOG_TIME}"
+    return times
 
 
 def masks_of(layout: Layout, opened: Opened) -> list[Mask]:

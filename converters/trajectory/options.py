@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
 from unistore.errors import InputError, Problem
 
 Colour = Literal["standard", "swapped"]
+TimeUnit = Literal["s", "ms", "us", "ns"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,15 @@ class TrajectoryOptions(Options):
     columns
         What to do with columns that some episodes lack: ``"exact"`` refuses, ``"union"`` fills them (NaN for
         floats, else 0), ``"intersection"`` leaves them out.
+    rate
+        Rows a second, by the path of a dataset or group inside an episode or by the name of a clock, of what
+        has no timestamps: ``{"obs/force": "500"}``.
+    time_unit
+        Unit of the timestamps of all streams; by default what the files say, else seconds for floats and
+        nanoseconds for whole numbers.
+    stamps
+        The clock of the topics of bags: ``"header"``, the stamp in the header of messages that have one, or
+        ``"log"``, when they were logged.
     exclude
         Names of files, folders or episodes (``"a.hdf5: data/demo_3"``) to leave out.
     """
@@ -50,9 +61,36 @@ class TrajectoryOptions(Options):
     map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
     ignore: tuple[str, ...] = option((), "Leave datasets out: 'obs/depth_*'.", metavar="PATTERN")
     columns: Columns = option("exact", COLUMNS)
+    rate: Mapping[str, str] = option(
+        {}, "Rows a second of a dataset, group or clock: obs/force=500.", metavar="NAME=HZ", late=True
+    )
+    time_unit: TimeUnit | None = option(
+        None, "Unit of all timestamps, where the files do not say it or say it wrongly.", late=True
+    )
+    stamps: Literal["header", "log"] = option(
+        "header", "Times of the messages of bags: of their headers, or when they were logged.", late=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.images == "resized" and self.image_size is None:
             message, cure = "is resized, but to no size", "as in --images resized --image-size 224"
             raise InputError(Problem("--images", message, cure, "option"))
+        wrong = [name for name, rate in self.rate.items() if not _is_rate(rate)]
+        if wrong:
+            name = wrong[0]
+            message = f"is {self.rate[name]!r}, expected rows a second"
+            cure = f"as in --rate {name}=30"
+            raise InputError(Problem(f"--rate {name}", message, cure, "option"))
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """`rate`, as numbers."""
+        return {name.strip("/"): float(rate) for name, rate in self.rate.items()}
+
+
+def _is_rate(text: str) -> bool:
+    try:
+        return 0 < float(text) < inf
+    except ValueError:
+        return False

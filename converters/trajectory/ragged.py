@@ -12,29 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column, storable
+from unistore.converters.common.columns import Column, any_length
 from unistore.converters.opened import BLOCK_BYTES
 from unistore.converters.plugin import Array
 from unistore.errors import InputError, Location, Problem
 
 _OFFSETS = "offsets"
 _SUFFIX = "_offsets"
-_ROWS_TOGETHER = 16
-"""Rows that are read at a time."""
-
-
-def values_of(array: Array) -> Column | None:
-    """Return the form of the values in rows of any length; None: the rows are others."""
-    told: Mapping[str, Any] = array.dtype.metadata or {}
-    dtype = told.get("vlen")
-    if not isinstance(dtype, np.dtype) or not storable(dtype):
-        return None
-    return Column(dtype.str, told.get("shape", ()))
-
-
-def of_any_length(dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> np.dtype[Any]:
-    """Return the dtype of an array whose rows have any number of values, as h5py has it without a shape."""
-    return np.dtype(object, metadata={"vlen": dtype, "shape": row_shape})
 
 
 class RangesOf(Array):
@@ -62,7 +46,7 @@ class RangesOf(Array):
     @property
     def dtype(self) -> np.dtype[Any]:
         """See `Array`."""
-        return of_any_length(self.values.dtype, self.values.shape[1:])
+        return any_length(self.values.dtype, self.values.shape[1:])
 
     def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
         """See `Array`."""
@@ -72,7 +56,8 @@ class RangesOf(Array):
 
     def item(self, row: int | None = None) -> Any:
         """See `Array`."""
-        assert row is not None
+        if row is None:
+            return self.read(0, len(self))
         return self.read(row, row + 1)[0]
 
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -103,7 +88,7 @@ class Ranges(NamedTuple):
 
 def ranges_in(arrays: Mapping[str, Array], location: Callable[[str], Location]) -> Ranges:
     """Find the arrays that offsets beside them divide."""
-    found: dict[str, str] = {}
+    dividing: dict[str, str] = {}
     problems: list[Problem] = []
     for path, array in arrays.items():
         lengths = _lengths_beside(path, arrays)
@@ -113,11 +98,11 @@ def ranges_in(arrays: Mapping[str, Array], location: Callable[[str], Location]) 
         wrong = _wrong(offsets, list(lengths.values()))
         if not wrong:
             divided = [other for other, length in lengths.items() if length == offsets[-1]]
-            found.update(dict.fromkeys(divided, path))
+            dividing.update(dict.fromkeys(divided, path))
         elif path.endswith(_SUFFIX) or len(offsets) - 1 in lengths.values():
             cure = "write the file again, or leave the stream out with --ignore"
             problems.append(Problem.at(location(path), wrong, cure, "value"))
-    return Ranges(found, problems)
+    return Ranges(dividing, problems)
 
 
 def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
@@ -143,8 +128,8 @@ def _wrong(offsets: NDArray[Any], lengths: Sequence[int]) -> str:
         row = int(falling[0]) + 1
         return f"row {row} is {offsets[row]}, less than the row before it ({offsets[row - 1]})"
     if offsets[0] != 0 or offsets[-1] not in lengths:
-        listed = " or ".join(map(str, dict.fromkeys(lengths)))
-        return f"are offsets from {offsets[0]} to {offsets[-1]}, and the arrays beside have {listed} rows"
+        counts = " or ".join(map(str, dict.fromkeys(lengths)))
+        return f"are offsets from {offsets[0]} to {offsets[-1]}, and the arrays beside have {counts} rows"
     return ""
 
 
@@ -165,8 +150,8 @@ def items_in(array: Array, lo: int, hi: int, form: Column, location: Location) -
     """
     pending: list[NDArray[Any]] = []
     size = 0
-    for row, item in enumerate(_rows(array, lo, hi), lo):
-        values = np.asarray(item, form.dtype)
+    for row in range(lo, hi):
+        values = np.asarray(array.item(row), form.dtype)
         if values.shape[1:] != form.row_shape:
             message = f"has values of shape {values.shape[1:]}, expected {form.row_shape}"
             raise InputError(Problem.at(location._replace(row=row), message, kind="shape"))
@@ -177,14 +162,6 @@ def items_in(array: Array, lo: int, hi: int, form: Column, location: Location) -
             pending, size = [], 0
     if pending:
         yield _joined(pending)
-
-
-def _rows(array: Array, lo: int, hi: int) -> Iterator[Any]:
-    for first in range(lo, hi, _ROWS_TOGETHER):
-        stop = min(hi, first + _ROWS_TOGETHER)
-        yield from (
-            array.read(first, stop) if isinstance(array, RangesOf) else map(array.item, range(first, stop))
-        )
 
 
 def _joined(rows: Sequence[NDArray[Any]]) -> Items:

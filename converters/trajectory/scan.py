@@ -13,6 +13,7 @@ import numpy as np
 from unistore.converters.common.exclusion import Exclusion, ProblemCollector
 from unistore.converters.plugin import Facts, Opened, as_json
 from unistore.converters.scan import Scanned
+from unistore.converters.trajectory.clocks import Stated
 from unistore.converters.trajectory.columns import Episode, NamedArrays, flags
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, lies_in, with_episodes
 from unistore.converters.trajectory.layouts import Layout, Mask, Recording, masks_of, recordings_of
@@ -52,6 +53,7 @@ def scan_file(
     layout: Layout,
     naming: Naming,
     exclusion: Exclusion,
+    stated: Stated,
     *,
     is_certain: bool,
 ) -> ScannedFile:
@@ -64,14 +66,14 @@ def scan_file(
     """
     assert opened.file is not None
     name = opened.file.name
-    recordings = recordings_of(layout, opened)
+    recordings = recordings_of(layout, opened, stated.stamps)
     masks = masks_of(layout, opened)
     attributes, outside = _outside(layout, opened, recordings, masks)
     chosen = [each for each in recordings if not exclusion.covers(str(each.location()))]
     broken = _by_group(opened.unreachable, name, recordings)
     episodes = _Episodes(name, layout, opened)
     episodes.problems += broken.pop("", [])
-    named = [NamedArrays(recording, naming, _said(opened, recording)) for recording in chosen]
+    named = [NamedArrays(recording, naming, _said(opened, recording), stated) for recording in chosen]
     not_per_step = set[str]().union(*(arrays.not_per_step for arrays in named))
     collected = ProblemCollector(episodes.problems)
     for arrays in named:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.columns import any_length
 from unistore.converters.common.exported import (
     VALUE,
     File,
@@ -35,7 +36,6 @@ from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.family import Trajectory
 from unistore.converters.trajectory.layouts import Layout, layout_named
-from unistore.converters.trajectory.ragged import of_any_length
 from unistore.schemas.indices import ArrayView, Column, StoreView, whole
 from unistore.schemas.trajectory.clocks import offsets_path, table_of
 from unistore.schemas.trajectory.fields import (
@@ -125,12 +125,17 @@ class _Run:
         array, bounds = self.store.array(path), self._row_bounds(path)
         if self.offsets_name(path, ""):
             return row_values(array, int(bounds[0]), int(bounds[-1]))
+        return self.ragged_rows(path)
+
+    def ragged_rows(self, path: str) -> Values:
+        """Rows with any number of values."""
+        array, bounds = self.store.array(path), self._row_bounds(path)
         dtype = source_dtype(array.attributes, self.source, array.dtype)
 
         def rows() -> Iterator[NDArray[Any]]:
             return _as_objects(cast_exactly(row, dtype) for row in self.any_length(path))
 
-        return Values((len(bounds) - 1,), of_any_length(dtype, ()), rows)
+        return Values((len(bounds) - 1,), any_length(dtype), rows)
 
     def offsets_name(self, path: str, dataset: str) -> str:
         """Name of the dataset that divides a ragged one; empty: its rows are of variable length."""
@@ -424,10 +429,20 @@ def _restored(run: _Run, path: str, name: str, feature: Feature, *, swapped: boo
         rows = bounds.shape[0] - 1
         frames = Values((rows,), np.dtype(object), lambda: _as_objects(run.any_length(path)))
         return RestoredArray(name, frames, of_file=_without_padding if feature.kind == "padded" else None)
+    if feature.kind == "ragged" and not feature.offsets:
+        return RestoredArray(name, run.ragged_rows(path), of_file=_objects)
     values = run.values(path)
     if feature.is_encoded:
         return RestoredArray(name, values, of_file=partial(_decoded, swapped=swapped), decoder="OpenCV")
     return RestoredArray(name, values)
+
+
+def _objects(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows as objects, if they are not; a format has those of one length as an array."""
+    found = np.empty(len(rows), object)
+    for row, values in enumerate(rows):
+        found[row] = values
+    return found
 
 
 def _without_padding(rows: NDArray[np.uint8]) -> NDArray[Any]:

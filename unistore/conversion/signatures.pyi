@@ -82,6 +82,9 @@ class _Trajectory(_Shared, total=False):
     map: Mapping[str, str]
     ignore: str | Sequence[str]
     columns: Literal["exact", "union", "intersection"]
+    rate: Mapping[str, str]
+    time_unit: Literal["s", "ms", "us", "ns"] | None
+    stamps: Literal["header", "log"]
 
 @overload
 def convert(

@@ -222,7 +222,7 @@ def changed(at: int, to: float) -> np.ndarray:
             },
             {},
             "different numbers of steps",
-            "needs timestamps beside it (NAME_timestamps), or an attribute rate",
+            "needs timestamps beside it (NAME_timestamps), an attribute rate, or --rate NAME=HZ",
         ),
         (
             {
@@ -274,3 +274,82 @@ def test_what_is_remarked_on_clocks(tmp_path: Path) -> None:
     assert "a.h5: force begins 1 s after the steps: until then its rows are not valid" in notes
     repeated = "a.h5: observations/force_timestamps: 1 timestamps repeat; the last row of equal ones is taken"
     assert repeated in notes
+
+
+def without_times(arrays: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: values for name, values in arrays.items() if name not in names}
+
+
+@pytest.mark.parametrize("name", ["observations/force", "observation/force", "force"])
+def test_a_rate_that_the_user_states(name: str, tmp_path: Path) -> None:
+    arrays = without_times(act(FORCE, TIMES), "observations/force_timestamps")
+    path = written(tmp_path / "a.h5", arrays)
+    assert "--rate NAME=HZ" in refused(path)
+    store = converted(path, rate={name: "2.5"})
+    assert store.group("episodes")["clocks"]["force"] == {"rate": 2.5}
+    assert store.attributes["options"]["rate"] == {name: "2.5"}
+    assert store.array("clocks/force/observation/force").shape == (9, 2)
+    found = refused(path, rate={name: "500"})
+    assert "force: 9 rows at 500 a second last 0.016 s, the steps 3 s" in found
+    assert "--rate force=HZ" in found
+
+
+def test_rates_of_everything(tmp_path: Path) -> None:
+    arrays = without_times(act(FORCE, TIMES), "observations/force_timestamps", "timestamps")
+    path = written(tmp_path / "a.h5", arrays, observations__force={"hz": 2.5})
+    assert "--rate steps=HZ" in refused(path)
+    store = converted(path, rate={"steps": "1"})
+    assert store.group("episodes")["clocks"] == {"force": {"rate": 2.5}, "steps": {"rate": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [
+        ({"force": "fast"}, "--rate force: is 'fast', expected rows a second (as in --rate force=30)"),
+        ({"force": "-3"}, "is '-3', expected rows a second"),
+        ({"forse": "3"}, "--rate forse=3: no dataset, group or clock has this name"),
+    ],
+)
+def test_rates_that_are_none(rate: dict[str, str], message: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.h5", act(FORCE, TIMES))
+    with pytest.raises(InputError) as caught:
+        scan_sources(trajectory(rate=rate), [path])
+    assert message in str(caught.value)
+
+
+def test_a_unit_that_the_user_states(tmp_path: Path) -> None:
+    arrays = act(FORCE, (TIMES * 1000).astype("i8"))
+    arrays["timestamps"] = (arrays["timestamps"] * 1000).astype("i8")
+    path = written(tmp_path / "a.h5", arrays)
+    remark = "taken in ns, as nothing says the unit; the values look like ms: --time-unit ms"
+    assert remark in " ".join(scan_sources(trajectory(), [path]).notes)
+    store = converted(path, time_unit="ms")
+    assert store.group("episodes")["clocks"]["force"]["unit"] == "ms"
+    assert store.attributes["options"]["time_unit"] == "ms"
+    assert "look like" not in " ".join(scan_sources(trajectory(time_unit="ms"), [path]).notes)
+
+
+@pytest.mark.parametrize(
+    ("times", "unit"),
+    [
+        (1_700_000_000_000 + np.arange(9) * 400, "ms"),
+        (1_700_000_000_000_000 + np.arange(9) * 400_000, "us"),
+        (1_700_000_000_000_000_000 + np.arange(9) * 400_000_000, ""),
+        (1_700_000_000.0 + np.arange(9) * 0.4, ""),
+        (np.arange(9) * 0.4, ""),
+    ],
+)
+def test_units_that_timestamps_look_like(times: np.ndarray, unit: str, tmp_path: Path) -> None:
+    arrays = act(FORCE, times)
+    arrays["timestamps"] = times[[0, 2, 5, 7]]
+    notes = " ".join(scan_sources(trajectory(), [written(tmp_path / "a.h5", arrays)]).notes)
+    assert (f"force_timestamps: taken in {'s' if times.dtype.kind == 'f' else 'ns'}" in notes) == bool(unit)
+    assert f"--time-unit {unit}" in notes or not unit
+
+
+def test_another_unit_than_the_attribute_says(tmp_path: Path) -> None:
+    arrays = act(FORCE, TIMES)
+    path = written(tmp_path / "a.h5", arrays, observations__force_timestamps={"unit": "ms"})
+    assert "at another time than the steps" in refused(path)
+    notes = " ".join(scan_sources(trajectory(time_unit="s"), [path]).notes)
+    assert "force_timestamps: taken in s as --time-unit says, its attribute says ms" in notes

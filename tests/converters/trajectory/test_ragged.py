@@ -5,60 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import cv2
 import h5py
 import numpy as np
 import pytest
 
 import unistore
+from tests.streams import COUNTS, SCANS, STEPS, frames, lidar, points, scans_of_one_axis
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError
-
-STEPS, SCANS = 6, 4
-RNG = np.random.default_rng(0)
-COUNTS = [[3, 0, 5, 2], [1, 4, 0, 0]]
-"""Points of the scans of two episodes."""
-
-
-def points(episode: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(episode)
-    return [rng.normal(size=(count, 3)).astype("f4") for count in COUNTS[episode]]
-
-
-def scans_of_one_axis(episode: int) -> list[np.ndarray]:
-    return [scan[:, 0].astype("f8") for scan in points(episode)]
-
-
-def frames(episode: int) -> list[np.ndarray]:
-    return [np.full((8, 12, 3), 40 * episode + frame, "u1") for frame in range(SCANS)]
-
-
-def lidar(path: Path, form: str, *, rate: bool = False) -> Path:
-    """Write two episodes of a robot with a lidar and a camera, both slower than its steps."""
-    with h5py.File(path, "w") as file:
-        for episode in range(2):
-            demo = file.create_group(f"data/demo_{episode}")
-            demo["actions"] = np.arange(2 * STEPS, dtype="f4").reshape(STEPS, 2) + 100 * episode
-            demo["actions_timestamps"] = np.arange(STEPS) * 0.1
-            scans = points(episode)
-            if form == "offsets":
-                demo["obs/lidar/points"] = np.concatenate(scans)
-                demo["obs/lidar/ring"] = np.concatenate([np.arange(len(scan)) for scan in scans]).astype("u1")
-                demo["obs/lidar/offsets"] = np.cumsum([0, *map(len, scans)]).astype("u4")
-            else:
-                own = demo.create_dataset("obs/lidar/ranges", (SCANS,), h5py.vlen_dtype("f8"))
-                for row, scan in enumerate(scans_of_one_axis(episode)):
-                    own[row] = scan
-            camera = demo.create_dataset("obs/camera/rgb", (SCANS,), h5py.vlen_dtype("u1"))
-            for row, frame in enumerate(frames(episode)):
-                camera[row] = cv2.imencode(".png", frame)[1].ravel()
-            for stream in ("lidar", "camera"):
-                if rate:
-                    demo[f"obs/{stream}"].attrs["rate"] = 7.0
-                else:
-                    demo[f"obs/{stream}/timestamps"] = np.arange(SCANS) * 0.15
-    return path
 
 
 def converted(path: Path, **options: Any) -> unistore.Store:
