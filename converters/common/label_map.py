@@ -16,12 +16,13 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unistore.errors import InputError, Problem, first_few
+
+if TYPE_CHECKING:  # options are read without NumPy
+    import numpy as np
+    from numpy.typing import NDArray
 
 LABEL_MAP = "Stored number of each label: 1=2,3=1, or a JSON file with maps of several datasets."
 """Help of an option ``label_map``."""
@@ -44,6 +45,8 @@ class Numbering(NamedTuple):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The smallest dtype of all stored numbers."""
+        import numpy as np
+
         stored = [number for _, number in self.numbers]
         if self.ignored is not None:
             stored.append(self.ignored)
@@ -57,6 +60,8 @@ class Numbering(NamedTuple):
         InputError
             If labels are no whole numbers, or the map does not name one of them and none is ignored.
         """
+        import numpy as np
+
         if labels.dtype.kind not in "biu":
             message = f"has labels of {labels.dtype}, a label map whole numbers"
             raise InputError(Problem(location, message, "save them as integers", "dtype"))

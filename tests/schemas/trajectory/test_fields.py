@@ -7,9 +7,10 @@ import pytest
 from unistore.schemas.trajectory.fields import (
     FINAL,
     NEXT,
+    bounds_of,
     column_field,
+    frame_field,
     is_image,
-    jpeg_fields,
     moved,
     sample_key,
 )
@@ -44,6 +45,6 @@ def test_fields() -> None:
     assert not is_image(column_field("observation/depth", "uint8", (4, 5, 1)))
     assert not column_field("states", "float64", (32,)).statistics
     assert not column_field("terminated", "bool", ()).statistics
-    data, offsets = jpeg_fields("cam", 30_000, colour="standard")
-    assert (data.path, data.run) == ("steps/observation/cam_jpeg/data", 30_000)
-    assert offsets.path == "steps/observation/cam_jpeg/offsets"
+    frames = frame_field("observation/cam", "steps", colour="standard")
+    assert frames.path == "steps/observation/cam_jpeg/data"
+    assert bounds_of("steps/observation/cam_jpeg").path == "steps/observation/cam_jpeg/offsets"
