@@ -57,6 +57,7 @@ LIBRARIES = {
 }
 LEFT_OUT = {
     "cloud_real": ("segments/segment_N/unique_labels",),
+    "events_of_two_cameras": ("ms_to_idx",),
     "robot_act": ("compress_len",),
     "robot_act_keep": ("compress_len",),
 }
