@@ -61,7 +61,7 @@ def test_sound_files_are_read_as_h5py_reads_them() -> None:
         ("fuzz_sources.py", "20", "3", 2),
         ("borders.py", "30", "5", 3),
         pytest.param(
-            *("read_errors.py", "40", "5", 8),
+            *("read_errors.py", "20", "5", 4),
             marks=pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)"),
         ),
     ],

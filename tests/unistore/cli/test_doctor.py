@@ -61,7 +61,7 @@ def test_seconds_without_measure_are_refused(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("Patch(8)", "they are Clips, Events, Patches"),
+        ("Patch(8)", "they are Clips, Episodes, Events, Patches"),
         ("Patches(size=len)", "not a kind of samples"),
         ("Patches(sizes=8)", "unexpected keyword"),
         ("Patches(", "not a kind of samples"),
