@@ -86,6 +86,18 @@ def broken(location: str, message: str) -> Problem:
     return Problem(location, message, _CURE, "values")
 
 
+def parts_hold_all(view: View, parts: str, rows: str) -> Iterator[Problem]:
+    """Yield the first source whose parts, as segments or episodes, do not hold all its rows."""
+    held = np.bincount(
+        view.whole(f"{parts}/source"), np.diff(view.whole(f"{parts}/offsets")), view.shape("sources/rows")[0]
+    )
+    wrong = held.astype(np.int64) != view.whole("sources/rows")
+    if wrong.any():
+        source = first_row(wrong)
+        message = f"source {source} has {int(held[source])} {rows} in its {parts}, not all"
+        yield broken(f"{parts}/offsets", message)
+
+
 def first_row(wrong: Any) -> int:
     """Index of the first row that is True, from one bool per row."""
     return int(np.flatnonzero(wrong)[0])

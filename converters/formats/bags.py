@@ -394,12 +394,6 @@ class _TopicArray(Array):
         """See `Array`."""
         return (self._topic.count,)
 
-    def item(self, row: int | None = None) -> Any:
-        """See `Array`."""
-        if row is None:
-            return self.read(0, len(self))
-        return self.read(row, row + 1)[0]
-
 
 class _LogTimes(_TopicArray):
     """When messages were logged, in nanoseconds."""

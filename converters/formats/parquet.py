@@ -135,12 +135,6 @@ class ParquetColumn(Array):
         """See `Array`."""
         return self._dtype
 
-    def item(self, row: int | None = None) -> Any:
-        """See `Array`."""
-        if row is None:
-            return self.read(0, len(self))
-        return self.read(row, row + 1)[0]
-
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Array`."""
         del out

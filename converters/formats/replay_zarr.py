@@ -252,10 +252,6 @@ class _Stretch(Array):
         rows: int = self.values.chunks[0]
         return rows
 
-    def item(self, row: int | None = None) -> Any:
-        """See `Array`."""
-        return self.read(0, len(self)) if row is None else self.read(row, row + 1)[0]
-
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Array`."""
         rows: NDArray[Any] = self.values.read(self._first + lo, self._first + hi)

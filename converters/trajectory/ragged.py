@@ -54,12 +54,6 @@ class RangesOf(Array):
             return [*self.values.problems(), *self._offsets.problems()]
         return super().problems()
 
-    def item(self, row: int | None = None) -> Any:
-        """See `Array`."""
-        if row is None:
-            return self.read(0, len(self))
-        return self.read(row, row + 1)[0]
-
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Array`."""
         del out

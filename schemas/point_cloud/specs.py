@@ -10,7 +10,7 @@ import numpy as np
 from unistore.errors import Problem
 from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs
 from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT, POINTS, SEGMENTS, quantum_errors
-from unistore.schemas.rules import Rule, View, broken, first_row
+from unistore.schemas.rules import Rule, View, broken, first_row, parts_hold_all
 
 _XYZ = "points/xyz"
 _SEGMENTS = ("segments/number", 0)
@@ -65,18 +65,9 @@ SPECS = ArraySpecs(
 
 def segments(view: View) -> Iterator[Problem]:
     """The segments of a source hold all its points; the one for points of no segment is the last."""
-    offsets = view.whole("segments/offsets")
+    yield from parts_hold_all(view, SEGMENTS, "points")
     source = view.whole("segments/source")
     number = view.whole("segments/number")
-    count = view.shape("sources/rows")[0]
-    held = np.bincount(source, np.diff(offsets), count).astype(np.int64)
-    wrong = held != view.whole("sources/rows")
-    if wrong.any():
-        wrong_source = first_row(wrong)
-        yield broken(
-            "segments/offsets",
-            f"source {wrong_source} has {held[wrong_source]} points in its segments, not all",
-        )
     unnumbered = number == NO_SEGMENT
     inside = unnumbered[:-1] & (source[1:] == source[:-1])
     if inside.any():

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem, StoreError
-from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
+from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row, parts_hold_all
 from unistore.schemas.trajectory.clocks import clocks_of, offsets_path
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, NEXT
 
@@ -20,16 +20,7 @@ def episodes(view: View) -> Iterator[Problem]:
     empty = np.diff(offsets) == 0
     if empty.any():
         yield broken(f"{EPISODES}/offsets", f"episode {first_row(empty)} has no step")
-    source = view.whole(f"{EPISODES}/source")
-    count = view.shape("sources/rows")[0]
-    held = np.bincount(source, np.diff(offsets), count).astype(np.int64)
-    wrong = held != view.whole("sources/rows")
-    if wrong.any():
-        wrong_source = first_row(wrong)
-        yield broken(
-            f"{EPISODES}/offsets",
-            f"source {wrong_source} has {held[wrong_source]} steps in its episodes, not all",
-        )
+    yield from parts_hold_all(view, EPISODES, "steps")
 
 
 def ends(view: View) -> Iterator[Problem]:

@@ -298,6 +298,27 @@ _NUMBERS = ("corner", "frame", *_EXTENTS)
 _ON_REQUEST = (SOURCE, "sequence", *_NUMBERS, *_MASKS)
 
 
+def complete_arguments(kind: Any, check: Arguments) -> None:
+    """Check the arguments that `Clips` and `Steps` share, and bring `crop` and `fields` into one form.
+
+    Raises
+    ------
+    InputError
+        With every wrong argument, those that `check` found before among them.
+    """
+    check.integer("length", kind.length, 1)
+    check.integer("stride", kind.stride, 1)
+    check.integer("voxel_bins", kind.voxel_bins, 1, none=True)
+    check.sizes("crop", kind.crop, 2, none=True)
+    check.names("fields", kind.fields)
+    check.flag("random", kind.random)
+    check.raise_problems()
+    crop = kind.crop if kind.crop is None or isinstance(kind.crop, (tuple, list)) else (kind.crop,) * 2
+    fields = (kind.fields,) if isinstance(kind.fields, str) else kind.fields
+    object.__setattr__(kind, "crop", None if crop is None else tuple(crop))
+    object.__setattr__(kind, "fields", None if fields is None else tuple(fields))
+
+
 @dataclass(frozen=True, slots=True)
 class Clips:
     """Samples of a spike-camera store: `length` consecutive frames of one sequence.
@@ -350,19 +371,9 @@ class Clips:
 
     def __post_init__(self) -> None:
         check = Arguments()
-        check.integer("length", self.length, 1)
-        check.integer("stride", self.stride, 1)
-        check.integer("voxel_bins", self.voxel_bins, 1, none=True)
-        check.sizes("crop", self.crop, 2, none=True)
-        check.names("fields", self.fields)
-        check.flag("random", self.random)
         check_pad(check, self.pad)
-        check.raise_problems()
+        complete_arguments(self, check)
         object.__setattr__(self, "pad", normalize_pad(self.pad))
-        crop = self.crop if self.crop is None or isinstance(self.crop, (tuple, list)) else (self.crop,) * 2
-        fields = (self.fields,) if isinstance(self.fields, str) else self.fields
-        object.__setattr__(self, "crop", None if crop is None else tuple(crop))
-        object.__setattr__(self, "fields", None if fields is None else tuple(fields))
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""

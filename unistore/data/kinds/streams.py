@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.clips import Crop, CroppedField, clip_starts, common_size
+from unistore.data.kinds.clips import Crop, CroppedField, clip_starts, common_size, complete_arguments
 from unistore.data.kinds.frames import StepSpikes
 from unistore.data.kinds.protocol import SOURCE, Picks, SourceNames, require_arrays, select_keys
 from unistore.data.kinds.reach import Reach
@@ -70,18 +70,7 @@ class Steps:
     random: bool = True
 
     def __post_init__(self) -> None:
-        check = Arguments()
-        check.integer("length", self.length, 1)
-        check.integer("stride", self.stride, 1)
-        check.integer("voxel_bins", self.voxel_bins, 1, none=True)
-        check.sizes("crop", self.crop, 2, none=True)
-        check.names("fields", self.fields)
-        check.flag("random", self.random)
-        check.raise_problems()
-        crop = self.crop if self.crop is None or isinstance(self.crop, (tuple, list)) else (self.crop,) * 2
-        fields = (self.fields,) if isinstance(self.fields, str) else self.fields
-        object.__setattr__(self, "crop", None if crop is None else tuple(crop))
-        object.__setattr__(self, "fields", None if fields is None else tuple(fields))
+        complete_arguments(self, Arguments())
 
     def chosen(self, store: Store) -> Steps | None:
         """Return itself, or None where a store holds no spikes; see `NamesGroup.chosen`."""
