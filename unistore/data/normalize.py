@@ -61,7 +61,7 @@ class Normalize(torch.nn.Module):
         is_mapping = isinstance(by_key, Mapping) and all(
             isinstance(value, Statistics) for value in by_key.values()
         )
-        if not is_mapping:
+        if not is_mapping or not (by_key or isinstance(statistics, Statistics)):
             check.refuse("statistics", f"must be Statistics, or Statistics by key, got {statistics!r:.60}")
         check.raise_problems()
         self._is_inverse = False

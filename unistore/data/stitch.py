@@ -75,9 +75,9 @@ def _joined(
 ) -> Iterator[tuple[int, Any]]:
     unfinished: dict[int, _Sum] = {}
     for index, values in predictions:
-        numbers = np.asarray(index).reshape(-1)
+        numbers = torch.as_tensor(index).cpu().numpy().reshape(-1)
         batch = torch.as_tensor(values).detach()
-        if batch.ndim < 4 or len(batch) != len(numbers) or tuple(batch.shape[-3:]) != shape:
+        if batch.ndim not in (4, 5) or len(batch) != len(numbers) or tuple(batch.shape[-3:]) != shape:
             expected = f"({len(numbers)}, …, {', '.join(map(str, shape))})"
             message = f"have shape {tuple(batch.shape)}, expected {expected} as the boxes"
             raise InputError(Problem("predictions", message, "", "shape"))
@@ -146,6 +146,10 @@ class _Sum:
         if sample in self._came:
             cure = "read each cell once: shuffle=False"
             raise InputError(Problem("predictions", f"of sample {sample} came twice", cure, "duplicate"))
+        if values.shape[:-3] != self._sum.shape[:-3]:
+            message = f"of sample {sample} have {tuple(values.shape[:-3])} channels, others of its volume "
+            message += f"{tuple(self._sum.shape[:-3])}"
+            raise InputError(Problem("predictions", message, "", "shape"))
         self._came.add(sample)
         box: Any = (...,)
         inside: Any = (...,)

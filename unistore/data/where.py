@@ -60,7 +60,7 @@ class Where:
         name, share = self.best
         values = _numbers(name, known[name]()[chosen]).astype(np.float64)
         order = np.argsort(-values, kind="stable")
-        return np.sort(chosen[order[: ceil(share * len(chosen))]])
+        return np.sort(chosen[order[: ceil(round(share * len(chosen), 9))]])
 
 
 def parse_where(

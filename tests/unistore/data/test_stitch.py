@@ -110,6 +110,8 @@ def test_predictions_that_are_none_of_a_grid(make_scans: Callable[..., Any]) -> 
         ([(every, cells.astype(np.int64))], "are torch.int64: the mean of classes is none"),
         ([(every + 1, cells)], "are of sample 16, and the dataset has 16"),
         ([(every[[0, 0]], cells[:2])], "of sample 0 came twice"),
+        ([(every, cells[:, None, None, None])], r"have shape \(16, 1, 1, 1, 8, 8, 8\)"),
+        ([(every[:1], cells[:1]), (every[1:2], cells[1:2, None])], r"have \(1,\) channels, others .* \(\)"),
         ([(every[:11], cells[:11])], "end while 5 boxes of 1 volumes are missing"),
     ):
         with pytest.raises(InputError, match=message):

@@ -77,6 +77,13 @@ def test_conditions(robots: Path, where: Any, best: Any, episodes: list[int]) ->
     assert [int(steps[number]["episode"]) for number in range(len(steps))] == expected.tolist()
 
 
+def test_a_share_that_is_whole_is_taken_exactly(make_store: Any) -> None:
+    values = np.arange(100, dtype=np.int64)
+    path = make_store("rows", {"rows/data": values}, count=100, table="rows")
+    for share, count in ((0.07, 7), (0.55, 55), (0.071, 8)):
+        assert len(unistore.Dataset(path, best=("row.data", share))) == count
+
+
 def test_conditions_go_with_splits_and_into_the_digest(robots: Path) -> None:
     where = {"episode.length": (3, None)}
     dataset = unistore.Dataset(robots, unistore.Episodes(), split="train", where=where)

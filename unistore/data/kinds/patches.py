@@ -28,7 +28,7 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.indices import Column, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, matches_type
-from unistore.system.hints import Int64s
+from unistore.system.hints import Int64s, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +184,10 @@ class PatchReader:
 
     def __len__(self) -> int:
         return int(self._first[-1])
+
+    def box_shape(self, key: str) -> Shape | None:
+        """See `BoxReader.box_shape`."""
+        return self._kind.shape if key in self._boxes else None
 
     def reach(self) -> Reach:
         """See `CuttingReader.reach`."""

@@ -111,6 +111,7 @@ class Windows:
         if self.around is None:
             for name in ("history", "horizon"):
                 check.integer(name, getattr(self, name), 1)
+            self._check_no_clock(check)
         else:
             self._check_around(check, self.around)
         check.integer("stride", self.stride, 1)
@@ -120,6 +121,16 @@ class Windows:
         check.expect("delta", self.delta, is_delta, expected, none=True)
         check.raise_problems()
         object.__setattr__(self, "pad", normalize_pad(self.pad))
+
+    def _check_no_clock(self, check: Arguments) -> None:
+        given = {
+            "clock": self.clock != STEPS,
+            "align": self.align != "previous",
+            "tolerance": self.tolerance is not None,
+            "shift": self.shift is not None,
+        }
+        for name in filter(given.__getitem__, given):
+            check.refuse(name, "needs a window for each key", "Windows({'action': range(8)}, …)")
 
     def _check_around(self, check: Arguments, around: object) -> None:
         if self.history is not None or self.horizon is not None:
@@ -134,8 +145,9 @@ class Windows:
         check.number("tolerance", self.tolerance, none=True)
         self._check_by_name(check, "align", self.align, around)
         self._check_by_name(check, "shift", self.shift, around)
-        for align in self._aligns():
-            check.one_of("align", align, get_args(Align))
+        if check.expect("align", self.align, isinstance(self.align, (str, Mapping)), "one, or one by key"):
+            for align in self._aligns():
+                check.one_of("align", align, get_args(Align))
         self._check_shift(check)
 
     def _aligns(self) -> Sequence[str]:

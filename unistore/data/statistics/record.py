@@ -24,7 +24,8 @@ class Statistics:
     """Statistics of the finite values of one key, by component: float64, in the units of the samples.
 
     Components are those of the last axis of the values, ``(A,)`` for an action of A numbers; of images the
-    channels; a single number, ``()``, for scalars, volumes and images without channels.
+    channels; a single number, ``()``, for scalars, images without channels, and boxes of any size, as of
+    volumes and of `Clips`.
 
     Attributes
     ----------

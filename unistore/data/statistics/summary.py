@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unistore.data.kinds.protocol import Picks, SampleReader
+from unistore.data.kinds.protocol import BoxReader, Picks, SampleReader
 from unistore.data.packed import Packed
 from unistore.data.statistics.bins import Histogram, HistogramBuilder
 from unistore.data.statistics.moments import Moments, joined, moments_of, moments_of_counts
@@ -50,12 +50,12 @@ class Summary:
     histogram: Histogram  # by split and component
 
 
-def form_of(packed: Packed) -> Form | None:
-    """Return the form of a key from any batch; None of texts."""
+def form_of(packed: Packed, *, is_box: bool = False) -> Form | None:
+    """Return the form of a key from any batch; None of texts. Boxes, as of volumes, are one component."""
     if packed.values.dtype.kind not in "biuf":
         return None
     dtype = packed.values.dtype
-    if packed.shapes is not None:
+    if is_box or packed.shapes is not None:
         return Form(dtype, None, 1, by_sample=True)
     shape = packed.values.shape[1:]
     axis = _component_axis(shape, dtype)
@@ -86,7 +86,8 @@ def summarise(
     builders: dict[str, _Builder] = {}
     nothing = np.zeros(0, np.int64)
     for key, packed in reader.read(Picks(nothing, nothing, seed), np.empty).items():
-        form = form_of(packed)
+        is_box = isinstance(reader, BoxReader) and reader.box_shape(key) is not None
+        form = form_of(packed, is_box=is_box)
         if form is not None and key in fields:
             builders[key] = _Builder(form)
     lo = 0

@@ -233,3 +233,11 @@ def test_a_location_outside_its_volume_is_found(
     assert problem.kind == "values"
     assert "row 5 is [" in problem.message
     assert "outside volume 0" in problem.message
+
+
+def test_statistics_of_boxes_are_one_number(make_scans: Any) -> None:
+    scans = make_scans([(9, 9, 9)])
+    dataset = unistore.Dataset(scans.path, unistore.Patches(4, random=False), fields=["image"])
+    whole = dataset.statistics("image")
+    part = dataset.statistics("image", subset=np.arange(len(dataset)))
+    assert whole.mean.shape == part.mean.shape == part.q50.shape == ()

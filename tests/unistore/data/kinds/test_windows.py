@@ -294,7 +294,10 @@ def test_the_short_form_is_the_long_one_of_the_steps(robots: Any) -> None:
         ({"around": {"force": (0,)}, "align": {"left": "nearest"}}, "align: names left"),
         ({"around": {"force": (0,)}, "shift": {"left": 1}}, "shift: names left"),
         ({"around": {"force": (0,)}, "tolerance": -1}, "tolerance: must be a number above 0"),
+        ({"around": {"force": (0,)}, "align": 5}, "align: must be one, or one by key"),
         ({}, "history: must be a whole number of at least 1"),
+        ({"history": 2, "horizon": 2, "clock": "left"}, "clock: needs a window for each key"),
+        ({"history": 2, "horizon": 2, "tolerance": 5}, "tolerance: needs a window for each key"),
     ],
 )
 def test_arguments_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
