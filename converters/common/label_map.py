@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -151,8 +152,8 @@ def _whole(text: str) -> str:
     """
     where = f"--label-map {text[:60]}"
     if _PAIRS.fullmatch(text):
-        said: Any = dict(pair.split("=") for pair in text.split(","))
-        said = {number: int(stored) for number, stored in said.items()}
+        pairs = [pair.split("=") for pair in text.split(",")]
+        said: Any = _once([(number, int(stored)) for number, stored in pairs], where)
     else:
         said = _read(text, where)
     if isinstance(said, dict) and "datasets" not in said:
@@ -174,9 +175,18 @@ def _read(text: str, where: str) -> Any:
             raise InputError(Problem(where, "is neither 1=2,3=1 nor a file", "check the path", "option"))
         text = path.read_text("utf-8", "replace")
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=partial(_once, where=where))
     except ValueError as error:
         raise InputError(Problem(where, f"is no JSON: {error}", "correct the file", "option")) from error
+
+
+def _once(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
+    """Return pairs by their keys, of which none may stand twice."""
+    found = dict(pairs)
+    numbers = {int(key) if _is_number(key) else key for key in found}
+    if len(numbers) < len(pairs):
+        raise InputError(Problem(where, "says one label twice", "leave one out", "option"))
+    return found
 
 
 def _is_valid(said: Mapping[str, Any]) -> bool:

@@ -304,7 +304,7 @@ class _Topic:
             raise self.file.problem(message, "copy it again", "truncated")
         return parts
 
-    @property
+    @cached_property
     def times(self) -> NDArray[np.int64]:
         """Log times of all messages."""
         return np.concatenate([part.times for part in self._parts])

@@ -58,10 +58,10 @@ class Las(Format):
             end = self._end_of_points(file, reader.header)
             check_size(file, end)
             left_out = {}
-            behind = file.bytes()[end:].tobytes() if file.size - end <= _MOST else b""
+            behind = file.bytes()[end:].tobytes() if file.size - end <= _MOST else None
             if file.size - end > _MOST:
                 left_out["records behind the points"] = f"being {file.size - end:,} bytes"
-            elif reader.header.number_of_evlrs:
+            elif reader.header.number_of_evlrs and behind is not None:
                 reader.header.evlrs = _records_behind(file, reader.header, behind)
             facts = _facts(file, reader.header, behind)
             yield Opened(_arrays(file, reader), facts, memory=_HELD, left_out=left_out)
@@ -157,8 +157,8 @@ def _records_behind(file: SourceFile, header: Any, behind: bytes) -> Any:
     return VLRList.read_from(BytesIO(behind), header.number_of_evlrs, extended=True)
 
 
-def _facts(file: SourceFile, header: Any, behind: bytes) -> dict[str, Any]:
-    """What the header says, and the bytes before the points and behind them."""
+def _facts(file: SourceFile, header: Any, behind: bytes | None) -> dict[str, Any]:
+    """What the header says, and the bytes before the points and behind them, if both are few."""
     facts = {
         "version": str(header.version),
         "point_format": header.point_format.id,
@@ -167,7 +167,7 @@ def _facts(file: SourceFile, header: Any, behind: bytes) -> dict[str, Any]:
         "gps_time_type": header.global_encoding.gps_time_type.name.lower(),
         "crs": _crs(header),
     }
-    if header.offset_to_point_data <= _MOST:
+    if header.offset_to_point_data <= _MOST and behind is not None:
         facts["before"] = b64encode(file.head(header.offset_to_point_data)).decode()
         facts["behind"] = b64encode(behind).decode()
     return facts

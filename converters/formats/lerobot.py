@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -187,7 +188,8 @@ class _Dataset:
 
     def _from_tables(self) -> tuple[list[str], list[_Episode]]:
         """Read tasks and episodes of version 3, of which files hold many."""
-        tasks = [row["__index_level_0__"] for row in self._rows_of("meta/tasks.parquet")]
+        rows = sorted(self._rows_of("meta/tasks.parquet"), key=itemgetter("task_index"))
+        tasks = [row["__index_level_0__"] for row in rows]
         folder = self.file.path.parent
         tables = sorted(path.relative_to(folder) for path in folder.glob("episodes/*/*.parquet"))
         first_rows: dict[str, int] = {}
@@ -209,7 +211,8 @@ class _Dataset:
 
     def _from_lines(self) -> tuple[list[str], list[_Episode]]:
         """Read tasks and episodes of version 2.1, of which each has its own files."""
-        tasks = [line["task"] for line in self._lines_of("meta/tasks.jsonl")]
+        lines = sorted(self._lines_of("meta/tasks.jsonl"), key=itemgetter("task_index"))
+        tasks = [line["task"] for line in lines]
         episodes = []
         for line in self._lines_of("meta/episodes.jsonl"):
             number = line["episode_index"]

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
+from math import prod
 from typing import IO, Any, ClassVar
 
 import numpy as np
@@ -56,13 +57,20 @@ class MetaImage(Format):
             channels = header.get("ElementNumberOfChannels", "1")
             message = f"holds {header['ElementType']} in {channels} channels, which is not read"
             raise file.problem(message, "write one channel of numbers", "dtype")
-        is_big = header.get("BinaryDataByteOrderMSB", header.get("ElementByteOrderMSB", "False")) == "True"
+        if not _is_true(header.get("BinaryData", "True")):
+            raise file.problem("holds its voxels as text, which is not read", "write them in binary")
+        is_big = _is_true(header.get("BinaryDataByteOrderMSB", header.get("ElementByteOrderMSB", "False")))
         dtype = np.dtype(_TYPES[header["ElementType"]]).newbyteorder(">" if is_big else "<")
         name = header["ElementDataFile"]
         is_local = name == "LOCAL"
         voxels = file if is_local else file.beside(name)
-        start = end if is_local else max(0, int(header.get("HeaderSize", 0)))
-        is_compressed = header.get("CompressedData") == "True"
+        start = end if is_local else int(header.get("HeaderSize", 0))
+        is_compressed = _is_true(header.get("CompressedData", "False"))
+        if start < 0 and is_compressed:
+            msg = f"says HeaderSize = {start} of compressed voxels"
+            raise file.problem(msg, "write it in one file")
+        if start < 0:  # the voxels are the last bytes
+            start = max(0, voxels.size - prod(shape) * dtype.itemsize)
         further = () if is_local else (voxels,)
         with voxels.path.open("rb") as raw, reading(file):
             stream: IO[bytes] = raw
@@ -77,6 +85,11 @@ class MetaImage(Format):
             planes.check_size(size)
             memory = size if is_compressed else 0
             yield Opened({"image": Array(planes)}, _place(header), further, memory=memory)
+
+
+def _is_true(flag: str) -> bool:
+    """Return what a flag says, by its first letter, as MetaIO reads it."""
+    return flag[:1] in ("T", "t", "1")
 
 
 def _header(file: SourceFile) -> tuple[dict[str, str], int]:

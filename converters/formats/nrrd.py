@@ -123,7 +123,12 @@ def _place(header: Mapping[str, Any]) -> dict[str, Any]:
     directions = header.get("space directions")
     lengths = {MILLIMETRES.get(unit.lower(), 0.0) for unit in header.get("space units", ("mm",))}
     if directions is None:
-        spacing = header.get("spacings", np.array([np.nan]))
+        units = header.get("units", header.get("space units", ("mm",) * 3))
+        lengths_of_axes = [MILLIMETRES.get(unit.lower(), np.nan) for unit in units]
+        spacing = np.asarray(header.get("spacings", ()), float)
+        if len(spacing) != 3 or len(lengths_of_axes) != 3:
+            return {}
+        spacing = spacing * lengths_of_axes
         return {"spacing": spacing[::-1].tolist()} if np.isfinite(spacing).all() else {}
     if directions.shape != (3, 3) or len(lengths) > 1 or 0.0 in lengths:
         return {}

@@ -147,9 +147,15 @@ class ParquetColumn(Array):
 
     def _as_numpy(self, values: Any) -> NDArray[Any]:
         count = len(values)
-        while hasattr(values.type, "value_type"):
+        for extent in (*self._shape[1:], None):
+            if not hasattr(values.type, "value_type"):
+                break
             if values.null_count:
                 raise self._wrong("misses values", "fill or drop them")
+            lengths = np.asarray(values.value_lengths())
+            if extent is None or (lengths != extent).any():
+                msg = f"has lists of other lengths than its shape {self._shape[1:]}"
+                raise self._wrong(msg)
             values = values.flatten()
         if hasattr(values.type, "num_fields") and values.type.num_fields:
             values = values.field("bytes")

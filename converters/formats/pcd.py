@@ -55,7 +55,7 @@ class Pcd(Format):
             if order is not None:
                 bytes_of = partial(_colours, values, order)
                 arrays[name] = Array(LazyRows((count, len(order)), np.dtype(np.uint8), bytes_of))
-            elif not name.startswith(_PADDING):
+            elif not (name.startswith(_PADDING) and name[1:].isdigit()):
                 arrays[name] = Array(values)
         memory = 0 if kind == "binary" else 2 * file.size + count * (_LINE + dtype.itemsize)
         yield Opened(arrays, facts, memory=memory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -52,11 +53,17 @@ class Ply(Format):
             yield opened
             return
         beside = file.beside(labels)
-        label = _opened(beside).arrays["label"]
+        of_labels = _opened(beside)
+        label = of_labels.arrays["label"]
         if label.shape != opened.arrays["x"].shape:
             message = f"has {len(label)} vertices, {file.name} {len(opened.arrays['x'])}"
             raise beside.problem(message)
-        yield Opened({**opened.arrays, "label": label}, opened.facts, (beside,), left_out=opened.left_out)
+        yield replace(
+            opened,
+            arrays={**opened.arrays, "label": label},
+            further=(beside,),
+            memory=opened.memory + of_labels.memory,
+        )
 
 
 def labels_of(path: Path) -> Path | None:

@@ -66,7 +66,7 @@ def read_header(file: SourceFile) -> Header:
     lines = []
     size = 0
     with file.path.open("rb") as handle:
-        while handle.peek(1)[:1] == b"%":
+        while handle.peek(2)[:2] == b"% ":
             line = handle.readline()
             size += len(line)
             lines.append(line[1:].decode("utf-8", "backslashreplace").strip())

@@ -42,8 +42,10 @@ class _Container:
     def __init__(self, file: SourceFile, stack: ExitStack) -> None:
         self.file = file
         self._archive: zipfile.ZipFile | None = None
-        self._root = file.path.parents[2]
-        if file.path.name != _METADATA:
+        if file.path.name == _METADATA:
+            self._root = file.path.parents[2]
+        else:
+            self._root = file.path.parent
             self._archive = stack.enter_context(zipfile.ZipFile(file.path))
         self.names = frozenset(self._listed())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -88,16 +89,17 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _count(file: SourceFile) -> int:
+def _count(file: SourceFile, first: int = 0) -> int:
+    """Count the lines from `first` on that are not blank."""
     with file.path.open("rb") as lines:
-        return sum(1 for line in lines if line.strip())
+        return sum(1 for line in islice(lines, first, None) if line.strip())
 
 
 def _points(file: SourceFile) -> Opened:
     begins = _beginning(file)
     if begins is None:
         raise file.problem("does not begin with points, three numbers a line or more")
-    count = _count(file) - begins.first
+    count = _count(file, begins.first)
     fields: list[tuple[str, str, tuple[int, ...]]] = [(name, "f8", ()) for name in begins.names]
     dtype = np.dtype(fields or [("points", "f8", (begins.width,))])
     rows = TextRows(file, dtype, begins.first, count, begins.separator)

@@ -167,3 +167,9 @@ def test_clouds_of_two_datasets_in_one_numbering(tmp_path: Path, segment: str | 
     assert unistore.verify(store, against=tmp_path / "in").problems == ()
     with pytest.raises(InputError, match="holds labels that --label-map does not name: 6"):
         unistore.convert(tmp_path / "in", tmp_path / "b.zarr", "point_cloud", label_map="1=1")
+
+
+@pytest.mark.parametrize("text", ["1=2,1=3", '{"1": 2, "1": 3}', '{"1": 2, "01": 3}'])
+def test_a_label_that_is_said_twice(text: str) -> None:
+    with pytest.raises(InputError, match="says one label twice"):
+        checked_map(text, None)

@@ -77,3 +77,36 @@ def test_what_is_no_metaimage(tmp_path: Path) -> None:
     (tmp_path / "a.mha").write_bytes(b"NDims = 3\n")
     with pytest.raises(InputError, match="has no line ElementDataFile"):
         MetaImage().recognise(SourceFile(tmp_path / "a.mha", "a.mha"))
+
+
+def edited(path: Path, old: bytes, new: bytes) -> Path:
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+    return path
+
+
+def voxels_of(path: Path) -> np.ndarray:
+    with MetaImage().open(SourceFile(path, path.name, (path.parent,))) as opened:
+        return opened.arrays["image"][:]
+
+
+def test_flags_are_told_by_their_first_letter(tmp_path: Path) -> None:
+    expected = SimpleITK.GetArrayFromImage(write(tmp_path / "a.mha"))
+    edited(tmp_path / "a.mha", b"BinaryDataByteOrderMSB = False", b"BinaryDataByteOrderMSB = true")
+    np.testing.assert_array_equal(voxels_of(tmp_path / "a.mha"), expected.byteswap())
+
+
+def test_voxels_as_text_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.mha")
+    path = edited(tmp_path / "a.mha", b"BinaryData = True", b"BinaryData = False")
+    with pytest.raises(InputError, match="holds its voxels as text"):
+        voxels_of(path)
+
+
+def test_voxels_at_the_end_of_a_file(tmp_path: Path) -> None:
+    expected = SimpleITK.GetArrayFromImage(write(tmp_path / "a.mhd"))
+    raw = tmp_path / "a.raw"
+    raw.write_bytes(b"a header of another program" + raw.read_bytes())
+    edited(tmp_path / "a.mhd", b"ElementDataFile", b"HeaderSize = -1\nElementDataFile")
+    np.testing.assert_array_equal(voxels_of(tmp_path / "a.mhd"), expected)

@@ -168,3 +168,13 @@ def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(InputError, match=r"pip install 'unistore\[medical\]'") as error:
         opened(REAL)
     assert error.value.problems[0].kind == "library"
+
+
+@pytest.mark.parametrize("offset", [0, 348])
+def test_voxels_inside_the_header_are_refused(tmp_path: Path, offset: int) -> None:
+    scaled(tmp_path / "a.nii", 1, 0)
+    content = bytearray((tmp_path / "a.nii").read_bytes())
+    content[108:112] = np.float32(offset).tobytes()
+    (tmp_path / "a.nii").write_bytes(content)
+    with pytest.raises(InputError, match=f"places its voxels at byte {offset}, inside its header"):
+        opened(tmp_path / "a.nii")

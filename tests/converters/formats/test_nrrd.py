@@ -106,6 +106,8 @@ def test_what_a_header_does_not_say_stays_unknown(tmp_path: Path) -> None:
     unplaced = {"space": None, "space_directions": None, "space_origin": None}
     write(tmp_path / "d.nrrd", **unplaced, spacings=[1, 2, 3])
     assert opened(tmp_path / "d.nrrd")[1] == {"spacing": [3, 2, 1]}
+    write(tmp_path / "g.nrrd", **unplaced, spacings=[1, 2, 3], units=["um", "um", "mm"])
+    np.testing.assert_allclose(opened(tmp_path / "g.nrrd")[1]["spacing"], [3, 0.002, 0.001])
     write(tmp_path / "e.nrrd", **unplaced)
     assert opened(tmp_path / "e.nrrd")[1] == {}
     write(tmp_path / "f.nrrd", space_origin=None)

@@ -144,3 +144,10 @@ def test_points_that_are_not_finite_are_refused_or_in_no_segment(tmp_path: Path,
 def test_other_files_are_no_pcd(tmp_path: Path) -> None:
     (tmp_path / "a.pcd").write_bytes(b"")
     assert Pcd().recognise(SourceFile(tmp_path / "a.pcd", "a.pcd")).reason == "has no header of PCD"
+
+
+def test_a_field_that_begins_like_padding_is_kept(tmp_path: Path) -> None:
+    header = "VERSION .7\nFIELDS x y z _x\nSIZE 4 4 4 4\nTYPE F F F F\nCOUNT 1 1 1 1\nWIDTH 1\nHEIGHT 1\n"
+    (tmp_path / "a.pcd").write_text(f"{header}VIEWPOINT 0 0 0 1 0 0 0\nPOINTS 1\nDATA ascii\n1 2 3 4\n")
+    with Pcd().open(SourceFile(tmp_path / "a.pcd", "a.pcd")) as opened:
+        assert opened.arrays["_x"][:].tolist() == [4]

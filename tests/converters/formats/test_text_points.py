@@ -100,3 +100,8 @@ def test_a_line_that_is_cut_off_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_text("1 2 3\n4 5 6\n7 8")
     with pytest.raises(InputError, match=r"a\.xyz: line 3 is no point: '7 8' \(correct that line\)"):
         read(tmp_path / "a.xyz")
+
+
+def test_a_blank_first_line_loses_no_point(tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").write_text("\n1 2 3\n\n4 5 6\n7 8 9\n")
+    assert read(tmp_path / "a.xyz")["points"].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
