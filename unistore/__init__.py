@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from unistore.loader import WorkerDiedError as WorkerDiedError
     from unistore.order.permutation import At as At
     from unistore.order.sampler import Shuffle as Shuffle
-    from unistore.report.checkup import Checkup as Checkup
-    from unistore.report.checkup import doctor as doctor
+    from unistore.report.doctor import Checkup as Checkup
+    from unistore.report.doctor import doctor as doctor
     from unistore.report.inspection import Inspection as Inspection
     from unistore.report.inspection import inspect as inspect
     from unistore.store.reader import Store as Store
@@ -96,7 +96,7 @@ _NAMES = {
     "loader": "Loader LoaderError SampleError WorkerDiedError",
     "order.permutation": "At",
     "order.sampler": "Shuffle",
-    "report.checkup": "Checkup doctor",
+    "report.doctor": "Checkup doctor",
     "report.inspection": "Inspection inspect",
     "store.reader": "Store open_zarr",
 }

@@ -22,7 +22,7 @@ from unistore import export, verify
 from unistore.converters.registry import own_families
 from unistore.data.parts import samples_per_chunk
 from unistore.errors import StoreError, UnistoreError
-from unistore.report.checkup import measure_speed
+from unistore.report.doctor import measure_speed
 from unistore.report.inspection import inspect
 from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store

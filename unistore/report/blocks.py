@@ -277,11 +277,4 @@ def zarr_blocks(path: str, zarr: ZarrReport) -> list[Block]:
     lines = ["A Zarr hierarchy, but not a unistore store: it has no samples and no seal."]
     if zarr.zarr_format == 3:
         lines.append("Read it with unistore.open_zarr(path), a zarr.Group, or with any Zarr reader.")
-    rows = [(array["path"] or "/", format_shape(array["shape"]), array["dtype"]) for array in zarr.arrays]
-    title = "arrays (the first ones)" if zarr.more else "arrays"
-    blocks = [
-        Block(facts=[("zarr", f"{path} (format {zarr.zarr_format})")]),
-        Block(lines=lines),
-        Block(title, columns=("array", "shape", "dtype"), rows=rows),
-    ]
-    return [block for block in blocks if block.has_content]
+    return [Block(facts=[("zarr", f"{path} (format {zarr.zarr_format})")]), Block(lines=lines)]

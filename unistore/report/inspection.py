@@ -18,7 +18,6 @@ from unistore.report.sources import (
     UnfinishedReport,
     ZarrReport,
     describe_unfinished,
-    describe_zarr,
     is_store,
     is_zarr,
     stores_inside,
@@ -173,7 +172,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     if target.is_dir() and is_zarr(target):
         if is_store(target):
             return _store(name)
-        hierarchy = describe_zarr(target)
+        hierarchy = ZarrReport(zarr_format=3 if (target / "zarr.json").exists() else 2)
         return Inspection("zarr", name, hierarchy, blocks=zarr_blocks(name, hierarchy))
     return _other(name, target)
 

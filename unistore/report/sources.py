@@ -21,7 +21,7 @@ from unistore.errors import InputError, Problem, StoreError
 from unistore.report.suggestions import convert_command
 from unistore.store.names import MANIFEST, build_folder
 from unistore.store.reader import Store
-from unistore.zarr3.documents import DocumentError, is_list_of, parse_document
+from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.storage import LocalStorage
 
 # Folders without a sealed store: conversions under way or stopped, and other Zarr hierarchies.
@@ -29,7 +29,6 @@ from unistore.zarr3.storage import LocalStorage
 BUILD_SUFFIX = build_folder(Path("x")).name.removeprefix("x")
 """Suffix of the folder in which a conversion is under way."""
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
-_MAX_ARRAYS = 50
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,8 +54,6 @@ class ZarrReport:
     """A Zarr hierarchy that is not a store."""
 
     zarr_format: int
-    arrays: list[dict[str, Any]]
-    more: bool  # whether there may be more than these
 
 
 def describe_unfinished(build: Path) -> UnfinishedReport:
@@ -147,28 +144,6 @@ def is_store(path: Path) -> bool:
         msg = f"{root}: cannot be read (Permission denied); change the rights"
         raise StoreError(msg)
     return "unistore" in _typed(_document(root), "attributes", {}) or os.path.lexists(path / MANIFEST)
-
-
-def describe_zarr(path: Path) -> ZarrReport:
-    """Describe the first 50 arrays of a Zarr hierarchy."""
-    arrays: list[dict[str, Any]] = []
-    for folder, folders, files in os.walk(path):
-        folders.sort()
-        metadata = next((name for name in _METADATA if name in files), None)
-        if metadata is None:
-            folders.clear()  # chunks lie below
-            continue
-        document = _document(Path(folder, metadata))
-        if metadata == ".zarray" or document.get("node_type") == "array":
-            folders.clear()
-            name = Path(folder).relative_to(path).as_posix().removeprefix(".")
-            shape = document.get("shape")
-            dtype = str(document.get("data_type", document.get("dtype")))
-            arrays.append({"path": name, "shape": shape if is_list_of(shape, int) else None, "dtype": dtype})
-            if len(arrays) == _MAX_ARRAYS:
-                break
-    version = 3 if (path / "zarr.json").exists() else 2
-    return ZarrReport(zarr_format=version, arrays=arrays, more=len(arrays) == _MAX_ARRAYS)
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -411,14 +411,11 @@ def test_other_zarr(tmp_path: Path) -> None:
     found = unistore.inspect(tmp_path / "plain.zarr")
     about = found.to_json()
     assert (about["kind"], about["zarr_format"]) == ("zarr", 3)
-    assert about["arrays"] == [{"path": "a/b", "shape": [3, 4], "dtype": "float32"}]
     assert "not a unistore store" in str(found)
     assert found.is_good
-    zarr.create_array(tmp_path / "array.zarr", shape=(5,), dtype="i4")
-    assert unistore.inspect(tmp_path / "array.zarr").details["arrays"][0]["path"] == ""
     zarr.create_group(tmp_path / "old.zarr", zarr_format=2).create_array("x", shape=(2,), dtype="i4")
     about = unistore.inspect(tmp_path / "old.zarr").to_json()
-    assert (about["zarr_format"], about["arrays"][0]["path"]) == (2, "x")
+    assert about["zarr_format"] == 2
 
 
 def test_anything_else(tmp_path: Path) -> None:

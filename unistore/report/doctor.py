@@ -6,8 +6,6 @@ import json
 import multiprocessing
 import os
 import re
-import resource
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,10 +30,7 @@ if TYPE_CHECKING:
     from unistore.data.kinds.protocol import SampleKind
 
 MIN_SPEEDUP = 1.3  # of block shuffle; less is within the noise of a measurement
-FEW_FILES = 4096
 CONTAINER_SHM = 64 << 20  # default size of /dev/shm in Docker containers
-# Importing torch to find a GPU would take seconds; the drivers' device files take none.
-_ACCELERATORS = {"/dev/nvidiactl": "NVIDIA", "/dev/kfd": "AMD"}
 _NETWORK = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|glusterfs|weka|afs")
 
 
@@ -47,9 +42,7 @@ class Machine:
     usable_cores: float  # what the affinity mask and cgroups grant
     available_memory: int  # bytes that can still be allocated
     shared_memory: int | None  # bytes of /dev/shm; None: there is none
-    open_files: int  # at most
-    start_method: str | None  # of workers; None: a daemonic process starts none
-    accelerator: str | None  # vendor of the GPU
+    starts_workers: bool  # a daemonic process starts none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +53,11 @@ class StoreFacts:
     family: str
     samples: int
     samples_as: str  # their kind as Python code; empty: the natural kind
-    file_system: str  # "ext4", "nfs4", "overlay", "an object store"; "?": unknown
+    file_system: str  # "ext4", "nfs4", "an object store"; "?": unknown
     is_remote: bool  # whether reads cross a network
     stored_bytes: int | None  # None if the seal does not say
     fits_page_cache: bool
     samples_a_chunk: float  # that share a chunk of the largest array; below 1: a sample takes several
-    fork_safe: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +69,7 @@ class Advice:
     reason: str
 
     def __str__(self) -> str:
-        return f'{self.name}="{self.value}"' if isinstance(self.value, str) else f"{self.name}={self.value}"
+        return f"{self.name}={self.value!r}".replace("'", '"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,15 +217,12 @@ def doctor(
 def inspect_machine() -> Machine:
     """Look at this machine."""
     shared = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - not written to
-    start_method = "fork" if sys.platform == "linux" else "spawn"
     return Machine(
         all_cores=os.cpu_count() or 1,
         usable_cores=usable_cores(),
         available_memory=available_memory(),
         shared_memory=None if shared is None else shared.f_frsize * shared.f_blocks,
-        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        start_method=None if multiprocessing.current_process().daemon else start_method,
-        accelerator=next((name for path, name in _ACCELERATORS.items() if Path(path).exists()), None),
+        starts_workers=not multiprocessing.current_process().daemon,
     )
 
 
@@ -252,14 +241,13 @@ def _look_at(path: str, samples: int, samples_as: str, machine: Machine) -> Stor
         stored_bytes=stored,
         fits_page_cache=stored is None or stored < machine.available_memory,
         samples_a_chunk=samples_per_chunk(store, samples)[0],
-        fork_safe=store.fork_safe,
     )
 
 
 def _workers_to_try(machine: Machine, advised: int) -> list[int]:
     """Return the advised number, none, and powers of two up to the usable cores."""
     numbers = {0, advised}
-    if machine.start_method is not None:
+    if machine.starts_workers:
         numbers |= {1 << power for power in range(int(machine.usable_cores).bit_length())}
     return sorted(numbers)
 
@@ -286,20 +274,7 @@ def advise(machine: Machine, store: StoreFacts | None, speed: Sequence[Trial] = 
         reason = f"{size(sample_bytes)} a sample: a number to begin with, your model decides"
         batch = Advice("batch_size", first_batch_size(store.samples, sample_bytes), reason)
         shuffle = _shuffle(store, batch.value, *speed)
-    advice = [batch, shuffle, _workers(machine, store)]
-    if machine.start_method is not None:
-        method = machine.start_method
-        reason = "readers hold no thread or lock that a fork would break"
-        if method != "fork":
-            reason = "forking is not safe on this platform"
-        if store is not None and not store.fork_safe:
-            method = "spawn"
-            reason = "the client of object stores has threads, which do not survive a fork"
-        advice.append(Advice("multiprocessing_context", method, reason))
-    if machine.accelerator is not None:
-        reason = f"an {machine.accelerator} accelerator is here: copies from pinned memory are asynchronous"
-        advice.append(Advice("pin_memory", True, reason))
-    return advice
+    return [batch, shuffle, _workers(machine, store)]
 
 
 def _shuffle(store: StoreFacts, batch_size: int, full: Trial, blocks: Trial) -> Advice:
@@ -318,7 +293,7 @@ def _shuffle(store: StoreFacts, batch_size: int, full: Trial, blocks: Trial) -> 
 
 def _workers(machine: Machine, store: StoreFacts | None) -> Advice:
     cores = machine.usable_cores
-    if machine.start_method is None:
+    if not machine.starts_workers:
         return Advice("num_workers", 0, "this process is daemonic, as dask workers are: it starts no others")
     if cores < 2:
         reason = f"{cores:g} usable cores: a thread reads ahead, a process would only take turns"
@@ -340,15 +315,8 @@ def remarks(machine: Machine, store: StoreFacts | None) -> Iterator[str]:
         yield f"reads cross a network ({store.file_system}): {cure}"
     elif store is not None and not store.fits_page_cache:
         yield "the store does not fit into the page cache: samples come from the disk in every epoch"
-    if store is not None and store.file_system == "overlay":
-        yield (
-            "the store lies in a container's overlay file system: mount it from the host (docker run -v), "
-            "or it is gone with the container"
-        )
     if machine.shared_memory is not None and machine.shared_memory <= CONTAINER_SHM:
         yield (
             f"there is little shared memory ({size(machine.shared_memory)} in /dev/shm): unistore.Loader "
             "does without, workers of torch's DataLoader die of it (docker run --shm-size 8g)"
         )
-    if machine.open_files < FEW_FILES:
-        yield f"few open files are allowed ({machine.open_files}): ulimit -n {FEW_FILES}"
