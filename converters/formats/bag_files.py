@@ -7,8 +7,7 @@ tells without reading messages.
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,27 +24,79 @@ LIBRARY = "rosbags"
 EXTRA = "bags"
 METADATA = "metadata.yaml"
 METADATA_KEY = "rosbag2_bagfile_information"
-ROS1 = b"#ROSBAG V"
-MCAP = b"\x89MCAP0\r\n"
-SQLITE = b"SQLite format 3\0"
+MCAP_MODULE = "rosbags.rosbag2.storage_mcap"
+_AGAIN = "copy it again"
+_REPAIRS = {
+    ".bag": f"{_AGAIN}, or repair it: rosbag reindex",
+    ".mcap": f"{_AGAIN}, or repair it: mcap recover",
+}
 _INDEX_ENTRY = 16
 _INDEX_HEAD = 15
 """Bytes of a MessageIndex record before its entries: opcode, length, channel, length of the entries."""
 
 
-class Message(NamedTuple):
-    """When a message was logged, in nanoseconds, and its bytes."""
+def _times_in_ros1(reader: Any, connections: Sequence[Any]) -> NDArray[np.int64]:
+    indexes = [reader.indexes[connection.id] for connection in connections]
+    times = [np.array([entry.time for entry in index], np.int64) for index in indexes]
+    return np.sort(np.concatenate(times))
 
-    time: int
-    raw: bytes
+
+def _times_in_mcap(reader: Any, connections: Sequence[Any]) -> NDArray[np.int64]:
+    """Read the MessageIndex records behind the chunks: pairs of a time and an offset, 8 bytes each."""
+    if not reader.chunks or not all(chunk.message_index_offsets for chunk in reader.chunks):
+        return np.array([time for _, time, _ in reader.messages(connections)], np.int64)
+    channels = {connection.id for connection in connections}
+    times = [np.empty(0, np.int64)]
+    for chunk in reader.chunks:
+        for channel, offset in chunk.message_index_offsets.items():
+            if channel in channels:
+                reader.bio.seek(offset)
+                (size,) = struct.unpack("<I", reader.bio.read(_INDEX_HEAD)[-4:])
+                entries = reader.bio.read(size - size % _INDEX_ENTRY)
+                times.append(np.frombuffer(entries, "<u8").reshape(-1, 2)[:, 0].astype(np.int64))
+    return np.sort(np.concatenate(times))
 
 
-class BagFile(ABC):
+def _times_in_sqlite(reader: Any, connections: Sequence[Any]) -> NDArray[np.int64]:
+    numbers = [connection.id for connection in connections]
+    places = ",".join("?" for _ in numbers)
+    query = f"SELECT timestamp FROM messages WHERE topic_id IN ({places}) ORDER BY timestamp"  # noqa: S608
+    return np.array([time for (time,) in reader.dbconn.execute(query, numbers)], np.int64)
+
+
+class Kind(NamedTuple):
+    """A kind of files of bags: its first bytes, and how rosbags reads it."""
+
+    magic: bytes
+    name: str
+    module: str
+    reader: str
+    times: Callable[[Any, Sequence[Any]], NDArray[np.int64]]
+    """Log times of all messages of some connections of a reader, in order."""
+
+
+ROS1 = Kind(b"#ROSBAG V", "a bag of ROS 1", "rosbags.rosbag1", "Reader", _times_in_ros1)
+_MCAP = Kind(b"\x89MCAP0\r\n", "MCAP", MCAP_MODULE, "McapReader", _times_in_mcap)
+_SQLITE = Kind(
+    b"SQLite format 3\0",
+    "a bag of ROS 2 in SQLite",
+    "rosbags.rosbag2.storage_sqlite3",
+    "Sqlite3Reader",
+    _times_in_sqlite,
+)
+
+
+def kind_of(head: bytes) -> Kind | None:
+    """Return the kind of a file by its first bytes; None: it is no bag."""
+    return next((kind for kind in (ROS1, _MCAP, _SQLITE) if head.startswith(kind.magic)), None)
+
+
+class BagFile(NamedTuple):
     """An open file of a bag."""
 
-    def __init__(self, file: SourceFile, reader: Any) -> None:
-        self.file = file
-        self.reader = reader
+    file: SourceFile
+    kind: Kind
+    reader: Any
 
     @property
     def connections(self) -> Sequence[Any]:
@@ -53,91 +104,28 @@ class BagFile(ABC):
         connections: Sequence[Any] = self.reader.connections
         return connections
 
-    @abstractmethod
-    def times(self, connections: Sequence[Any]) -> NDArray[np.int64]:
-        """Return the log times of all messages of some connections, in order."""
-
-    def messages(self, connections: Sequence[Any], times: NDArray[np.int64], row: int) -> Iterator[Message]:
-        """Yield messages from a row on, in the order of their log times."""
-        if row >= len(times):
-            return
+    def messages(self, connections: Sequence[Any], times: NDArray[np.int64], row: int) -> Iterator[bytes]:
+        """Yield serialised messages from a row on, in the order of their log times."""
         start = int(times[row])
         skipped = row - int(np.searchsorted(times, start))
-        coming = self.reader.messages(connections, start=start)
-        for _, time, raw in coming:
+        for _, _, raw in self.reader.messages(connections, start=start):
             if skipped:
                 skipped -= 1
             else:
-                yield Message(time, raw)
-
-
-class Ros1File(BagFile):
-    """A ``.bag``, whose index is read when it is opened."""
-
-    def times(self, connections: Sequence[Any]) -> NDArray[np.int64]:
-        """See `BagFile`."""
-        entries = [self.reader.indexes[connection.id] for connection in connections]
-        times = [np.array([entry.time for entry in index], np.int64) for index in entries]
-        return np.sort(np.concatenate(times))
-
-
-class McapFile(BagFile):
-    """A ``.mcap``, with an index of messages behind each chunk."""
-
-    def times(self, connections: Sequence[Any]) -> NDArray[np.int64]:
-        """See `BagFile`."""
-        chunks = self.reader.chunks
-        if not chunks or not all(chunk.message_index_offsets for chunk in chunks):
-            messages = self.reader.messages(connections)
-            return np.array([time for _, time, _ in messages], np.int64)
-        channels = {connection.id for connection in connections}
-        times = [np.empty(0, np.int64)]
-        for chunk in chunks:
-            for channel, offset in chunk.message_index_offsets.items():
-                if channel in channels:
-                    times.append(self._index_at(offset))
-        return np.sort(np.concatenate(times))
-
-    def _index_at(self, offset: int) -> NDArray[np.int64]:
-        """Log times in the MessageIndex record at a place: pairs of a time and an offset, 8 bytes each."""
-        stream = self.reader.bio
-        stream.seek(offset)
-        head = stream.read(_INDEX_HEAD)
-        (size,) = struct.unpack("<I", head[-4:])
-        entries = stream.read(size)
-        if len(entries) != size or size % _INDEX_ENTRY:
-            raise self.file.problem("ends in an index of messages", _cure(self.file), "truncated")
-        return np.frombuffer(entries, "<u8").reshape(-1, 2)[:, 0].astype(np.int64)
-
-
-class SqliteFile(BagFile):
-    """A ``.db3``."""
-
-    def times(self, connections: Sequence[Any]) -> NDArray[np.int64]:
-        """See `BagFile`."""
-        numbers = [connection.id for connection in connections]
-        places = ",".join("?" for _ in numbers)
-        query = f"SELECT timestamp FROM messages WHERE topic_id IN ({places}) ORDER BY timestamp"  # noqa: S608
-        return np.array([time for (time,) in self.reader.dbconn.execute(query, numbers)], np.int64)
+                yield raw
 
 
 class Bag(NamedTuple):
-    """The open files of a bag, in order.
-
-    Attributes
-    ----------
-    is_ros1
-        Whether its messages are serialised as those of ROS 1.
-    is_compressed
-        Whether each message is compressed by itself (zstd).
-    distro
-        Of ROS 2, as the bag says; empty: it does not.
-    """
+    """The open files of a bag, in order."""
 
     files: Sequence[BagFile]
-    is_ros1: bool
-    is_compressed: bool = False
-    distro: str = ""
+    is_compressed: bool = False  # whether each message is compressed by itself (zstd)
+    distro: str = ""  # of ROS 2, as the bag says
+
+    @property
+    def is_ros1(self) -> bool:
+        """Whether its messages are serialised as those of ROS 1."""
+        return self.files[0].kind is ROS1
 
 
 @contextmanager
@@ -146,10 +134,8 @@ def open_bag(file: SourceFile) -> Iterator[Bag]:
     with ExitStack() as stack:
         if file.path.name == METADATA:
             yield _by_metadata(file, stack)
-        elif file.head(len(ROS1)) == ROS1:
-            yield Bag([_opened(file, stack)], is_ros1=True)
         else:
-            yield Bag([_opened(file, stack)], is_ros1=False)
+            yield Bag([_opened(file, stack)])
 
 
 @contextmanager
@@ -161,55 +147,42 @@ def damages(file: SourceFile) -> Iterator[None]:
         raise
     except Exception as error:  # rosbags trusts what it parses, so that damage raises anything
         text = str(error).partition("\n")[0] or type(error).__name__
+        cure = _REPAIRS.get(file.path.suffix, _AGAIN)
         message = f"is damaged or truncated: {text}"
-        raise file.problem(message, _cure(file), "damaged") from error
-
-
-def _cure(file: SourceFile) -> str:
-    again = "copy it again"
-    if file.path.suffix == ".bag":
-        return f"{again}, or repair it: rosbag reindex"
-    if file.path.suffix == ".mcap":
-        return f"{again}, or repair it: mcap recover"
-    return again
+        raise file.problem(message, cure, "damaged") from error
 
 
 def _opened(file: SourceFile, stack: ExitStack) -> BagFile:
     file.check_whole()
     stack.enter_context(opening(file.path, file.name, LIBRARY))
-    head = file.head(16)
-    if head.startswith(ROS1):
-        reader = needed("rosbags.rosbag1", EXTRA, file).Reader(file.path)
-        kind: type[BagFile] = Ros1File
-    elif head.startswith(MCAP):
-        reader = needed("rosbags.rosbag2.storage_mcap", EXTRA, file).McapReader(file.path)
-        kind = McapFile
-    elif head == SQLITE:
-        _check_sqlite(file)
-        reader = needed("rosbags.rosbag2.storage_sqlite3", EXTRA, file).Sqlite3Reader(file.path)
-        kind = SqliteFile
-    else:
+    kind = kind_of(file.head(16))
+    if kind is None:
         raise file.problem("is no bag of ROS", "leave it out")
+    if kind is _SQLITE:
+        _check_sqlite(file)
+    reader = getattr(needed(kind.module, EXTRA, file), kind.reader)(file.path)
     with damages(file):
         try:
             reader.open()
-        except Exception:
-            if kind is McapFile:
-                _check_channels(file)
-            raise
+        except KeyError as error:
+            if kind is not _MCAP:
+                raise
+            # rosbags looks up how the messages of a channel are described.
+            message = f"has channels that are no messages of ROS 2: they are described in {error}"
+            cure = f"leave them out: mcap filter {file.path.name} -o ros2.mcap -n TOPIC"
+            raise file.problem(message, cure, "format") from error
     stack.callback(reader.close)
-    return kind(file, reader)
+    return BagFile(file, kind, reader)
 
 
 def _check_sqlite(file: SourceFile) -> None:
-    """Refuse a database that is cut off, or whose last messages were not written back."""
+    """Refuse a database that is cut off, or whose last messages are in a log that rosbags does not read."""
     head = file.head(32)
-    size = int.from_bytes(head[16:18], "big")
-    pages = int.from_bytes(head[28:32], "big")
-    expected = pages * (65536 if size == 1 else size)
+    page_size = int.from_bytes(head[16:18], "big")
+    expected = int.from_bytes(head[28:32], "big") * (65536 if page_size == 1 else page_size)
     if file.size < expected:
-        message = f"has {file.size:,} bytes, its header tells of {expected:,}"
-        raise file.problem(message, "copy it again", "truncated")
+        message = f"is truncated: it has {file.size:,} bytes, its header tells of {expected:,}"
+        raise file.problem(message, _AGAIN, "truncated")
     log = Path(f"{file.path}-wal")
     if log.is_file() and log.stat().st_size:
         message = f"has messages in {log.name} that were not written back"
@@ -228,60 +201,9 @@ def _by_metadata(file: SourceFile, stack: ExitStack) -> Bag:
     if mode == "file":
         cure = "unpack it: ros2 bag convert"
         raise file.problem("names files that are compressed as a whole", cure, "format")
-    files = [_opened(file.beside(name), stack) for name in names]
-    present = sum(_message_count(bag_file) for bag_file in files)
-    if present < count:
+    bag = Bag([_opened(file.beside(name), stack) for name in names], mode == "message", distro)
+    present = sum(connection.msgcount for bag_file in bag.files for connection in bag_file.connections)
+    if present < count or not names:
         message = f"says {count:,} messages, and its files have {present:,}"
         raise file.problem(message, "copy all files of the folder again", "truncated")
-    return Bag(files, is_ros1=False, is_compressed=mode == "message", distro=distro)
-
-
-def _message_count(bag_file: BagFile) -> int:
-    return sum(connection.msgcount for connection in bag_file.connections)
-
-
-# Channels of MCAP that are no messages of ROS 2, which rosbags does not read.
-
-_FOOTER = 37
-_SCHEMA, _CHANNEL = 3, 4
-_ROS2 = ("cdr",)
-
-
-def _check_channels(file: SourceFile) -> None:
-    """Name the channels of a file that hold other messages than those of ROS 2."""
-    with file.path.open("rb") as stream:
-        stream.seek(max(0, file.size - _FOOTER))
-        footer = stream.read()
-        if not footer.endswith(MCAP):
-            message = "ends without the footer of MCAP: its writer was killed, or it was cut off"
-            raise file.problem(message, _cure(file), "truncated")
-        (start,) = struct.unpack("<Q", footer[9:17])
-        stream.seek(start)
-        summary = stream.read() if start else b""
-    encodings = _encodings(summary[: -_FOOTER or None])
-    others = {topic: encoding for topic, encoding in encodings.items() if encoding not in _ROS2}
-    if others:
-        channels = ", ".join(f"{topic} ({encoding})" for topic, encoding in sorted(others.items()))
-        cure = f"leave them out: mcap filter {file.path.name} -o ros2.mcap -n {min(others)}"
-        message = f"has channels that are no messages of ROS 2: {channels}"
-        raise file.problem(message, cure, "format")
-
-
-def _encodings(summary: bytes) -> dict[str, str]:
-    """Encoding of the messages of each topic, from the records of a summary: opcode, length, content."""
-    encodings = {}
-    at = 0
-    while at + 9 <= len(summary):
-        opcode, size = struct.unpack_from("<BQ", summary, at)
-        content = summary[at + 9 : at + 9 + size]
-        if opcode == _CHANNEL:
-            topic, behind = _text(content[4:])
-            encoding, _ = _text(behind)
-            encodings[topic] = encoding
-        at += 9 + size
-    return encodings
-
-
-def _text(content: bytes) -> tuple[str, bytes]:
-    (size,) = struct.unpack_from("<I", content)
-    return content[4 : 4 + size].decode("utf-8", "backslashreplace"), content[4 + size :]
+    return bag

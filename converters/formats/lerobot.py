@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -18,9 +18,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from unistore.converters.formats.episodes import OpenedEpisodes
 from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
 from unistore.converters.formats.video import Frames
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Problem
 
 _NUMBERS = ("frame_index", "episode_index", "index")
@@ -82,19 +83,6 @@ class _Episode(NamedTuple):
     def group(self) -> str:
         """Name of its group of arrays."""
         return f"data/episode_{self.number:06d}"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _OpenedDataset(Opened):
-    """An open dataset; the tasks of an episode are facts of its group."""
-
-    tasks: Mapping[str, Sequence[str]]
-
-    def group_facts(self, group: str = "") -> Facts:
-        """See `Opened`."""
-        if not group:
-            return self.facts
-        return {"tasks": list(self.tasks[group])} if group in self.tasks else {}
 
 
 class LeRobot(Format):
@@ -162,13 +150,14 @@ class _Dataset:
         largest = max((self._beside(episode.table).size for episode in episodes), default=0)
         texts = [feature.name for feature in self.features if feature.dtype == "string"]
         numbers = dict.fromkeys(_NUMBERS, "follows from the order of the rows")
-        return _OpenedDataset(
+        facts = {"tasks": tasks, **{name: self.info.get(name) for name in _FACTS}}
+        return OpenedEpisodes(
             arrays=arrays,
-            facts={"tasks": tasks, **{name: self.info.get(name) for name in _FACTS}},
+            facts=facts,
             further=list(self.files.values()),
             memory=3 * largest,
             left_out={**numbers, **dict.fromkeys(texts, "is text")},
-            tasks={episode.group: episode.tasks for episode in episodes},
+            of_groups={"": facts} | {episode.group: {"tasks": list(episode.tasks)} for episode in episodes},
             file=self.file,
         )
 

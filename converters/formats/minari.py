@@ -11,11 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from unistore.converters.formats.episodes import Stretch
 from unistore.converters.formats.hdf5 import Hdf5, OpenedHdf5
 from unistore.converters.opened import Member
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
@@ -28,47 +26,6 @@ _OBSERVATIONS = "observations"
 _INFOS = "infos"
 _COUNTED = "rewards"
 """Has a row a step in every episode."""
-
-
-class _Rows(Array):
-    """Consecutive rows of another array."""
-
-    __slots__ = ("_array", "_count", "_first")
-
-    def __init__(self, array: Array, first: int, count: int) -> None:
-        super().__init__(None)
-        self._array = array
-        self._first = first
-        self._count = count
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """See `Array`."""
-        return (self._count, *self._array.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """See `Array`."""
-        return self._array.dtype
-
-    @property
-    def chunk_rows(self) -> int:
-        """See `Array`."""
-        return self._array.chunk_rows
-
-    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
-        """See `Array`."""
-        return self._array.problems(as_objects=as_objects)
-
-    def item(self, row: int | None = None) -> Any:
-        """See `Array`."""
-        if row is not None:
-            return self._array.item(self._first + row)
-        return self._array.item()[self._first : self._first + self._count]
-
-    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See `Array`."""
-        return self._array.read(self._first + lo, self._first + hi, out)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -149,8 +106,8 @@ def _by_step(arrays: Mapping[str, Array]) -> dict[str, Array]:
         if role in (_OBSERVATIONS, _INFOS) and array.shape[:1] == (steps + 1,):
             key = f"{_INFOS}/{name}" if role == _INFOS else name
             ending = f"/{key}" if key else ""
-            divided[f"{episode}/{_OBSERVATIONS}{ending}"] = _Rows(array, 0, steps)
-            divided[f"{episode}/next_{_OBSERVATIONS}{ending}"] = _Rows(array, 1, steps)
+            divided[f"{episode}/{_OBSERVATIONS}{ending}"] = Stretch(array, 0, steps)
+            divided[f"{episode}/next_{_OBSERVATIONS}{ending}"] = Stretch(array, 1, steps)
         else:
             divided[path] = array
     return divided

@@ -11,13 +11,13 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import product
 from math import prod
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.formats.episodes import Stretch, Unread
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Problem
 
@@ -25,253 +25,152 @@ ENDS = "meta/episode_ends"
 _DATA = "data/"
 _METADATA = ".zarray"
 _DEFLATE = ("zlib", "gzip")
-_CODECS = ("blosc", "zstd", "lz4", *_DEFLATE)
-"""Codecs whose decoded size is known before. Others may unpickle, or need packages."""
 _ANY_DEFLATE = 47
 """Says to zlib: with the header of zlib or that of gzip."""
-_KINDS = "biuf"
 _MOST_CHUNK_BYTES = 1 << 30
 _MOST_METADATA = 1 << 20
 _AGAIN = "get or write it again"
 _NO_CODEC = "write it again with Blosc, or leave the array out with --ignore"
 
 
-class _Container:
-    """The files of a hierarchy: a folder, or the members of an archive."""
+class _Hierarchy(NamedTuple):
+    """The files of a folder, or the members of an archive, by path in the hierarchy."""
 
-    def __init__(self, file: SourceFile, stack: ExitStack) -> None:
-        self.file = file
-        self._archive: zipfile.ZipFile | None = None
-        if file.path.name == _METADATA:
-            self._root = file.path.parents[2]
-        else:
-            self._root = file.path.parent
-            self._archive = stack.enter_context(zipfile.ZipFile(file.path))
-        self.names = frozenset(self._listed())
-
-    def _listed(self) -> list[str]:
-        """List the files, by path in the hierarchy.
-
-        Raises
-        ------
-        InputError
-            If a folder in it is a link, behind which nothing is looked for.
-        """
-        if self._archive is not None:
-            return self._archive.namelist()
-        paths = sorted(self._root.rglob("*"))
-        for path in paths:
-            if path.is_symlink() and path.is_dir():
-                message = f"lies beside {path.relative_to(self._root)}, a link to a folder"
-                raise self.file.problem(message, "put the folder itself there", "link")
-        return [path.relative_to(self._root).as_posix() for path in paths if path.is_file()]
+    file: SourceFile
+    names: frozenset[str]
+    open: Callable[[str], IO[bytes]]
 
     def read(self, name: str, most: int) -> bytes:
         """Read a file of at most so many bytes, and one byte more if it is longer."""
-        if self._archive is not None:
-            with self._archive.open(name) as member:
-                return member.read(most + 1)
-        with self._root.joinpath(name).open("rb") as file:
+        with self.open(name) as file:
             return file.read(most + 1)
 
-    def further(self) -> list[SourceFile]:
-        """Return the other files, none of which may lie outside of what the user gave."""
-        if self._archive is not None:
-            return []
-        others = sorted(self.names - {f"{ENDS}/{_METADATA}"})
-        return [self.file.beside(f"../../{name}") for name in others]
+
+def _in_archive(file: SourceFile, stack: ExitStack) -> _Hierarchy:
+    archive = stack.enter_context(zipfile.ZipFile(file.path))
+    return _Hierarchy(file, frozenset(archive.namelist()), archive.open)
+
+
+def _in_folder(file: SourceFile) -> _Hierarchy:
+    """List a folder; behind a link to another one nothing is looked for."""
+    root = file.path.parents[2]
+    names = []
+    for path in sorted(root.rglob("*")):
+        if path.is_symlink() and path.is_dir():
+            message = f"lies beside {path.relative_to(root)}, a link to a folder"
+            raise file.problem(message, "put the folder itself there", "link")
+        if path.is_file():
+            names.append(path.relative_to(root).as_posix())
+    return _Hierarchy(file, frozenset(names), lambda name: root.joinpath(name).open("rb"))
 
 
 class _ZarrArray:
     """An array of Zarr v2, of which chunks are read when rows are."""
 
-    def __init__(self, container: _Container, path: str, described: Mapping[str, Any]) -> None:
-        self.path = path
-        self.shape = tuple(int(size) for size in described["shape"])
-        self.chunks = tuple(int(size) for size in described["chunks"])
+    def __init__(self, hierarchy: _Hierarchy, path: str, described: Mapping[str, Any]) -> None:
+        self.shape = tuple(map(int, described["shape"]))
+        self.chunks = tuple(map(int, described["chunks"]))
+        self.chunk_rows = self.chunks[0]
         self.dtype = np.dtype(described["dtype"])
-        self._container = container
-        self._order = described["order"]
+        self.chunk_bytes = prod(self.chunks) * self.dtype.itemsize
         self.fill = described["fill_value"]
+        self._path = path
+        self._hierarchy = hierarchy
+        self._order = described["order"]
         self._separator = described.get("dimension_separator", ".")
         self._compressor = described["compressor"]
-        self._last: tuple[int, NDArray[Any]] | None = None
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Bytes of a decoded chunk."""
-        return int(prod(self.chunks) * self.dtype.itemsize)
+        self._grid = [-(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True)]
+        self._last: tuple[int, NDArray[Any]] = (-1, np.empty(0))
 
     @property
     def absent(self) -> int:
         """Number of chunks without a file, which hold the fill value."""
-        names = map(self._name, _grid(self.shape, self.chunks))
-        return sum(name not in self._container.names for name in names)
+        return sum(self._name(place) not in self._hierarchy.names for place in np.ndindex(*self._grid))
 
-    def read(self, lo: int, hi: int) -> NDArray[Any]:
-        """Read rows ``lo:hi``."""
-        rows = np.empty((hi - lo, *self.shape[1:]), self.dtype)
-        at = lo
-        while at < hi:
-            layer = at // self.chunks[0]
-            first = layer * self.chunks[0]
-            stop = min(hi, first + self.chunks[0])
-            rows[at - lo : stop - lo] = self._layer(layer)[at - first : stop - first]
-            at = stop
-        return rows
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        values = np.empty((rows.stop - rows.start, *self.shape[1:]), self.dtype)
+        start = rows.start
+        while start < rows.stop:
+            layer, skipped = divmod(start, self.chunk_rows)
+            part = self._layer(layer)[skipped : rows.stop - layer * self.chunk_rows]
+            values[start - rows.start :][: len(part)] = part
+            start += len(part)
+        return values
 
     def _layer(self, layer: int) -> NDArray[Any]:
         """Read all chunks with the same rows; the last ones read are kept."""
-        if self._last is None or self._last[0] != layer:
-            rows = np.empty((self.chunks[0], *self.shape[1:]), self.dtype)
-            for place in _grid(self.shape[1:], self.chunks[1:]):
-                target = rows[(slice(None), *_box(place, self.chunks[1:]))]
-                inside = tuple(map(slice, target.shape))
-                target[...] = self._chunk((layer, *place))[inside]
+        if self._last[0] != layer:
+            rows = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
+            for place in np.ndindex(*self._grid[1:]):
+                inner = zip(place, self.chunks[1:], strict=True)
+                box = [slice(number * chunk, (number + 1) * chunk) for number, chunk in inner]
+                target = rows[(slice(None), *box)]
+                # The last chunk along an axis may reach beyond the array.
+                target[...] = self._chunk((layer, *place))[tuple(map(slice, target.shape))]
             self._last = layer, rows
         return self._last[1]
 
     def _chunk(self, place: tuple[int, ...]) -> NDArray[Any]:
         name = self._name(place)
-        if name not in self._container.names:
+        if name not in self._hierarchy.names:
             return np.full(self.chunks, self.fill, self.dtype)
-        encoded = self._container.read(name, 2 * self.chunk_bytes + (1 << 16))
+        encoded = self._hierarchy.read(name, 2 * self.chunk_bytes + (1 << 16))
         try:
             content = _decoded(encoded, self._compressor, self.chunk_bytes)
         except (ValueError, RuntimeError, zlib.error) as error:
             message = f"{name} is damaged: {error}"
-            raise self._container.file.problem(message, _AGAIN, "corrupt") from error
-        chunk: NDArray[Any] = content.view(self.dtype).reshape(self.chunks, order=self._order)
+            raise self._hierarchy.file.problem(message, _AGAIN, "corrupt") from error
+        chunk: NDArray[Any] = np.frombuffer(content, self.dtype).reshape(self.chunks, order=self._order)
         return chunk
 
     def _name(self, place: Sequence[int]) -> str:
-        return f"{self.path}/{self._separator.join(map(str, place))}"
+        return f"{self._path}/{self._separator.join(map(str, place))}"
 
 
-def _grid(shape: Sequence[int], chunks: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the place of every chunk."""
-    counts = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
-    return product(*map(range, counts))
-
-
-def _box(place: Sequence[int], chunks: Sequence[int]) -> list[slice]:
-    """Return what a chunk covers; the last along an axis may reach beyond the array."""
-    return [slice(number * chunk, (number + 1) * chunk) for number, chunk in zip(place, chunks, strict=True)]
-
-
-def _decoded(encoded: bytes, compressor: Mapping[str, Any] | None, size: int) -> NDArray[np.uint8]:
-    """Decode a chunk to exactly so many bytes.
-
-    Raises
-    ------
-    ValueError, RuntimeError, zlib.error
-        If it has another size, or is cut short.
-    """
-    if compressor is None:
-        content = encoded
-    elif compressor["id"] in _DEFLATE:
+def _decoded(encoded: bytes, compressor: Mapping[str, Any] | None, size: int) -> Any:
+    """Decode a chunk to exactly so many bytes; what says another size is not decoded."""
+    content: Any = encoded
+    if compressor is not None and compressor["id"] in _DEFLATE:
         content = zlib.decompressobj(_ANY_DEFLATE).decompress(encoded, size + 1)
-    else:
-        # Blosc reads beyond the end of what is cut short, and all of them leave memory as it is behind
-        # what decodes to less.
+    elif compressor is not None:
+        from numcodecs import get_codec
+
+        # These trust their headers: Blosc reads beyond the end of what is cut short.
         stated = _STATED_SIZES[compressor["id"]](encoded)
         if stated != size:
             message = f"says that it has {stated} bytes, expected {size}"
             raise ValueError(message)
-        return _by_numcodecs(encoded, compressor, size)
+        codec: Any = get_codec(dict(compressor))  # type: ignore[no-untyped-call]
+        content = codec.decode(encoded)
     if len(content) != size:
-        message = f"decodes to {len(content)} bytes, expected {size}"
+        message = f"has {len(content)} bytes, expected {size}"
         raise ValueError(message)
-    return np.frombuffer(content, np.uint8)
-
-
-def _by_numcodecs(encoded: bytes, compressor: Mapping[str, Any], size: int) -> NDArray[np.uint8]:
-    from numcodecs import get_codec
-
-    content = np.empty(size, np.uint8)
-    codec: Any = get_codec(dict(compressor))  # type: ignore[no-untyped-call]
-    codec.decode(encoded, out=content)
     return content
 
 
-def _number(encoded: bytes, start: int, count: int) -> int:
-    if len(encoded) < start + count:
-        message = f"has {len(encoded)} bytes, fewer than its header"
-        raise ValueError(message)
-    return int.from_bytes(encoded[start : start + count], "little")
-
-
 def _size_in_blosc(encoded: bytes) -> int:
-    """Return the decoded size that a Blosc header states, after a check of the encoded one."""
-    stored = _number(encoded, 12, 4)
-    if stored != len(encoded):
-        message = f"has {len(encoded)} bytes, and says {stored}"
-        raise ValueError(message)
-    return _number(encoded, 4, 4)
-
-
-def _size_in_lz4(encoded: bytes) -> int:
-    """Return the decoded size that stands before a block of LZ4."""
-    return _number(encoded, 0, 4)
+    """Return the decoded size that a Blosc header states; -1 if the encoded one is another."""
+    if int.from_bytes(encoded[12:16], "little") != len(encoded):
+        return -1
+    return int.from_bytes(encoded[4:8], "little")
 
 
 def _size_in_zstd(encoded: bytes) -> int:
     """Return the decoded size that the header of a Zstandard frame states (RFC 8878, 3.1.1.1)."""
-    descriptor = _number(encoded, 4, 1)
+    descriptor = encoded[4] if len(encoded) > 4 else 0
     is_single = bool(descriptor & 0x20)
-    window_bytes = 0 if is_single else 1
-    dictionary_bytes = (0, 1, 2, 4)[descriptor & 3]
+    start = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
     size_bytes = (int(is_single), 2, 4, 8)[descriptor >> 6]
-    size = _number(encoded, 5 + window_bytes + dictionary_bytes, size_bytes)
+    size = int.from_bytes(encoded[start : start + size_bytes], "little")
     return size + 256 if size_bytes == 2 else size
 
 
 _STATED_SIZES: Mapping[str, Callable[[bytes], int]] = {
     "blosc": _size_in_blosc,
-    "lz4": _size_in_lz4,
+    "lz4": lambda encoded: int.from_bytes(encoded[:4], "little"),
     "zstd": _size_in_zstd,
 }
-
-
-class _Stretch(Array):
-    """Rows of one episode in an array of all episodes."""
-
-    __slots__ = ("_count", "_first")
-
-    def __init__(self, values: _ZarrArray, first: int, count: int) -> None:
-        super().__init__(values)
-        self._first = first
-        self._count = count
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """See `Array`."""
-        return (self._count, *self.values.shape[1:])
-
-    @property
-    def chunk_rows(self) -> int:
-        """See `Array`."""
-        rows: int = self.values.chunks[0]
-        return rows
-
-    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See `Array`."""
-        rows: NDArray[Any] = self.values.read(self._first + lo, self._first + hi)
-        return rows
-
-
-class _Refused(Array):
-    """Rows of an array that is not read."""
-
-    __slots__ = ("_problem",)
-
-    def __init__(self, count: int, problem: Problem) -> None:
-        super().__init__(np.empty(count, object))
-        self._problem = problem
-
-    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
-        """See `Array`."""
-        return (self._problem,)
+"""Decoded sizes that chunks state, by codec. Other codecs may unpickle, or need packages."""
 
 
 class ReplayZarr(Format):
@@ -284,46 +183,61 @@ class ReplayZarr(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         """Look for ``meta/episode_ends``."""
-        if file.path.name == _METADATA and file.path.parent.parts[-2:] == ("meta", "episode_ends"):
-            return sure(f"has {ENDS}")
+        has_ends = file.path.parts[-3:] == ("meta", "episode_ends", _METADATA)
         if file.path.name.lower().endswith(".zarr.zip") and zipfile.is_zipfile(file.path):
             with zipfile.ZipFile(file.path) as archive:
-                if f"{ENDS}/{_METADATA}" in archive.NameToInfo:
-                    return sure(f"has {ENDS}")
-        return no(f"has no {ENDS} of Zarr v2")
+                has_ends = f"{ENDS}/{_METADATA}" in archive.NameToInfo
+        return sure(f"has {ENDS}") if has_ends else no(f"has no {ENDS} of Zarr v2")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
         """Read the metadata of all arrays, and where episodes end."""
         with ExitStack() as stack:
             try:
-                opened = _opened(file, _Container(file, stack))
+                if file.path.name == _METADATA:
+                    hierarchy = _in_folder(file)
+                    others = sorted(hierarchy.names - {f"{ENDS}/{_METADATA}"})
+                    further = [file.beside(f"../../{name}") for name in others]
+                else:
+                    hierarchy = _in_archive(file, stack)
+                    further = []
+                opened = _opened(hierarchy, further)
             except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
                 message = f"and the files beside it are no replay buffer: {error!r}"
                 raise file.problem(message, _AGAIN, "damaged") from error
             yield opened
 
 
-def _opened(file: SourceFile, container: _Container) -> Opened:
+def _opened(hierarchy: _Hierarchy, further: Sequence[SourceFile]) -> Opened:
+    file = hierarchy.file
     arrays: dict[str, _ZarrArray] = {}
     refused: dict[str, Problem] = {}
-    for path in _arrays_in(container.names):
-        described = json.loads(container.read(f"{path}/{_METADATA}", _MOST_METADATA))
-        problem = _problem(f"{file.name}: {path}", described)
-        if problem is None:
-            arrays[path] = _ZarrArray(container, path, described)
-        else:
-            refused[path] = problem
+    for name in sorted(hierarchy.names):
+        path = name.removesuffix(f"/{_METADATA}")
+        if path != name and (path == ENDS or path.startswith(_DATA)):
+            described = json.loads(hierarchy.read(name, _MOST_METADATA))
+            problem = _problem(f"{file.name}: {path}", described)
+            if problem is None:
+                arrays[path] = _ZarrArray(hierarchy, path, described)
+            else:
+                refused[path] = problem
     if ENDS in refused:
         raise InputError(refused[ENDS])
-    further = container.further()
     ends_array = arrays.pop(ENDS)
-    ends = ends_array.read(0, ends_array.shape[0])
-    _check(file, ends, arrays)
+    ends = ends_array[0 : ends_array.shape[0]]
+    is_row = ends.ndim == 1 and ends.dtype.kind in "iu" and ends.size > 0
+    if not is_row or (np.diff(ends, prepend=0) <= 0).any():
+        raise file.problem(f"{ENDS} does not rise from one episode to the next", _AGAIN, "value")  # noqa: EM102
     notes = {}
     for path, array in arrays.items():
-        if array.absent:
-            notes[path] = f"{path}: {array.absent} chunks have no file, so their values are {array.fill}"
+        absent = array.absent
+        if array.shape[0] != ends[-1]:
+            message = f"{path} has shape {array.shape}, and the last episode ends at step {ends[-1]}"
+            raise file.problem(message, _AGAIN, "length")
+        if absent and array.fill is None:
+            raise file.problem(f"{path} lacks {absent} chunks", _AGAIN, "missing")  # noqa: EM102
+        if absent:
+            notes[path] = f"{path}: {absent} chunks have no file, so their values are {array.fill}"
     return Opened(
         arrays=_by_episode(arrays, refused, ends.tolist()),
         further=further,
@@ -333,22 +247,15 @@ def _opened(file: SourceFile, container: _Container) -> Opened:
     )
 
 
-def _arrays_in(names: frozenset[str]) -> list[str]:
-    """List the arrays of episodes among the files of a hierarchy, and `ENDS`."""
-    paths = [name.removesuffix(f"/{_METADATA}") for name in sorted(names) if name.endswith(f"/{_METADATA}")]
-    return [path for path in paths if path == ENDS or path.startswith(_DATA)]
-
-
 def _problem(place: str, described: Mapping[str, Any]) -> Problem | None:
     """Say why an array is not read: another dtype than numbers, or a codec that may do more than decode."""
     codecs = [described["compressor"], *(described["filters"] or ())]
     names = [codec["id"] for codec in codecs if codec is not None]
-    strange = [name for name in names if name not in _CODECS]
-    if strange or described["filters"]:
-        message = f"is encoded by {', '.join(strange or names)}, which is not read"
+    if described["filters"] or not {*_STATED_SIZES, *_DEFLATE}.issuperset(names):
+        message = f"is encoded by {', '.join(names)}, which is not read"
         return Problem.at(place, message, _NO_CODEC, "filter")
     dtype = described["dtype"]
-    if not isinstance(dtype, str) or np.dtype(dtype).kind not in _KINDS:
+    if not isinstance(dtype, str) or np.dtype(dtype).kind not in "biuf":
         return Problem.at(place, f"has dtype {dtype!r}, which is no number", "leave it out", "dtype")
     chunks = described["chunks"]
     size = prod(chunks) * np.dtype(dtype).itemsize
@@ -357,38 +264,19 @@ def _problem(place: str, described: Mapping[str, Any]) -> Problem | None:
     return None
 
 
-def _check(file: SourceFile, ends: NDArray[Any], arrays: Mapping[str, _ZarrArray]) -> None:
-    """Refuse ends of episodes that do not rise, and arrays with another number of rows or without fill."""
-    if (
-        ends.ndim != 1
-        or ends.dtype.kind not in "iu"
-        or (np.diff(ends, prepend=0) <= 0).any()
-        or not ends.size
-    ):
-        message = f"{ENDS} does not rise from one episode to the next"
-        raise file.problem(message, _AGAIN, "value")
-    steps = int(ends[-1])
-    for path, array in arrays.items():
-        if array.shape[0] != steps:
-            message = f"{path} has shape {array.shape}, and the last episode ends at step {steps}"
-            raise file.problem(message, _AGAIN, "length")
-        if array.fill is None and array.absent:
-            message = f"{path} lacks {array.absent} chunks"
-            raise file.problem(message, _AGAIN, "missing")
-
-
 def _by_episode(
     arrays: Mapping[str, _ZarrArray], refused: Mapping[str, Problem], ends: Sequence[int]
 ) -> dict[str, Array]:
     """Divide the rows of all arrays at the ends of episodes."""
     width = len(str(len(ends) - 1))
+    whole = {path: Array(values) for path, values in arrays.items()}
     divided: dict[str, Array] = {}
     start = 0
     for number, end in enumerate(ends):
         group = f"data/episode_{number:0{width}d}"
-        for path, array in arrays.items():
-            divided[f"{group}/{path.removeprefix(_DATA)}"] = _Stretch(array, start, end - start)
+        for path, array in whole.items():
+            divided[f"{group}/{path.removeprefix(_DATA)}"] = Stretch(array, start, end - start)
         for path, problem in refused.items():
-            divided[f"{group}/{path.removeprefix(_DATA)}"] = _Refused(end - start, problem)
+            divided[f"{group}/{path.removeprefix(_DATA)}"] = Unread(end - start, problem)
         start = end
     return divided

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from math import prod
 from mmap import ACCESS_READ, mmap
 from struct import Struct
@@ -21,6 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.formats.episodes import OpenedEpisodes
+from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 
 _HEAD = Struct("<QI")
@@ -42,21 +44,11 @@ class _Feature(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A field of a protocol buffer: its number, how it is encoded, where its value lies."""
+    """A field of a protocol buffer: its number, and where its value lies."""
 
     field: int
-    wire: int
     start: int
     stop: int
-
-
-class _Record(NamedTuple):
-    """Where a record lies, and the list of each name in it."""
-
-    number: int
-    start: int
-    stop: int
-    lists: Mapping[str, _Span]
 
 
 class Rlds(Format):
@@ -68,8 +60,7 @@ class Rlds(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         """Check the length of the first record."""
-        head = file.head(_HEAD.size)
-        if len(head) == _HEAD.size and _masked_crc(head[:8]) == _HEAD.unpack(head)[1]:
+        if _is_record(file.head(_HEAD.size)):
             return sure("begins with a record of TFRecord")
         return no("does not begin with a record of TFRecord, or is compressed")
 
@@ -79,59 +70,55 @@ class Rlds(Format):
         described = file.beside(_FEATURES)
         features = _features(described)
         with file.path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
-            records = _Records(file, content)
+            view = memoryview(content)
             try:
-                yield _opened(file, described, features, records)
+                yield _opened(file, described, features, list(_records(file, view)))
             finally:
-                records.close()
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _OpenedEpisodes(Opened):
-    """An open file; texts and numbers of an episode are facts of its group."""
-
-    of_episodes: Mapping[str, Facts]
-
-    def group_facts(self, group: str = "") -> Facts:
-        """See `Opened`."""
-        return self.of_episodes.get(group, {})
+                view.release()
 
 
 def _opened(
-    file: SourceFile, described: SourceFile, features: Sequence[_Feature], records: _Records
+    file: SourceFile, described: SourceFile, features: Sequence[_Feature], records: Sequence[_Record]
 ) -> Opened:
     arrays: dict[str, Array] = {}
-    of_episodes: dict[str, Facts] = {}
+    of_groups: dict[str, Facts] = {}
     left_out: dict[str, str] = {}
     for record in records:
         group = f"data/episode_{record.number}"
-        length = records.step_count(record, features)
+        length = record.step_count(features)
         facts: dict[str, Any] = {}
         for feature in features:
             name = feature.name.removeprefix(_STEPS)
+            is_step = name != feature.name
             if feature.kind == _TEXT:
-                texts = list(dict.fromkeys(records.texts(record, feature.name)))
+                raw_texts = dict.fromkeys(record.strings(feature.name))
+                texts = [text.decode("utf-8", "backslashreplace") for text in raw_texts]
                 facts[name] = texts[0] if len(texts) == 1 else texts
-                if len(texts) > 1 and feature.name.startswith(_STEPS):
+                if is_step and len(texts) > 1:
                     left_out[name] = "is text that differs a step; the texts of an episode are kept"
             elif feature.kind == "unread":
                 left_out[name] = f"is {feature.dtype}, which is not read"
-            elif feature.name.startswith(_STEPS):
-                arrays[f"{group}/{name}"] = Array(_Values(records, record, feature, length))
             else:
-                facts[name] = _Values(records, record, feature, 1)[:].tolist()
-        of_episodes[group] = facts
+                values = LazyRows(
+                    (length if is_step else 1, *feature.shape),
+                    np.dtype(object if feature.kind == "image" else feature.dtype),
+                    partial(record.values, feature, length if is_step else 1),
+                )
+                if is_step:
+                    arrays[f"{group}/{name}"] = Array(values)
+                else:
+                    facts[name] = values[:].tolist()
+        of_groups[group] = facts
     split = _SPLIT.match(file.path.name)
-    if split is not None and of_episodes:
-        names = [group.removeprefix("data/") for group in of_episodes]
+    if split is not None and of_groups:
+        names = [group.removeprefix("data/") for group in of_groups]
         arrays[f"mask/{split[1]}"] = Array(np.array(names))
-    largest = max((record.stop - record.start for record in records), default=0)
-    return _OpenedEpisodes(
+    return OpenedEpisodes(
         arrays=arrays,
         further=[described],
-        memory=largest,
+        memory=max((record.stop - record.start for record in records), default=0),
         left_out=left_out,
-        of_episodes=of_episodes,
+        of_groups=of_groups,
         file=file,
     )
 
@@ -168,124 +155,97 @@ def _flat(said: Mapping[str, Any], name: str) -> Iterator[_Feature]:
         yield _Feature(name, "unread", said["pythonClassName"].rpartition(".")[2], ())
 
 
-class _Records:
-    """The records of an open file, and the lists in them."""
+def _is_record(head: bytes) -> bool:
+    """Whether the checksum of a record's length is right."""
+    return len(head) == _HEAD.size and _masked_crc(head[:8]) == _HEAD.unpack(head)[1]
 
-    def __init__(self, file: SourceFile, content: mmap) -> None:
-        self.file = file
-        self._bytes = memoryview(content)
-        self._checked: set[int] = set()
+
+def _records(file: SourceFile, content: memoryview) -> Iterator[_Record]:
+    position = 0
+    number = 0
+    while position < len(content):
+        start = position + _HEAD.size
+        head = bytes(content[position:start])
+        if not _is_record(head):
+            message = f"has no sound record at byte {position:,}"
+            raise file.problem(message, _AGAIN, "damaged")
+        stop = start + _HEAD.unpack(head)[0]
+        position = stop + _TAIL
+        if position > len(content):
+            message = f"ends in record {number}, which begins at byte {start - _HEAD.size:,}"
+            raise file.problem(message, _AGAIN, "truncated")
         try:
-            self._all = list(self._found())
-        except BaseException:
-            self.close()
-            raise
+            yield _Record(file, content, number, start, stop)
+        except (IndexError, ValueError) as error:
+            message = f"record {number} is no tf.train.Example"
+            raise file.problem(message, _AGAIN, "damaged") from error
+        number += 1
 
-    def __iter__(self) -> Iterator[_Record]:
-        return iter(self._all)
 
-    def close(self) -> None:
-        """Let go of the file."""
-        self._bytes.release()
+class _Record:
+    """An episode: where it lies, and the list of each name in it."""
 
-    def _found(self) -> Iterator[_Record]:
-        position = 0
-        number = 0
-        size = len(self._bytes)
-        while position < size:
-            start = position + _HEAD.size
-            head = bytes(self._bytes[position:start])
-            if len(head) < _HEAD.size or _masked_crc(head[:8]) != _HEAD.unpack(head)[1]:
-                message = f"has no sound record at byte {position:,}"
-                raise self.file.problem(message, _AGAIN, "damaged")
-            position = start + _HEAD.unpack(head)[0] + _TAIL
-            if position > size:
-                message = f"ends in record {number}, which begins at byte {start - _HEAD.size:,}"
-                raise self.file.problem(message, _AGAIN, "truncated")
-            try:
-                lists = dict(self._lists(start, position - _TAIL))
-            except (IndexError, ValueError) as error:
-                message = f"record {number} is no tf.train.Example"
-                raise self.file.problem(message, _AGAIN, "damaged") from error
-            yield _Record(number, start, position - _TAIL, lists)
-            number += 1
+    def __init__(self, file: SourceFile, content: memoryview, number: int, start: int, stop: int) -> None:
+        self.number = number
+        self.start = start
+        self.stop = stop
+        self._file = file
+        self._content = content
+        self._is_checked = False
+        self._lists: dict[str, _Span] = {}
+        for features in _fields(content, start, stop):
+            for entry in _fields(content, features.start, features.stop):
+                key, value = _fields(content, entry.start, entry.stop)
+                # Fields 1 (bytes), 2 (float32) or 3 (int64) of a feature.
+                for values in _fields(content, value.start, value.stop):
+                    self._lists[bytes(content[key.start : key.stop]).decode()] = values
 
-    def _lists(self, start: int, stop: int) -> Iterator[tuple[str, _Span]]:
-        """Yield the list of each name: fields 1 (bytes), 2 (float32) or 3 (int64) of a feature."""
-        for features in _fields(self._bytes, start, stop):
-            for entry in _fields(self._bytes, features.start, features.stop):
-                key, value = _fields(self._bytes, entry.start, entry.stop)
-                name = bytes(self._bytes[key.start : key.stop]).decode()
-                for values in _fields(self._bytes, value.start, value.stop):
-                    yield name, values
+    def _values(self, name: str) -> Iterator[_Span]:
+        """Yield what a list holds, once the checksum of the record is right."""
+        if not self._is_checked:
+            stored = int.from_bytes(self._content[self.stop : self.stop + _TAIL], "little")
+            if _masked_crc(bytes(self._content[self.start : self.stop])) != stored:
+                message = f"record {self.number} has another checksum than the file says"
+                raise self._file.problem(message, _AGAIN, "damaged")
+            self._is_checked = True
+        if name in self._lists:
+            yield from _fields(self._content, *self._lists[name][1:])
 
-    def checked(self, record: _Record) -> memoryview:
-        """Return the bytes of the file, once the checksum of a record is right."""
-        if record.number not in self._checked:
-            stored_checksum = int.from_bytes(self._bytes[record.stop : record.stop + _TAIL], "little")
-            if _masked_crc(bytes(self._bytes[record.start : record.stop])) != stored_checksum:
-                message = f"record {record.number} has another checksum than the file says"
-                raise self.file.problem(message, _AGAIN, "damaged")
-            self._checked.add(record.number)
-        return self._bytes
-
-    def step_count(self, record: _Record, features: Sequence[_Feature]) -> int:
-        """Count the steps of an episode, by the shortest of the lists that have values for each."""
-        lists = record.lists
+    def step_count(self, features: Sequence[_Feature]) -> int:
+        """Count the steps, by the shortest of the lists that have values for each."""
+        lists = self._lists
         tensors = [one for one in features if one.kind == "tensor" and one.name.startswith(_STEPS)]
         counted = [one for one in tensors if one.name in lists]
         if not counted:
             return 0
         shortest = min(counted, key=lambda one: lists[one.name].stop - lists[one.name].start)
-        return len(self.numbers(record, shortest.name)) // prod(shortest.shape)
+        return len(self._numbers(shortest.name)) // prod(shortest.shape)
 
-    def texts(self, record: _Record, name: str) -> list[str]:
-        """Return the texts of a list."""
-        return [text.decode("utf-8", "backslashreplace") for text in self.strings(record, name)]
-
-    def strings(self, record: _Record, name: str) -> list[bytes]:
+    def strings(self, name: str) -> list[bytes]:
         """Return the byte strings of a list."""
-        values = record.lists.get(name)
-        if values is None:
-            return []
-        content = self.checked(record)
-        return [bytes(content[one.start : one.stop]) for one in _fields(content, values.start, values.stop)]
+        return [bytes(self._content[one.start : one.stop]) for one in self._values(name)]
 
-    def numbers(self, record: _Record, name: str) -> NDArray[Any]:
+    def _numbers(self, name: str) -> NDArray[Any]:
         """Return the numbers of a list, float32 or int64."""
-        values = record.lists.get(name)
-        if values is None:
-            return np.empty(0, np.int64)
-        content = self.checked(record)
-        parts = []
-        for one in _fields(content, values.start, values.stop):
-            raw = np.frombuffer(content[one.start : one.stop], np.uint8).copy()
-            parts.append(raw.view("<f4") if values.field == 2 else _from_varints(raw))
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+        parts = [np.empty(0, np.int64)]
+        for one in self._values(name):
+            raw = np.frombuffer(self._content[one.start : one.stop], np.uint8).copy()
+            parts.append(raw.view("<f4") if self._lists[name].field == 2 else _from_varints(raw))
+        return np.concatenate(parts[1:] or parts)
 
-
-class _Values:
-    """Values of a feature in an episode."""
-
-    def __init__(self, records: _Records, record: _Record, feature: _Feature, length: int) -> None:
-        self._records = records
-        self._record = record
-        self._feature = feature
-        self.shape = (length, *feature.shape)
-        self.dtype = np.dtype(object if feature.kind == "image" else feature.dtype)
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        name = self._feature.name
-        if self._feature.kind == "image":
-            files = self._records.strings(self._record, name)
+    def values(self, feature: _Feature, length: int, lo: int, hi: int) -> NDArray[Any]:
+        """Return rows of a feature."""
+        if feature.kind == "image":
+            files = self.strings(feature.name)
             values = np.empty(len(files), object)
             values[:] = files
         else:
-            values = self._records.numbers(self._record, name)
-        if values.size != prod(self.shape):
-            message = f"record {self._record.number}: {name} has {values.size} values, expected {self.shape}"
-            raise self._records.file.problem(message, _AGAIN, "shape")
-        return values.reshape(self.shape)[rows].astype(self.dtype, copy=False)
+            values = self._numbers(feature.name).astype(feature.dtype, copy=False)
+        shape = (length, *feature.shape)
+        if values.size != prod(shape):
+            message = f"record {self.number}: {feature.name} has {values.size} values, expected {shape}"
+            raise self._file.problem(message, _AGAIN, "shape")
+        return values.reshape(shape)[lo:hi]
 
 
 def _fields(content: memoryview, position: int, stop: int) -> Iterator[_Span]:
@@ -307,7 +267,7 @@ def _fields(content: memoryview, position: int, stop: int) -> Iterator[_Span]:
         if position > stop:
             message = "a field ends behind its message"
             raise ValueError(message)
-        yield _Span(tag >> 3, wire, start, position)
+        yield _Span(tag >> 3, start, position)
 
 
 def _varint(content: memoryview, position: int) -> tuple[int, int]:

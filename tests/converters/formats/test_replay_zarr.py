@@ -97,7 +97,7 @@ def change(folder: Path, array: str, **described: Any) -> None:
 
 def test_pickles_are_never_opened(folder: Path, tmp_path: Path) -> None:
     change(folder, "data/state", filters=[{"id": "pickle", "protocol": 5}])
-    assert "data/state: is encoded by pickle, which is not read" in problems_of(folder, tmp_path)
+    assert "data/state: is encoded by blosc, pickle, which is not read" in problems_of(folder, tmp_path)
 
 
 def test_objects_are_no_numbers(folder: Path, tmp_path: Path) -> None:
