@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from unistore.data.collate import collate as collate
     from unistore.data.dataset import Dataset as Dataset
     from unistore.data.kinds.clips import Clips as Clips
+    from unistore.data.kinds.clips import Steps as Steps
     from unistore.data.kinds.episodes import Episodes as Episodes
+    from unistore.data.kinds.episodes import Transitions as Transitions
     from unistore.data.kinds.events import Events as Events
     from unistore.data.kinds.patches import Patches as Patches
     from unistore.data.kinds.replay import ReplayBuffer as ReplayBuffer
@@ -27,13 +29,11 @@ if TYPE_CHECKING:
     from unistore.data.kinds.rows import Rows as Rows
     from unistore.data.kinds.segments import Segments as Segments
     from unistore.data.kinds.sparse_points import SparsePoints as SparsePoints
-    from unistore.data.kinds.steps import Transitions as Transitions
-    from unistore.data.kinds.streams import Steps as Steps
     from unistore.data.kinds.volumes import Volumes as Volumes
     from unistore.data.kinds.windows import Windows as Windows
     from unistore.data.normalize import Normalize as Normalize
-    from unistore.data.statistics.kept import keep_statistics as keep_statistics
-    from unistore.data.statistics.record import Statistics as Statistics
+    from unistore.data.statistics import Statistics as Statistics
+    from unistore.data.statistics import keep_statistics as keep_statistics
     from unistore.data.stitch import stitch as stitch
     from unistore.errors import ConversionError as ConversionError
     from unistore.errors import CorruptionError as CorruptionError
@@ -71,21 +71,18 @@ _NAMES = {
     "conversion.run": "Report",
     "data.collate": "Collate collate",
     "data.dataset": "Dataset",
-    "data.kinds.clips": "Clips",
-    "data.kinds.episodes": "Episodes",
+    "data.kinds.clips": "Clips Steps",
+    "data.kinds.episodes": "Episodes Transitions",
     "data.kinds.events": "Events",
     "data.kinds.patches": "Patches",
     "data.kinds.replay": "ReplayBuffer",
     "data.kinds.rows": "Ragged Rows",
     "data.kinds.segments": "Segments",
     "data.kinds.sparse_points": "SparsePoints",
-    "data.kinds.steps": "Transitions",
-    "data.kinds.streams": "Steps",
     "data.kinds.volumes": "Volumes",
     "data.kinds.windows": "Windows",
     "data.normalize": "Normalize",
-    "data.statistics.kept": "keep_statistics",
-    "data.statistics.record": "Statistics",
+    "data.statistics": "Statistics keep_statistics",
     "data.stitch": "stitch",
     "errors": "ConversionError CorruptionError InputError NoStoreError Problem StoreError UnistoreError "
     "UnsupportedError",

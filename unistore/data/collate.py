@@ -10,10 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch.utils.data import default_collate, get_worker_info
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from unistore.data.packed import Batch, lent_memory
-from unistore.errors import InputError
 from unistore.system.arguments import Arguments, matches_type
 from unistore.system.hints import AnyArray, Shape
 from unistore.system.packed import Items
@@ -125,22 +123,6 @@ class Sample(dict[str, Any]):
 
     def __copy__(self) -> Sample:
         return Sample(self, self.ragged)
-
-
-def _collate_default(batch: Sequence[Sample], **_settings: Any) -> Any:
-    """Collation by a ``DataLoader`` without ``collate_fn``, with a helpful error for ragged samples."""
-    for key in batch[0].ragged:
-        shapes = {tuple(sample[key].shape) for sample in batch if isinstance(sample.get(key), torch.Tensor)}
-        if len(shapes) > 1:
-            msg = (
-                f"samples of {key!r} have different shapes ({', '.join(map(str, sorted(shapes)[:2]))}, …) "
-                "and cannot be stacked: give the DataLoader collate_fn=unistore.collate"
-            )
-            raise InputError(msg)
-    return default_collate([dict(sample) for sample in batch])
-
-
-default_collate_fn_map[Sample] = _collate_default
 
 
 class Samples(Items[Sample]):

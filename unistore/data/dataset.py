@@ -33,10 +33,7 @@ from unistore.data.parts import (
     open_parts,
     shuffles_in_blocks,
 )
-from unistore.data.statistics.kept import Kept
-from unistore.data.statistics.query import Query, Subset
-from unistore.data.statistics.record import Statistics
-from unistore.data.statistics.summary import Summary
+from unistore.data.statistics import Question, Statistics, Summaries
 from unistore.data.where import Condition, parse_where
 from unistore.errors import InputError, Problem, StoreError, first_few
 from unistore.order.permutation import At
@@ -164,8 +161,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         self.weights = None if weights is None else checked_weights(weights, self.parts)
         self._reader: SampleReader | None = None
         self._expected_bytes = 0
-        self._summaries: dict[tuple[str, str, str], Summary] = {}
-        self._kept: dict[str, Kept | None] = {}
+        self._summaries: Summaries = {}
 
     @property
     def store(self) -> Store:
@@ -207,7 +203,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return notebook_html(repr(self), [("fields", ", ".join(self.fields))], shown)
 
     def __getstate__(self) -> dict[str, Any]:
-        emptied: dict[str, Any] = {"_reader": None, "_expected_bytes": 0, "_summaries": {}, "_kept": {}}
+        emptied: dict[str, Any] = {"_reader": None, "_expected_bytes": 0, "_summaries": {}}
         return {**self.__dict__, **emptied}
 
     @property
@@ -237,7 +233,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         TypeError
             If `index` is no whole number, such as a slice or a list.
         """
-        picks = self._picks([_checked_index(index)])
+        picks = self._picks([index])
         sample = Samples(self._read(picks, np.empty), BatchMemory())[0]
         return self._transformed([sample], [index], picks)[0]
 
@@ -349,11 +345,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         if key not in self.fields:
             message = f"{key} is not read; there are {', '.join(self.fields)}"
             raise InputError(Problem("key", message, kind="option"))
-        parts = self._parts_of(split, subset)
-        reader = bind_parts(parts, [key])
-        chosen = np.arange(len(reader))
-        if subset is not None:
-            chosen = sample_indices("subset", subset, len(reader))
+        reader = bind_parts(self._parts_of(split, subset), [key])
+        every = np.arange(len(reader))
+        chosen = every if subset is None else sample_indices("subset", subset, len(reader))
         count_of_label: Counter[int] = Counter()
         for lo in range(0, len(chosen), _COUNTED):
             index = chosen[lo : lo + _COUNTED]
@@ -389,9 +383,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         have the statistics of whole episodes. Values that are made by the kind of samples, as differences of
         actions or voxels of events, are counted in the samples of this epoch.
 
-        What ``unistore statistics STORE`` keeps with a store answers at once, but for quantiles of a `subset`
-        and under `where`, which read these samples when they are asked for. Else the key of all samples is
-        read once.
+        What ``unistore statistics STORE`` keeps with a store answers at once. Else the key of all samples is
+        read once; that of a `subset`, or under `where`, each time.
 
         Parameters
         ----------
@@ -417,13 +410,13 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             If the file of the statistics is damaged.
         """
         parts = self._parts_of(split, subset)
-        query = Query(key, self.epoch, self.seed, self._summaries, self._kept)
-        if subset is None:
-            return query.statistics(parts, self.weights, None)
-        offsets = self.store_offsets
-        return query.statistics(
-            parts, self.weights, Subset(sample_indices("subset", subset, len(self)), offsets)
-        )
+        subsets = None
+        if subset is not None:
+            chosen = sample_indices("subset", subset, len(self))
+            bounds = pairwise(self.store_offsets.tolist())
+            subsets = [chosen[(chosen >= first) & (chosen < stop)] - first for first, stop in bounds]
+        question = Question(key, self.epoch, self.seed, self._summaries)
+        return question.answer(parts, self.weights, subsets)
 
     def class_weights(
         self,
@@ -498,7 +491,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     @property
     def repeats(self) -> bool:
         """Whether samples are the same in every epoch and share nothing, see `SampleKind`."""
-        return bool(getattr(self.samples, "repeats", False)) and not self._adds_epoch
+        return self.samples.repeats and not self._adds_epoch
 
     @property
     def digest(self) -> str:
@@ -565,20 +558,6 @@ def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> 
         return indices.astype(np.int64)
     msg = f"indices must be integers (B,) or (B, 2) with epochs, found {indices.dtype} {indices.shape}"
     raise IndexError(msg)
-
-
-def _checked_index(index: Index) -> Index:
-    """The index of one sample; raises a TypeError for slices and lists, with what reads several samples."""
-    if not isinstance(index, tuple):
-        try:
-            operator.index(index)
-        except TypeError:
-            msg = (
-                f"a Dataset is indexed with one whole number, got {index!r:.60}: read_batch([0, 1, …]) reads "
-                "several samples as arrays, torch.utils.data.Subset(dataset, range(4)) is a part of a Dataset"
-            )
-            raise TypeError(msg) from None
-    return index
 
 
 def _have_epochs(indices: Sequence[Index] | NDArray[np.integer]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 
-from unistore.data.statistics.record import Statistics
+from unistore.data.statistics import Statistics
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments
 from unistore.system.hints import Float64s

@@ -86,6 +86,16 @@ def offsets_from_lengths(lengths: NDArray[Any]) -> NDArray[np.int64]:
     return offsets
 
 
+def rows_of_ranges(lo: NDArray[np.int64], hi: NDArray[np.int64], stride: int = 1) -> NDArray[np.int64]:
+    """Return every `stride`-th row of ranges ``lo:hi``, one range after the other."""
+    counts = -(-(hi - lo) // stride)
+    offsets = offsets_from_lengths(counts)
+    rows: NDArray[np.int64] = np.repeat(lo, counts) + stride * (
+        np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+    )
+    return rows
+
+
 def packed_copy(values: NDArray[Any], allocate: Allocate) -> Packed:
     """Copy dense values (B, …) into allocated memory."""
     out = allocate(values.shape, values.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import PurePosixPath
@@ -13,7 +14,7 @@ import numpy as np
 
 from unistore.converters.registry import get_family
 from unistore.data.kinds.named import parse_kind
-from unistore.data.kinds.protocol import INDEX, SOURCE, BoxReader, Picks, SampleKind, SampleReader
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader
 from unistore.data.kinds.reach import check_reach
 from unistore.data.packed import Allocate, Batch, Packed, Scratch, offsets_from_lengths, packed_copy
 from unistore.data.where import Where
@@ -22,37 +23,15 @@ from unistore.order.permutation import words
 from unistore.order.shuffles import uniform_blocks
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
-from unistore.system.arguments import matches_type
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.arguments import Arguments, matches_type
+from unistore.system.hints import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.cache import CHUNKS
 from unistore.zarr3.gather import POOL_BYTES
 from unistore.zarr3.storage import AbsentError
 
 
-class KeyLayout(NamedTuple):
-    """Layout of a key in batches."""
-
-    dtype: np.dtype[Any]  # of values; of text without its width
-    # dense: shape of a sample; ragged: shape of a value; None: boxes of different shapes, packed flat
-    row: tuple[int, ...] | None
-    ragged: bool = False  # whether samples differ in length
-    boxed: bool = False  # whether samples are boxes, which are dense if all have one shape
-    group: str = ""  # of a ragged key, see `Packed`; also of boxes of one shape
-
-    @property
-    def dense(self) -> bool:
-        """Whether batches are (B, …)."""
-        return not self.ragged and self.row is not None
-
-    def __str__(self) -> str:
-        if self.row is None:
-            return f"{self.dtype} boxes"
-        shape = ", ".join(["*"] * self.ragged + [str(extent) for extent in self.row])
-        return f"{self.dtype} ({shape})"
-
-
-class JoinedReader:
+class JoinedReader(SampleReader):
     """Reads samples of several stores; see `SampleReader`.
 
     A batch from one store is read directly into allocated memory. Of a mixed batch, each store's samples are
@@ -63,12 +42,24 @@ class JoinedReader:
         self._readers = list(readers)
         self._names = list(names)
         self.offsets = offsets_from_lengths(np.array([len(reader) for reader in readers]))
-        layouts = [_layouts(reader) for reader in self._readers]
+        nothing = Picks(np.empty(0, np.int64), np.empty(0, np.int64))
+        empty = [reader.read(nothing, np.empty) for reader in self._readers]
         nonempty = [number for number, reader in enumerate(self._readers) if len(reader)] or [0]
-        self._layouts = _common_layouts(
-            [layouts[number] for number in nonempty], [self._names[number] for number in nonempty]
-        )
-        self._has_common_layout = [layout == self._layouts for layout in layouts]
+        _check_forms({self._names[number]: empty[number] for number in nonempty})
+        boxes = {
+            key: [reader.box_shape(key) for reader in self._readers]
+            for key, packed in empty[nonempty[0]].items()
+            if packed.shapes is not None
+        }
+        # Boxes of several shapes are flat in every batch, though those of one store may be dense
+        self._flat: dict[str, str] = {}
+        for key, shapes in boxes.items():
+            common = {shapes[number] for number in nonempty}
+            if len(common) > 1 or None in common:
+                self._flat[key] = empty[nonempty[0]][key].group
+        self._is_direct = [
+            not any(boxes[key][number] is not None for key in self._flat) for number in range(len(readers))
+        ]
         self._scratch = threading.local()
 
     def __len__(self) -> int:
@@ -78,10 +69,13 @@ class JoinedReader:
         """Read a batch."""
         store = np.searchsorted(self.offsets, picks.index, side="right") - 1
         stores = np.unique(store).tolist() or [0]
-        if len(stores) == 1 and self._has_common_layout[stores[0]]:
+        if len(stores) == 1 and self._is_direct[stores[0]]:
             return self._read_part(stores[0], picks, np.arange(len(picks)), allocate)
         # Fresh memory would cost page faults, half as much time again, where freed memory is not kept.
-        scratch = self._begin_scratch()
+        if not hasattr(self._scratch, "memory"):
+            self._scratch.memory = Scratch()
+        scratch: Scratch = self._scratch.memory
+        scratch.begin()
         positions = [np.flatnonzero(store == number) for number in stores]
         parts = [
             self._read_part(number, picks, part, scratch.allocate)
@@ -89,13 +83,13 @@ class JoinedReader:
         ]
         offsets: dict[str, Int64s] = {}
         batch: Batch = {}
-        for key, layout in self._layouts.items():
+        for key in parts[0]:
             packed = [part[key] for part in parts]
-            batch[key] = join_parts(layout, packed, positions, offsets, allocate)
+            batch[key] = join_parts(packed, positions, offsets, allocate, self._flat.get(key))
         return batch
 
     def _read_part(self, number: int, picks: Picks, positions: Int64s, allocate: Allocate) -> Batch:
-        """Samples at some positions of the batch, all of one store."""
+        """Read samples at some positions of the batch, all of one store."""
         # one seed per store: sample i of one store must not be cropped like sample i of the next one
         seed = int(words(picks.seed, np.array([number]), np.array([0]), 1)[0, 0])
         own = Picks(picks.index[positions] - self.offsets[number], picks.epoch[positions], seed)
@@ -105,92 +99,66 @@ class JoinedReader:
             batch[SOURCE] = packed_copy(names, allocate)
         return batch
 
-    def _begin_scratch(self) -> Scratch:
-        """Scratch memory of this thread, emptied."""
-        scratch: Scratch | None = getattr(self._scratch, "memory", None)
-        if scratch is None:
-            scratch = Scratch()
-            self._scratch.memory = scratch
-        scratch.begin()
-        return scratch
 
-
-def _layouts(reader: SampleReader) -> dict[str, KeyLayout]:
-    """Layout of each key in the batches of one store, from an empty batch."""
-    no_samples = np.empty(0, np.int64)
-    layouts = {}
-    for key, packed in reader.read(Picks(no_samples, no_samples), np.empty).items():
-        layouts[key] = layout_of(packed, reader.box_shape(key) if isinstance(reader, BoxReader) else None)
-    return layouts
-
-
-def layout_of(packed: Packed, box: Shape | None = None) -> KeyLayout:
-    """Layout of a key as it was read; `box` is the common shape of boxes, if there is one."""
-    dtype = np.dtype(np.str_) if packed.values.dtype.kind == "U" else packed.values.dtype
-    if packed.shapes is not None:
-        return KeyLayout(dtype, box, boxed=True, group=packed.group)
-    ragged = packed.offsets is not None
-    return KeyLayout(dtype, packed.values.shape[1:], ragged=ragged, group=packed.group)
-
-
-def _common_layouts(layouts: Sequence[dict[str, KeyLayout]], names: Sequence[str]) -> dict[str, KeyLayout]:
-    """Layout of each key in mixed batches."""
-    common = dict(layouts[0])
+def _check_forms(empty: Mapping[str, Batch]) -> None:
+    """Refuse keys whose values differ in form between stores, by an empty batch of each."""
     problems = []
-    for key, first in layouts[0].items():
-        layouts_of_key = [layout[key] for layout in layouts]
-        if all(layout == first for layout in layouts_of_key):
-            continue
-        if all(layout.boxed and layout.dtype == first.dtype for layout in layouts_of_key):
-            common[key] = first._replace(row=None)
-            continue
+    for key in next(iter(empty.values())):
         stores: dict[str, list[str]] = {}
-        for layout, name in zip(layouts_of_key, names, strict=True):
-            stores.setdefault(str(layout), []).append(name)
-        shown_layouts = "; ".join(f"{layout} in {', '.join(members)}" for layout, members in stores.items())
-        cure = "convert these sources into one store, or leave the field out with fields=[…]"
-        problems.append(Problem(f"field {key!r}", f"differs between stores: {shown_layouts}", cure, "fields"))
+        for name, batch in empty.items():
+            stores.setdefault(_form(batch[key]), []).append(name)
+        if len(stores) > 1:
+            forms = "; ".join(f"{form} in {', '.join(members)}" for form, members in stores.items())
+            cure = "convert these sources into one store, or leave the field out with fields=[…]"
+            problems.append(Problem(f"field {key!r}", f"differs between stores: {forms}", cure, "fields"))
     if problems:
         raise InputError(problems)
-    return common
+
+
+def _form(packed: Packed) -> str:
+    """Return dtype and shape of the values of a key, as text."""
+    dtype = "text" if packed.values.dtype.kind == "U" else str(packed.values.dtype)
+    if packed.shapes is not None:
+        return f"{dtype} boxes"
+    shape = ["*"] * (packed.offsets is not None) + [str(extent) for extent in packed.values.shape[1:]]
+    return f"{dtype} ({', '.join(shape)})"
 
 
 def join_parts(
-    layout: KeyLayout,
     parts: Sequence[Packed],
     positions: Sequence[Int64s],  # of the samples of each part in the batch, (n,); together all
     # offsets (B + 1,) of the ragged groups of the batch so far; those of a new group are added
     group_offsets: dict[str, Int64s],
     allocate: Allocate,
+    flat_group: str | None = None,  # group of boxes that are flat, though those of a part may be dense
 ) -> Packed:
-    """One key of a batch from parts of it; ragged samples are concatenated in the order of the batch."""
-    if layout.dense:
-        return _join_dense(parts, positions, allocate)
+    """Join one key of a batch from parts of it; ragged samples are concatenated in the order of the batch."""
+    first = parts[0]
+    is_flat = flat_group is not None or first.shapes is not None
+    if first.offsets is None and not is_flat:
+        return _join_dense([part.values for part in parts], positions, allocate)
     samples: list[AnyArray] = [np.empty(0)] * sum(map(len, positions))
     for part, where in zip(parts, positions, strict=True):
         for number, position in enumerate(where.tolist()):
             samples[position] = part[number]
-    shapes = None
-    if layout.row is None:
-        shapes = np.array([sample.shape for sample in samples], np.int64)
-        lengths = shapes.prod(axis=1)
-    else:
-        lengths = np.array([len(sample) for sample in samples], np.int64)
-    offsets = group_offsets.setdefault(layout.group, offsets_from_lengths(lengths))
-    out = allocate((int(offsets[-1]), *(layout.row or ())), layout.dtype)
+    sizes = np.array([sample.shape if is_flat else sample.shape[:1] for sample in samples], np.int64)
+    group = first.group if flat_group is None else flat_group
+    offsets = group_offsets.setdefault(group, offsets_from_lengths(sizes.prod(axis=1)))
+    row = () if is_flat else first.values.shape[1:]
+    out = allocate((int(offsets[-1]), *row), first.values.dtype)
     for sample, (lo, hi) in zip(samples, pairwise(offsets.tolist()), strict=True):
         out[lo:hi].reshape(sample.shape)[...] = sample
-    return Packed(out, offsets, layout.group, shapes)
+    return Packed(out, offsets, group, sizes if is_flat else None)
 
 
-def _join_dense(parts: Sequence[Packed], positions: Sequence[Int64s], allocate: Allocate) -> Packed:
-    """Samples (B, …) of all parts at their positions, in the memory order of the parts."""
-    first = parts[0].values
-    dtype = np.result_type(*{part.values.dtype for part in parts})
+def _join_dense(parts: Sequence[AnyArray], positions: Sequence[Int64s], allocate: Allocate) -> Packed:
+    """Join samples (B, …) of all parts at their positions, in the memory order of the parts."""
+    first = parts[0]
     order = [0, *sorted(range(1, first.ndim), key=lambda axis: -abs(first.strides[axis]))]
-    out = allocate((sum(map(len, positions)), *(first.shape[axis] for axis in order[1:])), dtype)
+    shape = (sum(map(len, positions)), *(first.shape[axis] for axis in order[1:]))
+    out = allocate(shape, np.result_type(*{part.dtype for part in parts}))
     for part, where in zip(parts, positions, strict=True):
-        out[where] = part.values.transpose(order)
+        out[where] = part.transpose(order)
     return Packed(out.transpose(np.argsort(order)))
 
 
@@ -253,14 +221,10 @@ class DatasetPart(NamedTuple):
             split_names = self.store.split_names()
         except AbsentError:
             split_names = []
-        unknown = [name for name in self.splits or () if name not in split_names]
+        unknown = [repr(name) for name in self.splits or () if name not in split_names]
         if unknown:
-            available = (
-                f"it has {', '.join(split_names)}"
-                if split_names
-                else "it has none (unistore convert --split)"
-            )
-            msg = f"{self.store.path}: no split {', '.join(map(repr, unknown))}; {available}"
+            available = ", ".join(split_names) or "none (unistore convert --split)"
+            msg = f"{self.store.path}: no split {', '.join(unknown)}; it has {available}"
             raise InputError(msg)
 
 
@@ -277,7 +241,7 @@ def default_kind(store: Store) -> SampleKind:
 def open_parts(
     paths: Sequence[str],  # folders or URLs, at least one
     # kind of samples, or its name; None: the default kind, which must be the same for all stores
-    kind: SampleKind | str | None,
+    kind: object,
     splits: tuple[str, ...] | None,  # names of splits; None: all samples
     cache: Mapping[str, Any],  # arguments of `Store` for local copies
     where: Where | None = None,
@@ -287,30 +251,24 @@ def open_parts(
         raise InputError("no store is given: Dataset takes a path, or a list of paths")
     if isinstance(kind, str):
         kind = parse_kind(kind)
-    if isinstance(kind, type) or not (kind is None or hasattr(kind, "bind")):
+    if not isinstance(kind, SampleKind | None):
         cure = "give an instance, as in samples=unistore.Rows()"
         raise InputError(Problem("samples", f"is {kind!r}, not a kind of samples", cure, "option"))
     stores = [Store(path, **cache) for path in paths]
     kinds = [default_kind(store) if kind is None else kind for store in stores]
-    first = stores[0]
-    other_stores = range(1, len(stores))
-    problems = [
-        Problem(
-            stores[number].path,
-            f"its samples are {kinds[number]} of a {stores[number].family} store, and those of "
-            f"{first.path} are {kinds[0]} of a {first.family} store",
-            "a Dataset has samples of one kind: give it as samples=…, or open the stores separately",
-            "family",
-        )
-        for number in other_stores
-        if stores[number].family != first.family or kinds[number] != kinds[0]
-    ]
+    first = f"{kinds[0]} of a {stores[0].family} store"
+    problems = []
+    for store, own in zip(stores, kinds, strict=True):
+        if f"{own} of a {store.family} store" != first:
+            message = f"its samples are {own} of a {store.family} store, and those of {paths[0]} are {first}"
+            cure = "a Dataset has samples of one kind: give it as samples=…, or open the stores separately"
+            problems.append(Problem(store.path, message, cure, "family"))
     if problems:
         raise InputError(problems)
     names = _short_names(paths)
     parts = tuple(
-        DatasetPart(store, kind, splits, name, where)
-        for store, kind, name in zip(stores, kinds, names, strict=True)
+        DatasetPart(store, own, splits, name, where)
+        for store, own, name in zip(stores, kinds, names, strict=True)
     )
     _call_all(lambda part: part.check_splits(), parts)
     if where is not None:
@@ -319,25 +277,23 @@ def open_parts(
 
 
 def common_fields(
-    parts: Sequence[DatasetPart],  # the stores
-    # requested keys; None: the default ones, which must be the same in every store
-    fields: Sequence[str] | None,
+    parts: Sequence[DatasetPart],
+    fields: Sequence[str] | None,  # requested keys; None: the default ones, the same in every store
 ) -> tuple[str, ...]:
     """Return keys that samples of all stores have."""
     selected = _call_all(lambda part: part.kind.select(part.store, fields), parts)
     common = [key for key in selected[0] if all(key in keys for keys in selected)]
-    every = dict.fromkeys(chain.from_iterable(selected))
     problems = []
-    for key in every:
-        if key in common:
-            continue
-        present = [part.name for part, keys in zip(parts, selected, strict=True) if key in keys]
-        absent = [part.name for part, keys in zip(parts, selected, strict=True) if key not in keys]
-        message = f"is in {first_few(present)}, but not in {first_few(absent)}"
-        problems.append(Problem(f"field {key!r}", message, kind="fields"))
+    for key in dict.fromkeys(chain.from_iterable(selected)):
+        if key not in common:
+            has_key = {part.name: key in keys for part, keys in zip(parts, selected, strict=True)}
+            present = [name for name, has in has_key.items() if has]
+            absent = [name for name, has in has_key.items() if not has]
+            message = f"is in {first_few(present)}, but not in {first_few(absent)}"
+            problems.append(Problem(f"field {key!r}", message, kind="fields"))
     if problems:
         cure = f"to read the common ones: fields={common}" if common else ""
-        message = "have different fields and no common ones" if not common else "have different fields"
+        message = "have different fields" if common else "have different fields and no common ones"
         raise InputError([*problems, Problem("the stores", message, cure, "fields")])
     return selected[0]
 
@@ -351,70 +307,55 @@ def bind_parts(parts: Sequence[DatasetPart], fields: Sequence[str]) -> SampleRea
 
 def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dict[str, str]:
     """Return the other names of fields in samples."""
-    new_names: Mapping[str, str] = {} if names is None else names
-    message = ""
-    if not matches_type(new_names, Mapping[str, str]):
-        message = f"must map keys to names, got {names!r}"
-    elif unknown := [key for key in new_names if key not in fields]:
-        message = f"{', '.join(unknown)}: no such field is read; there are {', '.join(fields)}"
-    else:
-        named = [INDEX, *(new_names.get(key, key) for key in fields if key != INDEX)]
-        twice = sorted({name for name in named if named.count(name) > 1})
-        message = f"several keys would be called {', '.join(twice)}" if twice else ""
-    if message:
-        raise InputError(Problem("names", message, "as in {'voxel': 'spike_vox'}", kind="option"))
-    return dict(new_names)
+    check = Arguments()
+    are_names = matches_type(names, Mapping[str, str])
+    check.expect("names", names, are_names, "names by key, as in {'voxel': 'spike_vox'}", none=True)
+    check.raise_problems()
+    new_names = dict(names or {})
+    if unknown := sorted(set(new_names) - set(fields)):
+        check.refuse("names", f"{', '.join(unknown)}: no such field is read; there are {', '.join(fields)}")
+    named = [INDEX, *(new_names.get(key, key) for key in fields if key != INDEX)]
+    if twice := sorted(name for name, count in Counter(named).items() if count > 1):
+        check.refuse("names", f"several keys would be called {', '.join(twice)}")
+    check.raise_problems()
+    return new_names
 
 
 def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> tuple[float, ...]:
     """Return weights of the stores as floats."""
-    message = ""
-    try:
-        numbers = np.asarray(weights, np.float64)
-    except (TypeError, ValueError):
-        numbers = np.empty(0)
+    check = Arguments()
     if len(parts) == 1:
-        message = "need several stores, and this is one"
-    elif numbers.shape != (len(parts),):
-        message = f"must be one number per store, {len(parts)} in all, got {weights!r}"
-    elif not np.isfinite(numbers).all() or (numbers < 0).any() or not numbers.any():
-        message = f"must be finite and not negative, and one of them positive, got {weights!r}"
-    if message:
-        raise InputError(Problem("weights", message, kind="option"))
-    return tuple(numbers.tolist())
+        check.refuse("weights", "need several stores, and this is one")
+    is_right = matches_type(weights, Sequence[float]) and len(weights) == len(parts)
+    is_right = is_right and min(weights) >= 0 and max(weights) > 0
+    expected = f"one number a store, {len(parts)} in all, not negative and one of them positive"
+    check.expect("weights", weights, is_right, expected)
+    check.raise_problems()
+    return tuple(map(float, weights))
 
 
 def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], counts: Int64s) -> None:
     """Refuse stores that have a weight and no samples."""
-    empty = [
-        Problem(
-            part.store.path, f"has no samples, and its weight is {weight:g}", "give it weight 0", "option"
-        )
-        for part, weight, count in zip(parts, weights, counts, strict=True)
-        if weight and not count
-    ]
-    if empty:
-        raise InputError(empty)
+    problems = []
+    for part, weight, count in zip(parts, weights, counts, strict=True):
+        if weight and not count:
+            message = f"has no samples, and its weight is {weight:g}"
+            problems.append(Problem(part.store.path, message, "give it weight 0", "option"))
+    if problems:
+        raise InputError(problems)
 
 
 def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]) -> list[T]:
     """Return results for all parts; the InputErrors of all parts are raised as one."""
     results = []
-    errors = []
+    problems = []
     for part in parts:
         try:
             results.append(function(part))
         except InputError as error:
-            errors.append((part, error))
-    if len(parts) == 1 and errors and parts[0].store.path in str(errors[0][1]):
-        raise errors[0][1]
-    if errors:
-        raise InputError(
-            [
-                Problem(part.store.path, str(error).removeprefix(f"{part.store.path}: "))
-                for part, error in errors
-            ]
-        )
+            problems.append(Problem(part.store.path, str(error).removeprefix(f"{part.store.path}: ")))
+    if problems:
+        raise InputError(problems)
     return results
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from unistore.data.kinds.protocol import SourceNames, SourceNumbers, source_keys
+from unistore.data.kinds.protocol import SOURCE, source_keys, source_numbers, value_column
 from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.indices import Column, contradiction, table_columns, whole
 from unistore.store.reader import Store
@@ -26,7 +26,6 @@ Known: TypeAlias = Mapping[str, Callable[[], AnyArray]]
 """By name, what reads a number or text of each row of the sample table."""
 
 _FORMS = "a number, a pattern as in 'lab_a/*', a range (50, None), or a list of values"
-_SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,63 +134,38 @@ def known_of(store: Store) -> Known:
     """Return what a store tells of its samples, as ``source``, ``sources.rate`` or ``episode.length``."""
     table = store.sample_table
     noun = table.rpartition("/")[2].removesuffix("s")
-    known: dict[str, Callable[[], AnyArray]] = {_SOURCE: partial(_source_names, store)}
+    samples = np.arange(store.sample_count)
+    known: dict[str, Callable[[], AnyArray]] = {}
     for key, path in source_keys(store).items():
-        if key != _SOURCE and (store.has(f"{path}/data") or store.array(path).shape[1:] == ()):
-            known[key] = partial(_source_values, store, path)
+        if store.has(f"{path}/data") or (store.has(path) and store.array(path).shape[1:] == ()):
+            known[key] = partial(_of_sources, store, path)
     offsets = f"{table}/offsets"
     if store.has(offsets):
-        known[f"{noun}.length"] = partial(_lengths, store, offsets)
+        known[f"{noun}.length"] = Column(store, offsets).lengths
         if store.has(rewards := f"{store.attributes.get('main_table', table)}/reward"):
             known[f"{noun}.return"] = partial(_sums, store, rewards, offsets)
-    for path in _columns_of_samples(store, table):
-        known[f"{noun}.{_dotted(path, table)}"] = store.array(path).read
-    for path in _texts_of_samples(store, table):
-        known[f"{noun}.{_dotted(path, table)}"] = partial(_text_array, store, path)
-    attributes = f"{table}/attributes"
-    if store.has(f"{attributes}/data"):
-        for name, values in _attributes(store, attributes).items():
+    texts = [path.removesuffix("/data") for path in store.paths() if store.specs.is_text(path, store.paths())]
+    numbers = [path for path in table_columns(store, table) if store.array(path).shape == samples.shape]
+    for path in (*numbers, *texts):
+        name = path.removeprefix(f"{table}/")
+        if name != path and name not in (SOURCE, "attributes"):
+            known[f"{noun}.{name.replace('/', '.')}"] = partial(_values, store, path)
+    if store.has(f"{table}/attributes/data"):
+        for name, values in _attributes(store, f"{table}/attributes").items():
             known.setdefault(f"{noun}.{name}", partial(np.asarray, values))
     return known
 
 
-def _dotted(path: str, table: str) -> str:
-    return path.removeprefix(f"{table}/").replace("/", ".")
+def _values(store: Store, path: str) -> AnyArray:
+    return value_column(store, path).take(np.arange(store.sample_count))
 
 
-def _columns_of_samples(store: Store, table: str) -> list[str]:
-    """Return paths of the numbers of the sample table."""
-    columns = [path for path in table_columns(store, table) if path != f"{table}/source"]
-    return [path for path in columns if store.array(path).shape == (store.sample_count,)]
-
-
-def _texts_of_samples(store: Store, table: str) -> list[str]:
-    """Return paths of the texts of the sample table."""
-    texts = [path.removesuffix("/data") for path in store.paths() if store.specs.is_text(path, store.paths())]
-    return [path for path in texts if path.startswith(f"{table}/") and path != f"{table}/attributes"]
-
-
-def _text_array(store: Store, path: str) -> AnyArray:
-    return np.array(store.text(path), np.str_)
-
-
-def _source_column(store: Store) -> str | None:
-    """Return the path of the source number of each sample; None where samples are rows of the main table."""
-    own = f"{store.sample_table}/source"
-    return own if store.has(own) else None
-
-
-def _source_names(store: Store) -> AnyArray:
-    return SourceNames(store, _source_column(store)).take(np.arange(store.sample_count))
-
-
-def _source_values(store: Store, path: str) -> AnyArray:
-    values = store.array(path).read() if store.has(path) else _text_array(store, path)
-    return values[SourceNumbers(store, _source_column(store)).take(np.arange(store.sample_count))]
-
-
-def _lengths(store: Store, offsets: str) -> AnyArray:
-    return Column(store, offsets).lengths()
+def _of_sources(store: Store, path: str) -> AnyArray:
+    """Return values of the source of each sample."""
+    column = f"{store.sample_table}/source"
+    # without such a column, samples are rows of the main table
+    numbers = source_numbers(store, column if store.has(column) else None)
+    return value_column(store, path).take(numbers(np.arange(store.sample_count)))
 
 
 def _sums(store: Store, path: str, offsets: str) -> AnyArray:

@@ -236,7 +236,7 @@ def splits(view: View) -> Iterator[Problem]:
 
 def statistics(view: View) -> Iterator[Problem]:
     """Check that statistics kept with the store are those of its values."""
-    from unistore.data.statistics.kept import kept_problem
+    from unistore.data.statistics import kept_problem
 
     store = Store(view.store.path)
     if open_storage(store.path).size(STATISTICS) is None:

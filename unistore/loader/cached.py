@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 
 from unistore.data.packed import Allocate, Batch, Packed
-from unistore.data.parts import join_parts, layout_of
+from unistore.data.parts import join_parts
 from unistore.errors import InputError, Problem
 from unistore.loader.cache import ALIGNMENT, CacheFile, CacheRegion, aligned
 from unistore.loader.fetch import BatchFetch, Fetch
@@ -157,10 +157,8 @@ class CachedBatches:
             positions.append(missing)
         group_offsets: dict[str, Int64s] = {}
         return {
-            key: join_parts(
-                layout_of(first), [part[key] for part in parts], positions, group_offsets, allocate
-            )
-            for key, first in parts[0].items()
+            key: join_parts([part[key] for part in parts], positions, group_offsets, allocate)
+            for key in parts[0]
         }
 
     def _read(self, indices: Int64s, epoch: int, allocate: Allocate) -> Batch:

@@ -15,7 +15,7 @@ import xxhash
 
 from unistore.data.kinds.protocol import SOURCE, Picks
 from unistore.data.packed import Packed
-from unistore.data.statistics.kept import read_kept
+from unistore.data.statistics import read_kept, statistics_by_key
 from unistore.errors import InputError, StoreError
 from unistore.remote.url import local_path
 from unistore.report.suggestions import natural_suggestion, snippet
@@ -258,7 +258,7 @@ def _kept_statistics(store: Store) -> tuple[dict[str, Any], list[str]]:
         return {}, [str(error)]
     if kept is None:
         return {}, []
-    return {key: values.to_json() for key, values in kept.statistics(store.path).items()}, []
+    return {key: values.to_json() for key, values in statistics_by_key(kept).items()}, []
 
 
 def _splits(store: Store) -> dict[str, int]:

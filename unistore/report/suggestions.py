@@ -17,8 +17,8 @@ from unistore.conversion.split_rule import EXACT
 from unistore.converters.options import Option, declared
 from unistore.converters.registry import find_family, get_family
 from unistore.data.kinds.named import installed_kinds, leave_kind_out, parse_kind
-from unistore.data.kinds.protocol import NamesGroup, SampleKind
-from unistore.data.kinds.reach import Reach, as_code, reach_of
+from unistore.data.kinds.protocol import Reach, SampleKind
+from unistore.data.kinds.reach import as_code
 from unistore.data.parts import default_kind
 from unistore.errors import InputError, UnistoreError, printable
 from unistore.remote.url import local_path
@@ -69,7 +69,7 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
     fitting = []
     for code in get_family(store.family).other_kinds:
         kind = parse_kind(code)
-        chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
+        chosen = kind.chosen(store)
         if chosen is not None:
             fitting.append(_fitted(store, code if chosen == kind else as_code(chosen), chosen, units))
     return [*fitting, *_installed_suggestions(store, units)]
@@ -97,7 +97,7 @@ def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> 
     Raises `InputError` if the store's family is not installed, or has no natural kind.
     """
     kind = default_kind(store)
-    chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else None
+    chosen = kind.chosen(store)
     fitted = _fitted(store, as_code(chosen or kind), chosen or kind, units)
     if chosen is None or chosen == kind:
         return fitted
@@ -121,7 +121,7 @@ def misfits(store: Store, natural: Suggestion) -> Iterator[str]:
 
 def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:
     reader = kind.bind(store, (), units)
-    reach = reach_of(reader)
+    reach = reader.reach()
     samples = len(reader)
     text = declared
     if reach.fitting is not None and (not samples or (reach.beyond and not reach.padded)):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -163,21 +161,6 @@ def test_empty_segments(make_cloud: Callable[..., Any]) -> None:
     padded = unistore.collate(dataset.__getitems__([1, 0]), ragged="padded")
     assert padded["lengths"].tolist() == [3, 0]
     assert np.array_equal(padded["xyz"][1].numpy(), np.zeros((3, 3)))
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_without_a_collate_fn_unlike_samples_are_refused_in_words(tmp_path: Path, workers: int) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_group("header").attrs["available_fields"] = "x,y,z"
-        for segment, count in enumerate((5, 9, 5)):
-            for axis in "xyz":
-                file[f"segments/segment_{segment:04d}/{axis}"] = np.arange(float(count))
-    unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr")
-    dataset = unistore.Dataset(tmp_path / "a.zarr")
-    with pytest.raises(unistore.InputError, match=r"collate_fn=unistore\.collate"):
-        next(iter(DataLoader(dataset, 2, num_workers=workers)))
-    alike = next(iter(DataLoader(dataset, 2, sampler=[0, 2], num_workers=workers)))
-    assert alike["xyz"].shape == (2, 5, 3)
 
 
 def collate_fn(batch: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

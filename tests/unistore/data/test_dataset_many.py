@@ -285,7 +285,7 @@ def test_stores_of_different_kinds_are_refused(
 
 @pytest.mark.parametrize(
     ("weights", "said"),
-    [([1], "one number per store, 2 in all"), ([0, 0], "one of them positive"), ([1, -1], "not negative")],
+    [([1], "one number a store, 2 in all"), ([0, 0], "one of them positive"), ([1, -1], "not negative")],
 )
 def test_weights_that_are_none(make_rows: Callable[..., Path], weights: list[float], said: str) -> None:
     paths = [make_rows(5), make_rows(4, 5)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import shutil
@@ -19,8 +20,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import unistore
-from unistore.data.statistics.bins import HistogramBuilder, codes_of, values_of
-from unistore.data.statistics.moments import LONGEST, moments_of
+from unistore.data.counts import codes_of, count_values, merge, values_of
 from unistore.errors import InputError, StoreError
 from unistore.store.names import STATISTICS
 
@@ -53,17 +53,16 @@ def agree(found: unistore.Statistics, values: NDArray[Any], *, rtol: float = 1e-
 @given(hnp.arrays(np.float64, st.integers(1, 40), elements=FLOATS))
 @settings(deadline=None, max_examples=150)
 def test_quantiles_are_within_their_bound(values: NDArray[np.float64]) -> None:
-    builder = HistogramBuilder()
-    builder.add(values[None], 0)
+    counts = count_values(values[:, None])
     finite = values[np.isfinite(values)]
     shares = list(SHARES.values())
-    found = builder.histogram().quantiles(shares, whole=False)
+    found = counts.quantiles(shares, whole=False)[:, 0]
+    assert counts.counts.sum() == len(finite)
     if not len(finite):
         assert np.isnan(found).all()
         return
     exact = np.quantile(finite, shares, method="inverted_cdf")
     assert (np.abs(found - exact) <= BOUND * np.abs(exact) + 1e-307).all()
-    assert builder.histogram().counts.sum() == len(finite)
 
 
 @given(st.lists(FLOATS.filter(np.isfinite), min_size=2))
@@ -81,21 +80,29 @@ def test_small_whole_numbers_are_exact() -> None:
     assert (np.abs(middle - large) <= 0.004 * large).all()
 
 
-def test_moments_are_those_of_any_division() -> None:
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int16, np.uint8, np.int8, np.bool_])
+def test_counts_of_parts_are_those_of_all_values(dtype: Any) -> None:
     rng = np.random.default_rng(1)
-    values = rng.normal(5, 2, (2, 3 * LONGEST))
-    values[0, ::7] = np.nan
-    offsets = np.array([0, 0, 5, 5, LONGEST + 9, values.shape[1]])
-    moments = moments_of(values, offsets)
-    assert moments.count[0].tolist() == [0, 0]
-    for segment in (1, 3, 4):
-        own = values[:, offsets[segment] : offsets[segment + 1]]
-        np.testing.assert_allclose(moments.mean[segment], np.nanmean(own, axis=1), rtol=1e-13)
-        variance = moments.deviation[segment] / moments.count[segment]
-        np.testing.assert_allclose(variance, np.nanvar(own, axis=1), rtol=1e-12)
-    total = moments.total()
-    np.testing.assert_allclose(total.mean[0], np.nanmean(values, axis=1), rtol=1e-13)
-    np.testing.assert_allclose(total.deviation[0] / total.count[0], np.nanvar(values, axis=1), rtol=1e-12)
+    values = rng.normal(5, 2, (5000, 2))
+    if np.dtype(dtype).kind == "f":
+        values[::7, 0] = np.nan
+        values[3, 1] = -np.inf
+    values = values.astype(dtype)
+    cuts = [0, 0, 5, 5, 1700, 5000]
+    parts = [count_values(values[lo:hi]) for lo, hi in itertools.pairwise(cuts)]
+    assert parts[0].count.tolist() == [0, 0]
+    found = merge(parts)
+    for component in range(2):
+        column = values[:, component].astype(np.float64)
+        own = column[np.isfinite(column)]
+        assert (found.count[component], found.nan[component]) == (len(own), np.isnan(column).sum())
+        assert found.infinite[component] == np.isinf(column).sum()
+        np.testing.assert_allclose(found.mean[component], own.mean(), rtol=1e-13)
+        np.testing.assert_allclose(found.deviation[component], own.var() * len(own), rtol=1e-11)
+        assert (found.low[component], found.high[component]) == (own.min(), own.max())
+    whole = count_values(values)
+    np.testing.assert_array_equal(found.bins, whole.bins)
+    np.testing.assert_array_equal(found.counts, whole.counts)
 
 
 LENGTHS = (40, 1, 0, 90, 30)
@@ -187,24 +194,6 @@ def test_statistics_of_subsets(robots: Any, kept: bool) -> None:
     agree(steps.statistics("action", subset=range(7)), columns["action"][:7])
     following = steps.statistics("next.observation.joint")
     assert following.count.tolist() == [len(steps)] * 3
-
-
-def test_quantiles_of_a_subset_are_read_when_they_are_asked_for(
-    robots: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, columns = robots
-    unistore.keep_statistics(path)
-    dataset = unistore.Dataset(path, unistore.Episodes())
-    found = dataset.statistics("action", subset=[3])
-    dataset.statistics("action")
-    monkeypatch.setattr(
-        "unistore.zarr3.array.StoredArray.read_rows", lambda *_: pytest.fail("read before it was asked for")
-    )
-    assert found.count.tolist() == [90, 90, 90]
-    assert found.max[1] == columns["action"][rows_of([3]), 1].max()
-    dataset.statistics("action", split="val").to_json()
-    with pytest.raises(pytest.fail.Exception):
-        found.q50  # noqa: B018
 
 
 def test_several_stores(make_store: Any) -> None:
@@ -322,9 +311,11 @@ def about(values: dict[str, Any], **changes: Any) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda values: values.update({"0.mean": values["0.mean"][:2]}),
+        lambda values: values.update({"0.mean": values["0.mean"][:1]}),
         lambda values: values.update({"0.mean": values["0.mean"].astype("S8")}),
         lambda values: values.update({"0.bins": values["0.bins"][::-1]}),
+        lambda values: values.update({"0.bins": values["0.bins"] + (1 << 22)}),
+        lambda values: values.update({"0.bin_offsets": values["0.bin_offsets"] + 1}),
         lambda values: values.pop("0.counts"),
         lambda values: values.update({"about": np.zeros(4, np.uint8)}),
         lambda values: about(values, keys={"action": {}}),

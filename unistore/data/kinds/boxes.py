@@ -1,26 +1,32 @@
-"""Readers of boxes of a CT volume: image, labels, and masks in each stored form."""
+"""Boxes of CT volumes: image, labels, and masks in each stored form, and what a store says of volumes."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from unistore.data.kinds.padding import Pad, copy_padded
-from unistore.data.kinds.protocol import INDEX, SOURCE
+from unistore.data.kinds.padding import Pad, copy_padded, fill_values, packed_boxes
+from unistore.data.kinds.protocol import INDEX, SOURCE, RowValues
+from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.errors import InputError
+from unistore.schemas.ct.geometry import LENGTHS, affines, has_geometry
 from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import parse_window
-from unistore.schemas.indices import Column, contradiction, table_columns
+from unistore.schemas.indices import Column, contradiction, table_columns, whole
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Int64s, UInt8s
+from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 from unistore.zarr3.array import StoredArray
 
 IMAGE = "volumes/image"
 EXTENT = "volumes/extent"
 _COLUMNS = ("spacing", "origin", "direction")
+_TEXTS = ("name", "info", "metadata", "header", "patient", "series")
 _IMAGE_AXES = 4
 # Planes that are read at once where only some voxels are taken
 _PLANES = 32
@@ -46,17 +52,17 @@ _RESERVED = frozenset(
 )
 
 
-class BoxSource(Protocol):
+class BoxSource(ABC):
     """One value per voxel, read by box."""
 
     dtype: np.dtype[Any]
 
+    @abstractmethod
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
         """Read voxels ``lo:hi`` (depth, height, width) of a volume into C-contiguous `out`."""
-        ...
 
 
-class ImageBox:
+class ImageBox(BoxSource):
     """Voxels of ``volumes/image`` or of a label, (V, D, H, W)."""
 
     def __init__(self, array: StoredArray) -> None:
@@ -68,7 +74,7 @@ class ImageBox:
         self._array.read_box((volume, *lo), (volume + 1, *hi), out[None])
 
 
-class BitBox:
+class BitBox(BoxSource):
     """0 or 1 per voxel, from a packed mask (V, D, H, ⌈W/8⌉), lowest bit first."""
 
     dtype = np.dtype(np.uint8)
@@ -92,7 +98,7 @@ class BitBox:
         return bits
 
 
-class WindowedBox:
+class WindowedBox(BoxSource):
     """An image limited to an intensity window, and scaled to 0…1 if asked for."""
 
     dtype = np.dtype(np.float32)
@@ -109,7 +115,7 @@ class WindowedBox:
         limit(stored, *self._limits, scale=self._scale, out=out)
 
 
-class SteppedBox:
+class SteppedBox(BoxSource):
     """Every `step`-th voxel of each axis of another source, the first one included."""
 
     def __init__(self, box: BoxSource, step: int, extents: Int64s) -> None:
@@ -132,7 +138,7 @@ class SteppedBox:
             out[plane : plane + planes] = block[::step, ::step, ::step]
 
 
-class PointBox:
+class PointBox(BoxSource):
     """0 or 1 per voxel, from points: coords (M, 3) in C order of their volume, offsets (V + 1)."""
 
     dtype = np.dtype(np.uint8)
@@ -145,45 +151,16 @@ class PointBox:
         """See `BoxSource.read`."""
         out[...] = 0
         first, last = (int(bound[0]) for bound in self._offsets.ranges(np.array([volume])))
-        first, last = self._bisect(first, last, lo[0]), self._bisect(first, last, hi[0])
-        points = self._coords.read_ranges([first], [last]).astype(np.int64) - lo
+        # points are sorted by depth
+        start, stop = (
+            first + bisect_left(range(first, last), depth, key=self._depth) for depth in (lo[0], hi[0])
+        )
+        points = self._coords.read_ranges([start], [stop]).astype(np.int64) - lo
         inside = points[((points >= 0) & (points < np.subtract(hi, lo))).all(axis=1)]
         out[inside[:, 0], inside[:, 1], inside[:, 2]] = 1
 
-    def _bisect(self, first: int, last: int, depth: int) -> int:
-        """First point of `first:last` at `depth` or behind; points are sorted by depth."""
-        while first < last:
-            middle = (first + last) // 2
-            if int(self._coords.read_rows([middle])[0, 0]) < depth:
-                first = middle + 1
-            else:
-                last = middle
-        return first
-
-
-def read_padded(
-    box: BoxSource,
-    volume: int,
-    lo: Sequence[int],
-    hi: Sequence[int],
-    out: AnyArray,
-    pad: Pad,
-    fill: Any,
-) -> None:
-    """Read voxels ``lo:hi`` of a volume into the low corner of `out`, padded as `copy_padded` does."""
-    extent = tuple(b - a for a, b in zip(lo, hi, strict=True))
-    if extent == out.shape:
-        box.read(volume, lo, hi, out)
-        return
-    inside = np.empty(extent, out.dtype)
-    box.read(volume, lo, hi, inside)
-    copy_padded(inside, out, pad, fill)
-
-
-def _order(path: str) -> int:
-    """Order of the values of a volume: geometry first."""
-    name = path.rpartition("/")[2]
-    return _COLUMNS.index(name) if name in _COLUMNS else len(_COLUMNS)
+    def _depth(self, row: int) -> int:
+        return int(self._coords.read_rows([row])[0, 0])
 
 
 def window_limits(store: Store, name: str) -> tuple[float, float]:
@@ -251,11 +228,79 @@ def volume_columns(store: Store) -> dict[str, str]:
     """Path of each value per volume, by sample key: spacing, origin, …, and ``<mask>_present``."""
     extent = extent_path(store)
     table = extent.rpartition("/")[0]
-    images = image_paths(store)
     columns = table_columns(store, table) if store.has(extent) else []
-    numbers = [path for path in columns if path not in images and path != extent]
-    path_of_key = {path.removeprefix(f"{table}/"): path for path in sorted(numbers, key=_order)}
+    numbers = set(columns) - {extent, *image_paths(store)}
+    names = sorted(path.removeprefix(f"{table}/") for path in numbers)
+    first = [name for name in _COLUMNS if name in names]
+    path_of_key = {name: f"{table}/{name}" for name in dict.fromkeys([*first, *names])}
     for key, group in box_sources(store).items():
         if store.has(f"{group}/present"):
             path_of_key[f"{key}_present"] = f"{group}/present"
     return path_of_key
+
+
+def on_request(store: Store) -> tuple[str, ...]:
+    """Keys of whole volumes that are read where they are named."""
+    texts = [key for key in _TEXTS if store.has(f"volumes/{key}/data")]
+    return (SOURCE, "extent", *(["affine"] if has_geometry(store) else []), *texts)
+
+
+class VolumeReader:
+    """Reads boxes of volumes, and what the store says of these."""
+
+    def __init__(
+        self,
+        store: Store,
+        fields: Sequence[str],
+        pad: Pad,
+        step: int,  # every `step`-th voxel of each axis is read
+        window: WindowedBox | None = None,  # in place of the image
+    ) -> None:
+        stored = whole(store, extent_path(store)).astype(np.int64)
+        self.extents: Int64s = -(-stored // step)
+        groups = box_sources(store)
+        self.boxes = {key: box_source(store, groups[key]) for key in fields if key in groups}
+        if window is not None and "image" in self.boxes:
+            self.boxes["image"] = window
+        if step > 1:
+            self.boxes = {key: SteppedBox(box, step, stored) for key, box in self.boxes.items()}
+        images = {key: box.dtype for key, box in self.boxes.items() if store.has(groups[key])}
+        self._fills = fill_values(pad, images)
+        self._pad = pad
+        self._step = step
+        texts = {key: f"volumes/{key}" for key in _TEXTS}
+        paths = {**volume_columns(store), **texts, "extent": extent_path(store)}
+        self._values = RowValues(store, fields, paths, None)
+        self._geometry = [Column(store, f"volumes/{name}") for name in LENGTHS if "affine" in fields]
+
+    def read_boxes(
+        self,
+        volumes: Int64s,  # (B,)
+        corners: Int64s,  # (B, 3), counted in steps
+        shapes: Int64s,  # (B, 3)
+        common: Shape | None,  # shape of all samples; None if they differ
+        allocate: Allocate,
+    ) -> Batch:
+        """Read boxes of a batch, padded where they reach beyond their volume, and values of their volumes."""
+        ends = np.minimum(corners + shapes, self.extents[volumes])
+
+        def read(key: str, number: int, out: AnyArray) -> None:
+            box = self.boxes[key]
+            extent = ends[number] - corners[number]
+            fits = (extent == out.shape).all()
+            inside = out if fits else np.empty(extent, out.dtype)
+            box.read(int(volumes[number]), corners[number].tolist(), ends[number].tolist(), inside)
+            if not fits:
+                copy_padded(inside, out, self._pad, self._fills.get(key, 0))
+
+        batch: Batch = {}
+        for key, box in self.boxes.items():
+            batch[key] = packed_boxes("", shapes, common, box.dtype, allocate, partial(read, key))
+        batch |= self._values.read(volumes, allocate)
+        if "spacing" in batch:
+            batch["spacing"].values[...] *= self._step
+        if self._geometry:
+            spacing, origin, direction = (column.take(volumes) for column in self._geometry)
+            affine = affines(self._step * spacing, origin, direction, corners.astype(np.float64))
+            batch["affine"] = packed_copy(affine, allocate)
+        return batch

@@ -1,22 +1,49 @@
-"""One sample = a few consecutive frames of one spike-camera sequence, cropped alike in every field."""
+"""Samples of one spike-camera recording: consecutive frames, cropped alike in every field, or time steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.data.kinds.frames import Box, FrameField, frame_field, frame_fields
-from unistore.data.kinds.padding import Pad, check_pad, copy_padded, fill_values, normalize_pad, valid_masks
-from unistore.data.kinds.protocol import SOURCE, Picks, SourceNames, require_arrays, select_keys
-from unistore.data.kinds.reach import Reach
-from unistore.data.kinds.spike_views import VIEWS
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
-from unistore.schemas.indices import Column, whole
+from unistore.data.kinds.frames import (
+    VIEWS,
+    Box,
+    FrameField,
+    Images,
+    StepSpikes,
+    frame_field,
+    frame_fields,
+    voxels,
+)
+from unistore.data.kinds.padding import (
+    Pad,
+    check_pad,
+    common_shape,
+    copy_padded,
+    fill_values,
+    normalize_pad,
+    packed_boxes,
+    reach_of_boxes,
+    set_sizes,
+    valid_masks,
+)
+from unistore.data.kinds.protocol import (
+    SOURCE,
+    Picks,
+    Reach,
+    RowValues,
+    SampleKind,
+    SampleReader,
+    require_arrays,
+    select_keys,
+)
+from unistore.data.packed import Allocate, Batch, Packed, packed_copy, rows_of_ranges
+from unistore.schemas.indices import whole
 from unistore.schemas.spike.fields import (
+    BITS,
     FRAME_OFFSETS,
     FRAME_SOURCE,
     IMAGE_EXTENT,
@@ -29,83 +56,46 @@ from unistore.schemas.spike.fields import (
 from unistore.schemas.spike.specs import require_version_2
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
+from unistore.system.hints import AnyArray, Int64s, Shape
 
-# Crops in image coordinates, applied to fields of different resolutions.
-
-# Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field
 _MAX_STEP = 16
+"""Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field."""
+_EXTENTS = ("valid_extent", "spike_valid_extent")
+_MASKS = ("valid", "spike_valid")
+_OF_STEPS = (SOURCE, "sequence", "frame", "step", "corner")
 
 
-@dataclass(frozen=True, slots=True)
-class Boxes:
-    """The boxes of a batch of crops in one field.
+class Crops(NamedTuple):
+    """The boxes of a batch of crops in one field, (B, 2) each: rows and columns."""
 
-    Attributes
-    ----------
-    corner
-        (B, 2) int64: first row and column.
-    size
-        (B, 2) int64: rows and columns of the crop.
-    extent
-        (B, 2) int64: rows and columns of the field.
-    """
-
-    corner: NDArray[np.int64]
-    size: NDArray[np.int64]
-    extent: NDArray[np.int64]
-
-    @property
-    def inside(self) -> NDArray[np.int64]:
-        """(B, 2) int64: rows and columns of the crop inside the field."""
-        inside: NDArray[np.int64] = np.minimum(self.size, self.extent - self.corner)
-        return inside
+    corner: Int64s
+    size: Int64s
+    inside: Int64s  # of the size, what is inside the field
 
 
 @dataclass(frozen=True, slots=True)
 class Crop:
-    """How clips are cropped.
+    """How clips are cropped, in image coordinates that fit fields of different resolutions."""
 
-    Parameters
-    ----------
-    size
-        Rows and columns in image pixels; None: whole frames.
-    random
-        True: a uniform corner, different in each epoch. False: the centre.
-    """
+    size: tuple[int, int] | None  # rows and columns in image pixels; None: whole frames
+    random: bool  # True: a uniform corner, different in each epoch. False: the centre
 
-    size: tuple[int, int] | None
-    random: bool
+    def sizes(self, image: Int64s, field: Int64s) -> Int64s:
+        """Return sizes (…, 2) of crops in fields of frames, whose image and field have these extents (…, 2).
 
-    def sizes(self, image: NDArray[np.int64], field: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Size of a crop in a field.
-
-        Parameters
-        ----------
-        image, field
-            (…, 2) extents of the frame's images and of the field.
-
-        Returns
-        -------
-        (…, 2) int64: rows and columns, the crop's share of the image times the field's extent, at least 1.
+        That is the crop's share of the image times the field's extent, at least 1.
         """
         if self.size is None:
             return field
         shares = (2 * np.array(self.size) * field + image) // (2 * np.maximum(image, 1))
-        sizes: NDArray[np.int64] = np.maximum(1, shares)
+        sizes: Int64s = np.maximum(1, shares)
         return sizes
 
-    def corners(self, picks: Picks, image: NDArray[np.int64], field: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Corners (B, 2) in image pixels.
+    def corners(self, picks: Picks, image: Int64s, field: Int64s) -> Int64s:
+        """Return corners (B, 2) in image pixels, for images and another field of these extents (B, 2).
 
         If the ratio of the resolutions is simple, corners are at whole pixels of the other field, too: 720
         rows of image and 360 rows of spikes give even corners.
-
-        Parameters
-        ----------
-        picks
-            The batch.
-        image, field
-            (B, 2) extents of the images, and of the field with another resolution.
         """
         if self.size is None:
             return np.zeros_like(image)
@@ -113,159 +103,86 @@ class Crop:
         step = np.where(step <= _MAX_STEP, np.maximum(step, 1), 1)
         counts = np.maximum(image - np.array(self.size), 0) // step + 1
         number = picks.below(counts) if self.random else (counts - 1) // 2
-        corners: NDArray[np.int64] = number * step
-        return corners
+        return number * step
 
-    def boxes(self, corners: NDArray[np.int64], image: NDArray[np.int64], field: NDArray[np.int64]) -> Boxes:
-        """Boxes of the crops at `corners` in a field of extents `field`, (B, 2)."""
+    def crops(self, corners: Int64s, image: Int64s, field: Int64s) -> Crops:
+        """Return the crops at `corners` in a field of extents `field`, (B, 2)."""
         size = self.sizes(image, field)
-        corner = corners * field // np.maximum(image, 1)
-        return Boxes(np.minimum(corner, np.maximum(field - size, 0)), size, field)
-
-
-# Reads one field of clips: crops, padded if frames are smaller, ragged if crops differ in size.
-
-
-def common_size(crop: Crop, image: NDArray[np.int64], extents: NDArray[Any]) -> tuple[int, ...] | None:
-    """Common rows and columns of the crops of all clips in a field; None if they differ or there are none.
-
-    Parameters
-    ----------
-    image, extents
-        (clips, 2): rows and columns of the images, and of the field.
-    """
-    sizes = crop.sizes(image, extents.astype(np.int64))
-    return tuple(sizes[0].tolist()) if len(sizes) and (sizes == sizes[:1]).all() else None
+        corner = np.minimum(corners * field // np.maximum(image, 1), np.maximum(field - size, 0))
+        return Crops(corner, size, np.minimum(size, field - corner))
 
 
 class CroppedField:
-    """Reads the clips of one field.
-
-    Parameters
-    ----------
-    key
-        Key of samples; ``spike_packed`` has bits along its last axis.
-    field
-        Reader of the field.
-    size
-        Rows and columns of every crop, see `common_size`.
-    length
-        Rows of a clip: frames, or time steps.
-    pad, fill
-        Padding of crops larger than their frame, see `padding`.
-    """
+    """Reads the clips of one field."""
 
     def __init__(
-        self, key: str, field: FrameField, size: tuple[int, ...] | None, length: int, pad: Pad, fill: Any
+        self,
+        key: str,  # ``spike_packed`` has bits along its last axis
+        field: FrameField,
+        size: Shape | None,  # rows and columns of every crop; None: they differ
+        length: int,  # rows of a clip: frames, or time steps
+        pad: Pad,
+        fill: Any,
     ) -> None:
-        self.field = field
         self._key = key
+        self._field = field
         self._size = size
         self._length = length
         self._pad = pad
         self._fill = fill
+        self.is_image = isinstance(field, Images)
 
     @property
-    def shape(self) -> tuple[int, ...] | None:
+    def shape(self) -> Shape | None:
         """Common shape of all samples; None if they differ."""
         if self._size is None:
             return None
-        height, width = self._size
-        shape = self.field.shape(self._length, height, width)
-        return (shape[0], shape[-1], *shape[1:-1]) if self.field.channels_last else shape
+        shape = self._field.shape(self._length, *self._size)
+        return (shape[0], shape[-1], *shape[1:-1]) if self.is_image else shape
 
-    def read(self, starts: NDArray[np.int64], boxes: Boxes, allocate: Allocate) -> Packed:
-        """Clips that begin at the rows `starts`."""
-        if self._size is None or not len(starts):
-            return self._read_ragged(starts, boxes, allocate)
-        height, width = self._size
-        out = allocate((len(starts), *self.field.shape(self._length, height, width)), self.field.dtype)
-        for i, start in enumerate(starts.tolist()):
-            self._read_clip(start, boxes, i, out[i])
-        return Packed(out.transpose(0, 1, 4, 2, 3) if self.field.channels_last else out)
+    def read(self, starts: Int64s, crops: Crops, allocate: Allocate) -> Packed:
+        """Read clips that begin at the rows `starts`; images are views with channels first."""
+        common = None if self._size is None else self._field.shape(self._length, *self._size)
+        shapes = [self._field.shape(self._length, *size) for size in crops.size.tolist()]
+        axes = len(self._field.shape(1, 1, 1))
+        output_shapes = np.array(shapes, np.int64).reshape(-1, axes)
+        moves_channels = self.is_image and common is None
+        if moves_channels:
+            output_shapes = output_shapes[:, [0, 3, 1, 2]]
 
-    def _read_ragged(self, starts: NDArray[np.int64], boxes: Boxes, allocate: Allocate) -> Packed:
-        field = self.field
-        shapes = [field.shape(self._length, *size) for size in boxes.size.tolist()]
-        offsets = offsets_from_lengths(np.array([int(np.prod(shape)) for shape in shapes], np.int64))
-        values = allocate((int(offsets[-1]),), field.dtype)
-        output_shapes: list[tuple[int, ...]] = []
-        for i, (start, shape) in enumerate(zip(starts.tolist(), shapes, strict=True)):
-            part = values[offsets[i] : offsets[i + 1]].reshape(shape)
-            self._read_clip(start, boxes, i, part)
-            if field.channels_last:
-                moved = part.transpose(0, 3, 1, 2)
-                output_shapes.append(moved.shape)
-                part.reshape(moved.shape)[...] = moved.copy()
-            else:
-                output_shapes.append(shape)
-        axes = len(field.shape(1, 1, 1))
-        return Packed(values, offsets, self._key, np.array(output_shapes, np.int64).reshape(-1, axes))
+        def read(number: int, out: AnyArray) -> None:
+            clip = np.empty(shapes[number], out.dtype) if moves_channels else out
+            self._read_clip(int(starts[number]), Crops(*(part[number] for part in crops)), clip)
+            if moves_channels:
+                out[...] = clip.transpose(0, 3, 1, 2)
 
-    def _read_clip(self, start: int, boxes: Boxes, clip: int, out: NDArray[Any]) -> None:
+        packed = packed_boxes(self._key, output_shapes, common, self._field.dtype, allocate, read)
+        if self.is_image and packed.offsets is None:
+            return Packed(packed.values.transpose(0, 1, 4, 2, 3))
+        return packed
+
+    def _read_clip(self, start: int, crop: Crops, out: AnyArray) -> None:
         """Read one clip, padded if its crop is larger than the frame."""
-        top, left = boxes.corner[clip].tolist()
-        height, width = boxes.size[clip].tolist()
-        rows_read = slice(start, start + self._length)
-        rows, columns = (boxes.extent[clip] - boxes.corner[clip]).tolist()
-        if height <= rows and width <= columns:
-            self.field.read(rows_read, Box(top, left, height, width), out)
+        box = Box(*crop.corner.tolist(), *crop.inside.tolist())
+        rows = slice(start, start + self._length)
+        if (crop.inside == crop.size).all():
+            self._field.read(rows, box, out)
             return
-        box = Box(top, left, min(height, rows), min(width, columns))
-        inside = np.empty(self.field.shape(self._length, box.height, box.width), self.field.dtype)
-        self.field.read(rows_read, box, inside)
+        inside = np.empty(self._field.shape(self._length, box.height, box.width), out.dtype)
+        self._field.read(rows, box, inside)
         if self._key != "spike_packed":
             copy_padded(inside, out, self._pad, self._fill)
             return
-        unpacked = np.empty((*out.shape[:-1], width), np.uint8)
+        unpacked = np.empty((*out.shape[:-1], int(crop.size[1])), np.uint8)
         copy_padded(unpack(inside, box.width), unpacked, self._pad, self._fill)
         out[...] = np.packbits(unpacked, axis=-1, bitorder="little")
 
 
-class CroppedMask:
-    """Makes masks of where the crops of a field have data.
+def runs_of_frames(sequences: Int64s, extents: Int64s, units: Int64s | None) -> Int64s:
+    """Return runs of consecutive frames of one sequence and one extent, (runs, 2): (start, stop) of each.
 
-    Parameters
-    ----------
-    key
-        Key of samples.
-    extents
-        (clips, 2): rows and columns of the field.
-    size
-        Rows and columns of every crop, see `common_size`.
-    """
-
-    def __init__(self, key: str, extents: NDArray[np.int64], size: tuple[int, ...] | None) -> None:
-        self.extents = extents
-        self.shape = size
-        self._key = key
-
-    def read(self, boxes: Boxes, allocate: Allocate) -> Packed:
-        """(B, h, w) bool: True where the crop lies in the frame."""
-        shape = self.shape if len(boxes.size) else None
-        return valid_masks(self._key, boxes.size, boxes.inside, shape, allocate)
-
-
-# Runs of frames that clips are cut from: frames of one sequence and one resolution.
-
-
-def runs_of_frames(
-    sequences: NDArray[np.int64], extents: NDArray[np.int64], units: NDArray[np.int64] | None
-) -> NDArray[np.int64]:
-    """Runs of consecutive frames of one sequence and one extent.
-
-    Parameters
-    ----------
-    sequences
-        Frame offsets of the sequences.
-    extents
-        (F, k): values that are the same in all frames of a run.
-    units
-        Frames to use; None: all.
-
-    Returns
-    -------
-    (runs, 2) int64: first frame, and the one behind the last.
+    `sequences` are frame offsets of the sequences, `extents` (F, k) what is the same in all frames of a run,
+    `units` the frames to use; None: all.
     """
     frames = len(extents)
     if not frames:
@@ -279,33 +196,17 @@ def runs_of_frames(
     connected[boundaries - 1] = False
     bounds = np.flatnonzero(np.concatenate(([True], ~connected, [True])))
     runs = np.stack((bounds[:-1], bounds[1:]), axis=1)
-    used_runs: NDArray[np.int64] = runs[used[runs[:, 0]]]
+    used_runs: Int64s = runs[used[runs[:, 0]]]
     return used_runs
 
 
-def clip_starts(runs: NDArray[np.int64], length: int, stride: int) -> NDArray[np.int64]:
-    """First frames of the clips of `length` frames, every `stride`-th in each run."""
-    counts = -(-np.maximum(runs[:, 1] - runs[:, 0] - length + 1, 0) // stride)
-    offsets = offsets_from_lengths(counts)
-    inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
-    starts: NDArray[np.int64] = np.repeat(runs[:, 0], counts) + stride * inside
-    return starts
+def clip_starts(runs: Int64s, length: int, stride: int) -> Int64s:
+    """Return the first rows of the clips of `length` rows, every `stride`-th in each run."""
+    return rows_of_ranges(runs[:, 0], np.maximum(runs[:, 1] - length + 1, runs[:, 0]), stride)
 
 
-_EXTENTS = ("valid_extent", "spike_valid_extent")
-_MASKS = ("valid", "spike_valid")
-_NUMBERS = ("corner", "frame", *_EXTENTS)
-_ON_REQUEST = (SOURCE, "sequence", *_NUMBERS, *_MASKS)
-
-
-def complete_arguments(kind: Any, check: Arguments) -> None:
-    """Check the arguments that `Clips` and `Steps` share, and bring `crop` and `fields` into one form.
-
-    Raises
-    ------
-    InputError
-        With every wrong argument, those that `check` found before among them.
-    """
+def _complete_arguments(kind: Any, check: Arguments) -> None:
+    """Check the arguments that `Clips` and `Steps` share, and bring `crop` and `fields` into one form."""
     check.integer("length", kind.length, 1)
     check.integer("stride", kind.stride, 1)
     check.integer("voxel_bins", kind.voxel_bins, 1, none=True)
@@ -313,14 +214,14 @@ def complete_arguments(kind: Any, check: Arguments) -> None:
     check.names("fields", kind.fields)
     check.flag("random", kind.random)
     check.raise_problems()
-    crop = kind.crop if kind.crop is None or isinstance(kind.crop, (tuple, list)) else (kind.crop,) * 2
-    fields = (kind.fields,) if isinstance(kind.fields, str) else kind.fields
-    object.__setattr__(kind, "crop", None if crop is None else tuple(crop))
-    object.__setattr__(kind, "fields", None if fields is None else tuple(fields))
+    set_sizes(kind, "crop", 2)
+    if kind.fields is not None:
+        fields = [kind.fields] if isinstance(kind.fields, str) else kind.fields
+        object.__setattr__(kind, "fields", tuple(fields))
 
 
 @dataclass(frozen=True, slots=True)
-class Clips:
+class Clips(SampleKind):
     """Samples of a spike-camera store: `length` consecutive frames of one sequence.
 
     Keys: ``voxel`` (L, B, h, w) in the stored dtype; ``blur``, ``sharp`` (L, 3, h, w) u1 RGB, views of the
@@ -372,8 +273,13 @@ class Clips:
     def __post_init__(self) -> None:
         check = Arguments()
         check_pad(check, self.pad)
-        complete_arguments(self, check)
+        _complete_arguments(self, check)
         object.__setattr__(self, "pad", normalize_pad(self.pad))
+
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return Clips(length=1, crop=None, random=False, voxel_bins=self.voxel_bins)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
@@ -384,134 +290,190 @@ class Clips:
             on_request = [key for key in (*natural, *on_request) if key not in ("voxel", *IMAGES)]
             natural = ["voxel", *(key for key in natural if key in IMAGES)]
         natural += _EXTENTS if self.pad == "valid" else ()
-        keys = select_keys(natural, self.fields if fields is None else fields, (*on_request, *_ON_REQUEST))
+        further = (*on_request, SOURCE, "sequence", "corner", "frame", *_EXTENTS, *_MASKS)
+        keys = select_keys(natural, self.fields if fields is None else fields, further)
         if "voxel" in keys:
             frame_field(store, "voxel", self.voxel_bins)
         return keys
 
-    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> ClipReader:
+    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> ClipReader:
         """Reader of the clips whose frames all lie in `units`."""
-        require_version_2(store)
         return ClipReader(store, self, fields, units)
 
 
-class ClipReader:
-    """Reads clips; see `SampleReader`."""
+@dataclass(frozen=True, slots=True)
+class Steps(SampleKind):
+    """Samples of a spike-camera store: `length` consecutive time steps of one recording.
+
+    Keys: ``spike`` (T, h, w) u1 of 0 and 1 or, where `voxel_bins` asks for them, ``voxel`` (B, h, w),
+    the spikes of the window in bins of time, bin = (t * B) // T with T = `length`. On request:
+    ``spike_packed`` (T, h, ⌈w/8⌉) u1, least significant bit first, an eighth of the bytes; ``tfp`` and
+    ``tfi`` (h, w) float32, gray pictures from 0 to 1 by the mean of the spikes and by the interval between
+    two (`unistore.data.kinds.frames` has formulas and source); ``step``, the window's first step in its
+    recording; ``frame``, the recording's row in the store; ``source``, ``sequence``, ``corner`` (2,) int64.
+
+    A window lies in one recording: one file, as nothing says that the files of a folder follow each other
+    without a gap. Where whole pictures differ in size (several cameras), the keys concerned are ragged.
+
+    Parameters
+    ----------
+    length
+        Time steps of a window. If every recording is shorter, that is refused.
+    stride
+        Time steps between the starts of two windows.
+    crop
+        Rows and columns in pixels; one number is a square; None: whole pictures. A crop larger than a
+        recording's pictures is refused.
+    fields
+        Keys to read, unless the Dataset names them.
+    voxel_bins
+        Bins B of ``voxel``.
+    random
+        True: the crop is uniform over the picture, another one each epoch. False: the centre.
+    """
+
+    length: int = 200
+    stride: int = 1
+    crop: int | tuple[int, int] | None = None
+    fields: tuple[str, ...] | None = None
+    voxel_bins: int | None = None
+    random: bool = True
+
+    def __post_init__(self) -> None:
+        _complete_arguments(self, Arguments())
+
+    def chosen(self, store: Store) -> SampleKind | None:
+        """See `SampleKind.chosen`."""
+        return self if store.has(BITS) else None
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require_arrays(store, self, SEQUENCE_OFFSETS)
+        require_version_2(store)
+        require_arrays(store, self, BITS)
+        natural = ["spike"] if self.voxel_bins is None else ["voxel"]
+        return select_keys(natural, self.fields if fields is None else fields, (*VIEWS, *natural, *_OF_STEPS))
+
+    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> ClipReader:
+        """Reader of the windows in the recordings `units`."""
+        return ClipReader(store, self, fields, units)
+
+
+class ClipReader(SampleReader):
+    """Reads clips of frames, or windows of time steps; see `SampleReader`."""
 
     def __init__(
-        self, store: Store, kind: Clips, fields: Sequence[str], units: NDArray[np.int64] | None
+        self, store: Store, kind: Clips | Steps, fields: Sequence[str], units: Int64s | None
     ) -> None:
+        require_version_2(store)
         assert not isinstance(kind.crop, int)
-        self._kind = kind
+        self._by_frame = isinstance(kind, Clips)
         self._length = kind.length
         self._crop = Crop(kind.crop, kind.random)
-        self._field_extents = whole(store, SPIKE_EXTENT).astype(np.int64)
-        images = store.has(IMAGE_EXTENT)
-        self._image_extents = whole(store, IMAGE_EXTENT).astype(np.int64) if images else self._field_extents
+        self._fields = fields
+        self._spike_extents = whole(store, SPIKE_EXTENT).astype(np.int64)
+        self._image_extents = self._spike_extents
+        if self._by_frame and store.has(IMAGE_EXTENT):
+            self._image_extents = whole(store, IMAGE_EXTENT).astype(np.int64)
         self._sequences = whole(store, SEQUENCE_OFFSETS)
-        extents = np.concatenate((self._field_extents, self._image_extents), axis=1)
-        runs = runs_of_frames(self._sequences, extents, units)
-        starts = clip_starts(runs, kind.length, kind.stride)
-        self._reach, self._starts = _reach(kind, runs, starts, self._image_extents)
-        keys = ("voxel", *VIEWS, *IMAGES)
-        views = {key: frame_field(store, key, kind.voxel_bins) for key in fields if key in keys}
-        filled = fill_values(kind.pad, {key: field.dtype for key, field in views.items() if key in IMAGES})
-        image = self._image_extents[self._starts]
-        self._fields: dict[str, CroppedField] = {}
+        needs_steps = not self._by_frame or "spike_length" in fields
+        self._steps = whole(store, FRAME_OFFSETS) if needs_steps else np.empty(0, np.int64)
+        if self._by_frame:
+            extents = np.concatenate((self._spike_extents, self._image_extents), axis=1)
+            runs = runs_of_frames(self._sequences, extents, units)
+        else:
+            used = np.arange(len(self._spike_extents)) if units is None else units
+            runs = np.stack((self._steps[used], self._steps[used + 1]), axis=1)
+        self._starts = clip_starts(runs, kind.length, kind.stride)
+        self._reach = self._fit(kind, runs)
+        pad = kind.pad if isinstance(kind, Clips) else None
+        views = {key: self._field(store, kind, key) for key in fields if key in ("voxel", *VIEWS, *IMAGES)}
+        filled = fill_values(pad, {key: field.dtype for key, field in views.items() if key in IMAGES})
+        frames = self._frames(self._starts)
+        image = self._image_extents[frames]
+        self._sizes = {  # common ones of all crops in images, and in spikes and voxels
+            True: common_shape(self._crop.sizes(image, image)),
+            False: common_shape(self._crop.sizes(image, self._spike_extents[frames])),
+        }
+        self._views = {}
         for key, field in views.items():
-            size = common_size(self._crop, image, field.extents.take(self._starts))
-            self._fields[key] = CroppedField(key, field, size, kind.length, kind.pad, filled.get(key, 0))
-        self._masks: dict[str, CroppedMask] = {}
-        for key, all_extents in zip(_MASKS, (self._image_extents, self._field_extents), strict=True):
-            if key in fields:
-                clip_extents = all_extents[self._starts]
-                self._masks[key] = CroppedMask(
-                    key, clip_extents, common_size(self._crop, image, clip_extents)
-                )
-        self._offsets = Column(store, FRAME_OFFSETS) if "spike_length" in fields else None
-        self._numbers = [key for key in fields if key in _NUMBERS]
-        self._sources = SourceNames(store, FRAME_SOURCE) if SOURCE in fields else None
-        self._names = np.array(store.text(SEQUENCE_NAME), np.str_) if "sequence" in fields else None
+            size = self._sizes[key in IMAGES]
+            self._views[key] = CroppedField(key, field, size, kind.length, pad, filled.get(key, 0))
+        self._labels = RowValues(store, [key for key in fields if key == SOURCE], {}, FRAME_SOURCE)
+        names = [key for key in fields if key == "sequence"]
+        self._names = RowValues(store, names, {"sequence": SEQUENCE_NAME}, None)
+
+    def _field(self, store: Store, kind: Clips | Steps, key: str) -> FrameField:
+        if self._by_frame:
+            return frame_field(store, key, kind.voxel_bins)
+        if key != "voxel":
+            return StepSpikes(store, VIEWS[key])
+        assert kind.voxel_bins is not None
+        return StepSpikes(store, voxels(kind.voxel_bins, kind.length))
+
+    def _fit(self, kind: Clips | Steps, runs: Int64s) -> Reach:
+        """Return how clips go with their recordings, and leave those out that are no samples."""
+        nouns = ("crops of {} pixels", "clips" if self._by_frame else "windows")
+        extents = self._image_extents[self._frames(self._starts)]
+        ones = np.ones(len(extents), np.int64)
+        if len(extents):
+            reach, has_samples = reach_of_boxes(kind, "crop", extents, ones, nouns)
+            self._starts = self._starts[has_samples]
+            return reach
+        longest = int((runs[:, 1] - runs[:, 0]).max(initial=0))
+        if not longest:
+            return Reach(0)
+        what = f"no recording has {kind.length} time steps: the most are {longest}"
+        if self._by_frame:
+            what = f"no {kind.length} frames follow one another in one sequence and one resolution: "
+            what += f"the most are {longest}"
+        shorter: Clips | Steps = replace(kind, length=longest)
+        extents = self._image_extents[self._frames(clip_starts(runs, longest, 1))]
+        reach, _ = reach_of_boxes(shorter, "crop", extents, np.ones(len(extents), np.int64), nouns)
+        return Reach(0, problem=what, fitting=reach.fitting or shorter)
+
+    def _frames(self, starts: Int64s) -> Int64s:
+        """Return the frame, or recording, that each clip begins in."""
+        return starts if self._by_frame else np.searchsorted(self._steps, starts, side="right") - 1
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def reach(self) -> Reach:
-        """See `CuttingReader.reach`."""
+        """See `SampleReader.reach`."""
         return self._reach
+
+    def box_shape(self, key: str) -> Shape | None:
+        """See `SampleReader.box_shape`."""
+        if key in _MASKS:
+            return self._sizes[key == _MASKS[0]]
+        return self._views[key].shape if key in self._views else None
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of clips."""
         starts = self._starts[picks.index]
-        image = self._image_extents[starts]
-        field_extents = self._field_extents[starts]
-        corners = self._crop.corners(picks, image, field_extents)
+        frames = self._frames(starts)
+        image = self._image_extents[frames]
+        spikes = self._spike_extents[frames]
+        corners = self._crop.corners(picks, image, spikes)
+        crops = {
+            True: self._crop.crops(corners, image, image),
+            False: self._crop.crops(corners, image, spikes),
+        }
         batch: Batch = {}
-        for key, field in self._fields.items():
-            boxes = self._crop.boxes(corners, image, field.field.extents.take(starts).astype(np.int64))
-            batch[key] = field.read(starts, boxes, allocate)
-        if self._offsets is not None:
-            frames = starts[:, None] + np.arange(self._length)
-            first, last = self._offsets.ranges(frames.reshape(-1))
-            lengths = (last - first).astype(np.int32).reshape(frames.shape)
-            batch["spike_length"] = packed_copy(lengths, allocate)
-        numbers = {"corner": corners, "frame": starts}
-        for key, extents in zip(_EXTENTS, (image, field_extents), strict=True):
-            if key in self._numbers:
-                numbers[key] = self._crop.boxes(corners, image, extents).inside
-        batch |= {key: packed_copy(numbers[key], allocate) for key in self._numbers}
-        for key, mask in self._masks.items():
-            boxes = self._crop.boxes(corners, image, mask.extents[picks.index])
-            batch[key] = mask.read(boxes, allocate)
-        if self._sources is not None:
-            batch[SOURCE] = packed_copy(self._sources.take(starts), allocate)
-        if self._names is not None:
-            sequence = np.searchsorted(self._sequences, starts, side="right") - 1
-            batch["sequence"] = packed_copy(self._names[sequence], allocate)
-        return batch
-
-    def box_shape(self, key: str) -> tuple[int, ...] | None:
-        """See `BoxReader.box_shape`."""
-        field = self._fields.get(key) or self._masks.get(key)
-        return None if field is None else field.shape
-
-
-def _reach(
-    kind: Clips, runs: NDArray[np.int64], starts: NDArray[np.int64], extents: NDArray[np.int64]
-) -> tuple[Reach, NDArray[np.int64]]:
-    """How clips from `starts` go with frames of `extents`, and the starts of those that are samples."""
-    longest = int((runs[:, 1] - runs[:, 0]).max(initial=0))
-    if not len(starts):
-        if not longest:
-            return Reach(samples=0), starts
-        what = (
-            f"no {kind.length} frames follow one another in one sequence and one resolution: the most are "
-            f"{longest}"
-        )
-        clip_extents = extents[clip_starts(runs, longest, 1)]
-        fitting = replace(_with_fitting_crop(kind, clip_extents), length=longest)
-        return Reach(samples=0, problem=what, fitting=fitting), starts
-    clip_extents = extents[starts]
-    smaller = np.zeros(len(starts), np.bool_) if kind.crop is None else (clip_extents < kind.crop).any(axis=1)
-    beyond = int(smaller.sum())
-    if not beyond:
-        return Reach(samples=len(starts)), starts
-    assert isinstance(kind.crop, tuple)
-    crop, least = (" × ".join(map(str, size)) for size in (kind.crop, clip_extents.min(axis=0).tolist()))
-    what = (
-        f"crops of {crop} pixels reach beyond the frames of {beyond} of {len(starts)} clips: rows and "
-        f"columns are {least} at least"
-    )
-    fitting = _with_fitting_crop(kind, clip_extents)
-    if kind.pad == "drop":
-        return Reach(samples=len(starts) - beyond, problem=what, fitting=fitting), starts[~smaller]
-    padded = kind.pad is not None
-    return Reach(samples=len(starts), beyond=beyond, padded=padded, problem=what, fitting=fitting), starts
-
-
-def _with_fitting_crop(kind: Clips, extents: NDArray[np.int64]) -> Clips:
-    """Clips whose crop fits into frames of `extents`, (n, 2)."""
-    if kind.crop is None or not (extents < kind.crop).any():
-        return kind
-    crop = tuple(np.minimum(kind.crop, np.maximum(extents.min(axis=0), 1)).tolist())
-    return replace(kind, crop=crop, pad=None)
+        for key, view in self._views.items():
+            batch[key] = view.read(starts, crops[view.is_image], allocate)
+        numbers = {"corner": corners, "frame": frames}
+        for key, mask, of_image in zip(_EXTENTS, _MASKS, (True, False), strict=True):
+            crop = crops[of_image]
+            numbers[key] = crop.inside
+            if mask in self._fields:
+                batch[mask] = valid_masks(mask, crop.size, crop.inside, self._sizes[of_image], allocate)
+        if not self._by_frame:
+            numbers["step"] = starts - self._steps[frames]
+        elif len(self._steps):
+            rows = starts[:, None] + np.arange(self._length)
+            numbers["spike_length"] = (self._steps[rows + 1] - self._steps[rows]).astype(np.int32)
+        batch |= {key: packed_copy(numbers[key], allocate) for key in self._fields if key in numbers}
+        sequences = np.searchsorted(self._sequences, frames, side="right") - 1
+        return batch | self._labels.read(frames, allocate) | self._names.read(sequences, allocate)

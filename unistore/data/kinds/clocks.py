@@ -1,161 +1,234 @@
-"""The clocks of a store of episodes: which columns each has, and rows of one at the times of another."""
+"""The clocks of a store of episodes: times of rows, and rows of one clock at the times of another."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.clock import Clock, CountedClock, Rows, StoredClock, nearest, previous
 from unistore.data.kinds.steps import step_paths
-from unistore.schemas.indices import whole
+from unistore.schemas.indices import ArrayView, whole
 from unistore.schemas.trajectory.clocks import clocks_of, in_nanoseconds, offsets_path, table_of
 from unistore.schemas.trajectory.fields import STEPS, column_group, sample_key
 from unistore.store.reader import Store
+from unistore.system.hints import AnyArray, Float64s, Int64s
 
 Align: TypeAlias = Literal["previous", "nearest", "linear"]
 Mask: TypeAlias = NDArray[np.bool_]
 
 
-class Clocks:
-    """Clocks of a store by name: their columns by sample key, rows of each episode, and times of rows.
+class Clock(ABC):
+    """When the rows of a table were recorded; times rise, or stay, within a range of rows."""
 
-    Attributes
-    ----------
-    columns
-        Path of each column by sample key, by clock; without the timestamps of other clocks than the steps.
+    @abstractmethod
+    def times(self, rows: Int64s) -> AnyArray:
+        """Return the times of rows (n,), in any order."""
+
+    def search(self, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
+        """Find the first row of each range ``lo:hi`` (n,) that is later than its time; else `hi`."""
+        return _bisect(lambda rows, _: self.times(rows), times, lo, hi)
+
+
+def _bisect(times_of: Callable[[Int64s, Mask], AnyArray], times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
+    """Find the first number of each range ``lo:hi`` whose time is later; else `hi`.
+
+    ``times_of(numbers, which)`` are the times of one number of each range of the mask `which`.
     """
+    lo = lo.copy()
+    hi = hi.copy()
+    while (which := lo < hi).any():
+        middle = (lo[which] + hi[which]) // 2
+        is_behind = times_of(middle, which) <= times[which]
+        lo[which] = np.where(is_behind, middle + 1, lo[which])
+        hi[which] = np.where(is_behind, hi[which], middle)
+    return lo
+
+
+class StoredClock(Clock):
+    """A column of timestamps, of which a search reads a few chunks and keeps the first time of each."""
+
+    def __init__(
+        self,
+        column: ArrayView,  # (rows,) timestamps
+        convert: Callable[[AnyArray], AnyArray] = np.asarray,  # makes times of them, in the same order
+    ) -> None:
+        self._column = column
+        self._convert = convert
+        self._step = column.chunk_shape[0]
+        chunks = -(-len(column) // self._step)
+        self._firsts = np.zeros(chunks, convert(np.empty(0, column.dtype)).dtype)
+        self._is_known = np.zeros(chunks, bool)
+
+    def times(self, rows: Int64s) -> AnyArray:
+        """See `Clock.times`."""
+        return self._convert(self._column.read_rows(rows))
+
+    def search(self, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
+        """See `Clock.search`."""
+        if not len(times) or not len(self._column):
+            return lo.copy()
+        first = lo // self._step
+        last = np.maximum(hi - 1, lo) // self._step
+        chunk = _bisect(lambda chunks, _: self._first(chunks), times, first + 1, last + 1) - 1
+        needed, which_chunk = np.unique(chunk, return_inverse=True)
+        starts = np.minimum(needed * self._step, len(self._column))
+        ends = np.minimum(starts + self._step, len(self._column))
+        values = self._column.read_ranges(starts, ends)
+        inside = chunk * self._step
+        place = which_chunk * self._step - inside  # all chunks but the last have as many rows
+        return _bisect(
+            lambda rows, which: self._convert(values[rows + place[which]]),
+            times,
+            np.maximum(lo, inside),
+            np.maximum(lo, np.minimum(hi, inside + self._step)),
+        )
+
+    def _first(self, chunks: Int64s) -> AnyArray:
+        """Return the first times of chunks (n,); each is read once."""
+        new = np.unique(chunks[~self._is_known[chunks]])
+        if len(new):
+            self._firsts[new] = self.times(new * self._step)
+            self._is_known[new] = True
+        return self._firsts[chunks]
+
+
+class CountedClock(Clock):
+    """Times in nanoseconds that follow from a rate; those of each range of rows begin with its own."""
+
+    def __init__(
+        self,
+        rate: float,  # rows a second
+        offsets: Int64s,  # (ranges + 1,) rows of the ranges, from 0 on
+        begin: Callable[[Int64s], Int64s],  # gives the times of the first rows of ranges (n,)
+    ) -> None:
+        self._rate = rate
+        self._offsets = offsets
+        self._begin = begin
+
+    def times(self, rows: Int64s) -> AnyArray:
+        """See `Clock.times`."""
+        ranges = np.searchsorted(self._offsets, rows, side="right") - 1
+        passed = np.rint((rows - self._offsets[ranges]) * (1e9 / self._rate))
+        times: Int64s = self._begin(ranges) + passed.astype(np.int64)
+        return times
+
+
+def previous(clock: Clock, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
+    """Find the last row of each range ``lo:hi`` that is not later than its time; ``lo - 1`` if all are.
+
+    Of equal timestamps, that is the last.
+    """
+    return clock.search(times, lo, hi) - 1
+
+
+def nearest(clock: Clock, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
+    """Find the row of each range ``lo:hi``, none of them empty, that is nearest to its time.
+
+    Of two that are as near, that is the earlier one; of equal timestamps, the last.
+    """
+    behind = clock.search(times, lo, hi)
+    before = np.maximum(behind - 1, lo)
+    after = np.minimum(behind, hi - 1)
+    time_before = clock.times(before)
+    time_after = clock.times(after)
+    is_after = (behind == lo) | (time_after - times < times - time_before)
+    before[is_after] = previous(clock, time_after[is_after], after[is_after], hi[is_after])
+    return before
+
+
+class Clocks:
+    """Clocks of a store by name."""
+
+    columns: dict[str, Mapping[str, str]]
+    """Path of each column by sample key, by clock; without the timestamps of other clocks than the steps."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._told = clocks_of(store)
-        self._found: dict[str, Clock] = {}
-        self.columns: dict[str, Mapping[str, str]] = {STEPS: step_paths(store)}
-        for name in self._told:
-            if name != STEPS:
-                self.columns[name] = self._columns_of(name)
+        self._described = clocks_of(store)
+        self._clocks: dict[str, Clock] = {}
+        self.columns = {STEPS: step_paths(store)}
+        for name in self._described:
+            if name == STEPS:
+                continue
+            inside = [path for path in store.paths() if path.startswith(f"{table_of(name)}/")]
+            values = [path for path in inside if path != self._timestamps(name)]
+            self.columns[name] = {sample_key(path): column_group(path) for path in values}
 
-    def _columns_of(self, name: str) -> Mapping[str, str]:
-        inside = [path for path in self._store.paths() if path.startswith(f"{table_of(name)}/")]
-        return {sample_key(path): column_group(path) for path in inside if path != self.timestamps(name)}
+    def _timestamps(self, name: str) -> str | None:
+        """Return the path of the timestamps of a clock; None: it has a rate, or nothing tells its times."""
+        return self._described.get(name, {}).get("timestamps")
 
-    def timestamps(self, name: str) -> str | None:
-        """Path of the timestamps of a clock; None: it has a rate, or nothing tells its times."""
-        return self._told.get(name, {}).get("timestamps")
-
-    def has_times(self, name: str) -> bool:
-        """Whether anything tells the times of a clock."""
-        return name in self._told
+    def has_times(self, *names: str) -> bool:
+        """Return whether the store tells the times of all of some clocks."""
+        return all(name in self._described for name in names)
 
     def of(self, key: str) -> str | None:
-        """Name of the clock of a sample key, or of the clock itself; None: there is none such."""
+        """Return the name of the clock of a sample key, or of the clock itself; None: there is none such."""
         if key in self.columns:
             return key
         return next((name for name, columns in self.columns.items() if key in columns), None)
 
-    def keys(self, name: str) -> Sequence[str]:
-        """Sample keys of a clock's name, or of a key itself."""
-        return list(self.columns.get(name, [name]))
-
-    def offsets(self, name: str) -> Rows:
-        """Rows of each episode in the table of a clock, (episodes + 1,)."""
+    def offsets(self, name: str) -> Int64s:
+        """Return the rows of each episode in the table of a clock, (episodes + 1,)."""
         return whole(self._store, offsets_path(name))
 
-    def timestamps_at(self, name: str, rows: Rows) -> NDArray[Any]:
-        """Timestamps of rows of a clock, in any shape, as they are stored; of a rate, nanoseconds."""
-        path = self.timestamps(name)
-        flat = rows.reshape(-1)
-        values = self.clock(name).times(flat) if path is None else self._store.array(path).read_rows(flat)
-        return values.reshape(rows.shape)
+    def timestamps_at(self, name: str, rows: Int64s) -> AnyArray:
+        """Return timestamps of rows of a clock, in any shape, as they are stored; of a rate, nanoseconds."""
+        path = self._timestamps(name)
+        read = self.clock(name).times if path is None else self._store.array(path).read_rows
+        return read(rows.reshape(-1)).reshape(rows.shape)
 
     def clock(self, name: str) -> Clock:
-        """Times of the rows of a clock, in nanoseconds; those of rates begin with the steps of an episode."""
-        if name not in self._found:
-            self._found[name] = self._made(name)
-        return self._found[name]
+        """Return the times of a clock, in nanoseconds; those of rates begin with the steps of an episode."""
+        if name not in self._clocks:
+            stored = self._described[name]
+            if "timestamps" in stored:
+                convert = partial(in_nanoseconds, unit=stored["unit"])
+                self._clocks[name] = StoredClock(self._store.array(stored["timestamps"]), convert)
+            else:
+                begin = np.zeros_like if name == STEPS else self._first_steps
+                self._clocks[name] = CountedClock(stored["rate"], self.offsets(name), begin)
+        return self._clocks[name]
 
-    def _made(self, name: str) -> Clock:
-        stored = self._told[name]
-        if "timestamps" in stored:
-            convert = partial(in_nanoseconds, unit=stored["unit"])
-            return StoredClock(self._store.array(stored["timestamps"]), convert)
-        begin = np.zeros_like if name == STEPS else self._first_steps
-        return CountedClock(stored["rate"], self.offsets(name), begin)
-
-    def _first_steps(self, episodes: Rows) -> Rows:
-        """Times of the first steps of episodes (n,)."""
+    def _first_steps(self, episodes: Int64s) -> Int64s:
+        """Return the times of the first steps of episodes (n,)."""
         return self.clock(STEPS).times(self.offsets(STEPS)[episodes])
 
 
 class Ticks(NamedTuple):
-    """Ticks that windows are around, (B,) each; times are in nanoseconds.
+    """Ticks that windows are around, (B,) each; times are in nanoseconds."""
 
-    Attributes
-    ----------
-    rows, episodes, times
-        Rows of the clock's table, their episodes, and their times.
-    first, last
-        Times of the first and the last tick of these episodes.
-    """
-
-    rows: Rows
-    episodes: Rows
-    times: Rows
-    first: Rows
-    last: Rows
+    rows: Int64s  # of the clock's table
+    episodes: Int64s
+    times: Int64s
+    first: Int64s  # times of the first and the last tick of these episodes
+    last: Int64s
 
 
 class Places(NamedTuple):
-    """Rows for the steps of windows, (B, k) each.
+    """Rows for the steps of windows, (B, k) each."""
 
-    Attributes
-    ----------
-    rows
-        Rows of the table, all of them in their episodes (any row, where these have none).
-    is_real
-        Whether the row is the one that was asked for.
-    weights
-        How much of the row after it is in a value between both; None: none of it.
-    """
-
-    rows: Rows
-    is_real: Mask
-    weights: NDArray[np.float64] | None = None
+    rows: Int64s  # all of them in their episodes; any row, where these have none
+    is_real: Mask  # whether the row is the one that was asked for
+    weights: Float64s | None = None  # how much of the row after it is in a value between both; None: nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Finds rows of one table around the ticks of a clock; times are in nanoseconds.
+    """Finds rows of one table around the ticks of a clock; times are in nanoseconds."""
 
-    Attributes
-    ----------
-    offsets
-        Rows of each episode in the table, (episodes + 1,).
-    clock
-        Times of its rows; None: the ticks are its rows.
-    steps
-        Rows, or times, from a tick on, (k,).
-    in_time
-        Whether `steps` are times.
-    align
-        Which row stands for a time.
-    tolerance
-        Most time between a row and what it stands for.
-    shift
-        What is added to the times of the rows, since their clock is early.
-    """
-
-    offsets: Rows
-    clock: Clock | None
-    steps: Rows
-    in_time: bool = False
-    align: Align = "previous"
-    tolerance: int | None = None
-    shift: int = 0
+    offsets: Int64s  # rows of each episode in the table, (episodes + 1,)
+    clock: Clock | None  # times of its rows; None: the ticks are its rows
+    steps: Int64s  # rows, or times, from a tick on, (k,)
+    in_time: bool = False  # whether `steps` are times
+    align: Align = "previous"  # which row stands for a time
+    tolerance: int | None = None  # most time between a row and what it stands for
+    shift: int = 0  # what is added to the times of the rows, since their clock is early
 
     def places(self, ticks: Ticks) -> Places:
         """Find the rows for ticks."""
@@ -163,26 +236,29 @@ class Stream:
         hi = self.offsets[ticks.episodes + 1]
         if self.in_time:
             return self._places_in_time(ticks, lo, hi)
-        first, is_near = self._anchors(ticks, lo, hi)
+        first = ticks.rows
+        is_near = np.ones(len(first), bool)
+        if self.clock is not None:
+            first, is_near = self._find(ticks.times - self.shift, lo, hi)
+            is_near |= first < lo  # what begins late is near from then on
         rows = first[:, None] + self.steps
         is_inside = (rows >= lo[:, None]) & (rows < hi[:, None])
         return Places(_inside(rows, lo[:, None], hi[:, None]), is_inside & is_near[:, None])
 
     def reaches(self, ticks: Ticks) -> Mask:
-        """Whether all rows for a tick are real, (B,)."""
-        ends = np.array([self.steps.min(), self.steps.max()])
-        steps = self.steps if self.in_time else ends
+        """Return whether all rows for a tick are real, (B,)."""
+        steps = self.steps if self.in_time else np.array([self.steps.min(), self.steps.max()])
         is_real = replace(self, steps=steps).places(ticks).is_real
         all_real: Mask = np.logical_and.reduce(is_real, axis=1)
         return all_real
 
-    def _places_in_time(self, ticks: Ticks, lo: Rows, hi: Rows) -> Places:
+    def _places_in_time(self, ticks: Ticks, lo: Int64s, hi: Int64s) -> Places:
         """Find the rows for times around ticks."""
         shape = len(ticks.times), len(self.steps)
         tick_times = ticks.times[:, None] + (self.steps - self.shift)
         bounds = np.stack([lo, hi, ticks.first - self.shift, ticks.last - self.shift])
         lo, hi, first, last = np.repeat(bounds, shape[1], axis=1)
-        rows, is_real = self._found(tick_times.ravel(), lo, hi)
+        rows, is_real = self._find(tick_times.ravel(), lo, hi)
         weights = None
         if self.align == "linear":
             weights = self._weights(rows, tick_times.ravel(), hi, is_real).reshape(shape)
@@ -190,15 +266,8 @@ class Stream:
             is_real &= self._is_during(tick_times.ravel(), lo, hi, first, last)
         return Places(_inside(rows, lo, hi).reshape(shape), is_real.reshape(shape), weights)
 
-    def _anchors(self, ticks: Ticks, lo: Rows, hi: Rows) -> tuple[Rows, Mask]:
-        """Rows that stand for the ticks, and whether they are near; what begins late is near from then on."""
-        if self.clock is None:
-            return ticks.rows, np.ones(len(ticks.rows), bool)
-        rows, is_near = self._found(ticks.times - self.shift, lo, hi)
-        return rows, is_near | (rows < lo)
-
-    def _found(self, wanted: Rows, lo: Rows, hi: Rows) -> tuple[Rows, Mask]:
-        """Rows that stand for times, and whether they are there and near; ``lo - 1`` where none is."""
+    def _find(self, wanted: Int64s, lo: Int64s, hi: Int64s) -> tuple[Int64s, Mask]:
+        """Int64s that stand for times, and whether they are there and near; ``lo - 1`` where none is."""
         assert self.clock is not None
         rows = lo - 1
         filled = hi > lo
@@ -210,7 +279,7 @@ class Stream:
             is_near[is_near] = distance <= self.tolerance
         return rows, is_near
 
-    def _is_during(self, wanted: Rows, lo: Rows, hi: Rows, first: Rows, last: Rows) -> Mask:
+    def _is_during(self, wanted: Int64s, lo: Int64s, hi: Int64s, first: Int64s, last: Int64s) -> Mask:
         """Whether times lie in their episodes: between the first and last of its ticks, or of the rows."""
         assert self.clock is not None
         filled = hi > lo
@@ -218,7 +287,7 @@ class Stream:
         last[filled] = np.maximum(last[filled], self.clock.times(hi[filled] - 1))
         return (wanted >= first) & (wanted <= last)
 
-    def _weights(self, rows: Rows, wanted: Rows, hi: Rows, is_real: Mask) -> NDArray[np.float64]:
+    def _weights(self, rows: Int64s, wanted: Int64s, hi: Int64s, is_real: Mask) -> Float64s:
         """Weights of the rows after `rows`. What is behind the last row, or far from one, is not real."""
         assert self.clock is not None
         weights = np.zeros(len(rows), np.float64)
@@ -234,6 +303,6 @@ class Stream:
         return weights
 
 
-def _inside(rows: Rows, lo: Rows, hi: Rows) -> Rows:
-    """Rows moved into their episodes; row 0 where these have none."""
+def _inside(rows: Int64s, lo: Int64s, hi: Int64s) -> Int64s:
+    """Int64s moved into their episodes; row 0 where these have none."""
     return np.where(hi > lo, np.clip(rows, lo, hi - 1), 0)

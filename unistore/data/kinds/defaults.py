@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unistore.data.kinds.clips import Clips
+    from unistore.data.kinds.episodes import Transitions
     from unistore.data.kinds.events import Events
     from unistore.data.kinds.rows import Ragged, Rows
     from unistore.data.kinds.segments import Segments
     from unistore.data.kinds.sparse_points import SparsePoints
-    from unistore.data.kinds.steps import Transitions
     from unistore.data.kinds.volumes import Volumes
     from unistore.store.reader import Store
 
@@ -54,7 +54,7 @@ def clips(_: Store) -> Clips:
 
 def transitions(_: Store) -> Transitions:
     """One step and the observation after it."""
-    from unistore.data.kinds.steps import Transitions
+    from unistore.data.kinds.episodes import Transitions
 
     return Transitions()
 

@@ -1,37 +1,43 @@
-"""One sample = one whole episode, ragged."""
+"""Samples of episodes: whole ones, and steps with the next observation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from unistore.data.kinds.clocks import Clocks
-from unistore.data.kinds.protocol import Picks, require_arrays, select_keys
+from unistore.data.kinds.protocol import (
+    Picks,
+    Reach,
+    SampleKind,
+    SampleReader,
+    require_arrays,
+    select_keys,
+)
 from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
     ON_REQUEST,
+    Columns,
     EpisodeRows,
-    RaggedColumn,
-    StepColumn,
-    attribute_place,
-    channels_first,
+    count_key,
     is_ragged,
     step_column,
+    step_paths,
 )
-from unistore.data.kinds.windows import count_key
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
-from unistore.schemas.trajectory.fields import STEPS
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, rows_of_ranges
+from unistore.schemas.indices import Column, contradiction, whole
+from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
 from unistore.store.reader import Store
-from unistore.system.hints import Int64s
+from unistore.system.arguments import Arguments
+from unistore.system.hints import AnyArray, Int64s
 
-_ON_REQUEST = tuple(key for key in ON_REQUEST if key != "step")
+_NEXT = "next."
 
 
 @dataclass(frozen=True, slots=True)
-class Episodes:
+class Episodes(SampleKind):
     """Samples of a trajectory store: whole episodes.
 
     Keys: every column of the steps, (T, …) with the T steps of the episode, ragged; images are (T, 3, H, W)
@@ -45,6 +51,11 @@ class Episodes:
         """See `SampleKind.repeats`."""
         return True
 
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return self
+
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, EPISODE_OFFSETS)
@@ -52,55 +63,173 @@ class Episodes:
         for columns in Clocks(store).columns.values():
             keys += columns
             keys += [count_key(key) for key, path in columns.items() if is_ragged(path)]
-        return select_keys(keys, fields, _ON_REQUEST, partial(attribute_place, store))
+        return select_keys(keys, fields, ON_REQUEST[:-1])
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EpisodeReader:
         """Reader of the episodes `units`."""
         return EpisodeReader(store, fields, units)
 
 
-class EpisodeReader:
+class EpisodeReader(SampleReader):
     """Reads episodes; see `SampleReader`."""
 
     def __init__(self, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
         clocks = Clocks(store)
-        episodes = EpisodeRows(store, units)
-        self._episodes = episodes.used
-        self._labels = episodes.labels(set(fields))
-        self._offsets = {name: clocks.offsets(name) for name in clocks.columns}
-        self._fields = frozenset(fields)
-        self._columns: dict[str, dict[str, StepColumn]] = {}
-        self._ragged: dict[str, dict[str, RaggedColumn]] = {}
-        for name, paths in clocks.columns.items():
-            wanted = [key for key in paths if {key, count_key(key)} & set(fields)]
-            ragged = [key for key in wanted if is_ragged(paths[key])]
-            self._ragged[name] = {key: RaggedColumn(store, paths[key]) for key in ragged}
-            dense = [key for key in wanted if key not in ragged]
-            self._columns[name] = {key: step_column(store, paths[key]) for key in dense}
+        self._fields = fields
+        self._episodes = EpisodeRows(store, fields, units)
+        self._bounds = {name: clocks.offsets(name) for name in clocks.columns}
+        self._columns = {name: Columns(store, paths, fields) for name, paths in clocks.columns.items()}
 
     def __len__(self) -> int:
-        return len(self._episodes)
+        return len(self._episodes.used)
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of episodes."""
-        episodes = self._episodes[picks.index]
+        episodes = self._episodes.used[picks.index]
         batch: Batch = {}
         for name, columns in self._columns.items():
-            first = self._offsets[name][episodes]
-            lengths = self._offsets[name][episodes + 1] - first
-            offsets = offsets_from_lengths(lengths)
-            rows = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], lengths)
+            lo = self._bounds[name][episodes]
+            hi = self._bounds[name][episodes + 1]
+            rows = rows_of_ranges(lo, hi)
+            offsets = offsets_from_lengths(hi - lo)
             group = "" if name == STEPS else name
-            for key, column in columns.items():
-                out = allocate((len(rows), *column.row_shape), column.dtype)
-                column.read(rows, out)
-                values = channels_first(out, column).values
-                batch[key] = Packed(values, offsets, group)
-            for key, ragged in self._ragged[name].items():
-                by_row, counts = ragged.read(key, rows[:, None], np.ones((len(rows), 1), bool), allocate)
+            for key, column in columns.dense.items():
+                values = column.values(rows, allocate)
+                batch[key] = Packed(column.as_samples(values), offsets, group)
+            for key, ragged in columns.ragged.items():
+                by_row, counts = ragged.read(key, rows[:, None], allocate)
                 assert by_row.offsets is not None
                 batch[key] = Packed(by_row.values, by_row.offsets[offsets], key)
-                batch[count_key(key)] = Packed(counts[:, 0], offsets, group)
-        batch = {key: packed for key, packed in batch.items() if key in self._fields}
-        labels = self._labels.of_episodes(episodes)
-        return batch | {key: packed_copy(values, allocate) for key, values in labels.items()}
+                count = packed_copy(counts[:, 0], allocate).values
+                batch[count_key(key)] = Packed(count, offsets, group)
+        batch = {key: batch[key] for key in self._fields if key in batch}
+        return batch | self._episodes.labels(episodes, self._episodes.offsets[episodes], allocate)
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions(SampleKind):
+    """Samples of a trajectory store: step t, and the next observation of the same episode.
+
+    Keys: every column of the steps by its dotted name, ``observation.<name>``, ``action``, ``reward``,
+    ``terminated``, ``truncated``, ``next_valid``, …; ``next.observation.<name>`` for every observation.
+    Images are (3, H, W) u1 RGB. Columns with any number of values in a row, as scans of a lidar, are ragged.
+    On request: ``source``, ``episode`` (number), ``episode_name``, ``step`` (inside the episode).
+
+    ``next_valid`` is False at the last step of an episode whose next observation was not recorded; the next
+    observation is then a copy of the step's own, and must not be used.
+
+    Parameters
+    ----------
+    only_valid
+        True: leave out steps without a recorded next observation, except terminal ones, where it is not
+        needed. An error if none are left.
+    """
+
+    only_valid: bool = False
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.flag("only_valid", self.only_valid)
+        check.raise_problems()
+
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return Episodes()
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require_arrays(store, self, EPISODE_OFFSETS)
+        keys = list(step_paths(store))
+        following = [f"{_NEXT}{key}" for key in keys if key.startswith("observation.")]
+        return select_keys([*keys, *following], fields, ON_REQUEST)
+
+    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> TransitionReader:
+        """Reader of the steps of the episodes `units`."""
+        return TransitionReader(store, self, fields, units)
+
+
+class TransitionReader(SampleReader):
+    """Reads transitions; see `SampleReader`."""
+
+    def __init__(self, store: Store, kind: Transitions, fields: Sequence[str], units: Int64s | None) -> None:
+        self._kind = kind
+        self._episodes = EpisodeRows(store, fields, units)
+        self._rows = None if units is None and not kind.only_valid else self._episodes.rows()
+        if kind.only_valid and self._rows is not None:
+            useful = whole(store, f"{STEPS}/next_valid") | whole(store, f"{STEPS}/terminated")
+            self._rows = self._rows[useful[self._rows]]
+        self._length = int(self._episodes.offsets[-1]) if self._rows is None else len(self._rows)
+        self._valid = Column(store, f"{STEPS}/next_valid")
+        paths = step_paths(store)
+        self._own = frozenset(key for key in fields if key in paths)
+        self._nexts = {
+            key.removeprefix(_NEXT): _NextObservation(store, paths[key.removeprefix(_NEXT)])
+            for key in fields
+            if key not in paths and key.startswith(_NEXT)
+        }
+        self._columns = Columns(store, paths, {*self._own, *self._nexts})
+
+    def __len__(self) -> int:
+        return self._length
+
+    def reach(self) -> Reach:
+        """See `SampleReader.reach`."""
+        steps = 0 if len(self) else len(self._episodes.rows())
+        if not steps:
+            return Reach(len(self))
+        what = f"only_valid=True: none of {steps:,} steps has a next observation or is a terminal one"
+        return Reach(0, problem=what, fitting=replace(self._kind, only_valid=False))
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        """Read a batch of transitions."""
+        rows = picks.index if self._rows is None else self._rows[picks.index]
+        episodes = self._episodes.of(rows)
+        is_last = rows + 1 == self._episodes.offsets[episodes + 1]
+        after = np.where(is_last, rows, rows + 1)
+        has_final = np.flatnonzero(is_last & self._valid.take(rows)) if self._nexts else rows[:0]
+        batch: Batch = {}
+        for key, column in self._columns.dense.items():
+            following = self._nexts.get(key)
+            # an observation and the next one are read together, so that shared chunks are decoded once
+            read_rows = [rows] if key in self._own else []
+            read_rows += [after] if following is not None and following.stored is None else []
+            if read_rows:
+                values = column.values(np.concatenate(read_rows), allocate)
+            if key in self._own:
+                batch[key] = Packed(column.as_samples(values[: len(rows)]))
+            if following is not None:
+                if following.stored is None:
+                    values = values[len(values) - len(rows) :]
+                    following.put_final(episodes, has_final, values)
+                else:
+                    values = following.stored.values(rows, allocate)
+                batch[f"{_NEXT}{key}"] = Packed((following.stored or column).as_samples(values))
+        for key, ragged in self._columns.ragged.items():
+            if key in self._own:
+                batch[key], _ = ragged.read(key, rows[:, None], allocate)
+            if key in self._nexts:
+                name = f"{_NEXT}{key}"
+                batch[name], _ = ragged.read(name, after[:, None], allocate)
+        return batch | self._episodes.labels(episodes, rows, allocate)
+
+
+class _NextObservation:
+    """Where the next observations of a key are stored that are not those of the step after."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        name = path.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
+        following = f"{NEXT}/{name}"
+        final = f"{FINAL}/{name}"
+        self.stored = step_column(store, following) if store.has(following) else None
+        self._final = store.array(final) if store.has(final) else None
+        if self._final is not None:
+            row_shape = (self.stored or step_column(store, path)).row_shape
+            if self._final.shape[1:] != row_shape:
+                message = f"has rows of {self._final.shape[1:]}, the observation rows of {row_shape}"
+                raise contradiction(store, final, message)
+
+    def put_final(self, episodes: Int64s, has_final: Int64s, out: AnyArray) -> None:
+        """Overwrite `out` at the positions `has_final` with the final observations of their episodes."""
+        if self._final is not None and len(has_final):
+            out[has_final] = self._final.read_rows(episodes[has_final])

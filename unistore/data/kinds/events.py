@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.protocol import Picks, SourceValues, require_arrays, select_keys, source_keys
-from unistore.data.kinds.reach import Reach
+from unistore.data.kinds.protocol import (
+    Picks,
+    Reach,
+    RowValues,
+    SampleKind,
+    SampleReader,
+    require_arrays,
+    select_keys,
+    source_keys,
+)
+from unistore.data.kinds.rows import Ragged
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.schemas.events.fields import (
     COLUMNS,
@@ -28,17 +37,18 @@ from unistore.schemas.events.fields import (
 from unistore.schemas.indices import whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
+from unistore.system.hints import AnyArray, Float64s, Int64s, UInt8s
 
 _EVENTS = {"t": TIMES, "x": COLUMNS, "y": ROWS, "p": POLARITIES}
 _START = "start"
-_SOURCES = "recordings/source"
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) *(us|ms|s)")
 _MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 _DEFAULT_WINDOW = "50ms"
+UInt16s: TypeAlias = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
+class Events(SampleKind):
     """Samples of recordings of event cameras: the events of a window.
 
     Keys: ``t`` (N,) int64 microseconds, ``x``, ``y`` (N,) uint16, ``p`` (N,) uint8, 1 or 0: ragged, in the
@@ -82,12 +92,10 @@ class Events:
         expected = 'a duration with its unit, as in "50ms", "500us" or "0.1s"'
         check.expect("window", self.window, _microseconds(self.window) > 0, expected, none=True)
         check.integer("count", self.count, 1, none=True)
-        check.expect(
-            "window", self.window, self.window is None or self.count is None, "no window beside count"
-        )
         if self.count is None:
             check.expect("stride", self.stride, _microseconds(self.stride) > 0, expected, none=True)
         else:
+            check.expect("window", self.window, self.window is None, "no window beside count")
             check.integer("stride", self.stride, 1, none=True)
         check.integer("voxel", self.voxel, 1, none=True)
         check.flag("frame", self.frame)
@@ -113,6 +121,11 @@ class Events:
             return self.length
         return self.stride if isinstance(self.stride, int) else _microseconds(self.stride)
 
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return Ragged()
+
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, *_EVENTS.values(), RECORDINGS, MARKS, MARKS_OF)
@@ -122,9 +135,9 @@ class Events:
             return select_keys(images, fields, [*_EVENTS, *on_request])
         return select_keys(_EVENTS, fields, on_request)
 
-    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> EventReader:
+    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EventReader:
         """Reader of the windows of the recordings `units`."""
-        return EventReader(self, store, fields, units)
+        return EventReader(store, self, fields, units)
 
 
 def _microseconds(duration: object) -> int:
@@ -136,171 +149,119 @@ def _microseconds(duration: object) -> int:
     return round(value) if abs(value - round(value)) < 1e-6 else 0
 
 
-class _Windows(NamedTuple):
-    """Windows of a batch."""
+class EventReader(SampleReader):
+    """Reads windows of recordings; see `SampleReader`.
 
-    lo: NDArray[np.int64]  # first event of each
-    hi: NDArray[np.int64]  # and the one behind its last
-    starts: NDArray[np.int64]  # when they begin
-    times: Sequence[NDArray[Any]]  # of the events of each, uint32 or int64
+    Windows are cut from times or, with `count`, from the numbers of events: both are called places.
+    """
 
-
-class EventReader:
-    """Reads windows of recordings; see `SampleReader`."""
-
-    def __init__(
-        self, kind: Events, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None
-    ) -> None:
+    def __init__(self, store: Store, kind: Events, fields: Sequence[str], units: Int64s | None) -> None:
         self._kind = kind
-        self._fields = [key for key in fields if key in (*_EVENTS, _START, "voxel", "frame")]
+        self._fields = fields
         self._recordings = np.arange(store.sample_count) if units is None else units
         self._offsets = whole(store, RECORDINGS)
         self._marks = whole(store, MARKS)
         self._mark_offsets = whole(store, MARKS_OF)
         self._arrays = {key: store.array(path) for key, path in _EVENTS.items()}
-        self._size = int(whole(store, HEIGHTS).max(initial=1)), int(whole(store, WIDTHS).max(initial=1))
-        self._sources = SourceValues(store, fields, _SOURCES)
-        counts = (self._extents() - kind.length) // kind.step + 1
+        size = int(whole(store, HEIGHTS).max(initial=1)), int(whole(store, WIDTHS).max(initial=1))
+        images = {
+            "voxel": (voxel_grid, (kind.voxel or 0, *size), np.dtype(np.float32)),
+            "frame": (event_counts, (2, *size), np.dtype(np.int32)),
+        }
+        self._images = {key: image for key, image in images.items() if key in fields}
+        self._sources = RowValues(store, fields, {}, "recordings/source")
+        # First place of each recording, and how many it has
+        bounds = self._offsets if kind.count is not None else self._mark_offsets
+        lo = bounds[self._recordings]
+        hi = bounds[self._recordings + 1]
+        self._origins = lo.copy()
+        self._extents = hi - lo
+        if kind.count is None:
+            has_events = hi > lo
+            self._origins[has_events] = self._marks[lo[has_events]]
+            last = self._marks[hi[has_events] - 1]
+            self._extents[has_events] = last - self._origins[has_events] + 1
+        counts = (self._extents - kind.length) // kind.step + 1
         self._first = offsets_from_lengths(np.maximum(counts, 0))
-
-    def _extents(self) -> NDArray[np.int64]:
-        """Return how long each recording lasts in microseconds, or with `count` its number of events."""
-        recordings = self._recordings
-        if self._kind.count is not None:
-            counts: NDArray[np.int64] = np.diff(self._offsets)[recordings]
-            return counts
-        lo = self._mark_offsets[recordings]
-        hi = self._mark_offsets[recordings + 1]
-        extents = np.zeros(len(recordings), np.int64)
-        has_events = hi > lo
-        extents[has_events] = self._marks[hi[has_events] - 1] - self._marks[lo[has_events]] + 1
-        return extents
 
     def __len__(self) -> int:
         return int(self._first[-1])
 
     def reach(self) -> Reach:
-        """See `CuttingReader.reach`."""
+        """See `SampleReader.reach`."""
         if len(self):
-            return Reach(samples=len(self))
-        longest = int(self._extents().max(initial=0))
-        if self._kind.count is not None:
+            return Reach(len(self))
+        longest = int(self._extents.max(initial=0))
+        if self._kind.count is None:
+            what = f"no recording lasts {self._kind.window}: the longest has {longest} us"
+            fitting = replace(self._kind, window=f"{longest}us") if longest else None
+        else:
             what = f"no recording has {self._kind.count} events: the most are {longest}"
-            return Reach(0, problem=what, fitting=replace(self._kind, count=longest) if longest else None)
-        what = f"no recording lasts {self._kind.window}: the longest has {longest} us"
-        return Reach(0, problem=what, fitting=replace(self._kind, window=f"{longest}us") if longest else None)
+            fitting = replace(self._kind, count=longest) if longest else None
+        return Reach(0, problem=what, fitting=fitting)
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of windows."""
-        place = np.searchsorted(self._first, picks.index, side="right") - 1
-        recordings = self._recordings[place]
-        starts = self._starts(picks, place)
-        windows = self._by_time(recordings, starts) if self._kind.count is None else self._by_count(starts)
-        offsets = offsets_from_lengths(windows.hi - windows.lo)
-        columns = self._columns(windows, offsets, allocate)
-        batch: Batch = {}
-        for key in self._fields:
-            if key in _EVENTS:
-                batch[key] = Packed(columns[key], offsets)
-            elif key == _START:
-                batch[key] = packed_copy(windows.starts, allocate)
-            elif key == "voxel":
-                batch[key] = self._voxels(windows, columns, offsets, allocate)
-            else:
-                batch[key] = self._frames(columns, offsets, allocate)
+        which = np.searchsorted(self._first, picks.index, side="right") - 1
+        moved = (picks.index - self._first[which]) * self._kind.step
+        if self._kind.random:
+            room = self._extents[which] - self._kind.length + 1
+            moved = picks.below(room[:, None])[:, 0]
+        starts = self._origins[which] + moved
+        recordings = self._recordings[which]
+        if self._kind.count is None:
+            lo, hi, times = self._by_time(recordings, starts)
+        else:
+            lo = starts
+            hi = starts + self._kind.count
+            times = list(self._arrays["t"].read_ranges(lo, hi).reshape(len(lo), self._kind.count))
+            starts = np.array([own[0] for own in times], np.int64)
+        offsets = offsets_from_lengths(hi - lo)
+        columns: dict[str, AnyArray] = {}
+        if "t" in self._fields:
+            columns["t"] = allocate((int(offsets[-1]),), np.dtype(np.int64))
+            np.concatenate([columns["t"][:0], *times], out=columns["t"])
+        for key in "xyp":
+            if key in self._fields or self._images:
+                column = self._arrays[key]
+                memory = allocate if key in self._fields else np.empty
+                columns[key] = column.read_ranges(lo, hi, memory((int(offsets[-1]),), column.dtype))
+        batch = {key: Packed(columns[key], offsets) for key in self._fields if key in columns}
+        if _START in self._fields:
+            batch[_START] = packed_copy(starts, allocate)
+        for key, (make, shape, dtype) in self._images.items():
+            batch[key] = Packed(allocate((len(picks), *shape), dtype))
+            for number, image in enumerate(batch[key].values):
+                own = slice(offsets[number], offsets[number + 1])
+                x, y, p = (columns[name][own] for name in "xyp")
+                image[...] = make(times[number].astype(np.int64), x, y, p, shape)
         return batch | self._sources.read(recordings, allocate)
 
-    def _starts(self, picks: Picks, place: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return when the windows begin, or with `count` their first events."""
-        recordings = self._recordings[place]
-        if self._kind.count is None:
-            first = self._marks[self._mark_offsets[recordings]]
-        else:
-            first = self._offsets[recordings]
-        moved: NDArray[np.int64] = (picks.index - self._first[place]) * self._kind.step
-        if self._kind.random:
-            room = self._extents()[place] - self._kind.length + 1
-            moved = picks.below(room[:, None])[:, 0]
-        return np.asarray(first + moved)
-
-    def _by_time(self, recordings: NDArray[np.int64], starts: NDArray[np.int64]) -> _Windows:
-        """Find the events of windows: between two marks, and there among the times that are read."""
+    def _by_time(self, recordings: Int64s, starts: Int64s) -> tuple[Int64s, Int64s, list[AnyArray]]:
+        """Find events of windows, ``lo:hi`` each, and their times: between two marks, and there by time."""
         stops = starts + self._kind.length
-        outer_lo = np.empty(len(recordings), np.int64)
-        outer_hi = np.empty(len(recordings), np.int64)
+        lo = np.empty(len(recordings), np.int64)
+        hi = np.empty(len(recordings), np.int64)
         for number, recording in enumerate(recordings.tolist()):
             first = self._offsets[recording]
-            last = self._offsets[recording + 1]
             marks = self._marks[self._mark_offsets[recording] : self._mark_offsets[recording + 1]]
             earlier, later = np.searchsorted(marks, (starts[number], stops[number]))
-            outer_lo[number] = first + max(0, earlier - 1) * MARK_ROWS
+            lo[number] = first + max(0, earlier - 1) * MARK_ROWS
             is_inside = later < len(marks) - 1  # the last mark is that of the last event
-            outer_hi[number] = first + later * MARK_ROWS if is_inside else last
-        times = self._arrays["t"].read_ranges(outer_lo, outer_hi)
-        bounds = offsets_from_lengths(outer_hi - outer_lo)
-        lo = outer_lo.copy()
-        hi = outer_lo.copy()
-        inside = []
+            hi[number] = first + later * MARK_ROWS if is_inside else self._offsets[recording + 1]
+        read = self._arrays["t"].read_ranges(lo, hi)
+        bounds = offsets_from_lengths(hi - lo)
+        times = []
         for number in range(len(recordings)):
-            part = times[bounds[number] : bounds[number + 1]]
-            begin, end = _between(part, starts[number], stops[number])
+            own = read[bounds[number] : bounds[number + 1]]
+            begin, end = _between(own, starts[number], stops[number])
+            hi[number] = lo[number] + end
             lo[number] += begin
-            hi[number] += end
-            inside.append(part[begin:end])
-        return _Windows(lo, hi, starts, inside)
-
-    def _by_count(self, first: NDArray[np.int64]) -> _Windows:
-        assert self._kind.count is not None
-        stop = first + self._kind.count
-        times = self._arrays["t"].read_ranges(first, stop).reshape(len(first), self._kind.count)
-        return _Windows(first, stop, times[:, 0], list(times))
-
-    def _columns(
-        self, windows: _Windows, offsets: NDArray[np.int64], allocate: Allocate
-    ) -> dict[str, NDArray[Any]]:
-        """Read the columns that are delivered, and those that images are made of."""
-        shape = (int(offsets[-1]),)
-        columns: dict[str, NDArray[Any]] = {}
-        if "t" in self._fields:
-            columns["t"] = allocate(shape, np.dtype(np.int64))
-            for lo, times in zip(offsets[:-1].tolist(), windows.times, strict=True):
-                columns["t"][lo : lo + len(times)] = times
-        has_images = not {"voxel", "frame"}.isdisjoint(self._fields)
-        for key in "xyp":
-            array = self._arrays[key]
-            if key in self._fields:
-                columns[key] = array.read_ranges(windows.lo, windows.hi, allocate(shape, array.dtype))
-            elif has_images:
-                columns[key] = array.read_ranges(windows.lo, windows.hi)
-        return columns
-
-    def _voxels(
-        self,
-        windows: _Windows,
-        columns: dict[str, NDArray[Any]],
-        offsets: NDArray[np.int64],
-        allocate: Allocate,
-    ) -> Packed:
-        assert self._kind.voxel is not None
-        out = allocate((len(offsets) - 1, self._kind.voxel, *self._size), np.dtype(np.float32))
-        for number, grid in enumerate(out):
-            part = slice(offsets[number], offsets[number + 1])
-            x, y, p = (columns[key][part] for key in "xyp")
-            grid[...] = voxel_grid(windows.times[number].astype(np.int64), x, y, p, grid.shape)
-        return Packed(out)
-
-    def _frames(
-        self, columns: dict[str, NDArray[Any]], offsets: NDArray[np.int64], allocate: Allocate
-    ) -> Packed:
-        out = allocate((len(offsets) - 1, 2, *self._size), np.dtype(np.int32))
-        for number, counts in enumerate(out):
-            part = slice(offsets[number], offsets[number + 1])
-            x, y, p = (columns[key][part] for key in "xyp")
-            counts[...] = event_counts(x, y, p, counts.shape)
-        return Packed(out)
+            times.append(own[begin:end])
+        return lo, hi, times
 
 
-def _between(times: NDArray[Any], start: np.int64, stop: np.int64) -> tuple[int, int]:
+def _between(times: AnyArray, start: np.int64, stop: np.int64) -> tuple[int, int]:
     """Return the places of the first of rising times that are not before `start`, and `stop`."""
     # numpy would convert all times to the dtype of a bound that has another one
     latest = np.iinfo(times.dtype).max
@@ -310,13 +271,7 @@ def _between(times: NDArray[Any], start: np.int64, stop: np.int64) -> tuple[int,
     return begin, int(np.searchsorted(times, times.dtype.type(stop)))
 
 
-def voxel_grid(
-    t: NDArray[np.int64],
-    x: NDArray[np.uint16],
-    y: NDArray[np.uint16],
-    p: NDArray[np.uint8],
-    shape: tuple[int, ...],
-) -> NDArray[np.float64]:
+def voxel_grid(t: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: tuple[int, ...]) -> Float64s:
     """Return the voxels of events as `Events.voxel` defines them, of a shape (bins, height, width)."""
     bins, height, width = shape
     if not len(t):
@@ -335,9 +290,7 @@ def voxel_grid(
     return np.asarray(grid, np.float64).reshape(shape)
 
 
-def event_counts(
-    x: NDArray[np.uint16], y: NDArray[np.uint16], p: NDArray[np.uint8], shape: tuple[int, ...]
-) -> NDArray[np.int64]:
+def event_counts(_: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: tuple[int, ...]) -> Int64s:
     """Return how many events of each polarity each pixel has, of a shape (2, height, width)."""
     polarities, height, width = shape
     cells = (p.astype(np.int64) * height + y) * width + x

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -120,43 +120,38 @@ def find_target(store: Store, name: str) -> Target:
         If there is no such name, several, or no locations are stored; the message says what there is.
     """
     groups = box_sources(store)
-    targets = [Target(groups[name], None)] if name in groups else []
-    targets += [Target(name, None)] if name in groups.values() and name not in groups else []
-    key, colon, number = name.rpartition(":")
-    if colon and key in groups and number.isdecimal():
-        targets.append(Target(groups[key], int(number)))
-    named = named_classes(store, groups)
-    targets += named.get(name, [])
+    named: dict[str, set[Target]] = {}
+    for key, group in groups.items():
+        for one, target in [(key, Target(group, None)), *_named_classes(store, group)]:
+            named.setdefault(one, set()).add(target)
+        named.setdefault(group, set()).add(Target(group, None))
+    key, _, number = name.rpartition(":")
+    targets = named.get(name, set())
+    if key in named and number.isdecimal():
+        targets = targets | {Target(target.group, int(number)) for target in named[key]}
     if not targets:
-        names = [key for key in groups if key != "image"] + list(named)
-        message = f"{store.path} has no {name!r}; it has {', '.join(names) or 'none'}"
+        shown = [known for known in named if known != "image" and known not in groups.values()]
+        message = f"{store.path} has no {name!r}; it has {', '.join(shown) or 'none'}"
         raise InputError(Problem("foreground", message, "", "option"))
     if len(targets) > 1:
-        spelled = [_spelled(groups, target) for target in targets]
+        spelled = [
+            target.group if target.class_number is None else f"{target.group}:{target.class_number}"
+            for target in targets
+        ]
         message = f"{name!r} is several things in {store.path}"
-        raise InputError(Problem("foreground", message, f"give one: {', '.join(spelled)}", "option"))
-    if not store.has(f"{FOREGROUND}/{targets[0].group}/coords"):
+        raise InputError(Problem("foreground", message, f"give one: {', '.join(sorted(spelled))}", "option"))
+    (target,) = targets
+    if not store.has(f"{FOREGROUND}/{target.group}/coords"):
         message = f"{store.path} has no locations of {name!r}"
         cure = "unistore convert ct SOURCES STORE --foreground-locations 10000"
         raise InputError(Problem("foreground", message, cure, "option"))
-    return targets[0]
+    return target
 
 
-def _spelled(groups: Mapping[str, str], target: Target) -> str:
-    """Return the name that means a target and nothing else."""
-    if target.class_number is None:
-        return target.group
-    key = next(key for key, group in groups.items() if group == target.group)
-    return f"{key}:{target.class_number}"
-
-
-def named_classes(store: Store, groups: Mapping[str, str]) -> dict[str, list[Target]]:
-    """Return the classes of labels that have names: what each name means."""
-    targets: dict[str, list[Target]] = {}
-    for group in groups.values():
-        for path in (f"{group}/label", f"{group}/mask"):
-            names = store.array(path).attributes.get("classes", {}) if store.has(path) else {}
-            for number, name in names.items():
-                if number.isdecimal() and int(number) > 0:
-                    targets.setdefault(str(name), []).append(Target(group, int(number)))
-    return targets
+def _named_classes(store: Store, group: str) -> Iterator[tuple[str, Target]]:
+    """Yield the classes of a label or mask that have names."""
+    for path in (f"{group}/label", f"{group}/mask"):
+        classes = store.array(path).attributes.get("classes", {}) if store.has(path) else {}
+        for number, name in classes.items():
+            if number.isdecimal() and int(number) > 0:
+                yield str(name), Target(group, int(number))

@@ -1,14 +1,16 @@
-"""Readers of the fields of a spike-camera store by boxes of frames and of time steps."""
+"""Fields of a spike-camera store, read by boxes of frames or time steps, and what is made of spikes."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.images import EncodedImages
-from unistore.data.kinds.spike_views import VIEWS, PackedBits, View, Voxels
 from unistore.errors import CorruptionError, InputError
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.spike.fields import (
@@ -17,14 +19,149 @@ from unistore.schemas.spike.fields import (
     FRAMES,
     IMAGE_EXTENT,
     IMAGES,
-    SPIKE_EXTENT,
+    count_dtype,
     file_table_name,
     row_bytes,
+    unpack,
     voxel_bins,
     voxel_path,
+    voxelize,
 )
 from unistore.store.reader import Store
-from unistore.zarr3.array import StoredArray
+from unistore.system.hints import AnyArray, Shape, UInt8s
+
+Float32s: TypeAlias = NDArray[np.float32]
+
+_CACHED_PIXELS = 1 << 20
+"""Pixels that are unpacked at a time: they stay in the cache until they are copied."""
+
+
+_U1 = np.dtype(np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is made of the bits of consecutive time steps."""
+
+    # ``shape(steps, height, width)``
+    shape: Callable[[int, int, int], Shape]
+    # ``fill(bits, left, width, out)``, from bits (t, h, bytes) with the first of `width` pixels at bit `left`
+    # of each row; `out` may have room for more steps
+    fill: Callable[[UInt8s, int, int, AnyArray], None]
+    dtype: np.dtype[Any] = _U1
+
+
+def _fill_pixels(bits: UInt8s, left: int, width: int, out: AnyArray) -> None:
+    together = max(1, _CACHED_PIXELS // max(1, bits[0].size * 8)) if len(bits) else 1
+    for start in range(0, len(bits), together):
+        part = bits[start : start + together]
+        out[start : start + len(part)] = unpack(part, width, left)
+    out[len(bits) :] = 0
+
+
+def _fill_bits(bits: UInt8s, left: int, width: int, out: AnyArray) -> None:
+    _shift_bits(bits, left, width, out[: len(bits)])
+    out[len(bits) :] = 0
+
+
+def _fill_voxels(bits: UInt8s, left: int, width: int, out: AnyArray) -> None:
+    voxelize(bits, width, len(out), left=left, out=out)
+
+
+def _fill_picture(
+    rule: Callable[[UInt8s, int, int], Float32s], bits: UInt8s, left: int, width: int, out: AnyArray
+) -> None:
+    out[...] = rule(bits, left, width)
+
+
+def voxels(bins: int, most_steps: int) -> View:
+    """Return spikes counted in bins of time, (B, h, w), as `unistore.schemas.spike.fields.voxelize` does."""
+    dtype = np.dtype(count_dtype(most_steps, bins))
+    return View(lambda _, height, width: (bins, height, width), _fill_voxels, dtype)
+
+
+def _shift_bits(bits: UInt8s, left: int, width: int, out: UInt8s) -> None:
+    """Copy `width` bits of every row from bit `left` on, padded with zeros to whole bytes."""
+    columns = out.shape[-1]
+    if left:
+        np.right_shift(bits[..., :columns], np.uint8(left), out=out)
+        carried = bits[..., 1 : columns + 1]
+        out[..., : carried.shape[-1]] |= carried << np.uint8(8 - left)
+    elif bits is not out:
+        out[...] = bits[..., :columns]
+    if width % 8:
+        out[..., -1] &= np.uint8((1 << width % 8) - 1)
+
+
+def tfp(bits: UInt8s, left: int, width: int) -> Float32s:
+    """Reconstruct texture from playback (TFP): the mean of the spikes over a window of time.
+
+    A pixel that fires n times in T steps has the value n / T, from 0 to 1; gray levels are 255 n / T.
+    Zhu, Dong, Huang and Tian, "A retina-inspired sampling method for visual texture reconstruction", ICME
+    2019, doi:10.1109/ICME.2019.00248.
+
+    Parameters
+    ----------
+    bits
+        (T, h, bytes) u1, packed spikes.
+    left, width
+        Bits to leave out at the start of every row, and pixels wanted.
+
+    Returns
+    -------
+    (h, width) float32
+    """
+    counts = voxelize(bits, width, 1, left=left)[0]
+    mean: Float32s = counts.astype(np.float32) / np.float32(max(1, len(bits)))
+    return mean
+
+
+def tfi(bits: UInt8s, left: int, width: int) -> Float32s:
+    """Reconstruct texture from inter-spike intervals (TFI), at the middle of a window of time.
+
+    A pixel whose last spike up to step c = T // 2 is at step a, and whose next is at step b, has the value
+    1 / (b - a), from 0 to 1; gray levels are 255 / (b - a). It is 0 where the window lacks one of the two.
+    Zhu, Dong, Huang and Tian, "A retina-inspired sampling method for visual texture reconstruction", ICME
+    2019, doi:10.1109/ICME.2019.00248.
+
+    Parameters
+    ----------
+    bits
+        (T, h, bytes) u1, packed spikes.
+    left, width
+        Bits to leave out at the start of every row, and pixels wanted.
+
+    Returns
+    -------
+    (h, width) float32
+    """
+    middle = len(bits) // 2 + 1
+    before = _steps_behind(bits[:middle][::-1], left, width)
+    behind = _steps_behind(bits[middle:], left, width)
+    has_both = (before > 0) & (behind > 0)
+    # both counts begin at the first spike, so that what they lack is the interval
+    interval = np.float32(len(bits) + 1) - before - behind
+    values: Float32s = np.divide(1, interval, out=np.zeros_like(interval), where=has_both)
+    return values
+
+
+def _steps_behind(bits: UInt8s, left: int, width: int) -> Float32s:
+    """Steps from the first spike of each pixel to the end, 0 where there is none, (h, width)."""
+    fired = np.bitwise_or.accumulate(bits, axis=0)
+    steps: Float32s = voxelize(fired, width, 1, left=left)[0].astype(np.float32)
+    return steps
+
+
+_PICTURE = partial(View, lambda _, height, width: (height, width), dtype=np.dtype(np.float32))
+PIXELS = View(lambda steps, height, width: (steps, height, width), _fill_pixels)
+PACKED_BITS = View(lambda steps, height, width: (steps, height, row_bytes(width)), _fill_bits)
+VIEWS = {
+    "spike": PIXELS,
+    "spike_packed": PACKED_BITS,
+    "tfp": _PICTURE(partial(_fill_picture, tfp)),
+    "tfi": _PICTURE(partial(_fill_picture, tfi)),
+}
+"""Views of spikes by key: 0 and 1 (T, h, w), bits (T, h, ⌈w/8⌉), gray pictures (h, w)."""
 
 
 class Box(NamedTuple):
@@ -40,51 +177,46 @@ class FrameField(Protocol):
     """What is read of consecutive rows: of frames, or of time steps."""
 
     dtype: np.dtype[Any]
-    extents: Column
-    """Rows and columns of each frame without padding, (F, 2)."""
-    channels_last: bool
-    """Whether it is read as (…, h, w, 3); samples have (…, 3, h, w)."""
 
-    def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
-        """Shape of the crop of `height` x `width` pixels of `count` rows, as read."""
+    def shape(self, count: int, height: int, width: int) -> Shape:
+        """Return the shape of the crop of `height` x `width` pixels of `count` rows, as read."""
         ...
 
-    def read(self, rows: slice, box: Box, out: NDArray[Any]) -> None:
+    def read(self, rows: slice, box: Box, out: AnyArray) -> None:
         """Read a box inside the extent of consecutive rows into contiguous `out`."""
         ...
 
 
 class Images:
-    """``frames/blur`` or ``frames/sharp``, stored as an array or as compressed files."""
+    """``frames/blur`` or ``frames/sharp``, (L, h, w, 3), stored as an array or as compressed files."""
 
     dtype = np.dtype(np.uint8)
-    channels_last = True
 
     def __init__(self, store: Store, name: str) -> None:
-        self.extents = Column(store, IMAGE_EXTENT)
+        self._extents = Column(store, IMAGE_EXTENT)
         path = f"{FRAMES}/{name}"
         self._pixels = store.array(path) if store.has(path) else None
         self._encoded = None if self._pixels is not None else EncodedImages(store, file_table_name(name))
 
-    def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
+    def shape(self, count: int, height: int, width: int) -> Shape:
         """See `FrameField.shape`."""
         return count, height, width, 3
 
-    def read(self, rows: slice, box: Box, out: NDArray[Any]) -> None:
+    def read(self, rows: slice, box: Box, out: AnyArray) -> None:
         """See `FrameField.read`."""
         top, left, height, width = box
         if self._pixels is not None:
             lo = (rows.start, top, left, 0)
-            hi = (rows.stop, top + height, left + width, 3)
-            self._pixels.read_box(lo, hi, out)
+            self._pixels.read_box(lo, (rows.stop, top + height, left + width, 3), out)
             return
         assert self._encoded is not None
         frames = np.arange(rows.start, rows.stop)
-        extents = self.extents.take(frames).tolist()
-        for row, target, image in zip(frames.tolist(), out, self._encoded.read(frames), strict=True):
-            extent = extents[row - rows.start]
+        images = self._encoded.read(frames)
+        for frame, extent, target, image in zip(
+            frames, self._extents.take(frames).tolist(), out, images, strict=True
+        ):
             if image.shape != (*extent, 3):
-                msg = f"{self._encoded.path}: frame {row} is {image.shape}, expected {(*extent, 3)}"
+                msg = f"{self._encoded.path}: frame {frame} is {image.shape}, expected {(*extent, 3)}"
                 raise CorruptionError(msg)
             target[...] = image[top : top + height, left : left + width]
 
@@ -92,105 +224,90 @@ class Images:
 class StoredVoxels:
     """A stored voxel set."""
 
-    channels_last = False
-
     def __init__(self, store: Store, bins: int) -> None:
         self._array = store.array(voxel_path(bins))
-        self.extents = Column(store, SPIKE_EXTENT)
         self.dtype = self._array.dtype
         self._bins = bins
 
-    def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
+    def shape(self, count: int, height: int, width: int) -> Shape:
         """See `FrameField.shape`."""
         return count, self._bins, height, width
 
-    def read(self, rows: slice, box: Box, out: NDArray[Any]) -> None:
+    def read(self, rows: slice, box: Box, out: AnyArray) -> None:
         """See `FrameField.read`."""
         top, left, height, width = box
-        lo = (rows.start, 0, top, left)
         hi = (rows.stop, self._bins, top + height, left + width)
-        self._array.read_box(lo, hi, out)
-
-
-class FrameSpikes:
-    """A view of the spikes of each frame of a clip; T is that of the longest frame of the store."""
-
-    channels_last = False
-
-    def __init__(self, store: Store, view: View) -> None:
-        self._bits: StoredArray = store.array(BITS)
-        self._offsets = Column(store, FRAME_OFFSETS)
-        self._view = view
-        self.extents = Column(store, SPIKE_EXTENT)
-        self.dtype = view.dtype
-        self._longest = longest_frame(store)
-
-    def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
-        """See `FrameField.shape`."""
-        return count, *self._view.shape(self._longest, height, width)
-
-    def read(self, rows: slice, box: Box, out: NDArray[Any]) -> None:
-        """See `FrameField.read`."""
-        bounds = self._offsets.take(np.arange(rows.start, rows.stop + 1))
-        bits = _read_bits(self._bits, int(bounds[0]), int(bounds[-1]), box)
-        frames = np.split(bits, bounds[1:-1] - bounds[0])
-        for target, frame in zip(out, frames, strict=True):
-            self._view.fill(frame, box.left % 8, box.width, target)
+        self._array.read_box((rows.start, 0, top, left), hi, out)
 
 
 class StepSpikes:
     """A view of some time steps."""
 
-    channels_last = False
-
     def __init__(self, store: Store, view: View) -> None:
-        self._bits: StoredArray = store.array(BITS)
+        self._bits = store.array(BITS)
         self._view = view
-        self.extents = Column(store, SPIKE_EXTENT)
         self.dtype = view.dtype
 
-    def shape(self, count: int, height: int, width: int) -> tuple[int, ...]:
+    def shape(self, count: int, height: int, width: int) -> Shape:
         """See `FrameField.shape`."""
         return self._view.shape(count, height, width)
 
-    def read(self, rows: slice, box: Box, out: NDArray[Any]) -> None:
+    def read(self, rows: slice, box: Box, out: AnyArray) -> None:
         """See `FrameField.read`."""
-        is_as_stored = isinstance(self._view, PackedBits) and box.left % 8 == 0
-        bits = _read_bits(self._bits, rows.start, rows.stop, box, out if is_as_stored else None)
+        is_as_stored = self._view is PACKED_BITS and box.left % 8 == 0
+        bits = self._read_bits(rows.start, rows.stop, box, out if is_as_stored else None)
         self._view.fill(bits, box.left % 8, box.width, out)
 
+    def _read_bits(self, first: int, last: int, box: Box, out: UInt8s | None = None) -> UInt8s:
+        """Read bytes (t, height, bytes) with the crop, whose first pixel is at bit ``left % 8``."""
+        hi = (last, box.top + box.height, row_bytes(box.left + box.width))
+        return self._bits.read_box((first, box.top, box.left // 8), hi, out)
 
-def _read_bits(
-    array: StoredArray, first: int, last: int, box: Box, out: NDArray[np.uint8] | None = None
-) -> NDArray[np.uint8]:
-    """Read bytes (t, height, bytes) with the crop, whose first pixel is at bit ``left % 8``."""
-    lo = (first, box.top, box.left // 8)
-    hi = (last, box.top + box.height, row_bytes(box.left + box.width))
-    return array.read_box(lo, hi, out)
+
+class FrameSpikes(StepSpikes):
+    """A view of the spikes of each frame of a clip; T is that of the longest frame of the store."""
+
+    def __init__(self, store: Store, view: View) -> None:
+        super().__init__(store, view)
+        self._offsets = Column(store, FRAME_OFFSETS)
+        self._longest = longest_frame(store)
+
+    def shape(self, count: int, height: int, width: int) -> Shape:
+        """See `FrameField.shape`."""
+        return count, *self._view.shape(self._longest, height, width)
+
+    def read(self, rows: slice, box: Box, out: AnyArray) -> None:
+        """See `FrameField.read`."""
+        bounds = self._offsets.take(np.arange(rows.start, rows.stop + 1))
+        bits = self._read_bits(int(bounds[0]), int(bounds[-1]), box)
+        frames = np.split(bits, bounds[1:-1] - bounds[0])
+        for target, frame in zip(out, frames, strict=True):
+            self._view.fill(frame, box.left % 8, box.width, target)
 
 
 def longest_frame(store: Store) -> int:
-    """Time steps of the longest frame of a store."""
+    """Return the time steps of the longest frame of a store."""
     return int(np.diff(whole(store, FRAME_OFFSETS)).max(initial=0))
 
 
-def stored_bins(store: Store) -> list[int]:
-    """Numbers of bins of the stored voxel sets, ascending."""
+def _stored_bins(store: Store) -> list[int]:
+    """Return the numbers of bins of the stored voxel sets, ascending."""
     return sorted(bins for path in store.paths() if (bins := voxel_bins(path)) is not None)
 
 
 def frame_fields(store: Store) -> tuple[list[str], list[str]]:
-    """Default keys of clips, and keys on request."""
-    images = [name for name in IMAGES if _has_image(store, name)]
+    """Return default keys of clips, and keys on request."""
+    paths = {name: (f"{FRAMES}/{name}", f"{file_table_name(name)}/data") for name in IMAGES}
+    images = [name for name in IMAGES if any(map(store.has, paths[name]))]
     raw = ["spike", "spike_length"] if store.has(BITS) else []
     views = [key for key in VIEWS if key != "spike"] if raw else []
-    if stored_bins(store):
+    if _stored_bins(store):
         return ["voxel", *images], [*raw, *views]
     return [*raw, *images], [*views, *(["voxel"] if raw else [])]
 
 
 def frame_field(store: Store, key: str, bins: int | None) -> FrameField:
-    """Reader of ``voxel``, ``blur``, ``sharp`` or one of `VIEWS`.
+    """Return the reader of ``voxel``, ``blur``, ``sharp`` or one of `VIEWS`.
 
     Raises
     ------
@@ -201,17 +318,12 @@ def frame_field(store: Store, key: str, bins: int | None) -> FrameField:
         return Images(store, key)
     if key in VIEWS:
         return FrameSpikes(store, VIEWS[key])
-    stored = stored_bins(store)
+    stored = _stored_bins(store)
     chosen = stored[0] if bins is None and stored else bins
     if chosen in stored:
         return StoredVoxels(store, chosen)
     if chosen is None or not store.has(BITS):
-        listed = ", ".join(map(str, stored)) or "none"
         reason = "give the number of bins as voxel_bins" if chosen is None else f"no voxels of {chosen} bins"
-        msg = f"{store.path}: {reason}; stored numbers of bins: {listed}"
+        msg = f"{store.path}: {reason}; stored numbers of bins: {', '.join(map(str, stored)) or 'none'}"
         raise InputError(msg)
-    return FrameSpikes(store, Voxels(chosen, longest_frame(store)))
-
-
-def _has_image(store: Store, name: str) -> bool:
-    return store.has(f"{FRAMES}/{name}") or store.has(f"{file_table_name(name)}/data")
+    return FrameSpikes(store, voxels(chosen, longest_frame(store)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.protocol import Picks, SourceValues, select_keys, source_keys
+from unistore.data.kinds.protocol import Picks, RowValues, SampleKind, SampleReader, select_keys, source_keys
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
@@ -35,7 +35,7 @@ class UnitPicks(Picks):
     allocate: Allocate = field(kw_only=True)
 
 
-class Kind(ABC):
+class Kind(SampleKind):
     """A kind of samples, for every store that has what it reads: a frozen dataclass of its options.
 
     A package adds it by the entry point group ``unistore.kinds``. It is then given by name,
@@ -43,11 +43,6 @@ class Kind(ABC):
     """
 
     __slots__ = ()
-
-    @property
-    def repeats(self) -> bool:
-        """Whether samples are the same in every epoch and share no rows, so that caches may keep them."""
-        return False
 
     @abstractmethod
     def keys(self, store: Store) -> Sequence[str]:
@@ -81,7 +76,7 @@ class Kind(ABC):
         return UnitReader(self, store, fields, units)
 
 
-class UnitReader:
+class UnitReader(SampleReader):
     """Reads samples by `Kind.read`; see `SampleReader`."""
 
     def __init__(self, kind: Kind, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
@@ -94,7 +89,7 @@ class UnitReader:
         ones = np.ones(len(self._units), np.int64)
         self._first = offsets_from_lengths(ones if counts is None else counts[self._units])
         is_main = store.sample_table == store.attributes["main_table"]
-        self._sources = SourceValues(store, fields, None if is_main else f"{store.sample_table}/source")
+        self._sources = RowValues(store, fields, {}, None if is_main else f"{store.sample_table}/source")
 
     def __len__(self) -> int:
         return int(self._first[-1])

@@ -29,8 +29,8 @@ OWN = {
     "Rows": "rows",
     "Segments": "segments",
     "SparsePoints": "sparse_points",
-    "Steps": "streams",
-    "Transitions": "steps",
+    "Steps": "clips",
+    "Transitions": "episodes",
     "Volumes": "volumes",
     "Windows": "windows",
 }

@@ -1,18 +1,21 @@
-"""Padding of boxes, crops and windows that extend beyond their data."""
+"""Boxes of a batch, crops and patches, and what is put where they extend beyond their data; so do windows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from unistore.data.kinds.protocol import Reach
 from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments, matches_type
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray, Int64s, Shape
 
 Pad: TypeAlias = Literal["valid", "edge", "zero", "drop"] | float | None
 """None: an error. ``"valid"``: zeros, and keys with the valid extent. ``"edge"``: the last value is repeated.
@@ -49,21 +52,17 @@ def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]
 
 
 def _is_representable(dtype: np.dtype[Any], number: float) -> bool:
-    """Whether a dtype can represent the number; floating-point ones after rounding."""
-    if dtype.kind == "b":
-        return number in (0, 1)
-    if dtype.kind in "iu":
-        bounds = np.iinfo(dtype)
-        return math.isfinite(number) and number == int(number) and bounds.min <= int(number) <= bounds.max
-    if dtype.kind not in "fc":
+    """Return whether a dtype can represent the number; floating-point ones after rounding."""
+    if dtype.kind not in "biufc":
         return False
-    if not isinstance(number, int) and not math.isfinite(number):
-        return True
     try:
         with np.errstate(over="ignore"):
-            return bool(np.isfinite(np.asarray(float(number)).astype(dtype)))
-    except OverflowError:
+            value = dtype.type(number)
+    except (OverflowError, ValueError):
         return False
+    if dtype.kind in "biu":
+        return bool(value == number)
+    return bool(np.isfinite(value)) or not math.isfinite(number)
 
 
 def copy_padded(inside: AnyArray, out: AnyArray, pad: Pad, fill: Any) -> None:
@@ -87,20 +86,71 @@ def copy_padded(inside: AnyArray, out: AnyArray, pad: Pad, fill: Any) -> None:
             filled[axis] = slice(None)
 
 
-def valid_masks(
-    key: str,  # of the masks, and group of their offsets if they are ragged
-    sizes: Int64s,  # (B, n) extents of each box
-    inside: Int64s,  # (B, n) extents of the data at its low corner
-    shape: Sequence[int] | None,  # common shape of the boxes; None if they differ
+def packed_boxes(
+    key: str,  # group of their offsets if they are ragged
+    shapes: Int64s,  # (B, n)
+    common: Shape | None,  # shape of the boxes of all samples; None if they differ
+    dtype: np.dtype[Any],
     allocate: Allocate,
+    read: Callable[[int, AnyArray], None],  # fills the box of a number
 ) -> Packed:
-    """Masks of boxes, (B, …) bool, True where they have data."""
-    offsets = offsets_from_lengths(sizes.prod(axis=1))
-    values = allocate((int(offsets[-1]),), np.dtype(np.bool_))
-    values[...] = False
-    for i, (size, extents) in enumerate(zip(sizes.tolist(), inside.tolist(), strict=True)):
-        mask = values[offsets[i] : offsets[i + 1]].reshape(size)
-        mask[tuple(slice(extent) for extent in extents)] = True
-    if shape is None:
-        return Packed(values, offsets, key, sizes)
-    return Packed(values.reshape(len(sizes), *shape))
+    """Read the boxes of a batch: dense where all have one shape, else flat and one after the other."""
+    offsets = offsets_from_lengths(shapes.prod(axis=1))
+    values = allocate((int(offsets[-1]),), dtype)
+    for number, shape in enumerate(shapes.tolist()):
+        read(number, values[offsets[number] : offsets[number + 1]].reshape(shape))
+    if common is not None and len(shapes):
+        return Packed(values.reshape(len(shapes), *common))
+    return Packed(values, offsets, key, shapes)
+
+
+def valid_masks(key: str, sizes: Int64s, inside: Int64s, common: Shape | None, allocate: Allocate) -> Packed:
+    """Return masks of boxes of `sizes` (B, n), True in their low corner of the extents `inside` (B, n)."""
+
+    def fill(number: int, mask: AnyArray) -> None:
+        mask[...] = False
+        mask[tuple(map(slice, inside[number]))] = True
+
+    return packed_boxes(key, sizes, common, np.dtype(np.bool_), allocate, fill)
+
+
+def common_shape(sizes: AnyArray) -> Shape | None:
+    """Return the shape that all boxes of `sizes` (n, k) have; None if they differ or there are none."""
+    return tuple(sizes[0].tolist()) if len(sizes) and (sizes == sizes[:1]).all() else None
+
+
+def reach_of_boxes(
+    kind: Any,
+    option: str,  # name of the one with the size of the boxes, (k,); None: whole extents
+    extents: Int64s,  # (n, k): of the data that boxes are cut from
+    counts: Int64s,  # (n,): samples that are cut from each
+    nouns: tuple[str, str],  # what boxes are, and what they are cut from
+) -> tuple[Reach, NDArray[np.bool_]]:
+    """Return how boxes go with their data, and which of the data have samples."""
+    size = getattr(kind, option)
+    smaller = np.zeros(len(extents), np.bool_) if size is None else (extents < size).any(axis=1)
+    samples = int(counts.sum())
+    if not smaller.any():
+        return Reach(samples), ~smaller
+    least = extents.min(axis=0)
+    has_pad = hasattr(kind, "pad")
+    without_pad = {"pad": None} if has_pad else {}
+    fitting_size = tuple(np.minimum(size, np.maximum(least, 1)).tolist())
+    fitting = replace(kind, **{option: fitting_size}, **without_pad)
+    shown, smallest = (" × ".join(map(str, extent)) for extent in (size, least.tolist()))
+    boxes, data = nouns
+    message = f"{boxes.format(shown)} reach beyond {int(smaller.sum())} of {len(extents)} {data}"
+    message += f", whose extents are {smallest} at least"
+    beyond = int(counts[smaller].sum())
+    if has_pad and kind.pad == "drop":
+        return Reach(samples - beyond, problem=message, fitting=fitting), ~smaller
+    is_padded = has_pad and kind.pad is not None
+    return Reach(samples, beyond, is_padded, message, fitting), np.ones_like(smaller)
+
+
+def set_sizes(kind: Any, option: str, count: int) -> None:
+    """Make a tuple of the sizes that an option gives: one for all axes, or one each."""
+    sizes = getattr(kind, option)
+    if sizes is not None:
+        several = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,) * count
+        object.__setattr__(kind, option, several)

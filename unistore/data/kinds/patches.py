@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.boxes import (
-    BoxSource,
-    SteppedBox,
-    box_source,
-    box_sources,
-    extent_path,
-    read_padded,
-    volume_columns,
-)
+from unistore.data.kinds.boxes import VolumeReader, box_sources, extent_path, on_request, volume_columns
 from unistore.data.kinds.foreground import Foreground, Shares, find_target, shares_of
-from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad, valid_masks
-from unistore.data.kinds.protocol import Picks, require_arrays, select_keys
-from unistore.data.kinds.reach import Reach
-from unistore.data.kinds.volumes import VolumeMetadata, on_request
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
+from unistore.data.kinds.padding import (
+    Pad,
+    check_pad,
+    normalize_pad,
+    reach_of_boxes,
+    set_sizes,
+    valid_masks,
+)
+from unistore.data.kinds.protocol import (
+    Picks,
+    Reach,
+    SampleKind,
+    SampleReader,
+    require_arrays,
+    select_keys,
+)
+from unistore.data.kinds.volumes import Volumes
+from unistore.data.packed import Allocate, Batch, offsets_from_lengths, packed_copy
 from unistore.errors import InputError, Problem
-from unistore.schemas.indices import Column, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, matches_type
 from unistore.system.hints import Int64s, Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Patches:
+class Patches(SampleKind):
     """Samples of a CT store: boxes of one size.
 
     Keys: as `Volumes`, with (d, h, w) of `size` in place of (D, H, W), and ``corner`` (3,) int64, the box's
@@ -97,8 +101,7 @@ class Patches:
             object.__setattr__(self, "foreground", shares_of(check, self.foreground))
         check.raise_problems()
         object.__setattr__(self, "pad", normalize_pad(self.pad))
-        size = tuple(self.size) if isinstance(self.size, (tuple, list)) else (self.size,) * 3
-        object.__setattr__(self, "size", size)
+        set_sizes(self, "size", 3)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -122,6 +125,11 @@ class Patches:
     def strides(self) -> Int64s:
         """Voxels from one cell of the grid to the next, (3,)."""
         return np.maximum(1, np.rint(np.array(self.shape) * (1 - self.overlap))).astype(np.int64)
+
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return Volumes(step=self.step)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
@@ -147,34 +155,24 @@ class GridCell(NamedTuple):
     cells: int  # that cover the volume
 
 
-class PatchReader:
+class PatchReader(SampleReader):
     """Reads boxes; see `SampleReader`."""
 
     def __init__(self, store: Store, kind: Patches, fields: Sequence[str], units: Int64s | None) -> None:
         self._kind = kind
-        self._shape = np.array(kind.shape)
-        column = Column(store, extent_path(store))
-        units = np.arange(len(column)) if units is None else units
-        extents = -(-column.take(units).astype(np.int64) // kind.step)
-        self._reach, kept = _reach(kind, extents)
-        self._numbers = np.arange(len(units)) if kept is None else np.flatnonzero(kept)
+        self._fields = fields
+        self._volumes = VolumeReader(store, fields, kind.pad, kind.step)
+        extents = self._volumes.extents
+        units = np.arange(len(extents)) if units is None else units
+        counts = kind.cells(extents[units]).prod(axis=1)
+        if kind.random:
+            counts = np.full(len(units), kind.per_volume)
+        nouns = ("boxes of {} voxels", "volumes")
+        self._reach, has_samples = reach_of_boxes(kind, "size", extents[units], counts, nouns)
+        self._numbers = np.flatnonzero(has_samples)
         self._units = units[self._numbers]
-        self._extents = extents[self._numbers]
-        self._labels = VolumeMetadata(store, fields)
-        self._keys = [key for key in ("corner", "valid_extent", "foreground") if key in fields]
-        self._masks = "valid" in fields
-        groups = box_sources(store)
-        self._boxes: dict[str, BoxSource] = {
-            key: box_source(store, groups[key]) for key in fields if key in groups
-        }
-        if kind.step > 1:
-            stored = whole(store, extent_path(store)).astype(np.int64)
-            self._boxes = {key: SteppedBox(box, kind.step, stored) for key, box in self._boxes.items()}
-        images = {key: box.dtype for key, box in self._boxes.items() if store.has(groups[key])}
-        self._fills = fill_values(kind.pad, images)
-        self._cells = kind.cells(self._extents)
-        counts = np.full(len(self._units), kind.per_volume) if kind.random else self._cells.prod(axis=1)
-        self._first = offsets_from_lengths(counts)
+        self._extents = extents[self._units]
+        self._first = offsets_from_lengths(counts[self._numbers])
         self._foreground = Foreground(store, kind.shares) if kind.shares else None
         is_pointless = self._foreground is not None and not self._foreground.has_any(self._units)
         if is_pointless and len(self._units):
@@ -186,11 +184,11 @@ class PatchReader:
         return int(self._first[-1])
 
     def box_shape(self, key: str) -> Shape | None:
-        """See `BoxReader.box_shape`."""
-        return self._kind.shape if key in self._boxes else None
+        """See `SampleReader.box_shape`."""
+        return self._kind.shape if key == "valid" or key in self._volumes.boxes else None
 
     def reach(self) -> Reach:
-        """See `CuttingReader.reach`."""
+        """See `SampleReader.reach`."""
         return self._reach
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
@@ -200,78 +198,48 @@ class PatchReader:
         classes = np.zeros(len(picks), np.int32)
         if self._foreground is not None:
             classes = self._centre(picks, which, corners)
-        ends = np.minimum(corners + self._shape, self._extents[which])
-        batch: Batch = {}
-        for key, box in self._boxes.items():
-            out = allocate((len(picks), *self._kind.shape), box.dtype)
-            for i, volume in enumerate(self._units[which].tolist()):
-                lo = corners[i].tolist()
-                hi = ends[i].tolist()
-                fill = self._fills.get(key, 0)
-                read_padded(box, volume, lo, hi, out[i], self._kind.pad, fill)
-            batch[key] = Packed(out)
-        numbers = {"corner": corners, "valid_extent": ends - corners, "foreground": classes}
-        batch |= {key: packed_copy(numbers[key], allocate) for key in self._keys}
-        if self._masks:
-            sizes = np.tile(self._shape, (len(picks), 1))
-            batch["valid"] = valid_masks("valid", sizes, ends - corners, self._kind.shape, allocate)
-        return batch | self._labels.read(self._units[which], allocate, corners, self._kind.step)
+        shape = self._kind.shape
+        sizes = np.tile(np.array(shape), (len(picks), 1))
+        batch = self._volumes.read_boxes(self._units[which], corners, sizes, shape, allocate)
+        inside = np.minimum(sizes, self._extents[which] - corners)
+        numbers = {"corner": corners, "valid_extent": inside, "foreground": classes}
+        batch |= {key: packed_copy(numbers[key], allocate) for key in self._fields if key in numbers}
+        if "valid" in self._fields:
+            batch["valid"] = valid_masks("valid", sizes, inside, shape, allocate)
+        return batch
 
     def _volume_of(self, index: Int64s) -> Int64s:
         """Return which of the volumes each box is of, (B,)."""
         which: Int64s = np.searchsorted(self._first, index, side="right") - 1
         return which
 
+    def _room(self, which: Int64s) -> Int64s:
+        """Return the last corners of boxes in their volumes, (B, 3)."""
+        room: Int64s = np.maximum(self._extents[which] - self._kind.shape, 0)
+        return room
+
     def _centre(self, picks: Picks, which: Int64s, corners: Int64s) -> NDArray[np.int32]:
         """Move boxes onto voxels of the foreground, and return the classes of these."""
         assert self._foreground is not None
         centres, classes = self._foreground.draw(picks, corners.shape[1], self._units[which])
-        moved = centres // self._kind.step - self._shape // 2
-        room = np.maximum(self._extents[which] - self._shape, 0)
-        corners[...] = np.where(classes[:, None] > 0, np.clip(moved, 0, room), corners)
+        moved = centres // self._kind.step - np.array(self._kind.shape) // 2
+        corners[...] = np.where(classes[:, None] > 0, np.clip(moved, 0, self._room(which)), corners)
         return classes
 
     def cell(self, index: int) -> GridCell:
         """Return where a cell of the grid lies."""
         picks = Picks(np.array([index]), np.zeros(1, np.int64))
         which = self._volume_of(picks.index)
-        corner = self._corners(picks, which)[0]
-        volume = int(which[0])
-        extent = self._extents[volume]
-        count = int(self._cells[volume].prod())
-        return GridCell(int(self._numbers[volume]), tuple(corner.tolist()), tuple(extent.tolist()), count)
+        (corner,) = self._corners(picks, which).tolist()
+        (extent,) = self._extents[which].tolist()
+        cells = int(self._kind.cells(self._extents[which]).prod())
+        return GridCell(int(self._numbers[which[0]]), tuple(corner), tuple(extent), cells)
 
     def _corners(self, picks: Picks, which: Int64s) -> Int64s:
-        room = np.maximum(self._extents[which] - self._shape, 0)
         if self._kind.random:
-            return picks.below(room + 1)
+            return picks.below(self._room(which) + 1)
         cell = picks.index - self._first[which]
-        cells = self._cells[which]
-        rest = cell % (cells[:, 1] * cells[:, 2])
-        z = cell // (cells[:, 1] * cells[:, 2])
-        y = rest // cells[:, 2]
-        x = rest % cells[:, 2]
-        corners: Int64s = np.minimum(np.stack((z, y, x), axis=1) * self._kind.strides, room)
+        _, height, width = self._kind.cells(self._extents[which]).T
+        places = np.stack((cell // (height * width), cell // width % height, cell % width), axis=1)
+        corners: Int64s = np.minimum(places * self._kind.strides, self._room(which))
         return corners
-
-
-def _reach(kind: Patches, extents: Int64s) -> tuple[Reach, NDArray[np.bool_] | None]:
-    """How boxes go with volumes of `extents` (V, 3), and which volumes have samples; None: all."""
-    cells = np.full(len(extents), kind.per_volume) if kind.random else kind.cells(extents).prod(axis=1)
-    smaller: NDArray[np.bool_] = np.any(extents < np.array(kind.shape), axis=1)
-    short = int(smaller.sum())
-    if not short:
-        return Reach(samples=int(cells.sum())), None
-    least = extents.min(axis=0)
-    fitting = replace(kind, size=tuple(np.minimum(kind.shape, np.maximum(least, 1)).tolist()), pad=None)
-    size = " × ".join(map(str, kind.shape))
-    smallest = " × ".join(map(str, least.tolist()))
-    what = (
-        f"boxes of {size} voxels reach beyond {short} of {len(extents)} volumes: depth, height and width are "
-        f"{smallest} at least"
-    )
-    if kind.pad == "drop":
-        return Reach(samples=int(cells[~smaller].sum()), problem=what, fitting=fitting), ~smaller
-    beyond = int(cells[smaller].sum())
-    padded = kind.pad is not None
-    return Reach(samples=int(cells.sum()), beyond=beyond, padded=padded, problem=what, fitting=fitting), None

@@ -1,10 +1,11 @@
-"""Protocols of a kind of samples (options) and of its reader (bound to a store), and what readers share."""
+"""Kinds of samples (options), their readers (bound to a store), and what readers share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from unistore.errors import InputError
 from unistore.order.permutation import below, generator, words
 from unistore.schemas.indices import Column, first_rows
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.hints import Int64s, Shape
 
 INDEX = "index"
 """Key of a sample's position in its Dataset; part of every sample."""
@@ -56,64 +57,81 @@ class Picks:
         return generator(self.seed, int(self.epoch[sample]), int(self.index[sample]))
 
 
-class SampleReader(Protocol):
+class Reach(NamedTuple):
+    """Whether the sizes and limits of a kind fit the data of a store."""
+
+    samples: int  # per epoch
+    beyond: int = 0  # samples that extend beyond their data
+    padded: bool = False  # whether the kind has `pad` set
+    problem: str = ""  # what extends beyond what, or which limit leaves no samples
+    fitting: SampleKind | None = None  # the most similar kind without the problem, if there is one
+
+
+class SampleReader(ABC):
     """Reader of the samples of one kind from a store."""
 
+    @abstractmethod
     def __len__(self) -> int:
-        """Number of samples."""
-        ...
+        """Return the number of samples."""
 
+    @abstractmethod
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch into allocated memory; each chunk is decoded once."""
-        ...
+
+    def reach(self) -> Reach:
+        """Return whether sizes of the kind fit the data, and its limits leave samples."""
+        return Reach(len(self))
+
+    def box_shape(self, key: str) -> Shape | None:  # noqa: ARG002
+        """Return the common shape of a key that is a box in all samples; None if they differ, or no boxes."""
+        return None
 
 
-@runtime_checkable
-class BoxReader(Protocol):
-    """A reader with keys that are boxes: dense if all samples have one shape, else ragged."""
+class SampleKind(ABC):
+    """A kind of samples: a frozen dataclass of its options."""
 
-    def box_shape(self, key: str) -> Shape | None:
-        """Common shape of a key in all samples; None if they differ."""
-        ...
+    __slots__ = ()
 
+    @property
+    def repeats(self) -> bool:
+        """Whether samples are the same in every epoch and share no rows, so that caches may keep them."""
+        return False
 
-class SampleKind(Protocol):
-    """A kind of samples. Implementations are frozen dataclasses of their options.
-
-    One whose samples are the same in every epoch, and share no rows, may say so: ``repeats = True``. The
-    Loader's cache then keeps samples instead of chunks.
-    """
-
+    @abstractmethod
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples (without `INDEX`) for the requested `fields`; reads metadata only.
+        """Return keys of samples (without `INDEX`) for the requested `fields`; reads metadata only.
 
         Raises
         ------
         InputError
             If the store has no such samples, or a field is unknown; the message lists the known ones.
         """
-        ...
 
+    @abstractmethod
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> SampleReader:
-        """Reader of the samples in `units`, row numbers of the store's sample table; None: all rows."""
-        ...
+        """Return the reader of the samples in `units`, rows of the store's sample table; None: all rows."""
 
+    def chosen(self, store: Store) -> SampleKind | None:  # noqa: ARG002
+        """Return the kind for a store, with a name that it has of several; None: the store has none such."""
+        return self
 
-@runtime_checkable
-class NamesGroup(Protocol):
-    """A kind that reads one of several groups of a store, by its name."""
+    @property
+    def whole(self) -> SampleKind | None:
+        """The kind whose samples are whole rows of the sample table; None: there is none.
 
-    def chosen(self, store: Store) -> SampleKind | None:
-        """The kind itself where it says which, else with the first group of the store; None: it has none."""
-        ...
+        Crops, windows and random subsets are taken from these samples.
+        """
+        return None
+
+    def computes(self, key: str) -> bool:  # noqa: ARG002
+        """Return whether values of a key are computed, and are not those of `whole`."""
+        return False
 
 
 def select_keys(
     natural: Iterable[str],  # default keys
     fields: Sequence[str] | None,  # requested keys; None: the default ones
     on_request: Iterable[str] = (),
-    # where a store keeps something of this name that is no key, for the message
-    elsewhere: Callable[[str], str | None] = lambda _: None,
 ) -> tuple[str, ...]:
     """Return the keys to read: the requested ones in their order, or the default ones.
 
@@ -129,8 +147,7 @@ def select_keys(
     if unknown:
         extra = ", ".join(sorted({*on_request, EPOCH}.difference(natural)))
         shown_keys = f"samples have {', '.join(natural)}; on request: {extra}"
-        kept = "".join(f"; {name!r} is {where}" for name in unknown if (where := elsewhere(name)) is not None)
-        msg = f"unknown field {', '.join(map(repr, unknown))}: {shown_keys}{kept}"
+        msg = f"unknown field {', '.join(map(repr, unknown))}: {shown_keys}"
         raise InputError(msg)
     return tuple(dict.fromkeys(name for name in fields if name in readable and name != INDEX))
 
@@ -163,60 +180,54 @@ def source_keys(store: Store) -> dict[str, str]:
     return keys
 
 
-class SourceNumbers:
-    """Reads the numbers of the sources that samples come from."""
+def source_numbers(store: Store, column: str | None) -> Callable[[Int64s], Int64s]:
+    """Return what gives the numbers of the sources of rows, (k,).
+
+    `column` is the path of these numbers; None: rows are those of the main table.
+    """
+    if column is not None:
+        return Column(store, column).take
+    first = first_rows(store)
+    # a source without rows has the same first row as the next one, which the row belongs to
+    return lambda rows: np.searchsorted(first, rows, side="right") - 1
+
+
+class TextColumn:
+    """Texts of rows."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._texts = np.array(store.text(path), object)
+
+    def take(self, rows: Int64s) -> NDArray[np.str_]:
+        """Return the texts of rows (k,), as fixed-width unicode."""
+        return self._texts[rows].astype(np.str_)
+
+
+def value_column(store: Store, path: str) -> Column | TextColumn:
+    """Return the numbers or texts at a path."""
+    return Column(store, path) if store.has(path) else TextColumn(store, path)
+
+
+class RowValues:
+    """Reads numbers and texts of rows of a table, and what their sources say."""
 
     def __init__(
         self,
         store: Store,
-        # path of the array with the source number of each sample; None: samples are rows of the main table
-        column: str | None = None,
+        fields: Sequence[str],
+        paths: Mapping[str, str],  # of numbers and texts by key
+        source: str | None,  # see `source_numbers`
     ) -> None:
-        self._column = None if column is None else Column(store, column)
-        self._first = first_rows(store) if column is None else None
-
-    def take(self, rows: Int64s) -> Int64s:
-        """Source number of each row, (k,)."""
-        if self._column is not None:
-            return self._column.take(rows)
-        assert self._first is not None
-        # a source without rows has the same first row as the next one, which the row belongs to
-        numbers: Int64s = np.searchsorted(self._first, rows, side="right") - 1
-        return numbers
-
-
-class SourceNames:
-    """Reads the names of the sources that samples come from; parameters as of `SourceNumbers`."""
-
-    def __init__(self, store: Store, column: str | None = None) -> None:
-        self._numbers = SourceNumbers(store, column)
-        self._names = np.array(store.text("sources/path"), np.str_)
-
-    def take(self, rows: Int64s) -> NDArray[np.str_]:
-        """Source name of each row, (k,) of fixed-width unicode."""
-        names: NDArray[np.str_] = self._names[self._numbers.take(rows)]
-        return names
-
-
-class SourceValues:
-    """Reads values of the sources that samples come from."""
-
-    def __init__(self, store: Store, fields: Sequence[str], column: str | None = None) -> None:
-        keys_of_sources = source_keys(store)
-        paths = {key: keys_of_sources[key] for key in fields if key in keys_of_sources}
-        self._numbers = SourceNumbers(store, column) if paths else None
-        self._values = {key: _values_of(store, path) for key, path in paths.items()}
+        of_sources = source_keys(store)
+        self._columns = {key: value_column(store, paths[key]) for key in fields if key in paths}
+        named = [key for key in fields if key in of_sources and key not in paths]
+        self._of_sources = {key: value_column(store, of_sources[key]) for key in named}
+        self._numbers = source_numbers(store, source) if named else None
 
     def read(self, rows: Int64s, allocate: Allocate) -> Batch:
-        """Values of the sources of a batch of rows."""
-        if self._numbers is None:
-            return {}
-        numbers = self._numbers.take(rows)
-        return {key: packed_copy(values[numbers], allocate) for key, values in self._values.items()}
-
-
-def _values_of(store: Store, path: str) -> AnyArray:
-    """All values of the sources: numbers, or texts of fixed width."""
-    if store.has(path):
-        return store.array(path).read()
-    return np.array(store.text(path), np.str_)
+        """Return the values of a batch of rows, (B, …) each."""
+        values = {key: column.take(rows) for key, column in self._columns.items()}
+        if self._numbers is not None:
+            numbers = self._numbers(rows)
+            values |= {key: column.take(numbers) for key, column in self._of_sources.items()}
+        return {key: packed_copy(taken, allocate) for key, taken in values.items()}

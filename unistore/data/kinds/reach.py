@@ -5,44 +5,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 from unistore.data.kinds.protocol import SampleKind, SampleReader
 from unistore.errors import InputError, Problem
 
 _PAD = (
-    'pad them with pad="edge", "zero", a number, or "valid" (zeros, with keys for the valid extent); '
-    'pad="drop" leaves such samples out'
+    'pad them with pad="edge", "zero" or a number; kinds that are cut from larger data also have "valid" '
+    '(zeros, with keys for the valid extent) and "drop", which leaves such samples out'
 )
-
-
-class Reach(NamedTuple):
-    """Whether the sizes and limits of a kind fit the data of a store."""
-
-    samples: int  # per epoch
-    beyond: int = 0  # samples that extend beyond their data
-    padded: bool = False  # whether the kind has `pad` set
-    problem: str = ""  # what extends beyond what, or which limit leaves no samples
-    fitting: SampleKind | None = None  # the most similar kind without the problem, if there is one
-
-
-@runtime_checkable
-class CuttingReader(Protocol):
-    """A reader whose kind has sizes that may exceed the data, or limits that may leave no samples."""
-
-    def reach(self) -> Reach:
-        """Whether they fit the store."""
-        ...
-
-
-def reach_of(reader: SampleReader) -> Reach:
-    """See `CuttingReader.reach`; other readers have no problem."""
-    return reader.reach() if isinstance(reader, CuttingReader) else Reach(samples=len(reader))
 
 
 def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
     """Refuse samples that extend beyond their data without `pad`, and limits that leave no samples."""
-    reaches = [reach_of(reader) for reader in readers]
+    reaches = [reader.reach() for reader in readers]
     problems = [
         Problem(path, reach.problem, _cure(reach.fitting), "padding")
         for path, reach in zip(paths, reaches, strict=True)

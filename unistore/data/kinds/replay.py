@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from unistore.converters.formats.images import resize
 from unistore.data.collate import as_tensors
 from unistore.data.dataset import Dataset
-from unistore.data.kinds.steps import Transitions
+from unistore.data.kinds.episodes import Transitions
 from unistore.data.parts import check_drawable, common_fields
 from unistore.errors import InputError, Problem
 from unistore.memory import Arena, SlabRing
 from unistore.order.permutation import below, words
 from unistore.order.sequences import Weighted
-from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments
 from unistore.system.hints import Float64s, Int64s, PathLike
@@ -44,10 +43,10 @@ _JOINTS = ("joint", "joints", "qpos")
 
 
 class Flat(NamedTuple):
-    """Keys of the observations, and the side that images have; None: as they are stored."""
+    """The flat layout of a batch."""
 
-    keys: tuple[str, ...]
-    size: int | None
+    keys: tuple[str, ...]  # of the observations
+    size: int | None  # side that images have; None: as they are stored
 
     @property
     def fields(self) -> list[str]:
@@ -66,10 +65,9 @@ class Flat(NamedTuple):
         """Images in their size, everything else float32."""
         if values.dtype != torch.uint8 or values.ndim != 4:
             return values.float()
-        stored = values.shape[-2:]
-        return (
-            values if self.size is None or stored == (self.size, self.size) else _resized(values, self.size)
-        )
+        if self.size is None or values.shape[-2:] == (self.size, self.size):
+            return values
+        return _resized(values, self.size)
 
 
 def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
@@ -387,8 +385,9 @@ class ReplayBuffer:
 
     @cached_property
     def _action_statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, std = _pooled([part.store for part in self._dataset.parts])
-        return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
+        stored = [part.store.array("steps/action").read() for part in self._dataset.parts]
+        actions = torch.from_numpy(np.concatenate(stored).astype(np.float64))
+        return actions.mean(dim=0).float(), actions.std(dim=0, correction=0).float()
 
     def _discard_prefetched(self) -> None:
         for _, future in self._prefetched:
@@ -472,38 +471,3 @@ def _chosen_transitions(indices: Sequence[int] | NDArray[np.integer], count: int
             return chosen
     message = f"must be numbers of transitions, 0 to {count - 1}, at least one"
     raise InputError(Problem("indices", message, kind="option"))
-
-
-def _pooled(stores: Sequence[Store]) -> tuple[Float64s, Float64s]:
-    """Mean and standard deviation of the actions of all stores together."""
-    statistics = [_read_statistics(store) for store in stores]
-    mean = np.stack([mean_of_store for mean_of_store, _ in statistics])
-    std = np.stack([std_of_store for _, std_of_store in statistics])
-    counts = np.array([store.array("steps/action").shape[0] for store in stores], np.float64)
-    shares = (counts / counts.sum()).reshape(-1, *[1] * (mean.ndim - 1))
-    middle = (shares * mean).sum(axis=0)
-    return middle, np.sqrt((shares * (std**2 + (mean - middle) ** 2)).sum(axis=0))
-
-
-def _recorded(store: Store, statistics: Any, name: str) -> Float64s:
-    """Recorded statistic of the actions; NaN for null."""
-    expected = store.array("steps/action").shape[1:]
-    try:
-        values: Float64s = np.array(statistics[name], np.float64)
-    except (TypeError, ValueError, KeyError):
-        values = np.empty(0)
-    if values.shape != expected:
-        message = f"statistics of steps/action have no {name} of shape {expected}"
-        raise contradiction(store, "zarr.json", message)
-    return values
-
-
-def _read_statistics(store: Store) -> tuple[Float64s, Float64s]:
-    """Mean and standard deviation of the actions, as recorded, or else computed."""
-    recorded = store.attributes.get("statistics", {}).get("steps/action")
-    if recorded is not None:
-        mean, std = (_recorded(store, recorded, name) for name in ("mean", "std"))
-        if np.isfinite(mean).all() and np.isfinite(std).all():
-            return mean, std
-    actions = store.array("steps/action").read().astype(np.float64)
-    return actions.mean(axis=0), actions.std(axis=0)

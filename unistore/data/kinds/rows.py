@@ -11,12 +11,14 @@ from unistore.data.kinds.protocol import (
     INDEX,
     SOURCE,
     Picks,
-    SourceValues,
+    RowValues,
+    SampleKind,
+    SampleReader,
     require_arrays,
     select_keys,
     source_keys,
 )
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, rows_of_ranges
 from unistore.errors import InputError
 from unistore.order.permutation import subset
 from unistore.schemas.indices import Column, table_columns
@@ -27,7 +29,7 @@ from unistore.zarr3.array import StoredArray
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(SampleKind):
     """Samples of any store: row i of every column of its main table, under the column's name.
 
     The main table is ``rows`` for plain arrays, ``points`` for clouds, ``steps`` for episodes.
@@ -36,6 +38,11 @@ class Rows:
     ``source``) get the table's name before theirs: ``rows.index``, ``rows.source``. On request: ``source``,
     numbers and texts of the source: ``sources.facts`` (JSON).
     """
+
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return self
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
@@ -46,16 +53,17 @@ class Rows:
         return RowReader(store, fields, units)
 
 
-class RowReader:
+class RowReader(SampleReader):
     """Reads rows; see `SampleReader`."""
 
     def __init__(self, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
         paths = _paths(store)
         self._arrays = {name: store.array(paths[name]) for name in fields if name in paths}
         # the walk of most batches has no sources in it
-        self._sources = SourceValues(store, fields) if set(fields) - set(paths) else None
+        self._sources = RowValues(store, fields, {}, None) if set(fields) - set(paths) else None
         self._units = _rows_of(store, units)
-        self._length = _row_count(store, paths) if self._units is None else len(self._units)
+        first = store.array(next(iter(paths.values())))
+        self._length = len(first) if self._units is None else len(self._units)
 
     def __len__(self) -> int:
         return self._length
@@ -86,29 +94,19 @@ def _paths(store: Store) -> dict[str, str]:
     return paths
 
 
-def _row_count(store: Store, paths: dict[str, str]) -> int:
-    first = next(iter(paths.values()))
-    return store.array(first).shape[0]
-
-
 def _rows_of(store: Store, units: Int64s | None) -> Int64s | None:
     """Rows of the main table that belong to samples; None: all rows."""
     if units is None or store.sample_table == _main_table(store):
         return units
     # Samples of another table are ranges of rows, if there is one range for each of them.
-    path = f"{store.sample_table}/offsets"
-    offsets = Column(store, path) if store.has(path) else ()
-    if not isinstance(offsets, Column) or len(offsets) != store.sample_count + 1:
+    offsets = Column(store, _offsets(store)) if store.has(_offsets(store)) else None
+    if offsets is None or len(offsets) != store.sample_count + 1:
         msg = (
             f"{store.path}: its rows do not belong to one sample each, so Rows reads no split of it; "
             "leave split out, or leave samples out to get its default kind"
         )
         raise InputError(msg)
-    first, stop = offsets.ranges(units)
-    lengths = stop - first
-    starts = offsets_from_lengths(lengths)
-    rows: Int64s = np.arange(starts[-1]) + np.repeat(first - starts[:-1], lengths)
-    return rows
+    return rows_of_ranges(*offsets.ranges(units))
 
 
 # Ragged samples: ranges of rows of a table, or a random subset of each range.
@@ -179,7 +177,7 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
-class Ragged:
+class Ragged(SampleKind):
     """Samples of any store whose samples are ranges of rows: clips of a recording, events of a window.
 
     Keys: one per column of the main table, (N, …) with the sample's own number of rows N, and one per number
@@ -205,6 +203,11 @@ class Ragged:
         check.integer("max_rows", self.max_rows, least=1, none=True)
         check.raise_problems()
 
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return Ragged()
+
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, _offsets(store), f"{store.sample_table}/source")
@@ -216,19 +219,17 @@ class Ragged:
         return RaggedReader(self, store, fields, units)
 
 
-class RaggedReader:
+class RaggedReader(SampleReader):
     """Reads ranges of rows; see `SampleReader`."""
 
     def __init__(self, kind: Ragged, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
         columns = _keys(store, _main_table(store))
-        numbers = _numbers(store)
         self._most = kind.max_rows
         self._units = units
         self._length = store.sample_count if units is None else len(units)
         self._offsets = Column(store, _offsets(store))
         self._columns = {key: store.array(columns[key]) for key in fields if key in columns}
-        self._numbers = {key: Column(store, numbers[key]) for key in fields if key in numbers}
-        self._sources = SourceValues(store, fields, f"{store.sample_table}/source")
+        self._values = RowValues(store, fields, _numbers(store), f"{store.sample_table}/source")
 
     def __len__(self) -> int:
         return self._length
@@ -242,9 +243,7 @@ class RaggedReader:
         for key, array in self._columns.items():
             out = allocate((len(spans), *array.shape[1:]), array.dtype)
             batch[key] = Packed(spans.read(array, out), spans.offsets)
-        for key, column in self._numbers.items():
-            batch[key] = packed_copy(column.take(samples), allocate)
-        return batch | self._sources.read(samples, allocate)
+        return batch | self._values.read(samples, allocate)
 
 
 def _offsets(store: Store) -> str:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SourceNames, require_arrays, select_keys
-from unistore.data.kinds.reach import Reach
+from unistore.data.kinds.protocol import (
+    INDEX,
+    SOURCE,
+    Picks,
+    Reach,
+    RowValues,
+    SampleKind,
+    SampleReader,
+    require_arrays,
+    select_keys,
+)
 from unistore.data.kinds.rows import Spans
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.errors import InputError, Problem
@@ -75,17 +84,7 @@ class Dequantiser:
         out: NDArray[np.floating[Any]],  # (N, 3) float32 or float64
         origin: Float64s | None = None,  # (3,)
     ) -> None:
-        """Write ``absolute``, or with an origin ``absolute - origin``, to `out`.
-
-        Parameters
-        ----------
-        stored
-            (N, 3), as stored; quantised ones may be `quantised_view` of `out`.
-        out
-            (N, 3) float32 or float64.
-        origin
-            (3,) float64.
-        """
+        """Write ``absolute``, or with an origin ``absolute - origin``, to `out`."""
         source = stored.reshape(-1)
         target = out.reshape(-1)
         origins = None if origin is None else _tiled(origin, len(out))
@@ -138,7 +137,7 @@ Int32s: TypeAlias = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(SampleKind):
     """Samples of a point cloud: the points of one segment, ragged.
 
     Keys: ``xyz`` (N, 3); ``origin`` (3,) float64, the segment's minimum, or 0 where ``"auto"`` leaves ``xyz``
@@ -196,6 +195,11 @@ class Segments:
         """See `SampleKind.repeats`."""
         return self.max_points is None and self.exactly is None and self.sample == "random"
 
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return replace(self, max_points=None)
+
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, _XYZ, f"{_SEGMENTS}offsets")
@@ -249,79 +253,74 @@ def draw_rows(
     return rows
 
 
-class SegmentReader:
+class SegmentReader(SampleReader):
     """Reads segments; see `SampleReader`."""
 
     def __init__(self, store: Store, kind: Segments, fields: Sequence[str], units: Int64s | None) -> None:
         self._kind = kind
         self._offsets = Column(store, "segments/offsets")
         self._outside = _outside_segments(store, len(self._offsets) - 1)
-        self._total = store.sample_count if units is None else len(units)
+        self._units = np.arange(store.sample_count) if units is None else units
+        self._least = max(kind.min_points, 0 if kind.exactly is None else 1)
         self._most = 0
-        self._units = units
-        if kind.min_points or kind.exactly is not None:
-            self._leave_out_small(store.sample_count)
+        if self._least:
+            lengths = self._offsets.lengths()[self._rows(self._units)]
+            self._most = int(lengths.max(initial=0))
+            self._units = self._units[lengths >= self._least]
         self._xyz = _Coordinates(store, kind) if "xyz" in fields else None
-        self._unmoved = "origin" in fields and kind.unmoved(store)
-        self._names = SourceNames(store, "segments/source") if SOURCE in fields else None
-        points = {**_point_columns(store), "source_row": "points/source_row"}
+        self._is_unmoved = kind.unmoved(store)
         segments = {
             **_segment_columns(store),
             **{key: f"segments/{key}" for key in ("origin", "number", "bounds")},
         }
+        self._values = RowValues(store, fields, segments, "segments/source")
+        points = {**_point_columns(store), "source_row": "points/source_row"}
         self._points = {key: store.array(points[key]) for key in fields if key in points}
-        self._segments = {key: Column(store, segments[key]) for key in fields if key in segments}
         self._voxel_keys = [key for key in _VOXEL_KEYS if kind.voxel is not None and key in fields]
-        needed = {*self._voxel_keys, "point_voxel"} if kind.sample == "grid" else set(self._voxel_keys)
+        needed = {*self._voxel_keys, *(["point_voxel"] if kind.sample == "grid" else [])}
         self._grid: _StoredGrid | _ComputedGrid | None = None
         if needed:
             group = kind.voxel_group(store)
             self._grid = _ComputedGrid(store, kind) if group is None else _StoredGrid(store, group, needed)
 
-    def _leave_out_small(self, samples: int) -> None:
-        """Leave out segments that have fewer points than a sample must have."""
-        units = np.arange(samples) if self._units is None else self._units
-        lengths = self._offsets.lengths()[self._rows(units)]
-        self._most = int(lengths.max(initial=0))
-        self._units = units[lengths >= max(1, self._kind.min_points)]
-
     def __len__(self) -> int:
-        return self._total if self._units is None else len(self._units)
+        return len(self._units)
 
     def reach(self) -> Reach:
-        """See `CuttingReader.reach`."""
-        if len(self) or not self._total:
-            return Reach(samples=len(self))
-        what = f"no segment has min_points={max(1, self._kind.min_points)} points: the most are {self._most}"
-        fitting = replace(self._kind, min_points=self._most) if self._most else None
-        return Reach(samples=0, problem=what, fitting=fitting)
+        """See `SampleReader.reach`."""
+        if len(self) or not self._least:
+            return Reach(len(self))
+        what = f"no segment has min_points={self._least} points: the most are {self._most}"
+        return Reach(
+            0, problem=what, fitting=replace(self._kind, min_points=self._most) if self._most else None
+        )
 
     def _rows(self, samples: Int64s) -> Int64s:
         """Return the segment of each sample, (B,)."""
         # sample s is row s + (segments of no sample before it): the k-th of those stands behind s - k samples
-        rows: Int64s = samples + np.searchsorted(self._outside, samples, side="right")
-        return rows
+        return samples + np.searchsorted(self._outside, samples, side="right")
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of segments."""
-        rows = self._rows(picks.index if self._units is None else self._units[picks.index])
+        rows = self._rows(self._units[picks.index])
         lo, hi = self._offsets.ranges(rows)
         voxels = None if self._grid is None else self._grid.read(rows, lo, hi)
         spans = self._draw(picks, lo, hi, voxels)
-        batch: Batch = {}
+        batch = self._values.read(rows, allocate)
+        if "origin" in batch and self._is_unmoved:
+            batch["origin"].values[...] = 0
         if self._xyz is not None:
             batch["xyz"] = self._packed(self._xyz.read(rows, spans, allocate), spans)
-        for key, column in self._segments.items():
-            batch[key] = packed_copy(column.take(rows), allocate)
-            if key == "origin" and self._unmoved:
-                batch[key].values[...] = 0
         for key, array in self._points.items():
             out = allocate((len(spans), *array.shape[1:]), array.dtype)
             batch[key] = self._packed(spans.read(array, out), spans)
         if voxels is not None:
-            batch |= self._voxel_values(voxels, spans, allocate)
-        if self._names is not None:
-            batch[SOURCE] = packed_copy(self._names.take(rows), allocate)
+            for key in self._voxel_keys:
+                of_points = key == "point_voxel"
+                values = spans.take(voxels.values[key]) if of_points else voxels.values[key]
+                values = packed_copy(values, allocate).values
+                grid = Packed(values, voxels.offsets, group="voxel")
+                batch[key] = self._packed(values, spans) if of_points else grid
         return batch
 
     def _draw(self, picks: Picks, lo: Int64s, hi: Int64s, voxels: _Voxels | None) -> Spans:
@@ -329,9 +328,8 @@ class SegmentReader:
         is_grid = self._kind.sample == "grid"
         if self._kind.exactly is None and not is_grid:
             return Spans.draw(picks, lo, hi, self._kind.max_points)
-        starts = offsets_from_lengths(hi - lo)
         rows = []
-        for i, (start, stop) in enumerate(pairwise(starts.tolist())):
+        for i, (start, stop) in enumerate(pairwise(offsets_from_lengths(hi - lo).tolist())):
             cells = voxels.values["point_voxel"][start:stop] if is_grid and voxels is not None else None
             rows.append(draw_rows(self._kind, stop - start, cells, picks.generator(i)))
         return Spans.of(lo, hi, rows)
@@ -342,25 +340,12 @@ class SegmentReader:
             return Packed(values, spans.offsets)
         return Packed(values.reshape(-1, self._kind.exactly, *values.shape[1:]))
 
-    def _voxel_values(self, voxels: _Voxels, spans: Spans, allocate: Allocate) -> Batch:
-        """Return the keys of voxels that are read."""
-        batch: Batch = {}
-        for key in self._voxel_keys:
-            if key == "point_voxel":
-                values = packed_copy(spans.take(voxels.values[key]), allocate).values
-                batch[key] = self._packed(values, spans)
-            else:
-                values = packed_copy(voxels.values[key], allocate).values
-                batch[key] = Packed(values, voxels.offsets, group="voxel")
-        return batch
 
-
-@dataclass(frozen=True, slots=True)
-class _Voxels:
+class _Voxels(NamedTuple):
     """Voxels of the whole segments of a batch."""
 
     offsets: Int64s  # (B + 1,) voxels of each segment
-    values: dict[str, Int32s] = field(default_factory=dict)  # by sample key, one segment after the other
+    values: dict[str, Int32s]  # by sample key, one segment after the other
 
 
 class _StoredGrid:
@@ -373,12 +358,12 @@ class _StoredGrid:
     def read(self, rows: Int64s, lo: Int64s, hi: Int64s) -> _Voxels:
         """Read the voxels of segments `rows`, whose points are ``lo:hi``."""
         first, stop = self._offsets.ranges(rows)
-        voxels = _Voxels(offsets_from_lengths(stop - first))
+        values = {}
         for key, array in self._arrays.items():
-            values = array.read_ranges(lo, hi) if key == "point_voxel" else array.read_ranges(first, stop)
+            stored = array.read_ranges(lo, hi) if key == "point_voxel" else array.read_ranges(first, stop)
             # counts are u4 and far below 2**31: torch computes with int32, hardly with uint32
-            voxels.values[key] = values.view(np.int32)
-        return voxels
+            values[key] = stored.view(np.int32)
+        return _Voxels(offsets_from_lengths(stop - first), values)
 
 
 class _ComputedGrid:
@@ -437,15 +422,11 @@ class _Coordinates:
     def read(self, rows: Int64s, spans: Spans, allocate: Allocate) -> NDArray[np.floating]:
         dtype = np.dtype(np.float32 if self._float32 else np.float64)
         out = allocate((len(spans), 3), dtype)
-        direct = self._array.dtype == dtype
-        if self._quantum is not None:
-            stored = spans.read(self._array, quantised_view(out))
-        elif direct:
-            stored = spans.read(self._array, out)
-        else:
-            stored = spans.read(self._array)
+        is_direct = self._array.dtype == dtype
+        memory = quantised_view(out) if self._quantum is not None else out if is_direct else None
+        stored = spans.read(self._array, memory)
         if not self._local and self._quantum is None:
-            if not direct:
+            if not is_direct:
                 out[...] = stored
             return out
         origins = self._origin.take(rows) if self._local else [None] * len(rows)
@@ -455,37 +436,30 @@ class _Coordinates:
         return out
 
     def _dequantiser(self, source: int) -> Dequantiser:
-        dequantiser = self._dequantisers.get(source)
-        if dequantiser is None:
+        if source not in self._dequantisers:
+            if len(self._dequantisers) >= 64:  # 200 KB each
+                self._dequantisers.clear()
             dequantiser = Dequantiser()
             if self._quantum is not None:
                 scale, offset, decimal = self._quantum
                 dequantiser = Dequantiser(scale[source], offset[source], decimal=decimal)
-            if len(self._dequantisers) >= 64:  # 200 KB each
-                self._dequantisers.clear()
             self._dequantisers[source] = dequantiser
-        return dequantiser
+        return self._dequantisers[source]
 
 
 def _point_columns(store: Store) -> dict[str, str]:
-    """Path of each column of the points by its key; ``xyz`` and ``source_row`` apart."""
+    """Return the path of each column of the points by its key; ``xyz`` and ``source_row`` apart."""
     names = [path.removeprefix(_POINTS) for path in store.paths() if path.startswith(_POINTS)]
-    return {
-        f"points.{name}" if name in _OWN else name: f"{_POINTS}{name}"
-        for name in names
-        if name not in ("xyz", "source_row")
-    }
+    others = [name for name in names if name not in ("xyz", "source_row")]
+    return {f"points.{name}" if name in _OWN else name: f"{_POINTS}{name}" for name in others}
 
 
 def _segment_columns(store: Store) -> dict[str, str]:
-    """Path of each further value of a segment by its key."""
+    """Return the path of each further value of a segment by its key."""
     names = [path.removeprefix(_SEGMENTS) for path in store.paths() if path.startswith(_SEGMENTS)]
-    point_columns = _point_columns(store)
-    return {
-        f"segment_{name}" if name in point_columns else name: f"{_SEGMENTS}{name}"
-        for name in names
-        if name not in _OWN and "/" not in name
-    }
+    others = [name for name in names if name not in _OWN and "/" not in name]
+    points = _point_columns(store)
+    return {f"segment_{name}" if name in points else name: f"{_SEGMENTS}{name}" for name in others}
 
 
 def _outside_segments(store: Store, segments: int) -> Int64s:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.boxes import EXTENT, IMAGE, BitBox, ImageBox, volume_columns
-from unistore.data.kinds.protocol import Picks, require_arrays, select_keys
-from unistore.data.kinds.reach import Reach
+from unistore.data.kinds.boxes import (
+    EXTENT,
+    IMAGE,
+    BitBox,
+    ImageBox,
+    VolumeReader,
+    on_request,
+    volume_columns,
+)
+from unistore.data.kinds.protocol import (
+    Picks,
+    Reach,
+    SampleKind,
+    SampleReader,
+    require_arrays,
+    select_keys,
+)
 from unistore.data.kinds.rows import Spans
-from unistore.data.kinds.volumes import VolumeMetadata, on_request
 from unistore.data.packed import Allocate, Batch, Packed
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.voxels import inside, largest_point
@@ -133,7 +147,7 @@ _SLAB = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class SparsePoints:
+class SparsePoints(SampleKind):
     """Samples of a CT store: points of a window in C order of their volume, ragged.
 
     Keys: ``coords`` (N, 3) int32, depth, height and width index; ``values`` (N, 1), the voxels there in
@@ -172,6 +186,11 @@ class SparsePoints:
         """See `SampleKind.repeats`."""
         return self.max_points is None
 
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return SparsePoints(self.window)
+
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, EXTENT)
@@ -182,8 +201,8 @@ class SparsePoints:
         """Reader of the volumes `units`."""
         return PointReader(store, self, fields, units)
 
-    def chosen(self, store: Store) -> SparsePoints | None:
-        """See `NamesGroup.chosen`."""
+    def chosen(self, store: Store) -> SampleKind | None:
+        """See `SampleKind.chosen`."""
         groups = point_groups(store)
         if self.window is not None or len(groups) == 1:
             return self
@@ -195,7 +214,7 @@ class SparsePoints:
         Raises
         ------
         InputError
-            If there is no such window, or none was named and there are several; lists them.
+            If there is no such window, none was named and there are several, or `min_points` are not counted.
         """
         groups = point_groups(store)
         if self.window is None and len(groups) == 1:
@@ -203,26 +222,20 @@ class SparsePoints:
         for group in groups:
             if self.window in (group, group.removeprefix("windows/"), group.removeprefix("sdf/")):
                 return group
-        is_known = self.window is not None and (self.window in PRESETS or ":" in self.window)
-        if is_known and store.has(IMAGE):
-            self._check_cut()
-            return None
-        held = ", ".join(group.removeprefix("windows/") for group in groups) or "none"
-        problem = "name one" if self.window is None else f"no window {self.window!r}"
-        msg = f"{store.path}: {problem}; the store holds: {held} (unistore convert ct --window NAME)"
-        raise InputError(msg)
-
-    def _check_cut(self) -> None:
-        """Refuse windows that cannot be cut while reading."""
-        assert self.window is not None
+        if self.window is None or not store.has(IMAGE) or not (self.window in PRESETS or ":" in self.window):
+            held = ", ".join(group.removeprefix("windows/") for group in groups) or "none"
+            problem = "name one" if self.window is None else f"no window {self.window!r}"
+            msg = f"{store.path}: {problem}; the store holds: {held} (unistore convert ct --window NAME)"
+            raise InputError(msg)
         parse_window(self.window)
         if self.min_points:
             message = f"is {self.min_points}, and the points of {self.window!r} are not counted in this store"
             cure = f"leave it out, or convert with --window {self.window}"
             raise InputError(Problem("min_points", message, cure, "option"))
+        return None
 
 
-class PointReader:
+class PointReader(SampleReader):
     """Reads points of a window; see `SampleReader`."""
 
     def __init__(self, store: Store, kind: SparsePoints, fields: Sequence[str], units: Int64s | None) -> None:
@@ -233,45 +246,39 @@ class PointReader:
         self._source: _Points | _Mask
         if self._group is None:
             assert kind.window is not None
-            self._source = _Mask(store, _CutBits(store, parse_window(kind.window)))
+            self._source = _CutMask(store, parse_window(kind.window))
         else:
             self._counts = Column(store, f"{self._group}/offsets").lengths()[self._volumes]
             self._volumes = self._volumes[self._counts >= kind.min_points]
             has_points = store.has(f"{self._group}/coords")
-            self._source = (
-                _Points(store, self._group) if has_points else _Mask(store, _StoredBits(store, self._group))
-            )
-        self._labels = VolumeMetadata(store, fields)
-        self._coords = "coords" in fields
-        self._values = "values" in fields
+            self._source = _Points(store, self._group) if has_points else _StoredMask(store, self._group)
+        self._values = VolumeReader(store, fields, None, 1)
+        forms = {"coords": (3, np.dtype(np.int32)), "values": (1, self._source.dtype)}
+        self._forms = {key: form for key, form in forms.items() if key in fields}
 
     def __len__(self) -> int:
         return len(self._volumes)
 
     def reach(self) -> Reach:
-        """See `CuttingReader.reach`."""
+        """See `SampleReader.reach`."""
         if len(self) or not len(self._counts):
-            return Reach(samples=len(self))
+            return Reach(len(self))
         least = self._kind.min_points
         most = int(self._counts.max())
         what = f"no volume has min_points={least} points of {self._group}: the most are {most}"
-        return Reach(samples=0, problem=what, fitting=replace(self._kind, min_points=most))
+        return Reach(0, problem=what, fitting=replace(self._kind, min_points=most))
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of points."""
         volumes = self._volumes[picks.index]
-        if not (self._coords or self._values):
-            return self._labels.read(volumes, allocate)
-        spans = Spans.draw(picks, *self._source.ranges(volumes), self._kind.max_points)
-        coords = allocate((len(spans), 3), np.dtype(np.int32)) if self._coords else None
-        values = allocate((len(spans), 1), self._source.dtype) if self._values else None
-        self._source.read(volumes, spans, coords, values)
-        batch: Batch = {}
-        if coords is not None:
-            batch["coords"] = Packed(coords, spans.offsets)
-        if values is not None:
-            batch["values"] = Packed(values, spans.offsets)
-        return batch | self._labels.read(volumes, allocate)
+        nothing = np.zeros((len(volumes), 3), np.int64)
+        batch = self._values.read_boxes(volumes, nothing, nothing, None, allocate)
+        if self._forms:
+            spans = Spans.draw(picks, *self._source.ranges(volumes), self._kind.max_points)
+            out = {key: allocate((len(spans), width), dtype) for key, (width, dtype) in self._forms.items()}
+            self._source.read(volumes, spans, out.get("coords"), out.get("values"))
+            batch |= {key: Packed(values, spans.offsets) for key, values in out.items()}
+        return batch
 
 
 class _Points:
@@ -283,16 +290,13 @@ class _Points:
         self._values = store.array(f"{group}/values")
         self.ranges = Column(store, f"{group}/offsets").ranges
         self._limits = point_limits(store, group)
-        self._inside = np.zeros(len(self._limits), np.bool_)
+        self._is_inside = np.zeros(len(self._limits), np.bool_)
         self.dtype = self._values.dtype
 
     def read(
-        self,
-        volumes: Int64s,
-        spans: Spans,
-        coords: NDArray[np.int32] | None,
-        values: AnyArray | None,
+        self, volumes: Int64s, spans: Spans, coords: NDArray[np.int32] | None, values: AnyArray | None
     ) -> None:
+        """Read points, (n, 3) and (n, 1), of the volumes of a batch."""
         if coords is not None:
             if self._coords.dtype == coords.dtype:
                 spans.read(self._coords, coords)
@@ -304,99 +308,42 @@ class _Points:
 
     def _check(self, volumes: Int64s, spans: Spans, coords: NDArray[np.int32]) -> None:
         """Refuse points outside their volume; a volume that was read whole is looked at once."""
-        for i in np.flatnonzero(~self._inside[volumes]).tolist():
-            part = coords[spans.offsets[i] : spans.offsets[i + 1]]
-            highest = largest_point(part)
+        for i in np.flatnonzero(~self._is_inside[volumes]).tolist():
+            highest = largest_point(coords[spans.offsets[i] : spans.offsets[i + 1]])
             if (highest >= self._limits[volumes[i]]).any():
                 limits = self._limits[volumes[i]].tolist()
                 message = f"volume {volumes[i]} has points up to {highest.tolist()}, outside {limits}"
                 raise contradiction(self._store, self._coords.path, message)
-            self._inside[volumes[i]] = spans.rows is None
+            self._is_inside[volumes[i]] = spans.rows is None
 
 
-class _StoredBits:
-    """A window held as a mask."""
-
-    def __init__(self, store: Store, group: str) -> None:
-        self._store = store
-        self._path = f"{group}/mask"
-        self._mask = BitBox(store.array(self._path))
-        self.ranges = Column(store, f"{group}/offsets").ranges
-        self._is_counted = np.zeros(store.sample_count, np.bool_)
-
-    def read(self, volume: int, extent: list[int]) -> UInt8s:
-        """Bits of a volume, (D, H, ⌈W/8⌉)."""
-        depth, height, width = extent
-        bits = self._mask.bits(volume, (0, 0, 0), (depth, height, -(-width // 8)))
-        if not self._is_counted[volume]:
-            self._check(volume, bits, width)
-        return bits
-
-    def _check(self, volume: int, bits: UInt8s, width: int) -> None:
-        """Refuse a mask of other bits in the volume than its offsets count, or with bits behind its width."""
-        lo, hi = self.ranges(np.array([volume]))
-        count = int(np.bitwise_count(bits).sum(dtype=np.int64))
-        expected = int(hi[0] - lo[0])
-        if count != expected:
-            message = f"volume {volume} has {count} voxels, its offsets count {expected}"
-            raise contradiction(self._store, self._path, message)
-        if width % 8 and (bits[:, :, -1] >> (width % 8)).any():
-            raise contradiction(self._store, self._path, f"volume {volume} has bits outside its extent")
-        self._is_counted[volume] = True
-
-
-class _CutBits:
-    """A window that is cut of the images while reading."""
-
-    def __init__(self, store: Store, window: Window) -> None:
-        self._image = ImageBox(store.array(IMAGE))
-        self._extents = Column(store, EXTENT)
-        self._test = inside(window, self._image.dtype)
-        self._bits: dict[int, UInt8s] = {}
-
-    def ranges(self, volumes: Int64s) -> tuple[Int64s, Int64s]:
-        """Cut the window of the volumes of a batch, and count their points from 0."""
-        extents = dict(zip(volumes.tolist(), self._extents.take(volumes).tolist(), strict=True))
-        self._bits = {volume: self._cut(volume, extent) for volume, extent in extents.items()}
-        counts = {volume: int(np.bitwise_count(bits).sum()) for volume, bits in self._bits.items()}
-        hi = np.array([counts[volume] for volume in volumes.tolist()], np.int64)
-        return np.zeros_like(hi), hi
-
-    def read(self, volume: int, extent: list[int]) -> UInt8s:  # noqa: ARG002  as of `_StoredBits`
-        """Bits of a volume of the batch whose ranges were asked for last, (D, H, ⌈W/8⌉)."""
-        return self._bits[volume]
-
-    def _cut(self, volume: int, extent: list[int]) -> UInt8s:
-        depth, height, width = extent
-        bits = np.empty((depth, height, -(-width // 8)), np.uint8)
-        for first, planes in image_planes(self._image, volume, extent):
-            bits[first : first + len(planes)] = np.packbits(self._test(planes), axis=-1, bitorder="little")
-        return bits
-
-
-class _Mask:
+class _Mask(ABC):
     """A window as bits; its values are the image's, or 1 where there is no image."""
 
-    def __init__(self, store: Store, bits: _StoredBits | _CutBits) -> None:
-        self._bits = bits
-        self.ranges = bits.ranges
-        self._extents = Column(store, EXTENT)
-        self._image = ImageBox(store.array(IMAGE)) if store.has(IMAGE) else None
-        self.dtype = np.dtype(np.uint8) if self._image is None else self._image.dtype
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.extents = Column(store, EXTENT)
+        self.image = ImageBox(store.array(IMAGE)) if store.has(IMAGE) else None
+        self.dtype = np.dtype(np.uint8) if self.image is None else self.image.dtype
+
+    @abstractmethod
+    def ranges(self, volumes: Int64s) -> tuple[Int64s, Int64s]:
+        """Return where the points of volumes (B,) begin and end among all points."""
+
+    @abstractmethod
+    def bits(self, volume: int, extent: list[int]) -> UInt8s:
+        """Return the bits of a volume of the batch whose ranges were asked for last, (D, H, ⌈W/8⌉)."""
 
     def read(
-        self,
-        volumes: Int64s,
-        spans: Spans,
-        coords: NDArray[np.int32] | None,
-        values: AnyArray | None,
+        self, volumes: Int64s, spans: Spans, coords: NDArray[np.int32] | None, values: AnyArray | None
     ) -> None:
-        extents = self._extents.take(volumes).tolist()
+        """Read points, (n, 3) and (n, 1), of the volumes of a batch."""
         if coords is None:
             coords = np.empty((len(spans), 3), np.int32)
+        extents = self.extents.take(volumes).tolist()
         for i, (volume, extent) in enumerate(zip(volumes.tolist(), extents, strict=True)):
             part = slice(int(spans.offsets[i]), int(spans.offsets[i + 1]))
-            bits = self._bits.read(volume, extent)
+            bits = self.bits(volume, extent)
             if spans.rows is None:
                 all_points(bits, coords[part])
             else:
@@ -405,14 +352,78 @@ class _Mask:
                 self._look_up(volume, extent, coords[part], values[part, 0])
 
     def _look_up(self, volume: int, extent: list[int], coords: NDArray[np.int32], out: AnyArray) -> None:
-        """Values of the image at `coords`, which are sorted by depth, a few planes at a time."""
-        if self._image is None:
+        """Look up values of the image at `coords`, which are sorted by depth, a few planes at a time."""
+        if self.image is None:
             out[...] = 1
             return
-        for first, planes in image_planes(self._image, volume, extent, coords[:, 0]):
+        for first, planes in image_planes(self.image, volume, extent, coords[:, 0]):
             lo, hi = np.searchsorted(coords[:, 0], (first, first + len(planes)))
             z, y, x = coords[lo:hi].T
             out[lo:hi] = planes[z - first, y, x]
+
+
+class _StoredMask(_Mask):
+    """A window held as a mask."""
+
+    def __init__(self, store: Store, group: str) -> None:
+        super().__init__(store)
+        self._path = f"{group}/mask"
+        self._box = BitBox(store.array(self._path))
+        self._offsets = Column(store, f"{group}/offsets")
+        self._is_counted = np.zeros(store.sample_count, np.bool_)
+
+    def ranges(self, volumes: Int64s) -> tuple[Int64s, Int64s]:
+        """See `_Mask.ranges`."""
+        return self._offsets.ranges(volumes)
+
+    def bits(self, volume: int, extent: list[int]) -> UInt8s:
+        """See `_Mask.bits`."""
+        depth, height, width = extent
+        bits = self._box.bits(volume, (0, 0, 0), (depth, height, -(-width // 8)))
+        if not self._is_counted[volume]:
+            self._check(volume, bits, width)
+        return bits
+
+    def _check(self, volume: int, bits: UInt8s, width: int) -> None:
+        """Refuse a mask of other bits in the volume than its offsets count, or with bits behind its width."""
+        lo, hi = self.ranges(np.array([volume]))
+        count = int(np.bitwise_count(bits).sum(dtype=np.int64))
+        if count != hi[0] - lo[0]:
+            message = f"volume {volume} has {count} voxels, its offsets count {hi[0] - lo[0]}"
+            raise contradiction(self._store, self._path, message)
+        if width % 8 and (bits[:, :, -1] >> (width % 8)).any():
+            raise contradiction(self._store, self._path, f"volume {volume} has bits outside its extent")
+        self._is_counted[volume] = True
+
+
+class _CutMask(_Mask):
+    """A window that is cut of the images while reading."""
+
+    def __init__(self, store: Store, window: Window) -> None:
+        super().__init__(store)
+        self._is_inside = inside(window, self.dtype)
+        self._bits: dict[int, UInt8s] = {}
+
+    def ranges(self, volumes: Int64s) -> tuple[Int64s, Int64s]:
+        """Cut the window of the volumes of a batch, and count their points from 0."""
+        extents = zip(volumes.tolist(), self.extents.take(volumes).tolist(), strict=True)
+        self._bits = {volume: self._cut(volume, extent) for volume, extent in dict(extents).items()}
+        counts = {volume: int(np.bitwise_count(bits).sum()) for volume, bits in self._bits.items()}
+        hi = np.array([counts[volume] for volume in volumes.tolist()], np.int64)
+        return np.zeros_like(hi), hi
+
+    def bits(self, volume: int, extent: list[int]) -> UInt8s:  # noqa: ARG002  as of `_StoredMask`
+        """See `_Mask.bits`."""
+        return self._bits[volume]
+
+    def _cut(self, volume: int, extent: list[int]) -> UInt8s:
+        assert self.image is not None
+        depth, height, width = extent
+        bits = np.empty((depth, height, -(-width // 8)), np.uint8)
+        for first, planes in image_planes(self.image, volume, extent):
+            inside_window = self._is_inside(planes)
+            bits[first : first + len(planes)] = np.packbits(inside_window, axis=-1, bitorder="little")
+        return bits
 
 
 def image_planes(

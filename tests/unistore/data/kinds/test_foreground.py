@@ -216,7 +216,7 @@ def test_a_name_of_several_things_is_refused(tmp_path: Path) -> None:
     opened = Store(str(tmp_path / "a.zarr"))
     assert find_target(opened, "1") == ("masks/1", None)
     opened.array("masks/1/mask").attributes["classes"] = {"1": "1", "2": "two"}  # type: ignore[index]
-    with pytest.raises(InputError, match=r"'1' is several things .*give one: masks/1, 1:1"):
+    with pytest.raises(InputError, match=r"'1' is several things .*give one: masks/1, masks/1:1"):
         find_target(opened, "1")
     assert find_target(opened, "two") == ("masks/1", 2)
 

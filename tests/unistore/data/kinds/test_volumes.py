@@ -149,7 +149,7 @@ def test_a_step_without_a_size(make_scans: Callable[..., Any]) -> None:
 
 def test_sizes_that_do_not_fit(make_scans: Callable[..., Any]) -> None:
     path = make_scans([(5, 6, 7), (9, 9, 9)]).path
-    with pytest.raises(InputError, match="1 volumes are shorter: of 5 × 6 × 7 voxels at least"):
+    with pytest.raises(InputError, match="beyond 1 of 2 volumes, whose extents are 5 × 6 × 7 at least"):
         unistore.Dataset(path, unistore.Volumes(size=8))[0]
     assert unistore.Dataset(path, unistore.Volumes(size=5))[1]["image"].shape == (5, 5, 5)
     for wrong in ({"pad": "edge"}, {"size": 8, "pad": "drop"}, {"size": 0}, {"step": 0}, {"size": (1, 2)}):

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import unistore
 from tests import streams
-from unistore.data.clock import CountedClock
-from unistore.data.kinds.clocks import Stream, Ticks
+from unistore.data.kinds.clocks import CountedClock, Stream, Ticks
 from unistore.errors import InputError
 
 MS = 1_000_000
@@ -151,7 +150,6 @@ def test_times_of_a_rate_begin_with_each_episode() -> None:
     times = np.array([100 + 10**9, 99, 7 + 333333333, 10**12])
     lo, hi = np.array([0, 0, 4, 4]), np.array([4, 4, 9, 9])
     assert clock.search(times, lo, hi).tolist() == [4, 0, 6, 9]
-    assert clock.search(times, lo, hi, "left").tolist() == [3, 0, 5, 9]
 
 
 @pytest.fixture(scope="module")
@@ -282,8 +280,8 @@ def test_the_short_form_is_the_long_one_of_the_steps(robots: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"around": {}}, "around: must be steps or seconds by key"),
-        ({"around": {"force": ()}}, r"around\['force'\]: must be whole numbers \(steps\) or seconds"),
+        ({"around": {}}, r"around: must be whole numbers \(steps\) or seconds"),
+        ({"around": {"force": ()}}, r"around: must be whole numbers \(steps\) or seconds"),
         ({"around": {"force": (True,)}}, "must be whole numbers"),
         ({"around": {"force": (0, float("nan"))}}, "must be whole numbers"),
         ({"around": {"force": (0,)}, "history": 2}, "stands beside a window for each key"),
@@ -294,7 +292,7 @@ def test_the_short_form_is_the_long_one_of_the_steps(robots: Any) -> None:
         ({"around": {"force": (0,)}, "align": {"left": "nearest"}}, "align: names left"),
         ({"around": {"force": (0,)}, "shift": {"left": 1}}, "shift: names left"),
         ({"around": {"force": (0,)}, "tolerance": -1}, "tolerance: must be a number above 0"),
-        ({"around": {"force": (0,)}, "align": 5}, "align: must be one, or one by key"),
+        ({"around": {"force": (0,)}, "align": 5}, "align: must be one of .*, or one by key"),
         ({}, "history: must be a whole number of at least 1"),
         ({"history": 2, "horizon": 2, "clock": "left"}, "clock: needs a window for each key"),
         ({"history": 2, "horizon": 2, "tolerance": 5}, "tolerance: needs a window for each key"),

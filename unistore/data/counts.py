@@ -1,0 +1,252 @@
+"""What is counted of values, by component: moments in float64, and a histogram of whole numbers.
+
+The code of a value is the sign, the exponent and the first seven bits behind the point of its float64: exact
+for whole numbers below 256, within 0.4 % of the value for all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.data.kinds.protocol import Picks, SampleReader
+from unistore.data.packed import Packed
+from unistore.system.hints import AnyArray, Float64s, Int64s, Shape, UInt8s
+
+_DROPPED = 45
+"""Bits of a float64 that its code leaves out: 52 of the fraction but seven."""
+CODES = 1 << 20
+"""More than there are codes: 2 signs, 2,047 exponents, 128 parts of each."""
+_MIDDLE = CODES // 2
+"""What is added to codes, so that none is negative."""
+_BLOCK = 1 << 20
+"""Values that are converted to float64 together."""
+_PARTS = 16
+"""Counts of blocks that wait to be merged."""
+_BATCH_BYTES = 32 << 20
+"""Bytes of the samples that are read together."""
+_BATCH_SAMPLES = 1 << 12
+"""Most samples that are read together."""
+_CHANNELS_FIRST = (1, 3)
+_CHANNELS_LAST = (1, 3, 4)
+
+
+def codes_of(values: Float64s) -> Int64s:
+    """Return codes of values, which are in the order of the values."""
+    magnitude = np.abs(values).view(np.int64) >> _DROPPED
+    return np.where(values < 0, -magnitude, magnitude)
+
+
+def values_of(codes: Int64s, *, whole: bool) -> Float64s:
+    """Return a value for each code that is at most 0.4 % from every value of the bin.
+
+    With `whole`, the bins hold whole numbers, and the value is one of them.
+    """
+    magnitude = np.abs(codes)
+    sign: Float64s = np.where(codes < 0, -1.0, 1.0)
+    if not whole:
+        middle = ((magnitude << _DROPPED) + (1 << (_DROPPED - 1))).view(np.float64)
+        return np.where(codes == 0, 0.0, sign * middle)
+    first = np.ceil((magnitude << _DROPPED).view(np.float64))
+    last = np.ceil(((magnitude + 1) << _DROPPED).view(np.float64)) - 1
+    middle = np.floor(first + (last - first) / 2)
+    return np.where(codes == 0, 0.0, sign * middle)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What is counted of values of C components; (C,) each but for the histogram."""
+
+    count: Int64s  # finite values, which all else is of
+    nan: Int64s
+    infinite: Int64s
+    mean: Float64s
+    deviation: Float64s  # sum of squared differences from the mean
+    low: Float64s  # inf where there is no value
+    high: Float64s  # -inf where there is no value
+    bins: Int64s  # (K,), ascending: component * 2**20 + 2**19 + code
+    counts: NDArray[np.int64] | Float64s  # (K,): how many values; floats where stores have weights
+
+    def quantiles(self, shares: Sequence[float], *, whole: bool) -> Float64s:
+        """Return the values that `shares` of all values do not exceed, (shares, C); NaN where there are none.
+
+        Each is within 0.4 % of an order statistic, that of ``numpy.quantile(…, method="inverted_cdf")``.
+        """
+        out = np.full((len(shares), len(self.count)), np.nan)
+        bounds = np.searchsorted(self.bins, np.arange(len(self.count) + 1) * CODES)
+        for component in np.flatnonzero(np.diff(bounds)).tolist():
+            own = slice(bounds[component], bounds[component + 1])
+            reached = np.cumsum(self.counts[own])
+            places = np.searchsorted(reached, np.asarray(shares) * reached[-1])
+            codes = self.bins[own][np.minimum(places, len(reached) - 1)] % CODES - _MIDDLE
+            out[:, component] = values_of(codes, whole=whole)
+        inside: Float64s = np.clip(out, self.low, self.high)
+        return inside
+
+
+def count_values(values: AnyArray) -> Counts:
+    """Count values (n, C): those of one byte by how often each occurs, which is quicker and exact."""
+    if values.dtype.itemsize == 1:
+        return _count_bytes(values)
+    numbers = np.ascontiguousarray(values.T, np.float64)  # contiguous, so that sums are pairwise
+    finite = np.isfinite(numbers)
+    count = finite.sum(axis=1)
+    infinite = np.isinf(numbers).sum(axis=1)
+    divisor = np.maximum(count, 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.where(finite, numbers, 0.0).sum(axis=1) / divisor
+        difference = np.where(finite, numbers - mean[:, None], 0.0)
+        # What the mean lacks by rounding is added, and taken from the squares.
+        rest = difference.sum(axis=1)
+        deviation = np.maximum(np.square(difference).sum(axis=1) - rest**2 / divisor, 0.0)
+        mean = mean + rest / divisor
+    first_bins = np.arange(len(numbers))[:, None] * CODES + _MIDDLE
+    bins, counts = np.unique((first_bins + codes_of(numbers))[finite], return_counts=True)
+    low = np.where(finite, numbers, np.inf).min(axis=1, initial=np.inf)
+    high = np.where(finite, numbers, -np.inf).max(axis=1, initial=-np.inf)
+    nan = len(values) - count - infinite
+    return Counts(count, nan, infinite, mean, deviation, low, high, bins, counts)
+
+
+def _count_bytes(values: AnyArray) -> Counts:
+    stored = values.view(np.uint8)
+    occurring = np.zeros((values.shape[1], 256), np.int64)
+    for component, row in enumerate(occurring):
+        row[:] = np.bincount(stored[:, component], minlength=256)
+    possible = np.arange(256, dtype=np.uint8).view(values.dtype).astype(np.float64)
+    count = occurring.sum(axis=1)
+    mean = (occurring @ possible) / np.maximum(count, 1)
+    deviation = (occurring * np.square(possible - mean[:, None])).sum(axis=1)
+    low = np.where(occurring > 0, possible, np.inf).min(axis=1)
+    high = np.where(occurring > 0, possible, -np.inf).max(axis=1)
+    components, places = np.nonzero(occurring)
+    bins = components * CODES + _MIDDLE + codes_of(possible)[places]
+    order = np.argsort(bins)
+    none = np.zeros_like(count)
+    counts = occurring[components, places]
+    return Counts(count, none, none, mean, deviation, low, high, bins[order], counts[order])
+
+
+def merge(parts: Sequence[Counts], weights: Sequence[float] | None = None) -> Counts:
+    """Return the counts of all values together: Chan, Golub and LeVeque (1979), equation 2.1, for any number.
+
+    With weights, mean, deviation and histogram are those of values that are drawn from the parts by these.
+    """
+    moments = fields(Counts)[:7]
+    stacked = [np.stack([getattr(part, field.name) for part in parts]) for field in moments]
+    count, nan, infinite, means, deviations, low, high = stacked
+    share = count.astype(np.float64)
+    counts = [part.counts for part in parts]
+    if weights is not None:
+        share = np.where(count > 0, np.asarray(weights)[:, None], 0.0)
+        for number, (part, weight) in enumerate(zip(parts, weights, strict=True)):
+            counts[number] = part.counts * (weight / part.count[part.bins // CODES])
+    with np.errstate(over="ignore", invalid="ignore"):
+        share /= np.maximum(share.sum(axis=0), np.finfo(np.float64).tiny)
+        mean = (share * means).sum(axis=0)
+        variance = (share * (deviations / np.maximum(count, 1) + np.square(means - mean))).sum(axis=0)
+        total = count.sum(axis=0)
+        deviation = variance * total
+    bins, places = np.unique(np.concatenate([part.bins for part in parts]), return_inverse=True)
+    all_counts = np.concatenate(counts)
+    together: AnyArray = np.zeros(len(bins), all_counts.dtype)
+    np.add.at(together, places, all_counts)
+    return Counts(
+        total,
+        nan.sum(axis=0),
+        infinite.sum(axis=0),
+        mean,
+        deviation,
+        low.min(axis=0),
+        high.max(axis=0),
+        bins,
+        together,
+    )
+
+
+class Summary(NamedTuple):
+    """Counts of one key."""
+
+    dtype: np.dtype[np.generic]
+    axis: int | None  # of a value, counted from its end, that has the components; None: one component
+    by_split: dict[int, Counts]  # by code of the split
+
+    def total(self, splits: Sequence[int] | None = None) -> Counts:
+        """Return the counts of some splits together; None: of all splits."""
+        counts = list(self.by_split.values())
+        nothing = count_values(np.zeros((0, len(counts[0].count))))
+        wanted = [part for split, part in self.by_split.items() if splits is None or split in splits]
+        return merge([nothing, *wanted])
+
+
+def summarise(
+    reader: SampleReader,
+    fields: Sequence[str],
+    index: Int64s,  # numbers of the samples to read
+    splits: UInt8s,  # split of each of them
+    epoch: int = 0,
+    seed: int = 0,
+) -> dict[str, Summary]:
+    """Read samples once; returns the summary of each key of `fields` whose values are numbers."""
+    nothing = np.zeros(0, np.int64)
+    empty = reader.read(Picks(nothing, nothing, seed), np.empty)
+    numeric = [key for key in fields if key in empty and empty[key].values.dtype.kind in "biuf"]
+    axes = {key: _component_axis(empty[key], reader.box_shape(key)) for key in numeric}
+    parts: dict[str, dict[int, list[Counts]]] = {key: {} for key in numeric}
+    lo = 0
+    step = 1
+    while lo < len(index):
+        part = index[lo : lo + step]
+        batch = reader.read(Picks(part, np.full(len(part), epoch), seed), np.empty)
+        for key in numeric:
+            _add(parts[key], *_rows(batch[key], axes[key]), splits[lo : lo + step])
+        lo += step
+        # Samples differ in size, so that a batch is at most twice as long as the one before.
+        sample_bytes = sum(packed.values.nbytes for packed in batch.values()) // len(part)
+        step = max(1, min(_BATCH_BYTES // max(1, sample_bytes), 2 * step, _BATCH_SAMPLES))
+    summaries = {}
+    for key in numeric:
+        rows, _ = _rows(empty[key], axes[key])
+        by_split = {split: merge(parts[key][split]) for split in sorted(parts[key])}
+        summaries[key] = Summary(rows.dtype, axes[key], by_split or {0: count_values(rows)})
+    return summaries
+
+
+def _add(parts: dict[int, list[Counts]], rows: AnyArray, lengths: Int64s, splits: UInt8s) -> None:
+    """Count values (n, C) of samples of so many rows."""
+    split_of_row = np.repeat(splits, lengths)
+    step = max(1, _BLOCK // rows.shape[1])
+    for split in np.unique(splits).tolist():
+        is_own = split_of_row == split
+        own = rows if is_own.all() else rows[is_own]
+        counted = parts.setdefault(split, [])
+        for lo in range(0, max(1, len(own)), step):
+            counted.append(count_values(own[lo : lo + step]))
+        if len(counted) > _PARTS:
+            counted[:] = [merge(counted)]
+
+
+def _component_axis(packed: Packed, box: Shape | None) -> int | None:
+    """Return the axis of the components: channels of images, the last one of other values, none of boxes."""
+    shape = packed.values.shape[1:]
+    if box is not None or packed.shapes is not None or not shape:
+        return None
+    is_image = len(shape) >= 2 and packed.values.dtype in (np.uint8, np.uint16)
+    if is_image and len(shape) >= 3 and shape[-3] in _CHANNELS_FIRST:
+        return -3
+    return -1 if not is_image or shape[-1] in _CHANNELS_LAST else None
+
+
+def _rows(packed: Packed, axis: int | None) -> tuple[AnyArray, Int64s]:
+    """Return values (n, components), and how many of these rows each sample has."""
+    values = packed.values
+    if axis is None or packed.shapes is not None:
+        rows = values.reshape(-1, 1)
+    else:
+        rows = np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
+    lengths = np.ones(len(packed), np.int64) if packed.offsets is None else np.diff(packed.offsets)
+    return rows, lengths * (len(rows) // max(1, len(values)))

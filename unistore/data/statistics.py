@@ -1,0 +1,401 @@
+"""`Statistics` of the values of a key, and the file beside a store's arrays that keeps them."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unistore.data.counts import CODES, Counts, Summary, merge, summarise
+from unistore.data.kinds.protocol import SampleKind, SampleReader
+from unistore.data.kinds.reach import check_reach
+from unistore.data.parts import DatasetPart, default_kind
+from unistore.errors import InputError, Problem, StoreError
+from unistore.remote.url import local_path
+from unistore.store.names import STATISTICS
+from unistore.store.reader import Store, open_storage
+from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, PathLike, UInt8s
+from unistore.zarr3.durable import Folder
+from unistore.zarr3.storage import AbsentError
+
+_SHARES = (0.01, 0.1, 0.5, 0.9, 0.99)
+"""Share of the values that each quantile is not below."""
+_VERSION = 2
+_LIMIT = 1 << 30
+"""Most bytes of the file, and of what is packed in it."""
+_ABOUT = "about"
+_MOMENTS = {"count": "i", "nan": "i", "infinite": "i", "mean": "f", "deviation": "f", "low": "f", "high": "f"}
+"""Arrays of a key with a row for each split, and their kind of dtype."""
+_ROUNDING = 1e-9
+"""Moments that another version of numpy adds up differ by less, as a share."""
+
+Summaries = dict[tuple[str, str], dict[str, Summary]]
+"""What was counted, by key, of stores and kinds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Statistics of the finite values of one key, by component: float64, in the units of the samples.
+
+    Components are those of the last axis of the values, ``(A,)`` for an action of A numbers; of images the
+    channels; a single number, ``()``, for scalars, images without channels, and boxes of any size, as of
+    volumes and of `Clips`.
+
+    Attributes
+    ----------
+    key
+        The key.
+    axis
+        Axis of the components in a sample, counted from its end; None: a single component.
+    count, nan, infinite
+        int64: finite values, on which all else depends; those that are not a number; those that are infinite.
+    mean, std, min, max
+        Mean and standard deviation (ddof 0), smallest and largest value. NaN where there is no finite value.
+    q01, q10, q50, q90, q99
+        Quantiles: 1 %, …, 99 % of the values are not above it; within 0.4 % of a value that is there.
+    """
+
+    key: str
+    axis: int | None
+    count: Int64s
+    nan: Int64s
+    infinite: Int64s
+    mean: Float64s
+    std: Float64s
+    min: Float64s
+    max: Float64s
+    q01: Float64s
+    q10: Float64s
+    q50: Float64s
+    q90: Float64s
+    q99: Float64s
+
+    def to_json(self) -> JsonObject:
+        """Return plain JSON values by name; null for what is not finite."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)[2:]}
+
+
+def _plain(values: AnyArray) -> Any:
+    shown = np.asarray(values).astype(object)
+    shown[~np.isfinite(np.asarray(values, np.float64))] = None
+    return shown.tolist()
+
+
+def _statistics(key: str, summary: Summary, counts: Counts, *, whole: bool) -> Statistics:
+    """Return statistics of counted values; `whole`: all values are whole numbers."""
+    is_none = counts.count == 0
+    is_constant = counts.low == counts.high
+    std = np.sqrt(counts.deviation / np.maximum(counts.count, 1))
+    measured = (
+        np.where(is_constant, counts.low, counts.mean),
+        np.where(is_constant, 0.0, std),
+        counts.low,
+        counts.high,
+        *counts.quantiles(_SHARES, whole=whole),
+    )
+    shown: list[AnyArray] = [counts.count, counts.nan, counts.infinite]
+    shown += [np.where(is_none, np.nan, values) for values in measured]
+    if summary.axis is None:
+        shown = [values[0] for values in shown]
+    return Statistics(key, summary.axis, *shown)
+
+
+def statistics_by_key(summaries: Mapping[str, Summary]) -> dict[str, Statistics]:
+    """Return statistics of all values, by key."""
+    return {
+        key: _statistics(key, summary, summary.total(), whole=summary.dtype.kind in "biu")
+        for key, summary in summaries.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Asks for statistics of one key; `summaries` keeps what was counted of whole stores."""
+
+    key: str
+    epoch: int
+    seed: int
+    summaries: Summaries
+
+    def answer(
+        self,
+        parts: Sequence[DatasetPart],
+        weights: Sequence[float] | None,
+        subsets: Sequence[Int64s] | None,  # samples of each part; None: all
+    ) -> Statistics:
+        """Return the statistics of the samples of all parts; with weights, of values drawn by these.
+
+        Raises
+        ------
+        InputError
+            If the values of the stores differ in their number of components.
+        """
+        drawn = [number for number in range(len(parts)) if weights is None or weights[number] > 0]
+        counted = [
+            self._count(parts[number], None if subsets is None else subsets[number]) for number in drawn
+        ]
+        first = counted[0][0]
+        counts = [counts for _, counts in counted]
+        for number, (summary, own) in zip(drawn, counted, strict=True):
+            if len(own.count) != len(counts[0].count) or summary.axis != first.axis:
+                message = (
+                    f"{self.key} has {len(own.count)} components, in the first store {len(counts[0].count)}"
+                )
+                cure = "ask for the statistics of each store"
+                raise InputError(Problem(parts[number].store.path, message, cure, "option"))
+        whole = all(summary.dtype.kind in "biu" for summary, _ in counted)
+        together = merge(counts, None if weights is None else [weights[number] for number in drawn])
+        return _statistics(self.key, first, together, whole=whole)
+
+    def _count(self, part: DatasetPart, subset: Int64s | None) -> tuple[Summary, Counts]:
+        whole = self._whole(part)
+        if whole is None or (subset is not None and whole != part.kind):
+            if not part.kind.select(part.store, (self.key,)):
+                raise InputError(Problem("key", f"{self.key} is no value of a sample", kind="option"))
+            reader = part.bind((self.key,))
+            check_reach([reader], [part.store.path])
+        elif subset is None and part.where is None:
+            summary = self._kept(part.store, whole)
+            return summary, summary.total(None if part.splits is None else part.split_codes())
+        else:
+            reader = whole.bind(part.store, (self.key,), part.units())
+        index = np.arange(len(reader)) if subset is None else subset
+        summary = self._summarise(part.store, reader, index, np.zeros(len(index), np.uint8))
+        return summary, summary.total()
+
+    def _whole(self, part: DatasetPart) -> SampleKind | None:
+        """Return the kind with one sample a row of the sample table, where it has the values of the key."""
+        whole = None if part.kind.computes(self.key) else part.kind.whole
+        if whole is None:
+            return None
+        try:
+            has_key = self.key in whole.select(part.store, (self.key,))
+        except InputError:
+            return None
+        is_one_per_row = has_key and len(whole.bind(part.store, (self.key,), None)) == part.store.sample_count
+        return whole if is_one_per_row else None
+
+    def _kept(self, store: Store, whole: SampleKind) -> Summary:
+        """Return the summary of all samples: as it is kept, or else counted once."""
+        name = (store.path, repr(whole))
+        if name not in self.summaries:
+            self.summaries[name] = read_kept(store, repr(whole)) or {}
+        summaries = self.summaries[name]
+        if self.key not in summaries:
+            index = np.arange(store.sample_count)
+            reader = whole.bind(store, (self.key,), None)
+            summaries[self.key] = self._summarise(store, reader, index, _splits_of(store))
+        return summaries[self.key]
+
+    def _summarise(self, store: Store, reader: SampleReader, index: Int64s, splits: UInt8s) -> Summary:
+        summaries = summarise(reader, (self.key,), index, splits, self.epoch, self.seed)
+        if self.key not in summaries:
+            message = f"{self.key} is text in {store.path}, and statistics are of numbers"
+            raise InputError(Problem("key", message, kind="option"))
+        return summaries[self.key]
+
+
+def _splits_of(store: Store) -> UInt8s:
+    """Return the split of each sample, (samples,); 0 in a store without splits."""
+    return store.splits()[0] if store.has("splits/code") else np.zeros(store.sample_count, np.uint8)
+
+
+# The file that keeps statistics.
+
+
+def _whole_kind(store: Store) -> SampleKind:
+    """Return the kind of samples whose statistics are kept.
+
+    Raises
+    ------
+    InputError
+        If nothing says how the samples of the store are read whole.
+    """
+    kind = default_kind(store).whole
+    if kind is None:
+        message = "its family's kind of samples does not say how they are read whole"
+        raise InputError(Problem(store.path, message, "ask a Dataset for statistics", "family"))
+    return kind
+
+
+def _count_all(store: Store, kind: SampleKind) -> dict[str, Summary]:
+    """Read all samples of a store once."""
+    keys = kind.select(store, None)
+    reader = kind.bind(store, keys, None)
+    return summarise(reader, keys, np.arange(len(reader)), _splits_of(store))
+
+
+def keep_statistics(path: PathLike) -> dict[str, Statistics]:
+    """Compute the statistics of a store, and keep them in its folder.
+
+    All samples are read once. The statistics are in a file of their own, ``unistore-statistics.npz``: the
+    sealed files of the store do not change. `Dataset.statistics`, ``unistore inspect`` and
+    ``unistore verify`` read it.
+
+    Parameters
+    ----------
+    path
+        Folder of the store.
+
+    Returns
+    -------
+    dict of str to Statistics
+        Statistics of all samples, by key.
+
+    Raises
+    ------
+    StoreError
+        If there is no finished store at `path`.
+    InputError
+        If `path` is in an object store, or the file cannot be written.
+    """
+    store = Store(path)
+    folder = local_path(store.path)
+    if folder is None:
+        message = "is in an object store, where no file is added to a sealed store"
+        cure = "run the command on a copy in a folder, and upload its unistore-statistics.npz"
+        raise InputError(Problem(store.path, message, cure, "option"))
+    kind = _whole_kind(store)
+    summaries = _count_all(store, kind)
+    try:
+        Folder(Path(folder)).put(STATISTICS, [_to_bytes(store, repr(kind), summaries)])
+    except OSError as error:
+        message = f"{STATISTICS} cannot be written ({error.strerror})"
+        raise InputError(Problem(store.path, message, "make the folder writable", "option")) from error
+    return statistics_by_key(summaries)
+
+
+def _to_bytes(store: Store, kind: str, summaries: Mapping[str, Summary]) -> bytes:
+    """Return the content of the file, the same for the same values."""
+    keys = {}
+    arrays: dict[str, Any] = {}
+    for number, (key, summary) in enumerate(summaries.items()):
+        dtype = summary.dtype.name
+        keys[key] = {"number": number, "dtype": dtype, "axis": summary.axis}
+        arrays |= {f"{number}.{name}": values for name, values in _arrays(summary).items()}
+    seal = store.attributes["seal"]["digest"]
+    text = json.dumps({"version": _VERSION, "seal": seal, "kind": kind, "keys": keys}, indent=1)
+    content = io.BytesIO()
+    arrays[_ABOUT] = np.frombuffer(text.encode(), np.uint8)
+    np.savez_compressed(content, **arrays)
+    return content.getvalue()
+
+
+def _arrays(summary: Summary) -> dict[str, AnyArray]:
+    """Return the arrays of a key by name: a row for each split, and the bins of all of them."""
+    counts = list(summary.by_split.values())
+    arrays = {name: np.stack([getattr(part, name) for part in counts]) for name in _MOMENTS}
+    lengths = [len(part.bins) for part in counts]
+    return arrays | {
+        "split": np.array(list(summary.by_split), np.uint8),
+        "bins": np.concatenate([part.bins for part in counts]),
+        "counts": np.concatenate([part.counts for part in counts]),
+        "bin_offsets": np.cumsum([0, *lengths]),
+    }
+
+
+def read_kept(store: Store, kind: str | None = None) -> dict[str, Summary] | None:
+    """Read the statistics that are kept with a store.
+
+    None if there are none, or they are of another store or kind of samples; `kind` None: the default one.
+
+    Raises
+    ------
+    StoreError
+        If the file is damaged.
+    """
+    try:
+        content = open_storage(store.path).get(STATISTICS, _LIMIT)
+    except AbsentError:
+        return None
+    try:
+        return _parse(store, content, kind)
+    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        message = f"{STATISTICS} is damaged ({error})"
+        msg = f"{store.path}: {message}; remove it, or run 'unistore statistics {store.path}'"
+        raise StoreError(msg) from error
+
+
+def _parse(store: Store, content: bytes, kind: str | None) -> dict[str, Summary] | None:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > _LIMIT:
+        msg = f"holds {unpacked} bytes, {_LIMIT} at most"
+        raise ValueError(msg)
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        about = json.loads(arrays[_ABOUT].tobytes())
+        seal = store.attributes["seal"]["digest"]
+        if about["version"] != _VERSION or about["seal"] != seal or about["kind"] != (kind or about["kind"]):
+            return None
+        return {str(key): _summary(own, arrays) for key, own in dict(about["keys"]).items()}
+
+
+def _summary(about: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Summary:
+    """Return the summary of a key, whose arrays are checked: ValueError if one is not what it must be."""
+    number = int(about["number"])
+
+    def array(name: str, kind: str, shape: tuple[int, ...] = (-1,)) -> AnyArray:
+        values = arrays[f"{number}.{name}"]
+        fits = values.ndim == len(shape) and all(
+            extent in (-1, own) for extent, own in zip(shape, values.shape, strict=True)
+        )
+        if values.dtype.kind != kind or not fits:
+            msg = f"{name} is {values.dtype} {values.shape}, expected kind {kind} and shape {shape}"
+            raise ValueError(msg)
+        return values
+
+    splits = array("split", "u")
+    shape = array("count", "i", (len(splits), -1)).shape
+    moments = [array(name, kind, shape) for name, kind in _MOMENTS.items()]
+    offsets = array("bin_offsets", "i", (len(splits) + 1,))
+    bins = array("bins", "i", (int(offsets[-1]),))
+    counts = array("counts", "i", bins.shape)
+    by_split = {}
+    for row, split in enumerate(splits.tolist()):
+        own = slice(offsets[row], offsets[row + 1])
+        if (np.diff(bins[own], prepend=-1, append=shape[1] * CODES) <= 0).any():
+            raise ValueError("bins are not in their order")
+        arrays_of_split: list[Any] = [*(values[row] for values in moments), bins[own], counts[own]]
+        by_split[split] = Counts(*arrays_of_split)
+    axis = None if about["axis"] is None else int(about["axis"])
+    return Summary(np.dtype(str(about["dtype"])), axis, by_split)
+
+
+def kept_problem(store: Store) -> str | None:
+    """Return what is wrong with the statistics that are kept with a store, which is read; None: nothing.
+
+    None as well where there are none.
+    """
+    try:
+        kept = read_kept(store)
+    except StoreError as error:
+        return str(error).removeprefix(f"{store.path}: {STATISTICS} ")
+    if kept is None:
+        return None
+    kind = _whole_kind(store)
+    computed = _count_all(store, kind)
+    if read_kept(store, repr(kind)) is None or [*kept] != [*computed]:
+        return "has other keys than the samples"
+    for key, summary in kept.items():
+        if not _is_same(summary, computed[key]):
+            return f"has statistics of {key} that are not those of its values"
+    return None
+
+
+def _is_same(summary: Summary, other: Summary) -> bool:
+    """Return whether counts are equal, and moments are but for the order of additions."""
+    if summary[:2] != other[:2]:
+        return False
+    pairs = zip(_arrays(summary).values(), _arrays(other).values(), strict=True)
+    return all(
+        own.shape == values.shape
+        and np.allclose(own, values, _ROUNDING if own.dtype.kind == "f" else 0.0, 0.0, equal_nan=True)
+        for own, values in pairs
+    )
