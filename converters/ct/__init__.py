@@ -21,7 +21,7 @@ FAMILY = Family(
     rules="unistore.schemas.ct.specs:RULES",
     export="unistore.converters.ct.export:files",
     export_to={
-        "ome-zarr": "unistore.converters.ct.ome_zarr:files",
+        "ome-zarr": "unistore.converters.ct.export:ome_files",
         "nifti": "unistore.converters.ct.export:nifti_files",
     },
     restore="unistore.converters.ct.restore:restore",

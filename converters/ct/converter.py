@@ -10,9 +10,6 @@ What a conversion needs is imported by its steps: looking at a file of another f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,20 +18,19 @@ from numpy.typing import NDArray
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct.family import Ct
 from unistore.converters.ct.match import CASES, FILES, SERIES, reason_of_text
-from unistore.converters.ct.names import DATASET, DICOM, INFO, METADATA, is_voxels, slices_of
+from unistore.converters.ct.names import DATASET, DICOM, INFO, METADATA, is_voxels
 from unistore.converters.ct.texts import read_info
 from unistore.converters.files.folders import ListedFolders
 from unistore.converters.files.paths import Listing
-from unistore.converters.plugin import Format, SourceFile
-from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Sources
+from unistore.converters.plugin import SourceFile
+from unistore.converters.protocol import Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Candidate, LeftOut, Part, Parts, Taken, Verdict
 from unistore.converters.seam.converter import Neighbours, SeamConverter
-from unistore.converters.seam.sources import Origins, group_of
+from unistore.converters.seam.sources import group_of
 from unistore.schemas.ct import fields as schema
 
 if TYPE_CHECKING:
     from unistore.converters.ct.scan import ScannedVolume
-    from unistore.converters.ct.tables import Detail
     from unistore.converters.ct.volume import VolumeReader
 
 
@@ -83,53 +79,10 @@ class CtConverter(SeamConverter):
         return scan_volume(group_of(part), self.opened, self.plugin)
 
     def gather(self, parts: Parts, scanned: Sequence[ScannedVolume]) -> Scan:  # type: ignore[override]  # its own
-        """Find what all volumes have in common; see `agree`."""
-        from unistore.converters.ct.agreement import agree, notes_of
-        from unistore.converters.ct.tables import (
-            location_tables,
-            make_source,
-            make_tables,
-            possible_tables,
-        )
+        """Find what all volumes have in common."""
+        from unistore.converters.ct.gather import gather
 
-        plugin = self.plugin
-        agreement = agree(scanned, plugin.windows, plugin.sparse, parts.names)
-        if plugin.labels is not None:
-            plugin.labels.check_used(
-                [label.path for label in chain.from_iterable(volume.label_files for volume in scanned)]
-            )
-        windows = [
-            {"name": window.name, "width": float(window.width), "level": float(window.level)}
-            for window in agreement.windows
-        ]
-        decisions: dict[str, Any] = {"windows": windows, "values": dict(agreement.values)}
-        if agreement.scaled:
-            decisions["scaled"] = dict(agreement.scaled)
-        if agreement.classes:
-            decisions["classes"] = dict(agreement.classes)
-        if agreement.labels:
-            decisions["labels"] = dict(agreement.labels)
-        named = list(zip(parts.names, scanned, strict=True))
-        series = [volume for volume in scanned if volume.series]
-        return Scan(
-            family=schema.FAMILY_NAME,
-            sources=Sources(
-                make_source(volume, name, parts.roots, agreement, plugin.foreground_locations)
-                for name, volume in named
-            ),
-            tables=make_tables(scanned, agreement, plugin.tile),
-            sample_table=schema.VOLUMES,
-            main_table=schema.VOLUMES,
-            options={**plugin.recorded(), "found": decisions},
-            notes=tuple(notes_of(scanned, agreement, plugin.windows, plugin.sparse)),
-            possible=(
-                *possible_tables(scanned, agreement, plugin.tile, plugin.sparse),
-                *location_tables(scanned, agreement, plugin.foreground_locations),
-            ),
-            needs_facts=True,
-            units=[volume.patient or name for name, volume in named] if series else (),
-            unnamed=not plugin.keep_names and bool(series),
-        )
+        return gather(parts, scanned, self.plugin)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Count the points of every window; check masks, window files and point files; find locations."""
@@ -165,24 +118,8 @@ class CtConverter(SeamConverter):
         """Read planes of the row of volumes, masks, labels or windows; see `Converter.read_planes`."""
         self._reader(scan, source).read_planes(table, lo, hi, out)
 
-    def file_of(self, origin: Origins, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
-        """Return a file of a source by its number, with the slices that continue it, and its format."""
-        opening, file = super().file_of(origin, paths, number)
-        if origin.arrays[number] != "image":
-            return opening, file
-        detail: Detail = origin  # type: ignore[assignment]  # of this family
-        return opening, replace(file, parts=slices_of(origin.arrays, paths), known=detail.pixels or None)
-
     def _reader(self, scan: Scan, source: int) -> VolumeReader:
-        from unistore.converters.ct.tables import windows_of
         from unistore.converters.ct.volume import VolumeReader
 
-        detail = scan.sources.details[source]
-        return VolumeReader(
-            name=scan.sources.names[source],
-            detail=detail,
-            file_of=partial(self.file_of, detail, scan.sources.paths(source)),
-            labels=self.plugin.labels,
-            windows=windows_of(scan),
-            options=scan.options,
-        )
+        windows = scan.shared["agreement"].windows
+        return VolumeReader(scan.sources.names[source], scan.sources.details[source], windows, scan.options)

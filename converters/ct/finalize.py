@@ -9,69 +9,103 @@ from dataclasses import replace
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import promote
-from unistore.converters.ct.agreement import sorted_names
+from unistore.converters.ct.gather import Agreement, lost_values
 from unistore.converters.ct.locations import MOST_CLASSES
 from unistore.converters.ct.names import without_suffix
-from unistore.converters.ct.tables import Detail, location_table, points_table, windows_of
+from unistore.converters.ct.scan import Detail
 from unistore.converters.ct.voxels import bit_shape
 from unistore.converters.files.paths import relative_names
 from unistore.converters.protocol import Facts, Finalized, Scan
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.geometry import LENGTHS, geometry_attribute, geometry_field
-from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource
+from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource, Window
 from unistore.schemas.tables import SOURCE_FILES, Field, Table, offsets_of, text_arrays
 
 _CLASSES = "classes/"
 _NO_CLASS = np.empty(0, np.uint16)
-_GROUPS = {"image": schema.IMAGE, "info": schema.INFO}
-
-Arrays = list[tuple[Field, NDArray[Any]]]
 
 
 def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
-    """Everything that depends on counts (see `unistore.converters.protocol.Converter.finalize`)."""
-    sources = scan.sources
-    options = scan.options
-    extents = np.array([fact["extent"] for fact in facts], np.int32).reshape(-1, 3)
-    depth, height, width = extents.max(axis=0).tolist()
-    shape = (depth, height, width)
-    tile = tuple(options["tile"])
-    arrays = _volume_arrays(scan, facts, extents)
-    details: list[Detail] = list(sources.details)
-    groups: dict[str, Mapping[str, Any]] = {}
-    masks: list[Field] = []
-    direct: list[Table] = []
-    rows: dict[str, tuple[int, ...]] = {}
-    notes: list[str] = []
-    for name, window in windows_of(scan).items():
+    """Return everything that depends on counts."""
+    return _Finalizing(scan, facts).run()
+
+
+class _Finalizing:
+    """Collects the arrays, tables and attributes of a store."""
+
+    def __init__(self, scan: Scan, facts: Sequence[Facts]) -> None:
+        self._scan = scan
+        self._facts = facts
+        self._agreement: Agreement = scan.shared["agreement"]
+        self._details: list[Detail] = list(scan.sources.details)
+        self._roles = [{array.role: array for array in detail.arrays} for detail in self._details]
+        self._extents = np.array([fact["extent"] for fact in facts], np.int32).reshape(-1, 3)
+        depth, height, width = self._extents.max(axis=0).tolist()
+        self._shape = (depth, height, width)
+        self._tile = tuple(scan.options["tile"])
+        self._arrays: list[tuple[Field, NDArray[Any]]] = []
+        self._direct: list[Table] = []
+        self._spilled: list[Table] = []
+        self._rows: dict[str, tuple[int, ...]] = {}
+        self._groups: dict[str, Mapping[str, Any]] = {}
+        self._notes: list[str] = []
+
+    def run(self) -> Finalized:
+        """Collect everything."""
+        count = len(self._details)
+        self._add_volumes()
+        windows = [self._add_window(name, window) for name, window in self._agreement.windows.items()]
+        self._add_rows(schema.WINDOWS, [field for field in windows if field is not None])
+        for family in (schema.LABELS, schema.MASKS):
+            roles = [role for role in self._agreement.classes if role.startswith(f"{family}/")]
+            self._add_rows(family, [self._class_field(family, role) for role in roles])
+        for table in self._scan.tables:
+            if table.name.startswith(f"{schema.SDF}/"):
+                self._add_distances(table.name)
+        self._add_locations()
+        return Finalized(
+            arrays=self._arrays,
+            direct=tuple(self._direct),
+            spilled=tuple(self._spilled),
+            rows=self._rows,
+            samples=count,
+            sample_source=np.arange(count, dtype=np.int64),
+            groups=self._groups,
+            notes=tuple(self._notes),
+        )
+
+    def _add_rows(self, table: str, fields: Sequence[Field]) -> None:
+        """Add a table with one row a volume."""
+        if fields:
+            self._direct.append(Table(name=table, fields=tuple(fields)))
+            self._rows[table] = (1,) * len(self._details)
+
+    def _add_window(self, name: str, window: Window) -> Field | None:
+        """Add a window; return its column if it is stored as bits."""
         group = f"{schema.WINDOWS}/{name}"
-        counts = np.array([fact[f"points/{name}"] for fact in facts], np.int64)
-        scaled = any(f"scaled/{name}" in fact for fact in facts)
-        source = _value_source(scan, name, scaled=scaled)
-        dtype = options["found"]["values"][name]
-        if source in OWN_VALUES:
-            dtype = options["found"].get("scaled", {}).get(name, dtype)
+        counts = np.array([fact[f"points/{name}"] for fact in self._facts], np.int64)
+        scaled = any(f"scaled/{name}" in fact for fact in self._facts)
+        source = self._value_source(name, scaled=scaled)
+        has_own = source in OWN_VALUES
+        dtype = self._agreement.values[name]
+        if has_own:
+            dtype = self._agreement.scaled.get(name, dtype)
         run = int(np.median(counts[counts > 0])) if counts.any() else 1
         description = f"value of each point: {VALUE_SENTENCES[source]}"
-        points = points_table(group, int(extents.max(initial=0)), dtype, run, description)
-        encoding = _encoding(options["sparse"], name, int(counts.sum()), extents, points, source)
+        points = schema.points_table(group, int(self._extents.max(initial=0)), dtype, run, description)
+        encoding = self._encoding(name, int(counts.sum()), points, has_own=has_own)
         if encoding == "coords":
-            direct.append(points)
-            rows[group] = tuple(counts.tolist())
-        else:
-            description = f"voxels inside window {name!r}, as bits"
-            masks.append(schema.mask_field(group, shape, tile, description))
-        arrays.append((schema.offsets_field(group), offsets_of(counts)))
-        having = {"image", group, f"sparse/{name}"}
-        arrays += _present(group, [not having.isdisjoint(detail.arrays) for detail in details])
-        groups[group] = {
+            self._direct.append(points)
+            self._rows[group] = tuple(counts.tolist())
+        self._arrays.append((schema.offsets_field(group), offsets_of(counts)))
+        self._add_present(group, {"image", group, f"sparse/{name}"})
+        self._groups[group] = {
             "width": window.width,
             "level": window.level,
             "low": window.low,
@@ -81,257 +115,158 @@ def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
             "values": VALUE_SENTENCES[source],
             "value_source": source,
         }
-        if scaled and source in OWN_VALUES:
-            notes.append(
-                f"{group}: floats scaled to 0…1: the voxels above 0 are its points, with these values"
-            )
-        elif scaled:
-            usage = f'Volumes(window="{name}", scale=True) gives them'
-            notes.append(f"{group}: files of floats scaled to 0…1, as the volumes say; {usage}")
-    if masks:
-        direct.append(Table(name=schema.WINDOWS, fields=tuple(masks)))
-        rows[schema.WINDOWS] = (1,) * len(sources)
-    classes = {
-        family: _class_fields(scan, family, facts, shape, tile) for family in (schema.LABELS, schema.MASKS)
-    }
-    for family, fields in classes.items():
-        if fields:
-            direct.append(Table(name=family, fields=fields))
-            rows[family] = (1,) * len(sources)
-        for field in fields:
-            group = field.path.rpartition("/")[0]
-            arrays += _present(group, [group in detail.arrays for detail in details])
-            if family == schema.MASKS and field.name == "label":
-                notes.append(f"{group}: holds more than 0 and 1, so classes, stored as {field.dtype}")
-    arrays += _sdf_arrays(scan)
-    located = _locations(facts, int(extents.max(initial=0)))
-    arrays += located.arrays
-    notes += located.notes
-    volumes_attributes: dict[str, Any] = {}
-    stated = [name for name in LENGTHS if any(name in detail.geometry for detail in details)]
-    if stated:
-        volumes_attributes["geometry"] = geometry_attribute(stated)
-    nan = sum(int(fact["nan"]) for fact in facts)
-    if nan:
-        volumes_attributes["nan_voxels"] = nan
-        volumes = sum(bool(fact["nan"]) for fact in facts)
-        notes.append(f"{nan:,} voxels in {volumes} volumes are NaN: kept as they are, in no window")
-    if volumes_attributes:
-        groups[schema.VOLUMES] = volumes_attributes
-    return Finalized(
-        arrays=arrays,
-        direct=tuple(direct),
-        spilled=tuple(located.tables),
-        rows=rows,
-        samples=len(sources),
-        sample_source=np.arange(len(sources), dtype=np.int64),
-        groups=groups,
-        notes=tuple(notes),
-    )
+        if scaled:
+            usage = f'as the volumes say; Volumes(window="{name}", scale=True) gives them'
+            if has_own:
+                usage = "the voxels above 0 are its points, with these values"
+            self._notes.append(f"{group}: floats scaled to 0…1: {usage}")
+        if encoding == "coords":
+            return None
+        return schema.mask_field(group, self._shape, self._tile, f"voxels inside window {name!r}, as bits")
 
+    def _value_source(self, name: str, *, scaled: bool) -> ValueSource:
+        if self._agreement.image:
+            return "volume"
+        if any(f"sparse/{name}" in roles for roles in self._roles):
+            return "sparse"
+        return "scaled" if scaled else "mask"
 
-class _Located(NamedTuple):
-    """Locations of all volumes: their offsets, the tables of voxels, remarks."""
+    def _encoding(self, name: str, count: int, points: Table, *, has_own: bool) -> str:
+        """Return ``"coords"`` or ``"mask"``: the option, or the one with fewer bytes before compression."""
+        sparse: str = self._scan.options["sparse"]
+        if has_own and sparse == "mask":
+            raise InputError(lost_values(name))
+        if has_own or sparse != "auto":
+            return "coords" if has_own else sparse
+        point_bytes = count * sum(field.row_bytes for field in points.fields)
+        mask_bytes = sum(prod(bit_shape(extent)) for extent in self._extents.tolist())
+        return "coords" if point_bytes < mask_bytes else "mask"
 
-    arrays: Arrays
-    tables: list[Table]
-    notes: list[str]
+    def _class_field(self, family: str, group: str) -> Field:
+        """Return the column of a mask or label: bits if all voxels are 0 or 1, else integers."""
+        dtypes = [roles[group].dtype if group in roles else "" for roles in self._roles]
+        about: dict[str, Any] = {"source_dtype": _by_dtype(dtypes)}
+        is_named = group == f"{schema.LABELS}/label" or "label_map" in self._scan.options
+        if family == schema.LABELS and is_named and self._agreement.class_names:
+            about["classes"] = self._agreement.class_names
+        self._add_present(group, {group})
+        if any(int(fact.get(f"others/{group}", 0)) for fact in self._facts):
+            dtype = self._agreement.classes[group]
+            if family == schema.MASKS:
+                self._notes.append(f"{group}: holds more than 0 and 1, so classes, stored as {dtype}")
+            return schema.label_field(group, dtype, self._shape, self._tile, about)
+        field = schema.bits_field(group, self._shape, self._tile)
+        if family == schema.MASKS:
+            return field
+        return replace(field, attributes={**field.attributes, **about})
 
+    def _add_distances(self, group: str) -> None:
+        """Add what belongs to the points of a distance field."""
+        arrays = [roles.get(group) for roles in self._roles]
+        counts = np.array([array.shape[0] if array else 0 for array in arrays], np.int64)
+        resolution = np.array([array.resolution if array else 0 for array in arrays], np.int32)
+        self._arrays += [
+            (schema.offsets_field(group), offsets_of(counts)),
+            (schema.resolution_field(group), resolution),
+        ]
+        self._add_present(group, {group})
 
-def _locations(facts: Sequence[Facts], edge: int) -> _Located:
-    located = _Located([], [], [])
-    names = {name for name in chain.from_iterable(facts) if name.startswith(_CLASSES)}
-    for name in sorted(names):
-        group = name.removeprefix(_CLASSES)
-        numbers = [fact.get(name, _NO_CLASS) for fact in facts]
-        classes = np.unique(np.concatenate(numbers))
-        if max(map(len, numbers)) > MOST_CLASSES:
-            note = f"{group}: more than {MOST_CLASSES} classes in a volume, so instances: no locations of it"
-            located.notes.append(note)
-        elif len(classes):
-            lengths = np.concatenate([_lengths_of(fact, group, classes) for fact in facts])
-            field = schema.location_offsets_field(group, classes.tolist())
-            located.arrays.append((field, offsets_of(lengths)))
-            located.tables.append(location_table(group, edge))
-    return located
+    def _add_present(self, group: str, roles: set[str]) -> None:
+        """Add an array ``present`` of a group, unless all volumes have one of its roles."""
+        present = [not roles.isdisjoint(known) for known in self._roles]
+        if not all(present):
+            self._arrays.append((schema.present_field(group), np.array(present, np.bool_)))
 
+    def _add_locations(self) -> None:
+        names = {name for name in chain.from_iterable(self._facts) if name.startswith(_CLASSES)}
+        for name in sorted(names):
+            group = name.removeprefix(_CLASSES)
+            numbers = [fact.get(name, _NO_CLASS) for fact in self._facts]
+            classes = np.unique(np.concatenate(numbers))
+            if max(map(len, numbers)) > MOST_CLASSES:
+                note = f"{group}: more than {MOST_CLASSES} classes in a volume, so instances: no locations"
+                self._notes.append(f"{note} of it")
+            elif len(classes):
+                lengths = np.zeros((len(numbers), len(classes)), np.int64)
+                for row, present, fact in zip(lengths, numbers, self._facts, strict=True):
+                    row[np.searchsorted(classes, present)] = fact.get(f"locations/{group}", 0)
+                field = schema.location_offsets_field(group, classes.tolist())
+                self._arrays.append((field, offsets_of(lengths.ravel())))
+                self._spilled.append(schema.location_table(group, int(self._extents.max(initial=0))))
 
-def _lengths_of(facts: Facts, group: str, classes: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Return the number of locations of each of `classes` in a volume."""
-    lengths = np.zeros(len(classes), np.int64)
-    if _CLASSES + group in facts:
-        lengths[np.searchsorted(classes, facts[_CLASSES + group])] = facts[f"locations/{group}"]
-    return lengths
-
-
-def _encoding(
-    sparse: str, name: str, count: int, extents: NDArray[np.int32], points: Table, source: ValueSource
-) -> str:
-    """``"coords"`` or ``"mask"``: the option, or the one with fewer bytes before compression."""
-    if source in OWN_VALUES:
-        if sparse == "mask":
-            message = "has values of its own, which a mask would lose"
-            raise InputError(Problem(f"window {name!r}", message, "--sparse auto or coords", "option"))
-        return "coords"
-    point_bytes = count * sum(field.row_bytes for field in points.fields)
-    mask_bytes = sum(prod(bit_shape(extent)) for extent in extents.tolist())
-    return sparse if sparse != "auto" else "coords" if point_bytes < mask_bytes else "mask"
-
-
-def _value_source(scan: Scan, name: str, *, scaled: bool) -> ValueSource:
-    arrays = set(chain.from_iterable(detail.arrays for detail in scan.sources.details))
-    if "image" in arrays:
-        return "volume"
-    if f"sparse/{name}" in arrays:
-        return "sparse"
-    return "scaled" if scaled else "mask"
-
-
-def _volume_arrays(scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32]) -> Arrays:
-    details: list[Detail] = list(scan.sources.details)
-    direct = {field.path for field in chain.from_iterable(table.fields for table in scan.tables)}
-    extent = schema.EXTENT
-    arrays: Arrays = [] if extent.path in direct else [(extent, extents)]
-
-    def add_text(name: str, strings: Sequence[str], description: str) -> None:
-        if any(strings):
-            arrays.extend(text_arrays(f"volumes/{name}", strings, axis="volume", description=description))
-
-    add_text("name", _names(scan), "name of each volume")
-    dtypes = [detail.dtype("image") for detail in details]
-    add_text("source_dtype", dtypes, "dtype of each source, as numpy writes it")
-    if any(np.dtype(dtype).kind == "f" for dtype in dtypes if dtype):
-        nan = np.array([int(fact["nan"]) for fact in facts], np.int64)
-        description = "voxels that are not a number"
-        column = Field(path=schema.NAN, dtype="int64", axes=("volume",), description=description)
-        arrays.append((column, nan))
-    for name, count in LENGTHS.items():
-        stated_by = {detail.stated_by[name] for detail in details if name in detail.geometry}
-        if stated_by:
-            unknown = [float("nan")] * count
+    def _add_volumes(self) -> None:
+        """Add what is said of each volume."""
+        details = self._details
+        if self._agreement.image:
+            self._arrays.append((schema.EXTENT, self._extents))
+        self._add_text("name", self._volume_names(), "name of each volume")
+        dtypes = [roles["image"].dtype if "image" in roles else "" for roles in self._roles]
+        self._add_text("source_dtype", dtypes, "dtype of each source, as numpy writes it")
+        nan = np.array([int(fact["nan"]) for fact in self._facts], np.int64)
+        if any(np.dtype(dtype).kind == "f" for dtype in dtypes if dtype):
+            self._arrays.append((schema.NAN_FIELD, nan))
+        attributes: dict[str, Any] = {}
+        stated = [name for name in LENGTHS if any(name in detail.geometry for detail in details)]
+        if stated:
+            attributes["geometry"] = geometry_attribute(stated)
+        for name in stated:
+            stated_by = {detail.stated_by[name] for detail in details if name in detail.geometry}
+            unknown = [float("nan")] * LENGTHS[name]
             values = np.array([detail.geometry.get(name, unknown) for detail in details], np.float64)
-            arrays.append((geometry_field(name, sorted(stated_by)), values))
-    add_text("info", [detail.info for detail in details], "info.json of each volume")
-    add_text("header", [detail.header for detail in details], "header of the file of each volume, as JSON")
-    add_text("patient", [detail.patient for detail in details], "digest of the patient of each DICOM series")
-    add_text("series", [detail.series for detail in details], "digest of the UID of each DICOM series")
-    add_text(
-        "metadata", [detail.metadata for detail in details], "row of metadata.csv, as JSON, of each volume"
-    )
-    description = "file of each group of a volume, as JSON"
-    arrays += text_arrays(SOURCE_FILES, _file_names(scan), axis="source", description=description)
-    return arrays
+            self._arrays.append((geometry_field(name, sorted(stated_by)), values))
+        for name, description in schema.TEXTS.items():
+            self._add_text(name, [getattr(detail, name) for detail in details], description)
+        description = "file of each group of a volume, as JSON"
+        self._arrays += text_arrays(SOURCE_FILES, self._file_names(), axis="source", description=description)
+        if nan.any():
+            attributes["nan_voxels"] = int(nan.sum())
+            where = f"{nan.sum():,} voxels in {np.count_nonzero(nan)} volumes"
+            self._notes.append(f"{where} are NaN: kept as they are, in no window")
+        if attributes:
+            self._groups[schema.VOLUMES] = attributes
+
+    def _add_text(self, name: str, strings: Sequence[str], description: str) -> None:
+        if any(strings):
+            path = f"{schema.VOLUMES}/{name}"
+            self._arrays += text_arrays(path, strings, axis="volume", description=description)
+
+    def _volume_names(self) -> list[str]:
+        """Return the names of the volumes, without suffixes unless two files would have the same name."""
+        named = [(name, without_suffix(name)) for name in self._scan.sources.names]
+        files = Counter(bare for name, bare in named if bare != name)
+        return [name if files[bare] > 1 else bare for name, bare in named]
+
+    def _file_names(self) -> list[str]:
+        """Return for each source, as JSON, the name of the file that each group of arrays came from.
+
+        Names are relative to the folder that has all files, and the folders of all cases.
+        """
+        paths: dict[Path, None] = {}
+        for source in self._scan.sources:
+            paths |= dict.fromkeys((source.path, *source.files))
+        names = dict(zip(map(str, paths), relative_names(list(paths)), strict=True))
+        texts = []
+        for source, detail in zip(self._scan.sources, self._details, strict=True):
+            by_group = {_group_of(array.role): names[array.path] for array in detail.arrays}
+            if detail.info_path:
+                by_group[schema.INFO] = names[detail.info_path]
+            if self._scan.unnamed and detail.series:
+                by_group = {schema.IMAGE: source.name}
+            texts.append(json.dumps(by_group, ensure_ascii=False))
+        return texts
 
 
-def _file_names(scan: Scan) -> list[str]:
-    """Return for each source, as JSON, the name of the file that each group of arrays came from.
-
-    Names are relative to the folder that has all files, and the folders of all cases.
-    """
-    paths: dict[Path, None] = {}
-    for source in scan.sources:
-        paths |= dict.fromkeys((source.path, *source.files))
-    names = dict(zip(paths, relative_names(list(paths)), strict=True))
-    texts = []
-    for source in scan.sources:
-        files = zip(source.detail.arrays, source.files, strict=True)
-        by_group = {_group_of(array): names[file] for array, file in files if _group_of(array)}
-        if scan.unnamed and source.detail.series:
-            by_group = {schema.IMAGE: source.name}
-        texts.append(json.dumps(by_group, ensure_ascii=False))
-    return texts
-
-
-def _group_of(array: str) -> str:
-    """Group that a file's arrays are stored in; empty: they are in none."""
-    kind, _, name = array.partition("/")
-    if kind == "sparse":
-        return f"{schema.WINDOWS}/{name}"
-    return array if name else _GROUPS.get(kind, "")
-
-
-def _names(scan: Scan) -> list[str]:
-    """Names of the volumes, without suffixes unless two files would have the same name."""
-    named = [(source.name, without_suffix(source.name)) for source in scan.sources]
-    files = Counter(bare for name, bare in named if bare != name)
-    return [name if files[bare] > 1 else bare for name, bare in named]
-
-
-def _class_fields(
-    scan: Scan, family: str, facts: Sequence[Facts], shape: tuple[int, int, int], tile: tuple[int, int, int]
-) -> tuple[Field, ...]:
-    """Masks or labels: stored as bits if all voxels are 0 or 1, else as integers."""
-    fields = []
-    details: list[Detail] = list(scan.sources.details)
-    for name in sorted_names(chain.from_iterable(detail.named(family) for detail in details)):
-        group = f"{family}/{name}"
-        source_dtypes = [detail.dtype(group) for detail in details]
-        about: dict[str, Any] = {"source_dtype": _by_dtype(source_dtypes)}
-        is_named = name == "label" or "label_map" in scan.options
-        if family == schema.LABELS and is_named and "classes" in scan.options["found"]:
-            about["classes"] = scan.options["found"]["classes"]
-        if any(int(fact.get(f"others/{group}", 0)) for fact in facts):
-            dtype = promote(
-                [
-                    np.dtype(source_dtype if np.dtype(source_dtype).kind != "f" else "?")
-                    for source_dtype in source_dtypes
-                    if source_dtype
-                ]
-            )
-            if dtype is None:
-                shown_dtypes = ", ".join(filter(None, source_dtypes))
-                message = f"no dtype holds the classes of all of them exactly: {shown_dtypes}"
-                raise InputError(Problem(group, message, "save them in one dtype", "dtype"))
-            fields.append(schema.label_field(group, dtype.name, shape, tile, about))
-        elif family == schema.LABELS:
-            field = schema.mask_field(group, shape, tile, f"label {name!r} of the sources, 0 and 1, as bits")
-            fields.append(replace(field, attributes={**field.attributes, **about}))
-        else:
-            fields.append(schema.mask_field(group, shape, tile, f"mask {name!r} of the sources, as bits"))
-    return tuple(fields)
+def _group_of(role: str) -> str:
+    """Return the group that an array is stored in."""
+    kind, _, name = role.partition("/")
+    if kind == "image":
+        return schema.IMAGE
+    return f"{schema.WINDOWS}/{name}" if kind == "sparse" else role
 
 
 def _by_dtype(dtypes: Sequence[str]) -> str | dict[str, list[int]]:
-    """The dtype if all sources have the same one, else indices of sources by dtype."""
+    """Return the dtype if all sources have the same one, else indices of sources by dtype."""
     kinds = list(filter(None, dict.fromkeys(dtypes)))
     if len(kinds) == 1:
         return kinds[0]
     return {kind: [number for number, dtype in enumerate(dtypes) if dtype == kind] for kind in kinds}
-
-
-def _sdf_arrays(scan: Scan) -> Arrays:
-    arrays: Arrays = []
-    for table in scan.tables:
-        family, _, name = table.name.partition("/")
-        if family != schema.SDF:
-            continue
-        counts = np.array([source.rows.get(table.name, 0) for source in scan.sources], np.int64)
-        details: list[Detail] = list(scan.sources.details)
-        resolution = [detail.resolutions.get(name, 0) for detail in details]
-        field = Field(
-            path=f"{table.name}/resolution",
-            dtype="int32",
-            axes=("volume",),
-            unit="voxel",
-            description="edge of the cube that the points lie in, as the source states it; 0: unsaid",
-        )
-        arrays += [
-            (schema.offsets_field(table.name), offsets_of(counts)),
-            (field, np.array(resolution, np.int32)),
-            *_present(table.name, [table.name in detail.arrays for detail in details]),
-        ]
-    return arrays
-
-
-def _present(group: str, present: Sequence[bool]) -> Arrays:
-    """Array ``present`` of a group; no array if all volumes have it."""
-    if all(present):
-        return []
-    field = Field(
-        path=f"{group}/present",
-        dtype="bool",
-        axes=("volume",),
-        description="whether the volume has it; where not, it has no points and its mask is zero",
-        fill=False,
-    )
-    return [(field, np.array(present, np.bool_))]

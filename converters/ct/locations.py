@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.slabs import Box, slabs
-from unistore.converters.ct.source import Voxels
+from unistore.converters.ct.slabs import Box, VolumeArray, slabs
 from unistore.schemas.ct.voxels import VoxelTest
 
 MOST_CLASSES = 128
@@ -34,10 +33,12 @@ class Locations(NamedTuple):
     coords: NDArray[np.int32]  # (sum of lengths, 3) depth, height, width
 
 
-def locations_of(file: Voxels, tests: Mapping[str, VoxelTest | None], most: int) -> dict[str, Locations]:
+def locations_of(
+    array: VolumeArray, tests: Mapping[str, VoxelTest | None], most: int
+) -> dict[str, Locations]:
     """Read a file once and find the locations of each name's classes: of a test class 1, else the values."""
-    choices = {name: _Choice(file.shape, most) for name in tests}
-    for box, (values,) in slabs([file]):
+    choices = {name: _Choice(array.shape, most) for name in tests}
+    for box, (values,) in slabs([array]):
         for name, test in tests.items():
             choices[name].add(box, _classes(values) if test is None else test(values).view(np.uint8))
     return {name: choice.locations() for name, choice in choices.items()}

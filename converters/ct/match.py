@@ -29,7 +29,7 @@ from unistore.converters.ct.names import (
     suffixes,
     window_of,
 )
-from unistore.converters.ct.points import members_of
+from unistore.converters.ct.points import kind_of
 from unistore.converters.ct.texts import metadata_paths
 from unistore.converters.files.pairs import (
     images_of_label,
@@ -189,7 +189,7 @@ def _label_of_rows(path: Path, shape: Shape, near: Near) -> Path | None:
 
 def _match_points(path: Path, head: Head, near: Near) -> Claim:
     is_named = window_of(path) is not None
-    has_points = members_of(head.arrays) is not None
+    has_points = bool(kind_of(head.arrays))
     if is_case_window(path) and (is_named or has_points or has_image(folder_of(path), near)):
         return _CASE_CLAIMS["points"]
     return _IS_NAMED if is_named and has_points else no("is no window of a volume")

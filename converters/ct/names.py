@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -239,12 +239,7 @@ def case_role(file: Path, *, has_named_image: bool, known: Collection[str] = ())
     return f"labels/{label}" if label else ""
 
 
-FURTHER = "further"
-"""What the files are that others need."""
 SLICES = "slices"
 """What the files are, among the arrays of a source, that continue its image."""
-
-
-def slices_of(arrays: Sequence[str], paths: Sequence[str]) -> tuple[Path, ...]:
-    """Return the files that continue the image of a source."""
-    return tuple([Path(path) for array, path in zip(arrays, paths, strict=True) if array == SLICES])
+TEXTS = ("info", "geometry", "metadata", "dataset")
+"""What the files of texts about a volume are."""

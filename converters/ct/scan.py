@@ -9,36 +9,38 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unistore.converters.common.columns import storable
 from unistore.converters.common.exclusion import ProblemCollector
-from unistore.converters.ct.names import GEOMETRY, INFO, SLICES, folder_of, window_of
+from unistore.converters.ct.names import GEOMETRY, INFO, METADATA, SLICES, TEXTS, folder_of, window_of
 from unistore.converters.ct.options import CtOptions
-from unistore.converters.ct.points import SPARSE_MEMBERS, Points, points_in
-from unistore.converters.ct.source import Voxels, voxels_in
+from unistore.converters.ct.points import MEMBERS, points_in
+from unistore.converters.ct.slabs import VolumeArray
 from unistore.converters.ct.stacks import gap_in
 from unistore.converters.ct.texts import numbers_in, read_classes, read_info, read_row
-from unistore.converters.formats.dicom_headers import Pixels
 from unistore.converters.plugin import Format, Group, Opened, SourceFile
 from unistore.converters.scan import Scanned
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import PRESETS, Window
 from unistore.schemas.tables import name_problem
 
-TEXTS = ("info", "geometry", "metadata", "dataset")
-_LONGEST = (1 << 31) - 1
 BY_FILE = "the volume's file"
+_LONGEST = (1 << 31) - 1
 _ROUNDING = 1e-3
 """Headers of one scan written by several programs differ by less, in mm and in parts of a length."""
+_UNORDERED = (
+    "of info.json: in an unknown order, so kept as text alone; --info-order zyx (the order of the array's "
+    "axes) or xyz (that of ITK and DICOM) stores the numbers"
+)
 
 Open = Callable[[SourceFile], AbstractContextManager[tuple[Format, Opened]]]
 """Opens a file of a source."""
 
-
-_KINDS = ("image", "windows", "sparse", "masks", "labels", "sdf")
 _CALLED = {
     "image": "volume",
     "windows": "window",
@@ -47,103 +49,52 @@ _CALLED = {
     "labels": "label",
     "sdf": "field",
 }
-"""What messages call an array of each kind."""
+"""What messages call an array of each kind; volumes have them in this order."""
+
+
+class Detail(NamedTuple):
+    """What a store takes of a volume, and where that is: the ``detail`` of its source."""
+
+    arrays: tuple[VolumeArray, ...]  # sparse windows only where there is nothing denser
+    extent: tuple[int, int, int] | None  # D, H, W; None if there are only points
+    geometry: Mapping[str, Sequence[float]]  # in the order of `unistore.schemas.ct.geometry`, as far as known
+    stated_by: Mapping[str, str]  # what states each of these: "info.json"
+    info: str  # text of info.json; empty: it has none
+    info_path: str
+    metadata: str  # its row of metadata.csv, as JSON
+    header: str  # what is kept of the header of the image, as JSON
+    patient: str  # digests of a DICOM series, see `unistore.converters.ct.series`
+    series: str
+
+    def array(self, role: str) -> VolumeArray | None:
+        """Return an array; None if there is none."""
+        return next((array for array in self.arrays if array.role == role), None)
+
+    def named(self, kind: str) -> dict[str, VolumeArray]:
+        """Return the arrays of a kind, by name."""
+        start = f"{kind}/"
+        return {
+            array.role.removeprefix(start): array for array in self.arrays if array.role.startswith(start)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedVolume(Scanned):
-    """One volume as its headers describe it.
+    """One volume as its headers describe it."""
 
-    Attributes
-    ----------
-    path
-        Its case folder or file.
-    is_case
-        Whether it is a case folder.
-    arrays
-        ``image`` (the one of several that ``--resolution`` chooses), ``windows/lung``, ``sparse/lung``,
-        ``masks/3``, ``labels/seg``, ``sdf/far``. Sparse windows are used if there is no image and no voxels.
-    named
-        Width and level that files state for each window name.
-    geometry
-        ``spacing``, ``origin``, ``direction`` as far as ``info.json`` or else the image's file has them, in
-        the order of `unistore.schemas.ct.geometry`.
-    stated_by
-        What states each of them: ``"info.json"``, or ``"the volume's file"``.
-    unordered
-        Those that ``info.json`` has, if nobody said in which order.
-    texts
-        Its files of texts: ``info``, ``geometry``, ``metadata``, ``dataset``.
-    info, metadata
-        Text of ``info.json``, and its row of ``metadata.csv`` as JSON text; empty: it has none.
-    header
-        What is kept of the header of the image, as JSON text; empty: nothing.
-    notes
-        Remarks of the formats.
-    classes
-        What ``dataset.json`` calls each value of the label, by value.
-    slices
-        Files that continue the image.
-    further
-        Files that others need: the voxels of a header.
-    patient, series
-        Digests, see `unistore.converters.ct.series`; empty: it is no DICOM series.
-    pixels
-        What the headers of a DICOM series say of its slices.
-    """
-
-    path: Path
+    path: Path  # its case folder or file
     is_case: bool
-    arrays: Mapping[str, Voxels | Points]
-    named: Mapping[str, Window]
-    geometry: Mapping[str, Sequence[float]]
-    stated_by: Mapping[str, str]
-    unordered: Sequence[str]
-    texts: Mapping[str, SourceFile]
-    info: str
-    metadata: str
-    header: str
-    notes: Sequence[str]
-    classes: Mapping[str, str]
-    slices: Sequence[SourceFile]
-    further: Sequence[SourceFile]
-    patient: str
-    series: str
-    pixels: Sequence[Pixels]
+    detail: Detail
+    files: Sequence[str]  # paths of all that is read for it
+    windows: Mapping[str, Window]  # those that files bring
+    classes: Mapping[str, str]  # what dataset.json calls each value of the label
+    dataset: str  # path of dataset.json
+    notes: Sequence[str]  # remarks on its files
 
     @property
-    def image(self) -> Voxels | None:
+    def image(self) -> VolumeArray | None:
         """The image, if there is one."""
-        image = self.arrays.get("image")
-        return image if isinstance(image, Voxels) else None
-
-    @property
-    def voxels(self) -> list[Voxels]:
-        """All arrays that are voxels."""
-        return [array for array in self.arrays.values() if isinstance(array, Voxels)]
-
-    @property
-    def label_files(self) -> list[SourceFile]:
-        """Files of its labels."""
-        return [item.file for array, item in self.arrays.items() if array.startswith("labels/")]
-
-    def points_of(self, array: str) -> list[Points]:
-        """Points of a name, if there are any."""
-        points = self.arrays.get(array)
-        return [points] if isinstance(points, Points) else []
-
-    @property
-    def extent(self) -> tuple[int, int, int] | None:
-        """D, H, W; None if there are only points."""
-        if not self.voxels:
-            return None
-        depth, height, width = self.voxels[0].shape
-        return depth, height, width
-
-    def names(self, kind: str) -> list[str]:
-        """Names of the arrays of a kind: ``windows``."""
-        start = f"{kind}/"
-        return [array.removeprefix(start) for array in self.arrays if array.startswith(start)]
+        return self.detail.array("image")
 
 
 class _Scanning:
@@ -153,151 +104,201 @@ class _Scanning:
         self._open = open
         self._options = options
         self._labels = options.labels
-        self._arrays: dict[str, Voxels | Points] = {}
-        self._named: dict[str, Window] = {}
+        self._arrays: dict[str, VolumeArray] = {}
+        self._placed: dict[str, Mapping[str, Sequence[float]]] = {}
+        self._windows: dict[str, Window] = {}
         self._geometry: dict[str, Sequence[float]] = {}
         self._stated_by: dict[str, str] = {}
-        self._texts: dict[str, SourceFile] = {}
-        self._unordered: list[str] = []
-        self._info = ""
-        self._metadata = ""
+        self._texts: dict[str, Any] = {}
         self._header = ""
         self._notes: list[str] = []
-        self._slices: list[SourceFile] = []
-        self._further: list[SourceFile] = []
-        self._classes: Mapping[str, str] = {}
-        self._placed: dict[str, Mapping[str, Sequence[float]]] = {}
 
     def run(self, group: Group) -> ScannedVolume:
-        """See `scan_volume`."""
-        if group.detail is not None and group.detail.problem is not None:
-            raise InputError(group.detail.problem)
+        """Read every header; files are named as `unistore.converters.ct.group` says."""
+        series = group.detail
+        if series is not None and series.problem is not None:
+            raise InputError(series.problem)
         collected = ProblemCollector()
-        images: dict[int, SourceFile] = {}
+        by_kind: dict[str, list[tuple[str, SourceFile]]] = {}
         for role, file in zip(group.arrays, group.files, strict=True):
             kind, _, name = role.partition("/")
-            with collected.attempt(file.name):
-                if kind == SLICES:
-                    self._slices.append(file)
-                elif kind in TEXTS:
-                    self._texts[kind] = replace(file, roots=())
-                elif kind == "image":
-                    _add_image(images, int(name), file, group.name)
-                else:
+            by_kind.setdefault(kind, []).append((name, file))
+        texts = {kind: by_kind.pop(kind)[0][1] for kind in TEXTS if kind in by_kind}
+        slices = [file for _, file in by_kind.pop(SLICES, [])]
+        images = [(int(size), file) for size, file in by_kind.pop("image", [])]
+        for kind, members in by_kind.items():
+            for name, file in members:
+                with collected.attempt(file.name):
                     self._add(kind, name, file)
-        with collected.attempt(group.name):
-            if images:
+        if images:
+            with collected.attempt(group.name):
                 image = _choose_image(images, self._options.resolution, group.name)
-                parts = tuple([file.path for file in self._slices])
-                known = group.detail.pixels if group.detail else None
+                parts = tuple([file.path for file in slices])
+                known = None if series is None else series.pixels
                 self._add("image", "", replace(image, parts=parts, known=known))
                 if parts and known is None:
-                    collected.problems += gap_in(group.name, [image, *self._slices])
+                    collected.problems += gap_in(group.name, [image, *slices])
         first = group.files[0]
         is_case = first.name != group.name
         path = folder_of(first.path) if is_case else first.path
-        for kind, file in self._texts.items():
+        for kind, file in texts.items():
             with collected.attempt(file.name):
                 self._read(kind, file, path.name)
-        volume = ScannedVolume(
-            path=path,
-            is_case=is_case,
-            arrays={array: self._arrays[array] for array in sorted(self._arrays, key=_kind_number)},
-            named=self._named,
+        arrays = self._used_arrays()
+        dense = [array for array in arrays if array.role.partition("/")[0] not in MEMBERS]
+        extent = dense[0].shape if dense else None
+        collected.problems += self._displaced()
+        for array in dense:
+            if array.shape != extent:
+                message = f"has shape {array.shape}, its volume {extent}"
+                problem = Problem(array.name, message, "make it again from this volume", "shape")
+                collected.problems.append(problem)
+        collected.check()
+        paths = [[array.path, *array.parts, *array.further] for array in arrays]
+        detail = Detail(
+            arrays=arrays,
+            extent=extent,  # type: ignore[arg-type]  # three axes were checked
             geometry=self._geometry,
             stated_by=self._stated_by,
-            unordered=[name for name in self._unordered if self._stated_by.get(name) != GEOMETRY],
-            texts=self._texts,
-            info=self._info,
-            metadata=self._metadata,
+            info=self._texts.get("info", ""),
+            info_path=str(texts["info"].path) if "info" in texts else "",
+            metadata=self._texts.get("metadata", ""),
             header=self._header,
-            notes=self._notes,
-            classes=self._names_of_classes(),
-            slices=self._slices,
-            further=self._further,
-            patient=group.detail.patient if group.detail else "",
-            series=group.detail.series if group.detail else "",
-            pixels=group.detail.pixels if group.detail else (),
+            patient=series.patient if series else "",
+            series=series.series if series else "",
         )
-        collected.problems += _differing(volume, has_sizes=len([size for size in images if size]) > 1)
-        collected.problems += self._displaced()
-        collected.check()
-        return volume
+        return ScannedVolume(
+            path=path,
+            is_case=is_case,
+            detail=detail,
+            files=[*chain.from_iterable(paths), *(str(file.path) for file in texts.values())],
+            windows=self._windows,
+            classes=self._classes(),
+            dataset=str(texts["dataset"].path) if "dataset" in texts else "",
+            notes=self._notes,
+        )
 
-    def _names_of_classes(self) -> Mapping[str, str]:
+    def _used_arrays(self) -> tuple[VolumeArray, ...]:
+        """Return all arrays in the order of their kinds, without sparse windows of which there is more."""
+        kinds = list(_CALLED)
+        ordered = sorted(self._arrays.values(), key=lambda array: kinds.index(array.role.partition("/")[0]))
+        used = []
+        for array in ordered:
+            kind, _, name = array.role.partition("/")
+            if kind != "sparse" or self._arrays.keys().isdisjoint(("image", f"windows/{name}")):
+                used.append(array)
+        return tuple(used)
+
+    def _classes(self) -> Mapping[str, str]:
         """Return what the numbers of labels are called, as the store numbers them."""
-        voxels = [array for array in self._arrays.values() if isinstance(array, Voxels)]
-        numberings = [array.numbering for array in voxels if array.numbering is not None]
+        classes: Mapping[str, str] = self._texts.get("dataset", {})
+        numberings = [array.numbering for array in self._arrays.values() if array.numbering is not None]
         if self._labels is None or not numberings:
-            return self._classes
-        return self._labels.called(numberings[0], self._classes)
+            return classes
+        return self._labels.called(numberings[0], classes)
 
     def _read(self, kind: str, file: SourceFile, case: str) -> None:
-        """Read a text: the geometry, or ``info.json``, or the row of a case."""
+        """Read a text about the volume."""
         if kind == "metadata":
-            self._metadata = read_row(file.path, case, file.name)
+            self._texts[kind] = read_row(file.path, case, file.name)
+            if not self._texts[kind]:
+                self._notes.append(f"{METADATA} has no row of this name")
             return
         if kind == "dataset":
-            self._classes = read_classes(file.path, file.name)
+            self._texts[kind] = read_classes(file.path, file.name)
             return
-        text, stated = read_info(file.path, file.name)
+        self._texts[kind], stated = read_info(file.path, file.name)
+        order = self._options.info_order
         if kind == "geometry":
             self._state(stated, GEOMETRY)
-            return
-        self._info = text
-        order = self._options.info_order
-        if order is None:
-            self._unordered = list(stated)
-            return
-        step = -1 if order == "xyz" else 1
-        self._state({name: numbers[::step] for name, numbers in stated.items()}, INFO)
+        elif order is not None:
+            step = -1 if order == "xyz" else 1
+            self._state({name: numbers[::step] for name, numbers in stated.items()}, INFO)
+        elif stated:
+            self._notes.append(f"{', '.join(sorted(stated))} {_UNORDERED}")
 
     def _add(self, kind: str, name: str, file: SourceFile) -> None:
         """Add an array; ``points`` are a sparse window or a distance field."""
-        item: Voxels | Points
         with self._open(file) as (opening, opened):
             if kind == "points":
-                item = points_in(opened, file, opening)
-                kind = "sparse" if item.members == SPARSE_MEMBERS else "sdf"
+                array = points_in(opened, file, opening.name, name)
+                unread = [other for other in opened.arrays if other not in _stored_members(array)]
+                self._notes += [f"left out, being no column: {file.path.name}: {other}" for other in unread]
             else:
-                item = _checked(voxels_in(opened, file, opening), f"a {_CALLED[kind]}")
-                if kind == "labels" and self._labels is not None:
-                    item = item.numbered(self._labels.numbering(file.path, file.name))
+                array = self._voxels(kind, name, file, opening, opened)
             placed = numbers_in(opened.facts)
             self._notes += opened.notes.values()
-            self._further += opened.further
+            if opening.name == "hdf5":
+                self._notes.append("HDF5: names and attributes of arrays are left out")
             if kind == "image":
                 self._state(placed, BY_FILE)
                 header = opened.facts.get("header")
                 self._header = json.dumps(header) if header else ""
-        array = f"{kind}/{name}" if name else kind
-        called = _CALLED[kind]
-        unnamed = name_problem(array)
+        role = array.role
+        called = _CALLED[role.partition("/")[0]]
+        unnamed = name_problem(role)
         if unnamed is not None:
             message = f"cannot name a {called}: {unnamed}"
             raise file.problem(message, "rename it", "name")
-        if array in self._arrays:
-            message = f"is a second {called} {name!r} of this volume, beside {self._arrays[array].file.name}"
+        if role in self._arrays:
+            message = f"is a second {called} {name!r} of this volume, beside {self._arrays[role].name}"
             raise file.problem(message, "keep one of them", called)
         if called == "window":
-            self._named.setdefault(name, self._window(name, file))
-        self._arrays[array] = item
-        self._placed[array] = placed
+            self._windows.setdefault(name, self._window(name, file))
+        self._arrays[role] = array
+        self._placed[role] = placed
+
+    def _voxels(self, kind: str, name: str, file: SourceFile, opening: Format, opened: Opened) -> VolumeArray:
+        """Describe the only array of an open file, whose dtype and shape can be stored."""
+        if len(opened.arrays) != 1:
+            message = f"holds {len(opened.arrays)} arrays; a volume is one"
+            raise file.problem(message, "save one a file", "layout")
+        (array,) = opened.arrays.values()
+        shape = array.shape
+        if not storable(array.dtype):
+            kinds = "bool, integers or floats of at most 8 bytes"
+            message = f"has dtype {array.dtype}; a {_CALLED[kind]} is of {kinds}"
+            raise file.problem(message, "save it as numbers: array.astype(np.int16)", "dtype")
+        if len(shape) != 3:
+            message = f"has {len(shape)} axes {shape}; a {_CALLED[kind]} has three (depth, height, width)"
+            cure = "save one array of three axes a file: array[0], or np.stack(slices)"
+            raise file.problem(message, cure, "shape")
+        if min(shape) == 0 or max(shape) > _LONGEST:
+            message = f"is empty, or too long for int32: shape {shape}"
+            raise file.problem(message, "make it again, or leave it out", "shape")
+        numbering = None
+        if kind == "labels" and self._labels is not None:
+            numbering = self._labels.numbering(file.path, file.name)
+        return VolumeArray(
+            role=f"{kind}/{name}" if name else kind,
+            name=file.name,
+            path=str(file.path),
+            format=opening.name,
+            dtype=array.dtype.str if numbering is None else numbering.dtype.str,
+            shape=shape,
+            fortran_order=array.fortran_order,
+            forward_only=opened.forward_only,
+            memory=opened.memory,
+            numbering=numbering,
+            parts=tuple(map(str, file.parts)),
+            further=tuple([str(other.path) for other in opened.further]),
+            known=tuple(file.known or ()),
+        )
 
     def _displaced(self) -> Iterator[Problem]:
         """Yield a problem for each array that lies elsewhere than the image, as both files state it."""
         image = self._placed.get("image", {})
-        for array, placed in self._placed.items():
+        for role, placed in self._placed.items():
             for name in image.keys() & placed.keys():
                 own_value = np.array(placed[name])
                 image_value = np.array(image[name])
                 if not np.allclose(own_value, image_value, rtol=_ROUNDING, atol=_ROUNDING):
                     message = f"has {name} {own_value.tolist()}, its volume {image_value.tolist()}"
                     cure = "resample it to the volume, or copy the volume's header if that is right"
-                    yield Problem(self._arrays[array].file.name, message, cure, "geometry")
+                    yield Problem(self._arrays[role].name, message, cure, "geometry")
 
     def _window(self, name: str, file: SourceFile) -> Window:
-        """Width and level that a file's name says, or else those of the preset."""
+        """Return the window that a file's name says, or else the preset of that name."""
         window = window_of(file.path, self._options.window_names)
         if window is None and name not in PRESETS:
             message = "does not say its window: expected a name like lung_w1500_l-600_sparse.npz"
@@ -310,65 +311,28 @@ class _Scanning:
 
 
 def scan_volume(group: Group, open: Open, options: CtOptions) -> ScannedVolume:
-    """Read every header of one volume, whose files are named as `unistore.converters.ct.group` says."""
+    """Read every header of one volume."""
     return _Scanning(open, options).run(group)
 
 
-def _kind_number(array: str) -> int:
-    return _KINDS.index(array.partition("/")[0])
+def _stored_members(array: VolumeArray) -> set[str]:
+    kind = array.role.partition("/")[0]
+    has_edge = kind == "sdf" and array.resolution
+    return {*MEMBERS[kind], "resolution"} if has_edge else set(MEMBERS[kind])
 
 
-def _add_image(images: dict[int, SourceFile], size: int, file: SourceFile, volume: str) -> None:
-    other = images.setdefault(size, file)
-    if other is not file:
-        message = f"which file is its volume? {other.path.name}, {file.path.name}"
-        cure = "keep one of them, or call it ct_original.npy"
-        raise InputError(Problem(volume, message, cure, "layout"))
-
-
-def _differing(volume: ScannedVolume, *, has_sizes: bool) -> Iterator[Problem]:
-    """Problems of voxels of another shape than the first; `has_sizes`: there are images of several."""
-    cure = "choose the other --resolution" if has_sizes else "make it again from this volume"
-    for voxels in volume.voxels:
-        if voxels.shape != volume.extent:
-            message = f"has shape {voxels.shape}, its volume {volume.extent}"
-            yield Problem(voxels.file.name, message, cure, "shape")
-
-
-def _choose_image(images: Mapping[int, SourceFile], resolution: int | None, where: str) -> SourceFile:
-    """The image of a case folder; several need a resolution."""
-    sizes = sorted(images)
-    if len(sizes) > 1 and resolution not in images:
-        reason = f"--resolution {resolution} is not one of them" if resolution else "choose one"
-        names = ", ".join(images[size].path.name for size in sizes)
-        cure = " or ".join(f"--resolution {size}" for size in sizes if size)
-        raise InputError(Problem(where, f"holds {names}: {reason}", cure, "resolution"))
-    if resolution is not None and resolution not in images and 0 not in images:
-        name = images[sizes[0]].path.name
-        message = f"holds {name}, not the resolution {resolution} that was asked for"
-        cure = "leave --resolution out, or leave this case out"
-        raise InputError(Problem(where, message, cure, "resolution"))
-    return images[sizes[0]] if resolution is None else images.get(resolution, images[sizes[0]])
-
-
-def _checked(voxels: Voxels, what: str) -> Voxels:
-    """Check that dtype and shape can be stored."""
-    shape = voxels.shape
-    if not storable(voxels.dtype):
-        message = f"has dtype {voxels.dtype}; {what} is of bool, integers or floats of at most 8 bytes"
-        raise voxels.file.problem(message, "save it as numbers: array.astype(np.int16)", "dtype")
-    message = ""
-    cure = ""
-    if len(shape) != 3:
-        message = f"has {len(shape)} axes {shape}; {what} has three (depth, height, width)"
-        cure = "save array[0]" if shape[:1] == (1,) else "save one array of three axes a file"
-        if len(shape) == 2:
-            cure = "stack the slices: np.save(path, np.stack(slices))"
-    elif 0 in shape:
-        message = f"is empty: shape {shape}"
-        cure = "make it again, or leave it out"
-    elif max(shape) > _LONGEST:
-        message = f"has shape {shape}, longer than {_LONGEST} voxels on an axis"
-    if message:
-        raise voxels.file.problem(message, cure, "shape")
-    return voxels
+def _choose_image(
+    images: Sequence[tuple[int, SourceFile]], resolution: int | None, volume: str
+) -> SourceFile:
+    """Return the image of a case folder; several need a resolution, which those called otherwise lack."""
+    images = sorted(images, key=lambda image: image[0])
+    chosen = [file for size, file in images if resolution is None or size == resolution]
+    if not chosen and images[-1][0] == 0:
+        chosen = [file for _, file in images]
+    if len(chosen) == 1:
+        return chosen[0]
+    names = ", ".join(file.path.name for _, file in images)
+    reason = "choose one" if chosen else f"--resolution {resolution} is not one of them"
+    cure = " or ".join([f"--resolution {size}" for size, _ in images if size])
+    cure = cure or "keep one of them, or call it ct_original.npy"
+    raise InputError(Problem(volume, f"holds {names}: {reason}", cure, "resolution"))

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from unistore.converters.ct.names import METADATA
-from unistore.converters.ct.source import State, state_of
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.geometry import LENGTHS
 
@@ -88,7 +87,7 @@ def metadata_paths(case: Path) -> list[Path]:
 
 def read_row(path: Path, case: str, location: str) -> str:
     """The row of a case as a JSON object of texts, or ``""``; the first column with its name says which."""
-    columns = _rows(path, state_of([path]), location)
+    columns = _rows(path, path.stat().st_mtime_ns, location)
     matching_rows = next((rows[case] for rows in columns if case in rows), [])
     if len(matching_rows) > 1:
         message = f"has {len(matching_rows)} rows of {case}"
@@ -97,7 +96,7 @@ def read_row(path: Path, case: str, location: str) -> str:
 
 
 @lru_cache(maxsize=4)
-def _rows(path: Path, state: State, location: str) -> list[dict[str, list[Mapping[str, str]]]]:  # noqa: ARG001
+def _rows(path: Path, time: int, location: str) -> list[dict[str, list[Mapping[str, str]]]]:  # noqa: ARG001
     """Of each column, rows by value."""
     try:
         lines = csv.reader(io.StringIO(_text(path, "utf-8-sig"), newline=""), strict=True)

@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import ProblemCollector
-from unistore.converters.common.label_map import LabelMap
-from unistore.converters.ct.counting import (
-    MaskComparison,
-    Ones,
-    VoxelCounts,
-    cached_counts,
-    cached_ones,
+from unistore.converters.ct.locations import MOST_CLASSES, Locations, locations_of
+from unistore.converters.ct.points import check_range, point_blocks, sorted_points
+from unistore.converters.ct.scan import Detail
+from unistore.converters.ct.slabs import VolumeArray, read_image
+from unistore.converters.ct.voxels import (
+    Counts,
+    count_image,
+    count_mask,
+    point_coords,
+    read_bits,
+    read_points,
     scaled_differences,
 )
-from unistore.converters.ct.locations import MOST_CLASSES, Locations, locations_of
-from unistore.converters.ct.points import (
-    SDF_MEMBERS,
-    SPARSE_MEMBERS,
-    check_range,
-    load_points,
-    point_blocks,
-    sort_points,
-)
-from unistore.converters.ct.slabs import read_image
-from unistore.converters.ct.source import State, Voxels, arrays_of, state_of, voxels_of
-from unistore.converters.ct.tables import Detail
-from unistore.converters.ct.voxels import point_coords, read_bits, read_points
-from unistore.converters.plugin import Array, Format, SourceFile
 from unistore.converters.protocol import Emit, Facts
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
@@ -47,28 +35,12 @@ Extent = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class VolumeReader:
-    """Reads the volume of one source.
-
-    Attributes
-    ----------
-    name, detail
-        Of the source.
-    file_of
-        Gives a file by its number in the detail, and what opens it.
-    labels
-        How labels are numbered in the store; None: as in the files.
-    windows
-        Windows of the store, by name.
-    options
-        Options of the conversion.
-    """
+    """Reads the volume of one source, called `name`."""
 
     name: str
     detail: Detail
-    file_of: Callable[[int], tuple[Format, SourceFile]]
-    labels: LabelMap | None
-    windows: Mapping[str, Window]
-    options: Mapping[str, Any]
+    windows: Mapping[str, Window]  # of the store, by name
+    options: Mapping[str, Any]  # of the conversion
 
     def facts(self) -> Facts:
         """Read everything once: counts of all windows, NaN, the extent; check masks and points.
@@ -83,38 +55,25 @@ class VolumeReader:
             ``others/labels/<label>`` (), and of each mask; all i8.
         """
         collected = ProblemCollector()
-        counts = dict.fromkeys(self.windows, 0)
-        others: dict[str, int] = {}
-        image = self._image
-        counted = None if image is None else self._count_image(image)
-        if image is not None and counted is not None:
-            counts |= {name: int(planes.sum()) for name, planes in counted.counts.items()}
-            collected.problems += self._label_problems(image.file.name, counted.labels)
-        for name, location in self._files(WINDOWS):
-            with collected.attempt(location):
-                if image is None or counted is None:
-                    counts[name] = _count_mask(self._voxels(f"{WINDOWS}/{name}"))
-                else:
-                    self._check_window(name, image, counted.masks[name], counts[name])
-        for name, location in self._files("sparse"):
-            with collected.attempt(location), self._arrays(f"sparse/{name}") as arrays:
-                index, values = load_points(arrays, SPARSE_MEMBERS)
-                check_range([index], self._point_bounds(name), location)
-                counts[name] = len(sort_points(index, values, location)[0])
-        for kind in (MASKS, LABELS):
-            for name, location in self._files(kind):
-                with collected.attempt(location):
-                    others[f"others/{kind}/{name}"] = _count_classes(kind, self._voxels(f"{kind}/{name}"))
-        for name, location in self._files(SDF):
-            with collected.attempt(location), self._arrays(f"{SDF}/{name}") as arrays:
-                blocks = point_blocks(arrays, SDF_MEMBERS)
-                check_range((index for index, _ in blocks), self._point_bounds(name), location)
+        numbers = {f"points/{name}": 0 for name in self.windows} | {"nan": 0}
+        image = self.detail.array("image")
+        if image is not None:
+            counts = self._count(image)
+            numbers |= {f"points/{name}": int(planes.sum()) for name, planes in counts.planes.items()}
+            numbers["nan"] = counts.nan
+            collected.problems += self._label_problems(image.name, counts.labels)
+        for array in self.detail.arrays:
+            kind, _, name = array.role.partition("/")
+            with collected.attempt(array.name):
+                if kind == WINDOWS:
+                    numbers |= self._check_window(name, array, image)
+                elif kind in (MASKS, LABELS):
+                    numbers[f"others/{array.role}"] = _count_classes(kind, array)
+                elif kind != "image":
+                    check_range(array, self._point_bounds(array))
+                if kind == "sparse":
+                    numbers[f"points/{name}"] = len(sorted_points(array)[0])
         collected.check()
-        numbers = {f"points/{name}": count for name, count in counts.items()} | others
-        windows = [name for name, _ in self._files(WINDOWS)]
-        scaled = [name for name in windows if _is_scaled(self._voxels(f"{WINDOWS}/{name}"))]
-        numbers |= {f"scaled/{name}": 1 for name in scaled}
-        numbers["nan"] = 0 if counted is None else counted.nan
         facts: dict[str, NDArray[Any]] = {name: np.array(count, np.int64) for name, count in numbers.items()}
         return facts | {"extent": np.array(self.extent())}
 
@@ -126,24 +85,19 @@ class VolumeReader:
         Facts
             Of each group that has voxels, ``classes/<group>`` (K,) and ``locations/<group>`` (K,), how many.
         """
-        image = self._image
-        found: dict[str, Locations] = {}
+        image = self.detail.array("image")
+        located: dict[str, Locations] = {}
         if image is not None and self.windows:
-            tests = {
-                f"{WINDOWS}/{name}": inside(window, image.dtype) for name, window in self.windows.items()
-            }
-            found |= locations_of(image, tests, most)
-        for kind in (WINDOWS, MASKS, LABELS):
-            for name, _ in self._files(kind):
-                group = f"{kind}/{name}"
-                if group not in found:
-                    voxels = self._voxels(group)
-                    is_mask = kind == WINDOWS or voxels.dtype.kind == "f"
-                    found |= locations_of(
-                        voxels, {group: inside(None, voxels.dtype) if is_mask else None}, most
-                    )
+            tests = {f"{WINDOWS}/{name}": inside(window, image.kind) for name, window in self.windows.items()}
+            located |= locations_of(image, tests, most)
+        for array in self.detail.arrays:
+            kind = array.role.partition("/")[0]
+            if kind in (WINDOWS, MASKS, LABELS) and array.role not in located:
+                is_mask = kind == WINDOWS or array.kind.kind == "f"
+                test = inside(None, array.kind) if is_mask else None
+                located |= locations_of(array, {array.role: test}, most)
         facts: dict[str, NDArray[Any]] = {}
-        for group, (classes, lengths, coords) in found.items():
+        for group, (classes, lengths, coords) in located.items():
             facts |= {f"classes/{group}": classes, f"locations/{group}": lengths}
             if len(classes) <= MOST_CLASSES:
                 dtype = np.uint16 if max(self.extent()) <= 1 << 16 else np.int32
@@ -154,15 +108,13 @@ class VolumeReader:
         """D, H, W: of the image or a mask, else of the cube that point files state, else of all points."""
         if self.detail.extent is not None:
             return self.detail.extent
-        stated = max(self.detail.resolutions.values(), default=0)
+        stated = max(array.resolution for array in self.detail.arrays)
         if stated:
             return stated, stated, stated
         longest = np.zeros(3, np.int64)
-        for kind, members in (("sparse", SPARSE_MEMBERS), ("sdf", SDF_MEMBERS)):
-            for name, _ in self._files(kind):
-                with self._arrays(f"{kind}/{name}") as arrays:
-                    for index, _ in point_blocks(arrays, members):
-                        longest = np.maximum(longest, index.max(axis=0).astype(np.int64) + 1)
+        for array in self.detail.arrays:
+            for index, _ in point_blocks(array):
+                longest = np.maximum(longest, index.max(axis=0).astype(np.int64) + 1)
         depth, height, width = longest.tolist()
         return depth, height, width
 
@@ -180,73 +132,78 @@ class VolumeReader:
         hi = depth if hi is None else min(hi, depth)
         if hi <= lo:
             return
-        image = self._image
+        image = self.detail.array("image")
         computed: dict[str, NDArray[Any]] = {}
         for column, (block,) in out.items():
             name, _, form = column.rpartition("/")
-            array = "image" if table == VOLUMES else f"{table}/{name}"
-            voxels = None if self.detail.number(array) is None else self._voxels(array)
-            if voxels is not None and form != "mask":
-                read_image(voxels, block, lo, hi)
-            elif voxels is not None and (table != WINDOWS or image is None or voxels.dtype.kind != "f"):
-                read_bits(voxels, {name: inside(None, voxels.dtype)}, {name: block}, lo, hi)
-            elif table == WINDOWS and image is not None:
+            array = self.detail.array("image" if table == VOLUMES else f"{table}/{name}")
+            is_scaled = table == WINDOWS and array is not None and array.kind.kind == "f"
+            if array is not None and form != "mask":
+                read_image(array, block, lo, hi)
+            elif array is not None and (image is None or not is_scaled):
+                read_bits(array, {name: inside(None, array.kind)}, {name: block}, lo, hi)
+            elif table == WINDOWS:
                 computed[name] = block
         if computed and image is not None:
-            tests = {name: inside(self.windows[name], image.dtype) for name in computed}
+            tests = {name: inside(self.windows[name], image.kind) for name in computed}
             read_bits(image, tests, computed, lo, hi)
 
     def read_window_points(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Read points ``lo:hi`` of a window, in C order."""
-        sparse = self.detail.number(f"sparse/{name}")
+        sparse = self.detail.array(f"sparse/{name}")
         if sparse is not None:
-            opening, file = self.file_of(sparse)
-            index, values = _sparse_points(file, opening, state_of([file.path]))
+            index, values = sorted_points(sparse)
             out["coords"][...] = index[lo:hi]
             out["values"][...] = values[lo:hi]
             return
-        voxels = self._image
-        window = None
+        array = self.detail.array("image")
         counts = None
-        if voxels is not None:
-            window = self.windows[name]
-            counts = self._count_image(voxels).counts[name] if lo else None
+        if array is not None:
+            test = inside(self.windows[name], array.kind)
+            counts = self._count(array).planes[name] if lo else None
         else:
-            voxels = self._voxels(f"windows/{name}")
-            counts = _ones(voxels).counts if lo else None
-        test = inside(window, voxels.dtype)
-        for part, first, flat, values in read_points(voxels, test, lo, hi, counts):
-            point_coords(flat, first, voxels.shape, out["coords"][part])
+            array = self.detail.array(f"{WINDOWS}/{name}")
+            if array is None:
+                return
+            test = inside(None, array.kind)
+            counts = count_mask(array).planes if lo else None
+        for part, first, flat, values in read_points(array, test, lo, hi, counts):
+            point_coords(flat, first, array.shape, out["coords"][part])
             out["values"][part] = values
 
     def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Read points ``lo:hi`` of a distance field, in the file's order."""
         filled = 0
-        with self._arrays(f"{SDF}/{name}") as arrays:
-            for index, values in point_blocks(arrays, SDF_MEMBERS, lo, hi):
-                out["coords"][filled : filled + len(index)] = index
-                out["values"][filled : filled + len(index)] = values
-                filled += len(index)
+        for index, values in point_blocks(self.detail.named(SDF)[name], lo, hi):
+            out["coords"][filled : filled + len(index)] = index
+            out["values"][filled : filled + len(index)] = values
+            filled += len(index)
 
-    def _check_window(self, name: str, image: Voxels, agreed: MaskComparison, count: int) -> None:
-        """Raise if a window's file is not a mask, or differs from the image."""
-        file = self._voxels(f"windows/{name}")
-        differing = agreed.differing
-        detail = f"it has {agreed.ones} ones, the volume {count} voxels inside"
-        if agreed.others and _is_scaled(file):
-            differing = scaled_differences(image, file, self.windows[name])
-            detail = "it holds floats from 0 to 1, but not (value - low) / width"
-        elif agreed.others:
-            raise _not_a_mask(file, agreed.others)
+    def _count(self, image: VolumeArray) -> Counts:
+        return count_image(image, self.windows, self.detail.named(WINDOWS))
+
+    def _check_window(self, name: str, array: VolumeArray, image: VolumeArray | None) -> dict[str, int]:
+        """Return the facts of a window's file; raise if it is not a mask, or differs from the image."""
+        if image is None:
+            ones = count_mask(array)
+            if ones.others and not ones.is_scaled:
+                raise _not_a_mask(array, ones.others)
+            count = {f"points/{name}": int(ones.planes.sum())}
+            return count | {f"scaled/{name}": 1} if ones.is_scaled else count
+        differing = self._count(image).differing[name]
+        is_scaled = differing > 0 and count_mask(array).is_scaled
+        window = self.windows[name]
+        if is_scaled:
+            differing = scaled_differences(image, array, window)
         if differing:
-            window = f"window {self.windows[name]} of {image.file.name}"
-            message = f"differs from {window} in {differing} voxels: {detail}"
+            message = f"differs from window {window} of {image.name} in {differing} voxels"
             cure = "make it again from this volume, or remove it: it is computed anyway"
-            raise file.file.problem(message, cure, "window")
+            raise array.file.problem(message, cure, "window")
+        return {f"scaled/{name}": 1} if is_scaled else {}
 
     def _label_problems(self, location: str, labels: NDArray[np.bool_] | None) -> list[Problem]:
         """Return a problem if a window is cut of an image that looks like a mask, and no file confirms it."""
-        windows = [name for name in self.windows if self.detail.number(f"windows/{name}") is None]
+        windows = [name for name in self.windows if self.detail.array(f"{WINDOWS}/{name}") is None]
         if labels is None or not windows or self.options["values"] == "hu":
             return []
         values = np.flatnonzero(labels).tolist()
@@ -264,74 +221,25 @@ class VolumeReader:
         cure = f"if it is a mask, the same command {as_mask}; if it is HU, with --values hu"
         return [Problem(location, message, cure, "values")]
 
-    def _count_image(self, image: Voxels) -> VoxelCounts:
-        """Counts of all windows in the image, and how it agrees with windows that are files, too."""
-        masks = tuple((name, self._voxels(f"{WINDOWS}/{name}")) for name, _ in self._files(WINDOWS))
-        state = state_of([image.file.path, *image.file.parts, *(mask.file.path for _, mask in masks)])
-        return cached_counts(image, masks, tuple(self.windows.items()), state)
-
-    def _point_bounds(self, name: str) -> Extent | None:
+    def _point_bounds(self, array: VolumeArray) -> Extent | None:
         """Bounds of a point file's indices: the cube that it states, else its volume; None: unknown."""
-        stated = self.detail.resolutions.get(name, 0)
-        return (stated, stated, stated) if stated else self.detail.extent
-
-    @property
-    def _image(self) -> Voxels | None:
-        return None if self.detail.number("image") is None else self._voxels("image")
-
-    def _files(self, kind: str) -> list[tuple[str, str]]:
-        """Name of each file of a kind, and what messages call the file."""
-        return [(name, self.detail.files[number]) for name, number in self.detail.named(kind).items()]
-
-    def _voxels(self, array: str) -> Voxels:
-        opening, file = self.file_of(self.detail.arrays.index(array))
-        voxels = voxels_of(file, opening)
-        if self.labels is None or not array.startswith(f"{LABELS}/"):
-            return voxels
-        return voxels.numbered(self.labels.numbering(file.path, file.name))
-
-    def _arrays(self, array: str) -> AbstractContextManager[Mapping[str, Array]]:
-        opening, file = self.file_of(self.detail.arrays.index(array))
-        return arrays_of(file, opening)
+        edge = array.resolution
+        return (edge, edge, edge) if edge else self.detail.extent
 
 
-def _ones(mask: Voxels) -> Ones:
-    return cached_ones(mask, state_of([mask.file.path]))
-
-
-def _is_scaled(window: Voxels) -> bool:
-    """Whether a window came as floats scaled to 0…1."""
-    return window.dtype.kind == "f" and _ones(window).scaled
-
-
-def _count_mask(mask: Voxels) -> int:
-    """Count ones of a mask, or voxels above 0 of a scaled window; raise if it is neither."""
-    ones = _ones(mask)
-    if ones.others and not ones.scaled:
-        raise _not_a_mask(mask, ones.others)
-    return int(ones.counts.sum())
-
-
-def _count_classes(kind: str, label: Voxels) -> int:
+def _count_classes(kind: str, label: VolumeArray) -> int:
     """Count voxels of a label or mask other than 0 and 1; raise if they are floats."""
-    other_values = _ones(label).others
-    if not other_values or label.dtype.kind != "f":
-        return other_values
+    others = count_mask(label).others
+    if not others or label.kind.kind != "f":
+        return others
     if kind == MASKS:
-        raise _not_a_mask(label, other_values)
-    message = f"is taken for a label by its name, but is {label.dtype} and not a mask of 0 and 1"
+        raise _not_a_mask(label, others)
+    message = f"is taken for a label by its name, but is {label.kind} and not a mask of 0 and 1"
     cure = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
     raise label.file.problem(message, cure, "dtype")
 
 
-def _not_a_mask(mask: Voxels, others: int) -> InputError:
+def _not_a_mask(mask: VolumeArray, others: int) -> InputError:
     message = f"holds {others} values that are neither 0 nor 1: it is not a mask"
     cure = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
     return mask.file.problem(message, cure, "values")
-
-
-@lru_cache(maxsize=1)
-def _sparse_points(file: SourceFile, format: Format, state: State) -> tuple[NDArray[Any], NDArray[Any]]:  # noqa: ARG001
-    """Points of a sparse window in C order, cached for the next shard of the same volume."""
-    with arrays_of(file, format) as arrays:
-        return sort_points(*load_points(arrays, SPARSE_MEMBERS), file.name)

@@ -1,57 +1,76 @@
-"""Voxels of a window or mask as bits or points."""
+"""Voxels of a window or mask: as bits, as points, counted in each plane; every voxel is read once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.slabs import Box, planes, slabs
-from unistore.converters.ct.source import Voxels
-from unistore.schemas.ct.voxels import VoxelTest
+from unistore.converters.ct.slabs import Box, VolumeArray, planes, slabs
+from unistore.schemas.ct.voxels import VoxelTest, inside, limit
+from unistore.schemas.ct.windows import Window
 
 LISTED = 1 << 19
 """Voxels whose points are computed at a time, or one plane if that has more."""
+FEW = 128
+"""Different values that a label map has at most; most images in eight bits have more."""
+# Voxels whose values are counted at a time: numpy makes eight bytes of each
+_COUNTED = 1 << 16
 
 
 def read_bits(
-    file: Voxels,
+    array: VolumeArray,
     tests: Mapping[str, VoxelTest],
     out: Mapping[str, NDArray[np.uint8]],
     lo: int = 0,
     hi: int | None = None,
 ) -> None:
     """Write the bit masks of planes ``lo:hi`` to `out`, by name: (D, H, ⌈W/8⌉) u1, zero, or larger."""
-    for box, (values,) in slabs([file], lo, hi):
+    for box, (values,) in slabs([array], lo, hi):
         for name, bits in out.items():
             _pack(tests[name](values), bits, box)
 
 
 def bit_shape(extent: Sequence[int]) -> tuple[int, int, int]:
-    """Shape of the bit mask of a (D, H, W) volume: (D, H, ⌈W/8⌉)."""
+    """Return the shape of the bit mask of a (D, H, W) volume: (D, H, ⌈W/8⌉)."""
     depth, height, width = extent
     return depth, height, -(-width // 8)
 
 
-def list_bytes(file: Voxels) -> int:
-    """Bytes that `read_points` allocates besides planes: indices, coordinates, temporary arrays, values."""
-    return 40 * max(LISTED, math.prod(file.shape[1:]))
+def _pack(inside: NDArray[np.bool_], bits: NDArray[np.uint8], box: Box) -> None:
+    """Write a slab's mask into the bit mask (which is zero there, and may be larger than the volume)."""
+    depth, height, width = inside.shape
+    first = box[0].start or 0
+    column = (box[2].start or 0) // 8
+    target = bits[first : first + depth, :height, column : column + -(-width // 8)]
+    if inside.flags.c_contiguous and width % 8 == 0:  # no byte holds bits of two rows
+        target[...] = np.packbits(inside.reshape(-1), bitorder="little").reshape(target.shape)
+    elif inside.flags.c_contiguous:
+        target[...] = np.packbits(inside, axis=-1, bitorder="little")
+    else:
+        ones = inside.view(np.uint8)
+        for byte in range(target.shape[2]):  # along width a Fortran slab's voxels are whole planes apart
+            packed = ones[:, :, 8 * byte].copy(order="F")
+            for bit in range(1, min(8, width - 8 * byte)):
+                packed |= ones[:, :, 8 * byte + bit] << np.uint8(bit)
+            target[:, :, byte] = packed
+
+
+def list_bytes(array: VolumeArray) -> int:
+    """Return the bytes that `read_points` allocates besides planes: indices, coordinates, values."""
+    return 40 * max(LISTED, math.prod(array.shape[1:]))
 
 
 def read_points(
-    file: Voxels, test: VoxelTest, lo: int, hi: int, counts: NDArray[np.int64] | None = None
+    array: VolumeArray, test: VoxelTest, lo: int, hi: int, counts: NDArray[np.int64] | None = None
 ) -> Iterator[tuple[slice, int, NDArray[np.int64], NDArray[Any]]]:
-    """Points number `lo` to `hi` of a window in C order, some planes at a time.
+    """Read points number `lo` to `hi` of a window in C order, some planes at a time.
 
-    Parameters
-    ----------
-    test
-        The window.
-    counts
-        Its points in each plane, (D,); if given, planes before point `lo` are not read.
+    `counts` are its points in each plane, (D,); if given, planes before point `lo` are not read.
 
     Yields
     ------
@@ -65,11 +84,11 @@ def read_points(
         ends = np.cumsum(counts)
         begin = int(np.searchsorted(ends, lo, side="right"))
         before = int(ends[begin - 1]) if begin else 0
-    step = max(1, LISTED // max(1, math.prod(file.shape[1:])))
-    if lo >= hi:
-        return
-    for number, block in planes(file, begin):
+    step = max(1, LISTED // max(1, math.prod(array.shape[1:])))
+    for number, block in planes(array, begin):
         for first in range(0, len(block), step):
+            if before >= hi:
+                return
             part = block[first : first + step]
             flat = np.flatnonzero(test(part))
             start = max(lo, before)
@@ -78,8 +97,6 @@ def read_points(
                 chosen = flat[start - before : stop - before]
                 yield slice(start - lo, stop - lo), number + first, chosen, part.reshape(-1).take(chosen)
             before += len(flat)
-            if before >= hi:
-                return
 
 
 def point_coords(flat: NDArray[np.int64], first: int, extent: Sequence[int], out: NDArray[Any]) -> None:
@@ -95,21 +112,135 @@ def point_coords(flat: NDArray[np.int64], first: int, extent: Sequence[int], out
     out[:, 0] = plane + kind(first)
 
 
-def _pack(inside: NDArray[np.bool_], bits: NDArray[np.uint8], box: Box) -> None:
-    """Write a slab's mask into the bit mask (which is zero there, and may be larger than the volume)."""
-    depth, height, width = inside.shape
-    planes = box[0].start or 0
-    start = box[2].start or 0
-    target = bits[planes : planes + depth, :height, start // 8 : start // 8 + -(-width // 8)]
-    if inside.flags.c_contiguous and width % 8 == 0:  # no byte holds bits of two rows
-        target[...] = np.packbits(inside.reshape(-1), bitorder="little").reshape(target.shape)
-        return
-    if inside.flags.c_contiguous:
-        target[...] = np.packbits(inside, axis=-1, bitorder="little")
-        return
-    ones = inside.view(np.uint8)
-    for byte in range(target.shape[2]):  # along width a Fortran slab's voxels are whole planes apart
-        packed = ones[:, :, 8 * byte].copy(order="F")
-        for bit in range(1, min(8, width - 8 * byte)):
-            packed |= ones[:, :, 8 * byte + bit] << np.uint8(bit)
-        target[:, :, byte] = packed
+class Counts(NamedTuple):
+    """What an image holds."""
+
+    planes: Mapping[str, NDArray[np.int64]]  # voxels inside each window in each plane, (D,)
+    nan: int  # voxels that are not a number; they are in no window
+    differing: Mapping[str, int]  # voxels of the file of a window that are not 1 inside it and 0 elsewhere
+    # whether each of the values 0 to 255 occurs, (256,), if these are those of a mask or a label map: no
+    # others, and at most `FEW`
+    labels: NDArray[np.bool_] | None
+
+
+class Ones(NamedTuple):
+    """What a mask holds."""
+
+    planes: NDArray[np.int64]  # its voxels in each plane, (D,): those that are 1, of floats those above 0
+    others: int  # voxels that are neither 0 nor 1
+    is_scaled: bool  # whether it is of floats between 0 and 1
+
+
+# Results are kept for the shards of a volume; with the `state` of its files, changed ones are read again.
+
+
+def count_image(
+    image: VolumeArray, windows: Mapping[str, Window], files: Mapping[str, VolumeArray]
+) -> Counts:
+    """Look at every voxel of an image once, and at the same voxels of files of some windows.
+
+    Nothing is read where nothing can be found: no windows, and a dtype without NaN.
+    """
+    return _count_image(image, tuple(windows.items()), tuple(files.items()), _state(image, *files.values()))
+
+
+def count_mask(mask: VolumeArray) -> Ones:
+    """Look at every voxel of a mask once."""
+    return _count_mask(mask, _state(mask))
+
+
+def _state(*arrays: VolumeArray) -> tuple[tuple[int, int], ...]:
+    """Return size and modification time of all files."""
+    paths = [path for array in arrays for path in (array.file.path, *array.file.parts)]
+    return tuple([(status.st_size, status.st_mtime_ns) for status in [path.stat() for path in paths]])
+
+
+@lru_cache(maxsize=512)
+def _count_image(
+    image: VolumeArray,
+    windows: tuple[tuple[str, Window], ...],
+    files: tuple[tuple[str, VolumeArray], ...],
+    state: tuple[tuple[int, int], ...],  # noqa: ARG001
+) -> Counts:
+    tests = {name: inside(window, image.kind) for name, window in windows}
+    counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
+    differing = {name: 0 for name, _ in files}
+    labels: NDArray[np.bool_] | None = np.zeros(256, np.bool_)
+    is_float = image.kind.kind == "f"
+    nan = 0
+    if not tests and not is_float:
+        return Counts({}, 0, {}, None)
+    for box, (values, *others) in slabs([image, *(array for _, array in files)]):
+        if labels is not None:
+            labels = _label_values(values, labels)
+        if is_float:
+            nan += int(np.count_nonzero(np.isnan(values)))
+        by_file = dict(zip(differing, others, strict=True))
+        for name, test in tests.items():
+            is_inside = test(values)
+            counts[name][box[0]] += _per_plane(is_inside)
+            if name in by_file:
+                differing[name] += _difference(is_inside, by_file[name])
+    return Counts(counts, nan, differing, labels)
+
+
+def _difference(is_inside: NDArray[np.bool_], mask: NDArray[Any]) -> int:
+    if np.array_equal(is_inside.view(np.uint8), mask.view(np.uint8) if mask.itemsize == 1 else mask):
+        return 0
+    return int(np.count_nonzero(is_inside != mask))
+
+
+def _label_values(values: NDArray[Any], before: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    """Add the values 0 to 255 that occur to those of `before`; None if there are others, or too many."""
+    with np.errstate(invalid="ignore"):
+        is_small = values.min() >= 0 and values.max() <= 255
+    if not is_small:  # nor is NaN
+        return None
+    small = values.astype(np.uint8, copy=False)
+    if values.dtype.kind == "f" and not np.array_equal(small, values):
+        return None
+    flat = small.ravel(order="K")
+    occurring = before.copy()
+    for first in range(0, len(flat), _COUNTED):
+        occurring |= np.bincount(flat[first : first + _COUNTED], minlength=256) > 0
+    return occurring if np.count_nonzero(occurring) <= FEW else None
+
+
+@lru_cache(maxsize=512)
+def _count_mask(mask: VolumeArray, state: tuple[tuple[int, int], ...]) -> Ones:  # noqa: ARG001
+    test = inside(None, mask.kind)
+    counts = np.zeros(mask.shape[0], np.int64)
+    others = 0
+    is_scaled = mask.kind.kind == "f"
+    for box, (values,) in slabs([mask]):
+        counts[box[0]] += _per_plane(test(values))
+        if values.itemsize > 1 or int(values.view(np.uint8).max()) > 1:
+            others += int(np.count_nonzero((values != 0) & (values != 1)))
+        is_scaled = is_scaled and bool(((values >= 0) & (values <= 1)).all())
+    return Ones(counts, others, is_scaled and others > 0)
+
+
+def _per_plane(is_inside: NDArray[np.bool_]) -> NDArray[np.int64]:
+    if is_inside.flags.c_contiguous:
+        return np.array([np.count_nonzero(plane) for plane in is_inside], np.int64)
+    counts: NDArray[np.int64] = is_inside.view(np.uint8).sum(axis=(1, 2), dtype=np.int64)
+    return counts
+
+
+def scaled_differences(image: VolumeArray, scaled: VolumeArray, window: Window) -> int:
+    """Count the voxels of a file that are not those of an image, limited to a window and scaled to 0…1."""
+    differing = 0
+    for _, (values, stored) in slabs([image, scaled]):
+        expected = limit(values, window.low, window.high, scale=True)
+        differing += int(np.count_nonzero(~is_scaled_as(expected, stored)))
+    return differing
+
+
+def is_scaled_as(expected: NDArray[Any], scaled: NDArray[Any]) -> NDArray[np.bool_]:
+    """Tell where scaled values are as expected, but for a few roundings of float32 or of a coarser dtype.
+
+    Where the image is NaN, any value will do.
+    """
+    tolerance = 4 * max(float(np.finfo(scaled.dtype).eps), float(np.finfo(np.float32).eps))
+    close: NDArray[np.bool_] = (np.abs(expected - scaled) <= tolerance) | np.isnan(expected)
+    return close

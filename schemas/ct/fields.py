@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unistore.schemas.tables import Field, bounds_field
+from unistore.schemas.tables import Field, Table, bounds_field
 
 FAMILY_NAME = "ct"
 VOLUMES = "volumes"
@@ -41,9 +41,22 @@ FOREGROUND = "foreground"
 IMAGE = f"{VOLUMES}/image"
 INFO = f"{VOLUMES}/info"
 HEADER = f"{VOLUMES}/header"
-NAN = f"{VOLUMES}/nan"
+
+TEXTS = {
+    "info": "info.json of each volume",
+    "header": "header of the file of each volume, as JSON",
+    "patient": "digest of the patient of each DICOM series",
+    "series": "digest of the UID of each DICOM series",
+    "metadata": "row of metadata.csv, as JSON, of each volume",
+}
+"""Texts of volumes, and what they are."""
 
 _DHW = ["depth", "height", "width"]
+
+
+NAN_FIELD = Field(
+    path=f"{VOLUMES}/nan", dtype="int64", axes=("volume",), description="voxels that are not a number"
+)
 
 
 def image_field(dtype: str, row_shape: tuple[int, ...], tile: tuple[int, int, int]) -> Field:
@@ -108,6 +121,13 @@ def mask_field(group: str, row_shape: tuple[int, ...], tile: tuple[int, int, int
     )
 
 
+def bits_field(group: str, row_shape: tuple[int, ...], tile: tuple[int, int, int]) -> Field:
+    """Field of ``<group>/mask`` of a mask or label that came as a file."""
+    family, _, name = group.partition("/")
+    ones = ", 0 and 1" if family == LABELS else ""
+    return mask_field(group, row_shape, tile, f"{family[:-1]} {name!r} of the sources{ones}, as bits")
+
+
 def coords_field(group: str, longest: int, run: int) -> Field:
     """Field of ``<group>/coords``, (M, 3): u2 where indices of axes of `longest` voxels fit it, else i4."""
     return Field(
@@ -127,6 +147,19 @@ def values_field(group: str, dtype: str, run: int, description: str) -> Field:
     return Field(path=f"{group}/values", dtype=dtype, axes=("point",), description=description, run=run)
 
 
+def points_table(group: str, edge: int, dtype: str, run: int, description: str) -> Table:
+    """Table of points with values, in a box of at most `edge` voxels per axis."""
+    return Table(
+        name=group, fields=(coords_field(group, edge, run), values_field(group, dtype, run, description))
+    )
+
+
+def location_table(group: str, edge: int) -> Table:
+    """Table of the locations of a label, mask or window."""
+    name = f"{FOREGROUND}/{group}"
+    return Table(name=name, fields=(coords_field(name, edge, 1),), spilled=True)
+
+
 def location_offsets_field(group: str, classes: Sequence[int]) -> Field:
     """Field of ``foreground/<group>/offsets``, (V · K + 1,) i8."""
     path = f"{FOREGROUND}/{group}/offsets"
@@ -140,3 +173,25 @@ def offsets_field(group: str) -> Field:
     """Field of ``<group>/offsets``, (V + 1,) i8."""
     description = "points of volume v are numbers offsets[v] to offsets[v + 1] - 1"
     return bounds_field(f"{group}/offsets", "volume", description)
+
+
+def resolution_field(group: str) -> Field:
+    """Field of ``sdf/<name>/resolution``, (V,) i4."""
+    return Field(
+        path=f"{group}/resolution",
+        dtype="int32",
+        axes=("volume",),
+        unit="voxel",
+        description="edge of the cube that the points lie in, as the source states it; 0: unsaid",
+    )
+
+
+def present_field(group: str) -> Field:
+    """Field of ``<group>/present``, (V,) bool."""
+    return Field(
+        path=f"{group}/present",
+        dtype="bool",
+        axes=("volume",),
+        description="whether the volume has it; where not, it has no points and its mask is zero",
+        fill=False,
+    )

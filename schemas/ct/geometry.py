@@ -12,7 +12,7 @@ as x, y, z is stored reversed, all nine numbers of a direction included.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +64,7 @@ def geometry_attribute(names: Iterable[str]) -> dict[str, str]:
     return {"frame": FRAME, **{name: f"{VOLUMES}/{name}" for name in names}}
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
+class Geometry(NamedTuple):
     """Spacing (3,), origin (3,) and direction (9,) of a volume; None where unknown."""
 
     spacing: list[float] | None

@@ -36,29 +36,6 @@ def parts(*paths: Path) -> dict[str, Part]:
     return {part.name: part for part in ct_converter().find(list_files(paths), Exclusion(())).parts}
 
 
-def test_what_the_headers_of_a_case_say(tmp_path: Path) -> None:
-    (part,) = parts(write_case(tmp_path / "case")).values()
-    scanned = ct_converter(info_order="xyz").scan(part)
-    assert scanned.image is not None
-    assert (scanned.image.file.path.name, scanned.image.file.name) == (
-        "ct_original_512.npy",
-        "case/ct_original_512.npy",
-    )
-    assert scanned.extent == HU.shape
-    assert {name: (window.width, window.level) for name, window in scanned.named.items()} == {
-        "lung": (1500, -600),
-        "bone": (1500, 300),
-    }
-    (far,) = scanned.points_of("sdf/far")
-    assert (far.length, far.dtype.str, far.resolution) == (2, "<f4", 8)
-    assert list(scanned.arrays) == ["image", "windows/lung", "sparse/bone", "masks/liver", "sdf/far"]
-    assert (scanned.geometry, scanned.stated_by) == ({"spacing": [3, 2, 1]}, {"spacing": "info.json"})
-    assert ct_converter(info_order="zyx").scan(part).geometry == {"spacing": [1, 2, 3]}
-    unordered = ct_converter().scan(part)
-    assert (unordered.geometry, unordered.unordered) == ({}, ["spacing"])
-    assert (scanned.problems, scanned.excluded) == ((), ())
-
-
 def test_a_pickled_part_gives_the_same_in_another_process(tmp_path: Path) -> None:
     write_case(tmp_path / "case")
     np.save(tmp_path / "other.npy", np.asfortranarray(HU.astype(">f4")))

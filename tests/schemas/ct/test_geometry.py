@@ -67,7 +67,7 @@ def test_an_unknown_order_is_told(tmp_path: Path) -> None:
     info = {"spacing": SPACING, "direction": IDENTITY}
     store, report = converted(tmp_path, info)
     (note,) = [note for note in report.notes if "unknown order" in note]
-    assert note.startswith("direction, spacing of info.json: ")
+    assert note.startswith("1 files: direction, spacing of info.json: ")
     assert "--info-order zyx" in note
     assert not [path for path in store.paths() if path.startswith(("volumes/spacing", "volumes/direction"))]
     assert json.loads(store.text("volumes/info")[0]) == info

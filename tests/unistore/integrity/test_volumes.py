@@ -13,7 +13,7 @@ import pytest
 from unistore import repair, verify
 from unistore.conversion import columns
 from unistore.conversion.convert import convert
-from unistore.converters.ct import export as exported
+from unistore.converters.ct import stored as exported
 
 SHAPE = (96, 160, 160)
 TILE = (8, 32, 32)
