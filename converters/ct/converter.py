@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct.family import Ct
-from unistore.converters.ct.match import CASES, FILES, SERIES, reason_of_text
-from unistore.converters.ct.names import DATASET, DICOM, INFO, METADATA, is_voxels
+from unistore.converters.ct.match import CASES, SERIES, is_case
+from unistore.converters.ct.names import DATASET, DICOM, INFO, METADATA
 from unistore.converters.ct.texts import read_info
 from unistore.converters.files.folders import ListedFolders
 from unistore.converters.files.paths import Listing
@@ -47,22 +47,16 @@ class CtConverter(SeamConverter):
         return (*super().suffixes, INFO)
 
     def look(self, file: Candidate) -> Verdict:
-        """Take texts about volumes, too; ``info.json`` must be JSON."""
-        if file.path.name not in (INFO, METADATA, DATASET):
-            if self._format_name(file.path) == DICOM:
-                source = SourceFile(file.path, file.path.name, file.roots)
-                return Taken(SERIES, self.opening_of(source).recognise(source).reason)
-            return super().look(file)
-        if file.path.name == DATASET:
-            if file.folders.holds(file.path.parent / "imagesTr", is_voxels):
-                return Taken(FILES, "names the classes of the labels beside it")
-            return LeftOut("is beside no folder imagesTr")
-        reason = reason_of_text(file.path, Neighbours(self, file.folders))
-        if not reason:
-            return LeftOut("describes no case folder")
+        """Take ``info.json`` of case folders, too, which must be JSON; of DICOM, look at no header."""
         if file.path.name == INFO:
+            if not is_case(file.path.parent, Neighbours(self, file.folders)):
+                return LeftOut("describes no case folder")
             read_info(file.path, file.name)
-        return Taken(CASES, reason)
+            return Taken(CASES, "describes the volume of a case folder")
+        if self._format_name(file.path) == DICOM:
+            source = SourceFile(file.path, file.path.name, file.roots)
+            return Taken(SERIES, self.opening_of(source).recognise(source).reason)
+        return super().look(file)
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
         """Files of volumes and texts about them, excluded ones too: what is paired with these is excluded."""

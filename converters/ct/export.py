@@ -34,13 +34,10 @@ _NO_DISTANCE_FIELDS = "distance fields are left out: images have no sparse value
 
 def files(store: StoreView) -> Iterator[File]:
     """Yield every file of a CT store under its name in the sources, its geometry, and computed windows."""
-    if not store.has(f"{SOURCE_FILES}/data"):
-        message = "is of an older unistore, without the names of files"
-        raise InputError(Problem(store.path, message, "--to nifti or ome-zarr", "option"))
-    texts = store.text(SOURCE_FILES)
+    texts = store.text(SOURCE_FILES) if store.has(f"{SOURCE_FILES}/data") else None
     labels: set[str] = set()
     for volume in volumes(store):
-        names = _names(texts[volume.number])
+        names = _older_names(volume) if texts is None else _names(texts[volume.number])
         names |= _computed_names(volume, names)
         geometry = volume.geometry
         if names and geometry and not names.get(IMAGE, "").lower().endswith(Nifti.suffixes):
@@ -67,6 +64,15 @@ def _voxels(volume: Volume, group: str) -> Values:
     if group == IMAGE and not volume.dtype:
         raise contradiction(volume.store, SOURCE_FILES, f"volume {volume.number} has no image")
     return volume.voxels(group)
+
+
+def _older_names(volume: Volume) -> dict[str, str]:
+    """Return names for the image of a store that lacks them: that of a case folder."""
+    if not volume.dtype or volume.groups(MASKS, LABELS, SDF):
+        message = "is of an older unistore, without the names of files"
+        raise InputError(Problem(volume.store.path, message, "--to nifti or ome-zarr", "option"))
+    names = {IMAGE: f"{volume.name}/ct_original.npy"}
+    return names | {INFO: f"{volume.name}/info.json"} if volume.info else names
 
 
 def _names(text: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from unistore.converters.common.columns import promote
 from unistore.converters.ct.locations import MOST_CLASSES, locations_bytes
-from unistore.converters.ct.names import is_plain, suffix_of
+from unistore.converters.ct.names import is_plain
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.points import BLOCK, MEMBERS
 from unistore.converters.ct.scan import ScannedVolume
@@ -67,7 +67,7 @@ def gather(parts: Parts, volumes: Volumes, options: CtOptions) -> Scan:
     named = list(zip(volumes, names, strict=True))
     return Scan(
         family=schema.FAMILY_NAME,
-        sources=Sources(_source(volume, name, parts.roots, most) for volume, name in named),
+        sources=Sources(_source(volume, name, most) for volume, name in named),
         tables=tuple(_tables(volumes, agreement, options.tile)),
         sample_table=schema.VOLUMES,
         main_table=schema.VOLUMES,
@@ -207,15 +207,6 @@ def _roles(volumes: Volumes, kinds: Sequence[str]) -> list[str]:
 
 def _notes(volumes: Volumes, agreement: Agreement, sparse: str) -> Iterator[str]:
     """Yield remarks of one line each: how files were interpreted, and what volumes lack."""
-    series = sum(bool(volume.detail.series) for volume in volumes)
-    cases = sum(volume.is_case and not volume.detail.series for volume in volumes)
-    if series:
-        yield f"DICOM series, one volume each: {series}"
-    if cases:
-        yield f"case folders, one volume each: {cases}"
-    loose = [volume.path for volume in volumes if not volume.is_case and not volume.detail.series]
-    for ending, count in Counter(map(suffix_of, loose)).items():
-        yield f"{ending} files outside case folders, one volume each: {count}"
     if agreement.windows:
         form = "points or bits, whichever is smaller" if sparse == "auto" else sparse
         yield f"windows {', '.join(map(str, agreement.windows.values()))}: stored as {form}"
@@ -232,7 +223,7 @@ def _notes(volumes: Volumes, agreement: Agreement, sparse: str) -> Iterator[str]
     yield from [f"{count} files: {remark}" for remark, count in remarks.items()]
 
 
-def _source(volume: ScannedVolume, name: str, roots: Sequence[Path], locations: int | None) -> Source:
+def _source(volume: ScannedVolume, name: str, locations: int | None) -> Source:
     """Return the source of one volume; `locations` are those of each class at most."""
     arrays = volume.detail.arrays
     dense = [array for array in arrays if array.role.partition("/")[0] not in MEMBERS]
@@ -252,19 +243,11 @@ def _source(volume: ScannedVolume, name: str, roots: Sequence[Path], locations: 
         name=name,
         files=tuple(map(Path, volume.files)),
         rows={schema.VOLUMES: 1, schema.MASKS: 1, **fields},
-        split=_split_of(volume.path, roots),
+        split=split_of(name),
         detail=volume.detail,
         memory=held,
         reading=held + max(map(list_bytes, dense), default=0),
     )
-
-
-def _split_of(path: Path, roots: Sequence[Path]) -> str | None:
-    """Return the split named by a folder inside the given paths."""
-    for root in (root.resolve() for root in roots):
-        if root.is_dir() and path.is_relative_to(root):
-            return split_of("/".join((root.name, *path.relative_to(root).parts[:-1], "")))
-    return None
 
 
 def _tables(volumes: Volumes, agreement: Agreement, tile: tuple[int, int, int]) -> Iterator[Table]:
@@ -297,6 +280,7 @@ def _possible_tables(
     extents = [volume.detail.extent for volume in volumes if volume.detail.extent]
     edge = max(agreement.shape)
     voxels = sum(map(prod, extents))
+    bits = sum(map(prod, map(bit_shape, extents)))
     labels = [
         schema.label_field(role, dtype, agreement.shape, options.tile)
         for role, dtype in agreement.classes.items()
@@ -311,11 +295,10 @@ def _possible_tables(
         count = sum(array.shape[0] for array in sparse if array is not None)
         dtype = agreement.scaled.get(name, agreement.values[name])
         table = schema.points_table(group, edge, dtype, 1, "")
-        most = voxels
-        if options.sparse == "auto" and not count and name not in agreement.scaled:
-            most = sum(map(prod, map(bit_shape, extents))) // sum(field.row_bytes for field in table.fields)
         if options.sparse != "mask" or count:
-            yield table, most + count
+            most = bits // sum(field.row_bytes for field in table.fields)  # more would be stored as bits
+            has_bits = options.sparse == "auto" and not count and name not in agreement.scaled
+            yield table, most if has_bits else voxels + count
         masks.append(schema.mask_field(group, agreement.shape, options.tile, ""))
     if masks and options.sparse != "coords":
         yield Table(name=schema.WINDOWS, fields=tuple(masks)), len(volumes)

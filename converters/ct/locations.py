@@ -21,8 +21,6 @@ _LARGEST = (1 << 16) - 1
 """Largest number of a class."""
 _ANY_RANK = np.uint32((1 << 32) - 1)
 _SEED = 29
-_AT_ONCE = 1 << 16
-"""Voxels that are looked at together, or one plane."""
 
 
 class Locations(NamedTuple):
@@ -77,21 +75,15 @@ class _Choice:
 
     def add(self, box: Box, classes: NDArray[Any]) -> None:
         """Look at the voxels of a box: their classes, (d, h, w) unsigned, 0 of none."""
-        first, row, column = (part.start or 0 for part in box)
-        # After a few planes only small ranks are looked at, so that dense classes cost little.
-        step = max(1, _AT_ONCE // max(1, classes[:1].size))
-        for at in range(0, len(classes), step):
-            if not self._too_many:
-                self._add(classes[at : at + step], (first + at, row, column))
-
-    def _add(self, classes: NDArray[Any], corner: tuple[int, int, int]) -> None:
-        """Look at the voxels of a box at `corner`."""
-        slices = [slice(low, low + length) for low, length in zip(corner, classes.shape, strict=True)]
-        depth, height, width = (ranks[part] for ranks, part in zip(self._ranks, slices, strict=True))
+        if self._too_many:
+            return
+        corner = [part.start or 0 for part in box]
+        depth, height, width = (
+            ranks[low : low + length]
+            for ranks, low, length in zip(self._ranks, corner, classes.shape, strict=True)
+        )
         ranks = depth[:, None, None] ^ height[:, None] ^ width
-        is_small = ranks <= self._limits[classes]
-        is_small &= classes != 0
-        place = np.nonzero(is_small)
+        place = np.nonzero((classes != 0) & (ranks <= self._limits[classes]))
         axes = [axis + low for axis, low in zip(place, corner, strict=True)]
         flat = np.ravel_multi_index(axes, self._shape)
         self._parts.append((classes[place], ranks[place], flat))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,14 @@ import numpy as np
 
 from unistore.converters.ct.names import (
     IMAGE_WORDS,
-    INFO,
     TIFF,
+    bare_path,
     case_role,
     folder_of,
     has_image,
     has_windows,
     is_case_window,
     is_image,
-    is_mask,
     is_plain,
     is_voxels,
     mask_id,
@@ -30,12 +29,7 @@ from unistore.converters.ct.names import (
     window_of,
 )
 from unistore.converters.ct.points import kind_of
-from unistore.converters.ct.texts import metadata_paths
-from unistore.converters.files.pairs import (
-    images_of_label,
-    label_paths,
-    row_label_paths,
-)
+from unistore.converters.files.pairs import LabelMatch, images_of_label, label_paths, row_label_paths
 from unistore.converters.opened import Near
 from unistore.converters.plugin import Claim, Head, no, sure
 from unistore.errors import printable
@@ -46,13 +40,12 @@ SERIES = "series"
 _HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)", re.IGNORECASE)
 _NNUNET = ("imagesTr", "imagesTs", "imagesVal")
 """Folders of volumes in nnU-Net and the Medical Segmentation Decathlon."""
-
-_CASE_CLAIMS = {
-    "image": sure("is the volume of a case folder", CASES),
-    "windows": sure("is a window of a case folder", CASES),
-    "points": sure("is a window of a case folder", CASES),
-    "masks": sure("is a mask of a case folder", CASES),
-    "labels": sure("is a label of a case folder", CASES),
+_CALLED = {
+    "image": "the volume",
+    "windows": "a window",
+    "points": "a window",
+    "masks": "a mask",
+    "labels": "a label",
 }
 _IS_NAMED = sure("names an intensity window", FILES)
 
@@ -84,22 +77,26 @@ def match(head: Head) -> Claim:
     return _match_label(path, shape, near) or _match_values(path, shape, dtype, near)
 
 
+def _in_case(kind: str) -> Claim:
+    return sure(f"is {_CALLED[kind]} of a case folder", CASES)
+
+
 def _match_case(path: Path, shape: Shape, near: Near) -> Claim | None:
     """Take a file of a case folder."""
     folder = folder_of(path)
-    if not is_in_case(folder, near):
+    if not is_case(folder, near):
         return None
     kind = case_role(path, has_named_image=has_image(folder, near)).partition("/")[0]
     if kind == "image" and not is_image(path) and len(shape) != 3:
         return None
-    return _CASE_CLAIMS.get(kind)
+    return _in_case(kind) if kind else None
 
 
 def _match_loose(path: Path, near: Near) -> Claim | None:
     """Take a window by its name, and a mask whose volume lies beside the folder of masks."""
     if window_of(path) is not None:
         return _IS_NAMED
-    if path.parent.name != "masks" or not is_mask(path):
+    if path.parent.name != "masks" or not mask_id(path):
         return None
     owner = _file_of(str(path.parent.parent / mask_id(path)), near)
     return None if owner is None else sure(f"is the mask of {printable(owner.name)}", FILES)
@@ -116,13 +113,12 @@ def _match_page(path: Path, near: Near) -> Claim:
 
 def _match_label(path: Path, shape: Shape, near: Near) -> Claim | None:
     """Take a label whose volume is there; leave it out where what it labels is no volume."""
-    bare = _bare(path)
-    owners = images_of_label(bare, lambda image: _file_of(image, near) is not None, IMAGE_WORDS)
-    if owners is None:
+    bare = bare_path(path)
+    owners = _owners(bare, near)
+    image = None if owners is None else _file_of(owners.images[0], near)
+    if owners is None or image is None:
         return None
-    image = _file_of(owners.images[0], near)
-    assert image is not None
-    is_one_a_row = bare in row_label_paths(_bare(image))
+    is_one_a_row = bare in row_label_paths(bare_path(image))
     if len(shape) != 3 and (is_one_a_row or not owners.certain):
         return None
     claim = sure(f"is the label of {printable(image.name)}", FILES)
@@ -139,20 +135,19 @@ def _match_label(path: Path, shape: Shape, near: Near) -> Claim | None:
 def _match_values(path: Path, shape: Shape, dtype: np.dtype[Any], near: Near) -> Claim:
     if len(shape) != 3:
         return no(f"has {len(shape)} axes {shape}, a volume three")
-    is_volume = _is_volume(path, dtype)
-    if is_volume:
-        rows = _label_of_rows(path, shape, near)
-        if rows is not None:
-            return no(f"is plain rows, with a label for each in {printable(rows.name)}")
-    if is_volume:
+    bare = bare_path(path)
+    if _is_volume(path, dtype):
+        for file, label in _labels(row_label_paths(bare), near):
+            if len(label) in (1, 2) and label[0] == shape[0]:
+                return no(f"is plain rows, with a label for each in {printable(file.name)}")
         return sure(f"has three axes: {dtype} {shape}", FILES)
-    label = _certain_label(path, shape, near)
-    if label is not None:
-        return sure(f"has the label {printable(label.name)} of its shape", FILES)
-    return no(
-        f"is {dtype} {shape}; where no name says ct, hu, volume or scan, "
-        "volumes are integers of two or more bytes"
-    )
+    for file, label in _labels(label_paths(bare, IMAGE_WORDS), near):
+        # A label of the volume's shape whose name nothing else would have.
+        owners = _owners(bare_path(file), near)
+        if label == shape and owners is not None and owners.certain and bare in owners.images:
+            return sure(f"has the label {printable(file.name)} of its shape", FILES)
+    hint = "where no name says ct, hu, volume or scan, volumes are integers of two or more bytes"
+    return no(f"is {dtype} {shape}; {hint}")
 
 
 def _is_volume(path: Path, dtype: np.dtype[Any]) -> bool:
@@ -162,63 +157,31 @@ def _is_volume(path: Path, dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "iu" and dtype.itemsize > 1
 
 
-def _certain_label(path: Path, shape: Shape, near: Near) -> Path | None:
-    """A label of three axes and the volume's shape whose name nothing else would have."""
-    bare = _bare(path)
-    for label in label_paths(bare, IMAGE_WORDS):
-        file = _file_of(label, near)
-        if file is None:
-            continue
-        owners = images_of_label(label, lambda image: _file_of(image, near) is not None, IMAGE_WORDS)
-        if owners is not None and owners.certain and bare in owners.images:
-            array = _array_of(file, near)
-            if array is not None and array[0] == shape:
-                return file
-    return None
+def _owners(label: str, near: Near) -> LabelMatch | None:
+    """Return the images that are there of what is called as a label is."""
+    return images_of_label(label, lambda image: _file_of(image, near) is not None, IMAGE_WORDS)
 
 
-def _label_of_rows(path: Path, shape: Shape, near: Near) -> Path | None:
-    """An array beside another that has one label for each of its rows."""
-    for label in row_label_paths(_bare(path)):
-        file = _file_of(label, near)
+def _labels(paths: Iterable[str], near: Near) -> Iterable[tuple[Path, Shape]]:
+    """Yield those files that are there, of paths without suffix, and the shape of the array in each."""
+    for bare in paths:
+        file = _file_of(bare, near)
         array = None if file is None else _array_of(file, near)
-        if array is not None and len(array[0]) in (1, 2) and array[0][0] == shape[0]:
-            return file
-    return None
+        if file is not None and array is not None:
+            yield file, array[0]
 
 
 def _match_points(path: Path, head: Head, near: Near) -> Claim:
     is_named = window_of(path) is not None
     has_points = bool(kind_of(head.arrays))
     if is_case_window(path) and (is_named or has_points or has_image(folder_of(path), near)):
-        return _CASE_CLAIMS["points"]
+        return _in_case("points")
     return _IS_NAMED if is_named and has_points else no("is no window of a volume")
 
 
-def reason_of_text(path: Path, near: Near) -> str:
-    """Why ``info.json`` or ``metadata.csv`` belongs to a case; empty: it does not."""
-    if path.name == INFO:
-        return "describes the volume of a case folder" if is_in_case(path.parent, near) else ""
-    for case in _cases_beside(path):
-        tables = (path for path in metadata_paths(case) if near.has(str(path)))
-        if is_in_case(case, near) and next(tables, None) == path:
-            return "has a row for each of these case folders"
-    return ""
-
-
-def _cases_beside(table: Path) -> Iterator[Path]:
-    """Folders that may be the cases of a table."""
-    for folder in (table.parent, table.parent / "processed"):
-        if folder.is_dir():
-            yield from filter(Path.is_dir, folder.iterdir())
-
-
-def is_in_case(folder: Path, near: Near) -> bool:
+def is_case(folder: Path, near: Near) -> bool:
     """Whether a folder is a case: one with a volume, or with windows of one."""
-    if has_image(folder, near) or has_windows(folder, near):
-        return True
-    has_masks = near.has(f"{folder}{os.sep}{INFO}") and near.holds(f"{folder}{os.sep}masks", is_mask)
-    return has_masks and near.holds(folder, is_voxels)
+    return has_image(folder, near) or has_windows(folder, near)
 
 
 def _array_of(path: Path, near: Near) -> tuple[Shape, np.dtype[Any]] | None:
@@ -234,7 +197,3 @@ def _file_of(bare: str, near: Near) -> Path | None:
         if near.has(path):
             return Path(path)
     return None
-
-
-def _bare(path: Path) -> str:
-    return f"{path.parent}{os.sep}{stem_of(path)}"

@@ -59,11 +59,6 @@ def is_voxels(file: Path) -> bool:
     return file.name.lower().endswith(suffixes())
 
 
-def is_hdf5(file: Path) -> bool:
-    """Whether a file is HDF5, by its ending."""
-    return file.name.lower().endswith(_suffixes_of(("hdf5",)))
-
-
 def is_plain(file: Path) -> bool:
     """Whether a file is of a format of arrays of any kind, so that it may be no volume at all."""
     return file.name.lower().endswith((*_suffixes_of(_PLAIN), *offered_suffixes()))
@@ -83,6 +78,11 @@ def stem_of(file: Path) -> str:
 def suffix_of(file: Path) -> str:
     """Suffix of a file: that of its format, which may be of several parts, or else its last one."""
     return file.name.removeprefix(stem_of(file))
+
+
+def bare_path(file: Path) -> str:
+    """Path of a file without its suffix."""
+    return f"{file.parent}{os.sep}{stem_of(file)}"
 
 
 class PageName(NamedTuple):
@@ -115,6 +115,11 @@ def image_resolution(file: Path) -> int:
     return int(match["resolution"] or 0) if match else 0
 
 
+def is_array(file: Path) -> bool:
+    """Whether a file is of a format of voxels or of points."""
+    return file.name.lower().endswith((*suffixes(), POINTS))
+
+
 def is_image(file: Path) -> bool:
     """Whether a file is the volume of a case, by its name."""
     return is_voxels(file) and _IMAGE.fullmatch(without_suffix(file.name)) is not None
@@ -124,11 +129,6 @@ def mask_id(file: Path) -> str:
     """Id of a mask ``{id}_binary.npy``; empty for other names."""
     match = _BINARY.fullmatch(without_suffix(file.name)) if is_voxels(file) else None
     return match["id"] if match else ""
-
-
-def is_mask(file: Path) -> bool:
-    """Whether a file is called as masks are."""
-    return bool(mask_id(file))
 
 
 def window_in(stem: str, known: Collection[str] = (), *, whole: bool = False) -> tuple[str, Window] | None:
@@ -186,7 +186,7 @@ def _window_stem(file: Path) -> str:
     return stem_of(file) if is_voxels(file) else file.stem.removesuffix("_sparse")
 
 
-# A case is a folder with a volume, or with windows of one, or with masks and a description of one.
+# A case is a folder with a volume, or with windows of one.
 
 
 def folder_of(file: Path) -> Path:
@@ -211,6 +211,12 @@ def has_image(folder: Path, near: Near) -> bool:
 def has_windows(folder: Path, near: Near) -> bool:
     """Whether the folder ``windows/`` of a folder holds any."""
     return near.holds(f"{folder}{os.sep}windows", is_case_window)
+
+
+def metadata_paths(case: Path) -> list[Path]:
+    """Where the table of a case folder may lie: beside it, or beside the folder ``processed/`` it lies in."""
+    beside = [case.parent / METADATA]
+    return [*beside, case.parent.parent / METADATA] if case.parent.name == "processed" else beside
 
 
 def case_role(file: Path, *, has_named_image: bool, known: Collection[str] = ()) -> str:

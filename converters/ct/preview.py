@@ -26,33 +26,34 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one volume."""
     extent = Column(store, f"{VOLUMES}/extent").take(np.array([sample]))[0].tolist()
     geometry = read_geometry(store, sample)
-    caption = ", spacing unknown"
-    if geometry.spacing is not None:
-        caption = f", {' × '.join(f'{length:g}' for length in geometry.spacing)} mm"
     spacing = geometry.spacing or [1.0, 1.0, 1.0]
-    widths = _widths(extent, spacing)
+    depth, height, width = np.maximum(np.multiply(extent, spacing), 1e-9).tolist()
+    widths = [width / height, width / depth, height / depth]
+    widths = [max(width, max(widths) / 4) for width in widths]
     figure.set_size_inches(10, float(np.clip(9.6 / sum(widths), 2.4, 5)) + 0.9)
     panels = figure.subplots(1, 3, width_ratios=widths)
-    overlays = _overlays(store)
-    ranges: list[str] = []
+    overlays = {path: f"C{number + 1}" for number, path in enumerate(_overlays(store))}
+    shown = ""
     for axis, axes in enumerate(panels):
         rows, columns = (other for other in range(3) if other != axis)
-        bare(axes, f"{_axis_name(geometry, axis)}: plane {extent[axis] // 2} of {extent[axis]}")
+        plane = geometry.plane(axis)
+        name = f"axis {axis} of 3" if plane is None else f"axis {axis} of 3, {plane}"
+        bare(axes, f"{name}: plane {extent[axis] // 2} of {extent[axis]}")
         axes.set_aspect(spacing[rows] / spacing[columns])
         if not all(extent):
             continue
         if store.has(f"{VOLUMES}/image"):
-            ranges.append(_show_image(axes, _slice(store, f"{VOLUMES}/image", sample, extent, axis)))
+            shown = _show_image(axes, _slice(store, f"{VOLUMES}/image", sample, extent, axis))
         else:
-            _show_points(store, axes, sample, extent, axis, geometry)
-        for number, path in enumerate(overlays):
-            mask = _slice(store, path, sample, extent, axis)
-            _show_overlay(axes, mask, f"C{number + 1}", outline=path.startswith(WINDOWS))
-    figure.suptitle(f"volume {sample}: {' × '.join(map(str, extent))}{caption}{''.join(ranges[:1])}")
+            _show_points(store, axes, sample, extent, axis)
+            axes.set_title(f"points of a window, summed along {name}")
+        for path, colour in overlays.items():
+            _show_overlay(axes, _slice(store, path, sample, extent, axis), colour)
+    figure.suptitle(f"volume {sample}: {' × '.join(map(str, extent))}{_length(geometry)}{shown}")
     if overlays:
         marks = [
-            panels[0].plot([], [], "s", color=f"C{i + 1}", label=path.split("/")[1])[0]
-            for i, path in enumerate(overlays)
+            panels[0].plot([], [], "s", color=colour, label=path.split("/")[1])[0]
+            for path, colour in overlays.items()
         ]
         figure.legend(handles=marks, loc="outside lower center", ncols=len(marks))
 
@@ -70,34 +71,25 @@ def measures(store: StoreView) -> Iterator[Measure]:
 PREVIEW = Preview(draw=draw, measures=measures)
 
 
-def _axis_name(geometry: Geometry, axis: int) -> str:
-    """Return what an axis is called: its number, and the planes across it if they are known."""
-    plane = geometry.plane(axis)
-    return f"axis {axis} of 3" if plane is None else f"axis {axis} of 3, {plane}"
-
-
-def _widths(extent: list[int], spacing: list[float]) -> list[float]:
-    """Widths of the panels at one height, within reason."""
-    depth, height, width = np.maximum(np.multiply(extent, spacing), 1e-9).tolist()
-    widths = [width / height, width / depth, height / depth]
-    return [max(width, max(widths) / 4) for width in widths]
+def _length(geometry: Geometry) -> str:
+    if geometry.spacing is None:
+        return ", spacing unknown"
+    return f", {' × '.join(f'{length:g}' for length in geometry.spacing)} mm"
 
 
 def _slice(store: StoreView, path: str, sample: int, extent: list[int], axis: int) -> NDArray[Any]:
-    """The middle slice of an axis, (rows, columns); bits are unpacked."""
-    bits = path.endswith("/mask")
+    """Read the middle slice of an axis, (rows, columns); bits are unpacked."""
+    is_bits = path.endswith("/mask")
+    middle = extent[axis] // 2
     lo = [0, 0, 0]
-    hi = list(extent)
-    lo[axis] = extent[axis] // 2
-    hi[axis] = extent[axis] // 2 + 1
-    if bits:
-        lo[2] = lo[2] // 8
-        hi[2] = -(-hi[2] // 8)
+    hi = [*extent[:2], -(-extent[2] // 8)] if is_bits else list(extent)
+    place = middle // 8 if is_bits and axis == 2 else middle
+    lo[axis] = place
+    hi[axis] = place + 1
     box = store.array(path).read_box([sample, *lo], [sample + 1, *hi])[0]
-    if bits:
+    if is_bits:
         box = np.unpackbits(box, axis=2, bitorder="little")
-        bit = extent[2] // 2 % 8
-        box = box[:, :, bit : bit + 1] if axis == 2 else box[:, :, : extent[2]]
+        box = box[:, :, middle % 8 :] if axis == 2 else box[:, :, : extent[2]]
     plane: NDArray[Any] = np.take(box, 0, axis=axis)
     return plane
 
@@ -110,43 +102,30 @@ def _show_image(axes: Axes, image: NDArray[Any]) -> str:
     return f", shown from {low:.4g} to {high:.4g}"
 
 
-def _show_overlay(axes: Axes, mask: NDArray[Any], colour: str, *, outline: bool) -> None:
-    """A label or mask as a tint; the outline of a window, which may be nearly everywhere."""
-    from matplotlib.colors import to_rgba
-
-    if outline:
-        if 0 < mask.sum() < mask.size and min(mask.shape) > 1:
-            axes.contour(mask, [0.5], colors=[colour], linewidths=0.9)
-        return
-    tint = np.zeros((*mask.shape, 4), np.float32)
-    tint[mask != 0] = to_rgba(colour, 0.4)
-    axes.imshow(tint, interpolation="nearest")
+def _show_overlay(axes: Axes, mask: NDArray[Any], colour: str) -> None:
+    """Show the outline of a window, label or mask."""
+    is_inside = mask != 0
+    if 0 < is_inside.sum() < mask.size and min(mask.shape) > 1:
+        axes.contour(is_inside, [0.5], colors=[colour], linewidths=0.9)
 
 
 def _overlays(store: StoreView) -> list[str]:
-    """Labels first, then masks and windows; of several, the first."""
-    overlay_paths = [
-        path
-        for group in (LABELS, MASKS, WINDOWS)
-        for path in store.paths()
-        if path.startswith(f"{group}/") and path.endswith(("/mask", "/label"))
-    ]
-    return overlay_paths[:_OVERLAYS]
+    """Return labels first, then masks and windows; of several, the first."""
+    paths = [path for path in store.paths() if path.endswith(("/mask", "/label"))]
+    groups = (LABELS, MASKS, WINDOWS)
+    ordered = [path for path in paths if path.startswith(groups)]
+    ordered.sort(key=lambda path: groups.index(path.partition("/")[0]))
+    return ordered[:_OVERLAYS]
 
 
-def _show_points(
-    store: StoreView, axes: Axes, sample: int, extent: list[int], axis: int, geometry: Geometry
-) -> None:
-    """Of a store without images: the points of its first window, all along the axis."""
-    paths = [path for path in store.paths() if path.endswith("/coords")]
-    if not paths:
+def _show_points(store: StoreView, axes: Axes, sample: int, extent: list[int], axis: int) -> None:
+    """Show the points of the first window of a store without images, all along the axis."""
+    path = next((path for path in store.paths() if path.endswith("/coords")), None)
+    if path is None:
         return
-    lo, hi = Column(store, f"{paths[0].removesuffix('coords')}offsets").ranges(np.array([sample]))
-    coords = store.array(paths[0]).read_ranges(*parts_of(int(lo[0]), int(hi[0]), _POINTS))
-    rows, columns = (other for other in range(3) if other != axis)
-    bins = [min(extent[rows], 256), min(extent[columns], 256)]
-    counts, *_ = np.histogram2d(
-        coords[:, rows], coords[:, columns], bins, range=[[0, extent[rows]], [0, extent[columns]]]
-    )
-    axes.imshow(np.log1p(counts), cmap="viridis", extent=(0, extent[columns], extent[rows], 0))
-    axes.set_title(f"{paths[0].split('/')[1]}, summed along {_axis_name(geometry, axis)}")
+    lo, hi = Column(store, f"{path.removesuffix('coords')}offsets").ranges(np.array([sample]))
+    coords = store.array(path).read_ranges(*parts_of(int(lo[0]), int(hi[0]), _POINTS))
+    sides = np.delete(extent, axis)
+    bins = np.minimum(sides, 256)
+    counts, *_ = np.histogramdd(np.delete(coords, axis, 1), bins, [(0, side) for side in sides])
+    axes.imshow(np.log1p(counts), cmap="viridis", extent=(0, sides[1], sides[0], 0))

@@ -83,7 +83,6 @@ class ScannedVolume(Scanned):
     """One volume as its headers describe it."""
 
     path: Path  # its case folder or file
-    is_case: bool
     detail: Detail
     files: Sequence[str]  # paths of all that is read for it
     windows: Mapping[str, Window]  # those that files bring
@@ -169,7 +168,6 @@ class _Scanning:
         )
         return ScannedVolume(
             path=path,
-            is_case=is_case,
             detail=detail,
             files=[*chain.from_iterable(paths), *(str(file.path) for file in texts.values())],
             windows=self._windows,
@@ -222,8 +220,9 @@ class _Scanning:
         with self._open(file) as (opening, opened):
             if kind == "points":
                 array = points_in(opened, file, opening.name, name)
-                unread = [other for other in opened.arrays if other not in _stored_members(array)]
-                self._notes += [f"left out, being no column: {file.path.name}: {other}" for other in unread]
+                unread = opened.arrays.keys() - {*chain.from_iterable(MEMBERS.values()), "resolution"}
+                start = f"left out, being no column: {file.path.name}"
+                self._notes += [f"{start}: {other}" for other in sorted(unread)]
             else:
                 array = self._voxels(kind, name, file, opening, opened)
             placed = numbers_in(opened.facts)
@@ -313,12 +312,6 @@ class _Scanning:
 def scan_volume(group: Group, open: Open, options: CtOptions) -> ScannedVolume:
     """Read every header of one volume."""
     return _Scanning(open, options).run(group)
-
-
-def _stored_members(array: VolumeArray) -> set[str]:
-    kind = array.role.partition("/")[0]
-    has_edge = kind == "sdf" and array.resolution
-    return {*MEMBERS[kind], "resolution"} if has_edge else set(MEMBERS[kind])
 
 
 def _choose_image(

@@ -15,7 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from unistore.converters.ct.names import METADATA
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.geometry import LENGTHS
 
@@ -79,40 +78,28 @@ def _numbers(value: Any, count: int) -> list[float] | None:
     return numbers if all(map(math.isfinite, numbers)) else None
 
 
-def metadata_paths(case: Path) -> list[Path]:
-    """Where the table of a case folder may lie: beside it, or beside the folder ``processed/`` it lies in."""
-    beside = [case.parent / METADATA]
-    return [*beside, case.parent.parent / METADATA] if case.parent.name == "processed" else beside
-
-
 def read_row(path: Path, case: str, location: str) -> str:
-    """The row of a case as a JSON object of texts, or ``""``; the first column with its name says which."""
-    columns = _rows(path, path.stat().st_mtime_ns, location)
-    matching_rows = next((rows[case] for rows in columns if case in rows), [])
-    if len(matching_rows) > 1:
-        message = f"has {len(matching_rows)} rows of {case}"
-        raise InputError(Problem(location, message, "keep one of them", "metadata"))
-    return json.dumps(matching_rows[0], ensure_ascii=False) if matching_rows else ""
+    """Return the row of a case, in the first column with its name, as a JSON object of texts, or ``""``."""
+    rows = _rows(path, path.stat().st_mtime_ns, location)
+    for column in rows[0] if rows else ():
+        matching = [row for row in rows if row[column] == case]
+        if len(matching) > 1:
+            message = f"has {len(matching)} rows of {case}"
+            raise InputError(Problem(location, message, "keep one of them", "metadata"))
+        if matching:
+            return json.dumps(matching[0], ensure_ascii=False)
+    return ""
 
 
 @lru_cache(maxsize=4)
-def _rows(path: Path, time: int, location: str) -> list[dict[str, list[Mapping[str, str]]]]:  # noqa: ARG001
-    """Of each column, rows by value."""
+def _rows(path: Path, time: int, location: str) -> list[dict[str, str]]:  # noqa: ARG001
     try:
         lines = csv.reader(io.StringIO(_text(path, "utf-8-sig"), newline=""), strict=True)
         header, *rows = list(lines) or [[]]
         if len(set(header)) < len(header):
             raise ValueError("two columns have one name")
-        wrong = next((number for number, row in enumerate(rows, 2) if row and len(row) != len(header)), None)
-        if wrong is not None:
-            msg = f"row {wrong} has other columns than row 1"
-            raise ValueError(msg)
+        # A line that is empty is no row.
+        return [dict(zip(header, row, strict=True)) for row in rows if row]
     except (ValueError, csv.Error) as error:
         message = f"is no table of comma-separated values in UTF-8: {error}"
         raise InputError(Problem(location, message, _CURE, "metadata")) from error
-    rows_by_column: list[dict[str, list[Mapping[str, str]]]] = [{} for _ in header]
-    for row in rows:
-        entry = dict(zip(header, row, strict=False))
-        for by_value, value in zip(rows_by_column, row, strict=False):
-            by_value.setdefault(value, []).append(entry)
-    return rows_by_column

@@ -16,55 +16,7 @@ from unistore.schemas.rules import Rule, View, broken, first_row
 
 _ROWS = (SAMPLES, 0)
 _IMAGE = f"{VOLUMES}/image"
-
-
-def _spec(path: str, paths: Collection[str]) -> ArraySpec:
-    group, _, name = path.rpartition("/")
-    if path == _IMAGE:
-        return ArraySpec(kinds="biuf", row_shape=(None, None, None), rows=_ROWS)
-    if path == f"{VOLUMES}/extent":
-        limits = [Limit(_IMAGE, (1, 2, 3))] if _IMAGE in paths else []
-        limits += [Limit(mask_path, (1, 2, 3), 8) for mask_path in sorted(paths) if _is_mask(mask_path)]
-        limits += [Limit(label_path, (1, 2, 3)) for label_path in sorted(paths) if _is_label(label_path)]
-        return ArraySpec(dtypes=("int32",), row_shape=(3,), rows=_ROWS, least=0, limits=tuple(limits))
-    if group == VOLUMES and name in LENGTHS:
-        return ArraySpec(dtypes=("float64",), row_shape=(LENGTHS[name],), rows=_ROWS)
-    if group == VOLUMES or name == "present":
-        return ArraySpec(dtypes=("bool",) if name == "present" else (), rows=_ROWS)
-    if path.startswith(f"{FOREGROUND}/"):
-        return _location_spec(path)
-    if path.partition("/")[0] not in (WINDOWS, MASKS, LABELS, SDF):
-        return ArraySpec()
-    if _is_label(path) or _is_mask(path):
-        dtypes, voxels = (("uint8",), 8) if _is_mask(path) else ((), 1)
-        like = (Limit(_IMAGE, (1, 2, 3), voxels),) if _IMAGE in paths else ()
-        return ArraySpec(dtypes=dtypes, row_shape=(None, None, None), rows=_ROWS, like=like)
-    coords = f"{group}/coords"
-    points = coords if coords in paths else Limit(f"{group}/mask", (1, 2, 3), 8)
-    specs = {
-        "coords": ArraySpec(dtypes=("uint16", "int32"), row_shape=(3,)),
-        "values": ArraySpec(row_shape=(), rows=(coords, 0)),
-        "offsets": ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=points),
-        "resolution": ArraySpec(row_shape=(), rows=_ROWS),
-    }
-    return specs.get(name, ArraySpec())
-
-
-def _location_spec(path: str) -> ArraySpec:
-    group, _, name = path.rpartition("/")
-    specs = {
-        "coords": ArraySpec(dtypes=("uint16", "int32"), row_shape=(3,)),
-        "offsets": ArraySpec(dtypes=("int64",), row_shape=(), offsets_of=f"{group}/coords"),
-    }
-    return specs.get(name, ArraySpec())
-
-
-def _is_mask(path: str) -> bool:
-    return path.endswith("/mask") and path.startswith((f"{WINDOWS}/", f"{MASKS}/", f"{LABELS}/"))
-
-
-def _is_label(path: str) -> bool:
-    return path.endswith("/label") and path.startswith((f"{MASKS}/", f"{LABELS}/"))
+_UNLIMITED = np.iinfo(np.int64).max
 
 
 _POINTS = {"coords", "values", "offsets"}
@@ -75,6 +27,49 @@ _CONTENTS: Mapping[str, list[set[str]]] = {
     SDF: [_POINTS],
 }
 """Arrays that a group has beside ``present`` and ``resolution``: one of these sets."""
+_COORDS = ArraySpec(dtypes=("uint16", "int32"), row_shape=(3,))
+
+
+def _voxels(path: str) -> int:
+    """Return how many voxels an element of a label or a bit mask has; 0: the array is neither."""
+    family, _, name = path.partition("/")
+    if name.endswith("/mask") and family in _CONTENTS:
+        return 8
+    return 1 if name.endswith("/label") and family in (MASKS, LABELS) else 0
+
+
+def _spec(path: str, paths: Collection[str]) -> ArraySpec:
+    group, _, name = path.rpartition("/")
+    family = path.partition("/")[0]
+    coords = f"{group}/coords"
+    voxels = _voxels(path)
+    if path == _IMAGE:
+        return ArraySpec(kinds="biuf", row_shape=(None, None, None), rows=_ROWS)
+    if path == f"{VOLUMES}/extent":
+        arrays = {_IMAGE: 1} if _IMAGE in paths else {}
+        arrays |= {array: _voxels(array) for array in sorted(paths) if _voxels(array)}
+        limits = tuple([Limit(array, (1, 2, 3), count) for array, count in arrays.items()])
+        return ArraySpec(dtypes=("int32",), row_shape=(3,), rows=_ROWS, least=0, limits=limits)
+    if group == VOLUMES and name in LENGTHS:
+        return ArraySpec(dtypes=("float64",), row_shape=(LENGTHS[name],), rows=_ROWS)
+    if group == VOLUMES or name == "present":
+        return ArraySpec(dtypes=("bool",) if name == "present" else (), rows=_ROWS)
+    if voxels:
+        like = (Limit(_IMAGE, (1, 2, 3), voxels),) if _IMAGE in paths else ()
+        dtypes = ("uint8",) if voxels == 8 else ()
+        return ArraySpec(dtypes=dtypes, row_shape=(None, None, None), rows=_ROWS, like=like)
+    if family == FOREGROUND and name == "offsets":
+        return ArraySpec(dtypes=("int64",), row_shape=(), offsets_of=coords)
+    if name == "coords" and family in (FOREGROUND, *_CONTENTS):
+        return _COORDS
+    if name == "offsets" and family in _CONTENTS:
+        points = coords if coords in paths else Limit(f"{group}/mask", (1, 2, 3), 8)
+        return ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=points)
+    if name == "values" and family in _CONTENTS:
+        return ArraySpec(row_shape=(), rows=(coords, 0))
+    if name == "resolution" and family in _CONTENTS:
+        return ArraySpec(row_shape=(), rows=_ROWS)
+    return ArraySpec()
 
 
 def _incomplete_groups(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
@@ -82,7 +77,7 @@ def _incomplete_groups(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
         contents = _CONTENTS.get(group.partition("/")[0])
         present = {name for name in (*_POINTS, "mask", "label") if f"{group}/{name}" in arrays}
         if contents is not None and present not in contents:
-            expected = " or ".join(", ".join(sorted(content)) for content in contents)
+            expected = " or ".join([", ".join(sorted(content)) for content in contents])
             names = ", ".join(sorted(present)) or "neither"
             yield Problem(group, f"holds {names}, expected {expected}", kind="missing")
 
@@ -99,76 +94,56 @@ SPECS = ArraySpecs(
 def points(view: View) -> Iterator[Problem]:
     """Points and locations lie in their volume; those of windows are in C order."""
     extent = view.whole(f"{VOLUMES}/extent").astype(np.int64)
-    for path in view.under(f"{FOREGROUND}/"):
-        if path.endswith("/coords"):
-            yield from _locations(view, path, extent)
-    for path in [*view.under(f"{WINDOWS}/"), *view.under(f"{SDF}/")]:
+    for path in [path for path in view.under("") if path.endswith("/coords")]:
         group = path.removesuffix("/coords")
-        if group == path:
-            continue
+        family = path.partition("/")[0]
         offsets = view.whole(f"{group}/offsets")
-        ordered = group.startswith(f"{WINDOWS}/")
-        yield from _inside(view, path, offsets, _limits(view, group, extent), ordered=ordered)
-
-
-def _locations(view: View, path: str, extent: NDArray[np.int64]) -> Iterator[Problem]:
-    """Locations are of the classes that their offsets name, and lie in their volume."""
-    bounds = path.removesuffix("/coords") + "/offsets"
-    offsets = view.whole(bounds)
-    classes = view.array(bounds).attributes.get("class_numbers", [])
-    if len(offsets) != len(extent) * len(classes) + 1:
-        message = (
-            f"has {len(offsets)} rows, expected one for each of {len(extent)} volumes and {classes}, and 1"
-        )
-        yield broken(bounds, message)
-    elif classes:
-        yield from _inside(view, path, offsets[:: len(classes)], extent, ordered=False)
-
-
-def _limits(view: View, group: str, extent: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Upper bounds of the points of each volume, (V, 3): its extent or, if stored, its resolution."""
-    if not view.store.has(f"{group}/resolution"):
-        return extent
-    cube = np.repeat(view.whole(f"{group}/resolution").astype(np.int64)[:, None], 3, axis=1)
-    return np.where(cube > 0, cube, np.iinfo(np.int64).max)
+        limits = extent
+        if family == FOREGROUND:
+            # Offsets are of each class of each volume.
+            classes = view.array(f"{group}/offsets").attributes.get("class_numbers", [])
+            if len(offsets) != len(extent) * len(classes) + 1:
+                message = f"has {len(offsets)} rows, expected one for each of {len(extent)} volumes"
+                yield broken(f"{group}/offsets", f"{message} and {classes}, and 1")
+                continue
+            offsets = offsets[:: len(classes) or 1]
+        elif view.store.has(f"{group}/resolution"):
+            cube = view.whole(f"{group}/resolution").astype(np.int64)[:, None]
+            limits = np.where(cube > 0, cube, _UNLIMITED).repeat(3, axis=1)
+        yield from _inside(view, path, offsets, limits, ordered=family == WINDOWS)
 
 
 def _inside(
     view: View, path: str, offsets: NDArray[np.int64], limits: NDArray[np.int64], *, ordered: bool
 ) -> Iterator[Problem]:
-    last_volume = -1
-    last_flat = -1
+    last = (-1, -1)  # volume and C-order index of the last point
     for lo, block in view.blocks(path):
-        hi = lo + len(block)
         for volume in range(int(np.searchsorted(offsets, lo, "right")) - 1, len(limits)):
             begin = max(lo, int(offsets[volume]))
-            end = min(hi, int(offsets[volume + 1]))
-            if begin >= hi:
+            end = min(lo + len(block), int(offsets[volume + 1]))
+            if begin >= lo + len(block):
                 break
-            if begin == end:
-                continue
             coords = block[begin - lo : end - lo]
-            columns = tuple(coords.T)
-            if any(c.min() < 0 or c.max() >= most for c, most in zip(columns, limits[volume], strict=True)):
-                row = first_row(((coords < 0) | (coords >= limits[volume])).any(axis=1))
+            limit = limits[volume]
+            is_outside = ((coords < 0) | (coords >= limit)).any(axis=1)
+            if is_outside.any():
+                row = first_row(is_outside)
                 message = f"row {begin + row} is {coords[row].tolist()}, outside volume {volume}"
-                yield broken(path, f"{message} of {limits[volume].tolist()}")
+                yield broken(path, f"{message} of {limit.tolist()}")
                 return
-            if not ordered:
+            if not ordered or begin >= end:
                 continue
-            shape = tuple(limits[volume].tolist())
-            if prod(shape) > np.iinfo(np.int64).max:
-                yield broken(path, f"volume {volume} is {list(shape)}, more voxels than int64 counts")
+            if prod(limit.tolist()) > _UNLIMITED:
+                yield broken(path, f"volume {volume} is {limit.tolist()}, more voxels than int64 counts")
                 return
-            flat = np.ravel_multi_index(columns, shape)
-            again = volume == last_volume and flat[0] <= last_flat
-            falling = np.concatenate([[again], flat[1:] <= flat[:-1]])
-            if falling.any():
-                message = f"row {begin + first_row(falling)} does not follow the one before it in C order"
+            flat = np.ravel_multi_index(tuple(coords.T), tuple(limit.tolist()))
+            before = last[1] if last[0] == volume else -1
+            is_falling = np.diff(flat, prepend=before) <= 0
+            if is_falling.any():
+                message = f"row {begin + first_row(is_falling)} does not follow the one before it in C order"
                 yield broken(path, message)
                 return
-            last_volume = volume
-            last_flat = int(flat[-1])
+            last = (volume, int(flat[-1]))
 
 
 def masks(view: View) -> Iterator[Problem]:
@@ -191,12 +166,10 @@ def masks(view: View) -> Iterator[Problem]:
 
 
 def _count(bits: NDArray[np.uint8], width: int) -> int:
-    """Number of set bits among the first `width` bits of the last axis."""
+    """Return the number of set bits among the first `width` bits of the last axis."""
     whole, remainder = divmod(width, 8)
-    ones = int(np.bitwise_count(bits[:, :, :whole]).sum(dtype=np.int64))
-    return ones + int(
-        np.bitwise_count(bits[:, :, whole : whole + 1] & ((1 << remainder) - 1)).sum(dtype=np.int64)
-    )
+    last = bits[:, :, whole : whole + 1] & ((1 << remainder) - 1)
+    return sum(int(np.bitwise_count(part).sum(dtype=np.int64)) for part in (bits[:, :, :whole], last))
 
 
 def presence(view: View) -> Iterator[Problem]:

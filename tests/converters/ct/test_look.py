@@ -132,7 +132,6 @@ def test_names_decide(
         ("x_lung_w1500_l-600.npz", {"a": HU}, NO_WINDOW),
         ("a.txt", "text", f"is no {', '.join([*suffixes(), '.npz', 'info.json'])} file"),
         ("info.json", "{}", "describes no case folder"),
-        ("metadata.csv", "case\n", "describes no case folder"),
     ],
 )
 def test_what_is_no_volume_is_left_out(
@@ -163,29 +162,21 @@ def test_companions_belong_to_their_case(
     assert taken(path, path, partner) == expected
 
 
-def test_a_case_is_known_by_its_windows_or_its_mask_and_description(tmp_path: Path) -> None:
-    windows = {
+def test_a_case_is_known_by_its_windows(tmp_path: Path) -> None:
+    case = {
         "volume": save(tmp_path / "w/any.npy", FLOATS),
         "mask": save(tmp_path / "w/masks/1_binary.npy", MASK),
         "info": save(tmp_path / "w/info.json", "{}"),
     }
+    assert "float32" in left_out(case["volume"], tmp_path)
     save(tmp_path / "w/windows/lung_w1500_l-600.npy", MASK)
-    masks = {
-        "volume": save(tmp_path / "m/any.npy", FLOATS),
-        "mask": save(tmp_path / "m/masks/1_binary.npy", MASK),
-        "info": save(tmp_path / "m/info.json", "{}"),
+    assert {role: taken(path, tmp_path)[1].split(" of a ")[0] for role, path in case.items()} == {
+        "volume": "is the volume",
+        "mask": "is a mask",
+        "info": "describes the volume",
     }
-    for case in (windows, masks):
-        assert {role: taken(path, tmp_path)[1].split(" of a ")[0] for role, path in case.items()} == {
-            "volume": "is the volume",
-            "mask": "is a mask",
-            "info": "describes the volume",
-        }
-    masks["info"].unlink()
-    assert "float32" in left_out(masks["volume"], tmp_path)
-    left_out(masks["mask"], tmp_path)
     save(tmp_path / "w/ct_original.npy", HU)
-    assert "float32" in left_out(windows["volume"], tmp_path)
+    assert "float32" in left_out(case["volume"], tmp_path)
 
 
 def test_a_mask_beside_its_volume(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_what_is_not_the_volume_scaled(tmp_path: Path) -> None:
     scaled = SCALED.astype("f4")
     scaled[3, 4, 5] = 0.5 if scaled[3, 4, 5] < 0.4 else 0.25
     save(tmp_path / "in" / "a" / "windows" / NAME, scaled)
-    with pytest.raises(InputError, match="differs from window lung:1500:-600 of .* in 1 voxels"):
+    with pytest.raises(InputError, match="differs from window lung:1500:-600"):
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct")
 
 
