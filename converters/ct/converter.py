@@ -60,9 +60,7 @@ class CtConverter(SeamConverter):
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
         """Files of volumes and texts about them, excluded ones too: what is paired with these is excluded."""
-        from unistore.converters.ct.group import FOREIGN
-
-        paths = list(map(Path, listing.with_suffixes((*self.suffixes, METADATA, DATASET, *FOREIGN))))
+        paths = list(map(Path, listing.with_suffixes((*self.suffixes, METADATA, DATASET))))
         near = Neighbours(self, ListedFolders(paths))
         return [SourceFile(path, path.name, listing.roots, near, self._format_name(path)) for path in paths]
 

@@ -20,13 +20,9 @@ class Ct(CtOptions, Family):
 
     name: ClassVar[str] = FAMILY_NAME
     summary: ClassVar[str] = "CT volumes: NIfTI, DICOM, MetaImage, .npy, HDF5, case folders."
+    formats: ClassVar[tuple[type[Format] | str, ...]] = (*names.FORMATS, "npz")
     any_format: ClassVar[bool] = True
     schema: ClassVar[Schema] = Schema(table=VOLUMES)
-
-    @property
-    def formats(self) -> tuple[type[Format] | str, ...]:  # type: ignore[override]  # tests add some
-        """Formats of voxels, and of points."""
-        return (*names.FORMATS, "npz")
 
     def match(self, head: Head) -> Claim:
         """See `unistore.converters.ct.match`."""

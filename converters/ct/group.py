@@ -45,15 +45,11 @@ from unistore.converters.ct.names import (
 )
 from unistore.converters.ct.series import group_series
 from unistore.converters.ct.stacks import stack_pages
-from unistore.converters.files.formats import unread_format
+from unistore.converters.files.formats import why_left_out
 from unistore.converters.files.pairs import LabelMatch, images_of_label, is_label_folder, label_name
 from unistore.converters.files.paths import is_inside, natural_key, relative_names
 from unistore.converters.plugin import Group, Problem, SourceFile
 from unistore.errors import printable
-
-FOREIGN = (".hdr", ".img")
-"""Endings of volumes in formats that are not read."""
-_FOREIGN_CURE = "load it with its own library and save the voxels: np.save('volume.npy', voxels)"
 
 Choice = Group | tuple[SourceFile, str] | Problem | str
 """What `group` says: a source, a file in no source with the reason, a problem, a remark."""
@@ -229,10 +225,10 @@ def group(
     yield from grouping.choices
     groups += grouping.groups()
     yield from sorted(groups, key=lambda group: natural_key(group.name))
-    # Volumes in a format that is not read are left out, where there are others.
     for file in stacks.files:
         if not is_array(file.path) and file.path not in texts:
-            yield (file, _foreign(file.path)) if groups and not file.is_given else _unread(file)
+            cure = f"CT volumes are {_formats()} files"
+            yield Problem(str(file.path), f"is {why_left_out(file.path)}", cure, "format")
 
 
 def _is_text(file: SourceFile) -> bool:
@@ -282,18 +278,6 @@ def _labels(files: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
         if owners:
             labelled[file] = owners
     return labelled
-
-
-def _unread(file: SourceFile) -> Problem:
-    """Return the problem of a file whose format is not read."""
-    read = f"CT volumes are {_formats()} files"
-    if file.path.name.lower().endswith(FOREIGN):
-        return Problem(str(file.path), f"{_foreign(file.path)}; {read}", _FOREIGN_CURE, "format")
-    return Problem(str(file.path), "is of no format of CT volumes", read, "format")
-
-
-def _foreign(path: Path) -> str:
-    return f"is {unread_format(path)}, which this version does not read"
 
 
 def _formats() -> str:

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from unistore.converters.files.pairs import label_name
 from unistore.converters.opened import Near
-from unistore.converters.plugin import Format
 from unistore.converters.seam.formats import formats_of, offered_suffixes
 from unistore.schemas.ct.windows import PRESETS, Window
 
-FORMATS: tuple[type[Format] | str, ...] = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")
+FORMATS = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")
 """Formats of voxels."""
 DICOM = "dicom"
 """The format whose files are slices of series, whatever they are called."""
@@ -50,7 +49,7 @@ def suffixes() -> tuple[str, ...]:
 
 
 @cache
-def _suffixes_of(formats: tuple[type[Format] | str, ...]) -> tuple[str, ...]:
+def _suffixes_of(formats: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(chain.from_iterable([one.suffixes for one in formats_of(formats)]))
 
 

@@ -46,15 +46,13 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                 continue
             facts = _stated_facts(volume, detail) if kind == "image" else {}
             opening = partial(_open_voxels, array, facts)
-            restored = None
-            if kind == WINDOWS and array.kind.kind == "f":
-                restored, is_mask = _restored_floats(volume, array, windows[name])
-                if not is_mask:
+            restored = RestoredArray(ONLY, volume.voxels(IMAGE if kind == "image" else array.role))
+            if kind == WINDOWS and value_source(store.group(array.role)) not in OWN_VALUES:
+                restored = restored._replace(of_file=_as_mask)
+                if volume.dtype and array.kind.kind == "f":
+                    differ = partial(_scaled_difference, windows[name])
+                    restored = RestoredArray(ONLY, volume.voxels(IMAGE), differ=differ)
                     left_out.append(f"{array.role} scaled to 0…1 (the volume gives it)")
-            elif kind == WINDOWS:
-                restored = RestoredArray(ONLY, volume.stored(array.role), of_file=_as_mask)
-            else:
-                restored = RestoredArray(ONLY, volume.voxels(IMAGE if kind == "image" else array.role))
             if array.numbering is not None:
                 restored = restored._replace(of_file=partial(array.numbering.stored, location=path.name))
             files.append(RestoredFile(path, [restored], opening, facts=facts))
@@ -90,28 +88,18 @@ def _open_voxels(array: VolumeArray, facts: Facts, path: Path) -> Iterator[Opene
         yield opened._replace(names=[ONLY], array=lambda _: opened.array(name), facts=stated)
 
 
-def _restored_floats(volume: Volume, array: VolumeArray, window: Window) -> tuple[RestoredArray, bool]:
-    """Return a window that came as floats, and whether the store has it, not the volume alone."""
-    if value_source(volume.store.group(array.role)) in OWN_VALUES:
-        return RestoredArray(ONLY, volume.voxels(array.role)), True
-    with _open_voxels(array, {}, Path(array.path)) as opened:
-        planes = opened.array(ONLY)
-        blocks = (planes[plane : plane + 1] for plane in range(len(planes)))
-        if all(np.isin(block, (0, 1)).all() for block in blocks):
-            return RestoredArray(ONLY, volume.stored(array.role), of_file=_as_mask), True
-    return RestoredArray(ONLY, volume.voxels(IMAGE), differ=partial(_scaled_difference, window)), False
-
-
 def _as_mask(planes: NDArray[Any]) -> NDArray[np.uint8]:
     return np.asarray(planes != 0, np.uint8)
 
 
 def _scaled_difference(window: Window, image: NDArray[Any], scaled: NDArray[Any], first: int) -> str | None:
-    """Say where an image, limited to a window and scaled to 0…1, differs from a file."""
+    """Say where an image, limited to a window and scaled to 0…1, differs from a file, or its mask does."""
     if image.shape != scaled.shape:
         return f"shapes {image.shape} and {scaled.shape}"
-    expected = (np.clip(image.astype(np.float64), window.low, window.high) - window.low) / window.width
-    if is_scaled_as(expected, scaled).all():
+    exact = image.astype(np.float64)
+    expected = (np.clip(exact, window.low, window.high) - window.low) / window.width
+    is_inside = (exact >= window.low) & (exact <= window.high)
+    if is_scaled_as(expected, scaled).all() or np.array_equal(is_inside, scaled):
         return None
     return f"planes {first} to {first + len(image)} differ"
 

@@ -98,6 +98,10 @@ def _rows(path: Path, time: int, location: str) -> list[dict[str, str]]:  # noqa
         header, *rows = list(lines) or [[]]
         if len(set(header)) < len(header):
             raise ValueError("two columns have one name")
+        for number, row in enumerate(rows, 2):
+            if row and len(row) != len(header):
+                msg = f"row {number} has other columns than row 1"
+                raise ValueError(msg)
         # A line that is empty is no row.
         return [dict(zip(header, row, strict=True)) for row in rows if row]
     except (ValueError, csv.Error) as error:

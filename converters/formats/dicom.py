@@ -14,14 +14,11 @@ from numpy.typing import NDArray
 
 from unistore.converters.formats.dicom_headers import Pixels, Plane, order_of, placed, read_header
 from unistore.converters.formats.extras import needed
-from unistore.converters.formats.volumes import Scaling
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
-
-_MARK = 128
-"""Byte at which a file says DICM."""
+from unistore.converters.formats.volumes import Scaling, VolumeFormat
+from unistore.converters.plugin import Array, Opened, SourceFile
 
 
-class Dicom(Format):
+class Dicom(VolumeFormat):
     """One array, called ``image``: the planes of a file and of its `SourceFile.parts`, along their normal.
 
     `SourceFile.known` has the `Pixels` of each of these files; else their headers are read.
@@ -30,14 +27,10 @@ class Dicom(Format):
     name: ClassVar[str] = "dicom"
     suffixes: ClassVar[tuple[str, ...]] = (".dcm", ".ima")
     library: ClassVar[str] = "pydicom"
-    offered: ClassVar[bool] = False
 
-    def recognise(self, file: SourceFile) -> Claim:
+    def begins(self, file: SourceFile) -> bool:
         """Look for the mark behind the preamble."""
-        if file.head(_MARK + 4)[_MARK:] == b"DICM":
-            return sure("has the mark of DICOM")
-        file.check_whole()
-        raise file.problem("has no DICM mark at byte 128", "write it again as a DICOM file, with its header")
+        return file.head(132)[128:] == b"DICM"
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

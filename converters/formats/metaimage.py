@@ -11,13 +11,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from math import prod
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from unistore.converters.formats.volumes import Planes, reading, stated
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
+from unistore.converters.formats.volumes import Planes, VolumeFormat, open_raw, reading, stated
+from unistore.converters.plugin import Array, Opened, SourceFile
 
 _TYPES = {
     "MET_CHAR": "i1",
@@ -34,19 +33,15 @@ _TYPES = {
 _LONGEST_HEADER = 1 << 16
 
 
-class MetaImage(Format):
+class MetaImage(VolumeFormat):
     """One array, called ``image``."""
 
     name: ClassVar[str] = "metaimage"
     suffixes: ClassVar[tuple[str, ...]] = (".mha", ".mhd")
-    offered: ClassVar[bool] = False
 
-    def recognise(self, file: SourceFile) -> Claim:
+    def begins(self, file: SourceFile) -> bool:
         """Look for the last line of the header."""
-        file.check_whole()
-        if b"ElementDataFile" in file.head(_LONGEST_HEADER):
-            return sure("has a header of MetaImage")
-        raise file.problem("has no line ElementDataFile, with which a MetaImage header ends", "copy it again")
+        return b"ElementDataFile" in file.head(_LONGEST_HEADER)
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
@@ -65,26 +60,18 @@ class MetaImage(Format):
         is_local = name == "LOCAL"
         voxels = file if is_local else file.beside(name)
         start = end if is_local else int(header.get("HeaderSize", 0))
-        is_compressed = _is_true(header.get("CompressedData", "False"))
-        if start < 0 and is_compressed:
-            msg = f"says HeaderSize = {start} of compressed voxels"
-            raise file.problem(msg, "write it in one file")
-        if start < 0:  # the voxels are the last bytes
-            start = max(0, voxels.size - prod(shape) * dtype.itemsize)
-        further = () if is_local else (voxels,)
+        facts = _place(header)
+        if not _is_true(header.get("CompressedData", "False")):
+            with open_raw(file, voxels, (shape, dtype), facts, {}, start=0, skip=start) as opened:
+                yield opened
+            return
         with voxels.path.open("rb") as raw, reading(file):
-            stream: IO[bytes] = raw
-            size = voxels.size - start
-            if is_compressed:
-                raw.seek(start)
-                content = zlib.decompress(raw.read())
-                stream = BytesIO(content)
-                start = 0
-                size = len(content)
-            planes = Planes(file, stream, start, shape, dtype)
-            planes.check_size(size)
-            memory = size if is_compressed else 0
-            yield Opened({"image": Array(planes)}, _place(header), further, memory=memory)
+            raw.seek(start)  # a negative one, of the last bytes, says nothing of compressed voxels
+            content = zlib.decompress(raw.read())
+            planes = Planes(file, BytesIO(content), 0, shape, dtype)
+            planes.check_size(len(content))
+            further = () if is_local else (voxels,)
+            yield Opened({"image": Array(planes)}, facts, further, memory=len(content))
 
 
 def _is_true(flag: str) -> bool:

@@ -19,6 +19,7 @@ from unistore.converters.formats.volumes import (
     RAS_TO_LPS,
     Planes,
     Scaling,
+    VolumeFormat,
     is_compressed,
     origin_of,
     reading,
@@ -26,7 +27,7 @@ from unistore.converters.formats.volumes import (
     steps_of,
     stream_of,
 )
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
+from unistore.converters.plugin import Array, Facts, Opened, SourceFile
 
 _LONG = 540
 """Bytes of the header of NIfTI-2; that of NIfTI-1 has 348."""
@@ -37,20 +38,15 @@ _MOST = 32767
 _SFORM_TAKEN = "sform and qform place it differently: sform was taken, both are kept in the header"
 
 
-class Nifti(Format):
+class Nifti(VolumeFormat):
     """One array, called ``image``."""
 
     name: ClassVar[str] = "nifti"
     suffixes: ClassVar[tuple[str, ...]] = (".nii", ".nii.gz")
-    offered: ClassVar[bool] = False
 
-    def recognise(self, file: SourceFile) -> Claim:
+    def begins(self, file: SourceFile) -> bool:
         """Look at the length of the header and its magic."""
-        file.check_whole()
-        if _header_bytes(file):
-            return sure("begins with a NIfTI header")
-        message = "does not begin with the header of a NIfTI file with voxels"
-        raise file.problem(message, "write it again: nibabel.save(image, 'a.nii.gz')")
+        return _header_bytes(file) > 0
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

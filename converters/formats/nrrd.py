@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from unistore.converters.formats.extras import needed
-from unistore.converters.formats.volumes import MILLIMETRES, RAS_TO_LPS, Planes, stated, stream_of
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
+from unistore.converters.formats.volumes import MILLIMETRES, RAS_TO_LPS, VolumeFormat, open_raw, stated
+from unistore.converters.plugin import Opened, SourceFile
 
 _TYPES = {
     "i1": ("signed char", "int8", "int8_t"),
@@ -44,19 +43,15 @@ _LONGEST_HEADER = 1 << 20
 _CURE = "write it again in one file: nrrd.write('a.nrrd', voxels, header)"
 
 
-class Nrrd(Format):
+class Nrrd(VolumeFormat):
     """One array, called ``image``."""
 
     name: ClassVar[str] = "nrrd"
     suffixes: ClassVar[tuple[str, ...]] = (".nrrd", ".nhdr")
-    offered: ClassVar[bool] = False
 
-    def recognise(self, file: SourceFile) -> Claim:
+    def begins(self, file: SourceFile) -> bool:
         """Look for the magic."""
-        file.check_whole()
-        if file.head(4) == b"NRRD":
-            return sure("begins with NRRD")
-        raise file.problem("does not begin with NRRD", "copy it again")
+        return file.head(4) == b"NRRD"
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
@@ -65,18 +60,18 @@ class Nrrd(Format):
         dtype = _dtype(file, header)
         shape = tuple(header["sizes"][::-1].tolist())
         start += _bytes_of_lines(voxels, start, header.get("line skip", header.get("lineskip", 0)))
-        skip = header.get("byte skip", header.get("byteskip", 0))
-        if skip == -1:  # the voxels are the last bytes
-            skip = max(0, voxels.size - start - prod(shape) * dtype.itemsize)
-        is_packed = header["encoding"].lower() != "raw"
         facts = _place(header)
-        notes = {"image": _UNPLACED} if "space directions" in header and "direction" not in facts else {}
-        with stream_of(voxels, start, gzip=is_packed) as stream:
-            planes = Planes(file, stream, skip, shape, dtype)
-            if not is_packed:
-                planes.check_size(voxels.size - start - skip)
-            further = () if voxels is file else (voxels,)
-            yield Opened({"image": Array(planes)}, facts, further, forward_only=is_packed, notes=notes)
+        with open_raw(
+            file,
+            voxels,
+            (shape, dtype),
+            facts,
+            {"image": _UNPLACED} if "space directions" in header and "direction" not in facts else {},
+            start=start,
+            skip=header.get("byte skip", header.get("byteskip", 0)),
+            gzip=header["encoding"].lower() != "raw",
+        ) as opened:
+            yield opened
 
 
 def _header(file: SourceFile) -> tuple[Mapping[str, Any], int, SourceFile]:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.formats.extras import check_size, needed
-from unistore.converters.formats.volumes import MILLIMETRES, Planes
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
+from unistore.converters.formats.volumes import MILLIMETRES, Planes, VolumeFormat
+from unistore.converters.plugin import Array, Opened, SourceFile
 
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _PAGES = ("YX", "ZYX", "IYX", "QYX")
@@ -25,20 +25,16 @@ _PAGES = ("YX", "ZYX", "IYX", "QYX")
 _WRITE_AGAIN = "save one volume a file: tifffile.imwrite('a.tif', voxels, photometric='minisblack')"
 
 
-class Tiff(Format):
+class Tiff(VolumeFormat):
     """One array, called ``image``: (H, W) of a page; (D, H, W) of several, or with `SourceFile.parts`."""
 
     name: ClassVar[str] = "tiff"
     suffixes: ClassVar[tuple[str, ...]] = (".tif", ".tiff")
     library: ClassVar[str] = "imagecodecs"
-    offered: ClassVar[bool] = False
 
-    def recognise(self, file: SourceFile) -> Claim:
+    def begins(self, file: SourceFile) -> bool:
         """Look for the byte order and the version."""
-        file.check_whole()
-        if file.head(4) in _MAGIC:
-            return sure("begins as TIFF does")
-        raise file.problem("does not begin as TIFF does", "write it again as TIFF")
+        return file.head(4) in _MAGIC
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

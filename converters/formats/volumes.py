@@ -6,26 +6,44 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import SEEK_SET, FileIO
 from math import prod
-from typing import IO, Any, Self
+from typing import IO, Any, ClassVar, Self
 
 import numpy as np
 from isal import igzip, isal_zlib
 from numpy.typing import NDArray
 
-from unistore.converters.plugin import Facts, SourceFile
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
 
-GZIP = b"\x1f\x8b"
 _ISAL_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
 _DAMAGED = (igzip.BadGzipFile, _ISAL_ERROR, zlib.error)
 _WHOLE = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
 """Dtypes of whole numbers, the smallest first."""
 _EXACT = 1 << 53
 """From here on float64, in which other libraries compute, does not count every whole number."""
+
+
+class VolumeFormat(Format):
+    """A format of volumes, recognised by how files begin."""
+
+    offered: ClassVar[bool] = False
+
+    @abstractmethod
+    def begins(self, file: SourceFile) -> bool:
+        """Whether a file begins as those of the format do."""
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Look at how a file begins."""
+        if self.begins(file):
+            return sure(f"begins as {self.name} does")
+        file.check_whole()
+        message = f"does not begin as {self.name} does"
+        raise file.problem(message, "copy it again, or write it again")
 
 
 @dataclass(frozen=True)
@@ -127,6 +145,34 @@ class Planes:
 
 
 @contextmanager
+def open_raw(
+    file: SourceFile,
+    voxels: SourceFile,
+    form: tuple[tuple[int, ...], np.dtype[Any]],
+    facts: Facts,
+    notes: Mapping[str, str],
+    *,
+    start: int,
+    skip: int,
+    gzip: bool = False,
+) -> Iterator[Opened]:
+    """Open voxels of a shape and dtype in the file of a header, or beside it.
+
+    They begin `skip` bytes behind `start`, decompressed if they are gzip from there on; a negative number:
+    they are the last bytes.
+    """
+    shape, dtype = form
+    if skip < 0:
+        skip = max(0, voxels.size - start - prod(shape) * dtype.itemsize)
+    with stream_of(voxels, start, gzip=gzip) as stream:
+        planes = Planes(file, stream, skip, shape, dtype)
+        if not gzip:
+            planes.check_size(voxels.size - start - skip)
+        further = () if voxels is file else (voxels,)
+        yield Opened({"image": Array(planes)}, facts, further, forward_only=gzip, notes=notes)
+
+
+@contextmanager
 def reading(file: SourceFile) -> Iterator[None]:
     """Turn what is raised of a damaged stream into a problem of the file."""
     try:
@@ -172,7 +218,7 @@ def stream_of(file: SourceFile, start: int = 0, *, gzip: bool) -> Iterator[IO[by
 
 def is_compressed(file: SourceFile) -> bool:
     """Whether a file is gzip."""
-    return file.head(2) == GZIP
+    return file.head(2) == b"\x1f\x8b"
 
 
 MILLIMETRES = {

@@ -103,22 +103,12 @@ def has_geometry(store: StoreView) -> bool:
 
 def read_geometry(store: StoreView, volume: int) -> Geometry:
     """Read what is known of where a volume's voxels lie; a spacing that is not positive is not known."""
-    spacing = _numbers(store, "spacing", volume)
-    if spacing is not None and min(spacing) <= 0:
-        spacing = None
-    origin = _numbers(store, "origin", volume)
-    direction = _numbers(store, "direction", volume)
-    return Geometry(spacing, origin, direction)
-
-
-def _numbers(store: StoreView, name: str, volume: int) -> list[float] | None:
-    """Return the finite numbers of a volume, None if they are unknown, or their order is."""
-    path = f"{VOLUMES}/{name}"
-    if not store.has(path):
-        return None
-    if store.array(path).attributes.get("frame") != FRAME:
-        return None
-    column = Column(store, path)
-    row = column.take(np.array([volume]))[0]
-    numbers: list[float] = row.tolist()
-    return numbers if np.isfinite(row).all() else None
+    numbers: dict[str, list[float] | None] = dict.fromkeys(LENGTHS)
+    for name in LENGTHS:
+        path = f"{VOLUMES}/{name}"
+        # Without a frame, their order is unknown.
+        if store.has(path) and store.array(path).attributes.get("frame") == FRAME:
+            row = Column(store, path).take(np.array([volume]))[0]
+            is_known = np.isfinite(row).all() and (name != "spacing" or row.min() > 0)
+            numbers[name] = row.tolist() if is_known else None
+    return Geometry(**numbers)

@@ -107,23 +107,15 @@ def parse_window(text: str) -> Window:
     """
     if text in PRESETS:
         return PRESETS[text]
-    parts = text.split(":")
-    if len(parts) != 3:
-        raise _refused(text, f"is no known window ({', '.join(PRESETS)}) and not name:width:level")
-    name = parts[0]
-    if not _NAME.fullmatch(name):
-        allowed = "letters, digits, '_', '.' and '-', beginning with a letter or digit"
-        raise _refused(text, f"name {name!r} must be {allowed}")
+    name, *numbers = text.split(":")
     try:
-        width = float(parts[1])
-        level = float(parts[2])
-    except ValueError as error:
-        raise _refused(text, f"width {parts[1]!r} and level {parts[2]!r} must be numbers") from error
-    if not (math.isfinite(width) and math.isfinite(level) and width > 0):
-        message = f"width must be above 0 and level a number, got width={width:g}, level={level:g}"
-        raise _refused(text, message)
-    return Window(name, width, level)
-
-
-def _refused(text: str, message: str) -> InputError:
-    return InputError(Problem(f"--window {text}", message, "as in mywin:400:50", "option"))
+        width, level = map(float, numbers)
+    except ValueError:
+        width = level = math.nan
+    if width > 0 and math.isfinite(width) and math.isfinite(level) and _NAME.fullmatch(name):
+        return Window(name, width, level)
+    expected = (
+        "name:width:level, a name of letters, digits, '_', '.' and '-', a width above 0, a level in numbers"
+    )
+    message = f"is no known window ({', '.join(PRESETS)}) and not {expected}"
+    raise InputError(Problem(f"--window {text}", message, "as in mywin:400:50", "option"))

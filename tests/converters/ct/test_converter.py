@@ -239,7 +239,6 @@ def test_case_folders(tmp_path: Path, check_contract: Callable[..., Any]) -> Non
         assert converted.fields[f"volumes/{name}"].attributes["frame"] == "LPS"
     assert json.loads(text(converted, "volumes/info")[1]) == {"case": "case_10"}
     notes = "\n".join(converted.scan.notes)
-    assert "case folders, one volume each: 2" in notes
     assert "windows brain:80:35, lung:1500:-600: stored as" in notes
     assert "masks/3: 1 of 2 volumes have none" in notes
     assert "and not needed: lung_w1500_l-600_sparse.npz" in notes

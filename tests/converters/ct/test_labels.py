@@ -12,7 +12,6 @@ import pytest
 import unistore
 from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.registry import get_family
-from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError
@@ -227,17 +226,6 @@ def test_masks_as_floats_are_bits_beside_masks_as_bytes(tmp_path: Path) -> None:
     for name in "pq":
         given = np.load(tmp_path / f"out/{name}_mask.npy")
         assert given.dtype == made[f"{name}_mask"].dtype
-
-
-def test_pairs_as_plain_arrays(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
-    made = save(
-        tmp_path, p0=image(3, 4, 5), p0_seg=classes(3, 4, 5), p1=image(2, 4, 5), p1_seg=classes(2, 4, 5)
-    )
-    oracle = {
-        "rows/image": np.concatenate([made["p0"], made["p1"]]),
-        "rows/seg": np.concatenate([made["p0_seg"], made["p1_seg"]]),
-    }
-    check_contract(rows_converter(), [tmp_path], oracle)
 
 
 @pytest.mark.parametrize(

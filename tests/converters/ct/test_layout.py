@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -33,12 +32,6 @@ VOLUME = np.zeros((2, 3, 4), "i2")
 def test_window_in(stem: str, known: tuple[str, ...], expected: tuple[str, str, float, float] | None) -> None:
     found = window_in(stem, known)
     assert (None if found is None else (found[0], found[1].name, found[1].width, found[1].level)) == expected
-
-
-def test_whole_names_in_windows_folders() -> None:
-    found = window_in("my_own_w40_l1", whole=True)
-    assert found is not None
-    assert (found[0], found[1].name) == ("", "my_own")
 
 
 def lay(root: Path, *names: str) -> Path:
@@ -168,40 +161,9 @@ def test_every_file_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
     found = find(tmp_path)
     assert [part.name for part in found.parts] == ["case", "files/x.npy", "files/y.npy"]
     assert {path.relative_to(tmp_path.resolve()).as_posix(): why for path, why in found.left_out} == {
-        "a.hdr": "is half of a NIfTI or Analyze pair, which this version does not read",
-        "b.img": "is half of a NIfTI or Analyze pair, which this version does not read",
         "case/notes.npy": "lies beside the volume of a case folder",
         "case/windows/odd.npy": "does not say its window, as lung_w1500_l-600 does",
         "files/info.json": "is of no case folder",
         "files/masks/z_binary.npy": "is the mask of no volume",
         "files/plain.npz": "is no window of a volume",
     }
-
-
-def test_parts_name_their_files(tmp_path: Path) -> None:
-    lay(
-        tmp_path,
-        "case/ct_original_512.npy",
-        "case/windows/lung_w1500_l-600.npy",
-        "case/windows/far.npz",
-        "case/masks/1_binary.npy",
-        "case/info.json",
-        "lone_lung_w1500_l-600.npy",
-        "lone_a_w9_l9_sparse.npz",
-    )
-    case, lone = find(tmp_path).parts
-    assert case.roots == (tmp_path,)
-    assert case.name == "case"
-    assert dict(zip(case.detail.arrays, (file.name for file in case.files), strict=True)) == {
-        "image/512": "ct_original_512.npy",
-        "windows/lung": "lung_w1500_l-600.npy",
-        "points/far": "far.npz",
-        "masks/1": "1_binary.npy",
-        "info": "info.json",
-    }
-    assert [lone.name, *(file.name for file in lone.files)] == [
-        "lone_a_w9_l9_sparse.npz",
-        "lone_a_w9_l9_sparse.npz",
-        "lone_lung_w1500_l-600.npy",
-    ]
-    assert pickle.loads(pickle.dumps((case, lone))) == (case, lone)

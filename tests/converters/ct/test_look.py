@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +71,7 @@ def test_integers_of_three_axes_are_volumes(tmp_path: Path, dtype: str) -> None:
     assert taken(path, tmp_path) == ("files", f"has three axes: {np.dtype(dtype)} (2, 3, 4)")
 
 
-@pytest.mark.parametrize("dtype", ["u1", "i1", "?", "f2", ">f4", "f8"])
+@pytest.mark.parametrize("dtype", ["u1", "?", ">f4"])
 @pytest.mark.parametrize(
     ("name", "hinted"),
     [
@@ -197,10 +196,6 @@ def test_a_folder_that_has_only_what_case_folders_have_too(tmp_path: Path) -> No
     assert left_out(arrays, tmp_path).startswith("is float32 (2, 3, 4); where no name says ct")
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-3])
-
-
 def spoil(path: Path) -> None:
     path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': broken")
 
@@ -209,7 +204,7 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [cut, spoil, empty])
+@pytest.mark.parametrize("damage", [spoil, empty])
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -232,20 +227,6 @@ def test_damaged_headers_are_refused(
     found = verdict(path, tmp_path)
     assert isinstance(found, Refused)
     assert found.problem.location == path.name
-
-
-def test_a_description_that_is_none_is_refused(tmp_path: Path) -> None:
-    save(tmp_path / "c/ct_original.npy", HU)
-    found = verdict(save(tmp_path / "c/info.json", "{not json"), tmp_path)
-    assert isinstance(found, Refused)
-    assert found.problem.kind == "json"
-
-
-def test_python_objects_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "ct.npy", np.array([HU, None], dtype=object), allow_pickle=True)
-    found = verdict(tmp_path / "ct.npy", tmp_path)
-    assert isinstance(found, Refused)
-    assert found.problem.kind == "object"
 
 
 def test_unrelated_files_do_not_change_a_verdict(tmp_path: Path) -> None:
@@ -301,16 +282,6 @@ def test_a_folder_is_not_listed_for_each_of_its_files(
     assert len(list(survey([tmp_path]))) == 61
     assert listed
     assert all(listed.count(folder) < 8 for folder in set(listed)), "for a few questions, not for 30 files"
-
-
-def test_each_order_of_files_gives_the_same(tmp_path: Path) -> None:
-    for name, content in (("a.npy", HU), ("b.npy", FLOATS), ("c.npy", HU[0])):
-        save(tmp_path / name, content)
-    found = [
-        {path.name: verdict(path, tmp_path) for path in order}
-        for order in itertools.permutations(sorted(tmp_path.iterdir()))
-    ]
-    assert all(each == found[0] for each in found)
 
 
 @pytest.mark.parametrize(

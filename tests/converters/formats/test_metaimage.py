@@ -75,7 +75,7 @@ def test_a_missing_partner_and_one_outside(tmp_path: Path) -> None:
 
 def test_what_is_no_metaimage(tmp_path: Path) -> None:
     (tmp_path / "a.mha").write_bytes(b"NDims = 3\n")
-    with pytest.raises(InputError, match="has no line ElementDataFile"):
+    with pytest.raises(InputError, match="does not begin as metaimage does"):
         MetaImage().recognise(SourceFile(tmp_path / "a.mha", "a.mha"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import nibabel
@@ -150,7 +149,7 @@ def test_a_wrong_magic_and_the_header_of_a_pair(tmp_path: Path) -> None:
     nibabel.save(nibabel.Nifti1Pair(VOXELS, AFFINE), tmp_path / "a.hdr")
     for name, content in (("a.nii", (tmp_path / "a.hdr").read_bytes()), ("b.nii", bytes(400))):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match="does not begin with the header of a NIfTI file with voxels"):
+        with pytest.raises(InputError, match="does not begin as nifti does"):
             Nifti().recognise(SourceFile(tmp_path / name, name))
 
 
@@ -161,13 +160,6 @@ def test_a_damaged_checksum_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "a.nii.gz").write_bytes(content)
     with pytest.raises(InputError, match="is damaged"):
         opened(tmp_path / "a.nii.gz")
-
-
-def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nibabel", None)
-    with pytest.raises(InputError, match=r"pip install 'unistore\[medical\]'") as error:
-        opened(REAL)
-    assert error.value.problems[0].kind == "library"
 
 
 @pytest.mark.parametrize("offset", [0, 348])

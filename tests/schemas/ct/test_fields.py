@@ -34,24 +34,13 @@ def test_parse_window() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("liver", "is no known window (lung, bone"),
-        ("a:1", "is no known window"),
-        ("a:b:1", "must be numbers"),
-        ("a:0:1", "width must be above 0"),
-        ("a:nan:1", "width must be above 0"),
-        ("a:1:inf", "width must be above 0"),
-        ("a/b:1:1", "name 'a/b' must be"),
-        (":1:1", "name '' must be"),
-        ("..:1:1", "name '..' must be"),
-    ],
+    "text", ["liver", "a:1", "a:b:1", "a:0:1", "a:nan:1", "a:1:inf", "a/b:1:1", ":1:1", "..:1:1", "a:1:2:3"]
 )
-def test_invalid_windows(text: str, words: str) -> None:
+def test_invalid_windows(text: str) -> None:
     with pytest.raises(InputError) as error:
         parse_window(text)
     (problem,) = error.value.problems
-    assert words in problem.message
+    assert "is no known window (lung, bone" in problem.message
     assert problem.location.startswith("--window")
 
 
