@@ -122,7 +122,7 @@ class _Finalizing:
             self._notes.append(f"{group}: floats scaled to 0…1: {usage}")
         if encoding == "coords":
             return None
-        return schema.mask_field(group, self._shape, self._tile, f"voxels inside window {name!r}, as bits")
+        return schema.mask_field(group, self._shape, self._tile)
 
     def _value_source(self, name: str, *, scaled: bool) -> ValueSource:
         if self._agreement.image:
@@ -155,7 +155,7 @@ class _Finalizing:
             if family == schema.MASKS:
                 self._notes.append(f"{group}: holds more than 0 and 1, so classes, stored as {dtype}")
             return schema.label_field(group, dtype, self._shape, self._tile, about)
-        field = schema.bits_field(group, self._shape, self._tile)
+        field = schema.mask_field(group, self._shape, self._tile)
         if family == schema.MASKS:
             return field
         return replace(field, attributes={**field.attributes, **about})

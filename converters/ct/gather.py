@@ -256,7 +256,7 @@ def _tables(volumes: Volumes, agreement: Agreement, tile: tuple[int, int, int]) 
     if agreement.image:
         main = schema.image_field(agreement.image, agreement.shape, tile)
     yield Table(name=schema.VOLUMES, fields=(main,))
-    masks = [schema.bits_field(role, agreement.shape, tile) for role in _roles(volumes, (schema.MASKS,))]
+    masks = [schema.mask_field(role, agreement.shape, tile) for role in _roles(volumes, (schema.MASKS,))]
     if masks:
         yield Table(name=schema.MASKS, fields=tuple(masks))
     for role in _roles(volumes, (schema.SDF,)):
@@ -299,7 +299,7 @@ def _possible_tables(
             most = bits // sum(field.row_bytes for field in table.fields)  # more would be stored as bits
             has_bits = options.sparse == "auto" and not count and name not in agreement.scaled
             yield table, most if has_bits else voxels + count
-        masks.append(schema.mask_field(group, agreement.shape, options.tile, ""))
+        masks.append(schema.mask_field(group, agreement.shape, options.tile))
     if masks and options.sparse != "coords":
         yield Table(name=schema.WINDOWS, fields=tuple(masks)), len(volumes)
     if options.foreground_locations is not None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.slabs import Box, VolumeArray, slabs
+from unistore.converters.ct.slabs import VolumeArray, slabs
 from unistore.schemas.ct.voxels import VoxelTest
 
 MOST_CLASSES = 128
@@ -21,6 +21,8 @@ _LARGEST = (1 << 16) - 1
 """Largest number of a class."""
 _ANY_RANK = np.uint32((1 << 32) - 1)
 _SEED = 29
+_AT_ONCE = 1 << 16
+"""Voxels that are looked at together, or one plane."""
 
 
 class Locations(NamedTuple):
@@ -37,8 +39,13 @@ def locations_of(
     """Read a file once and find the locations of each name's classes: of a test class 1, else the values."""
     choices = {name: _Choice(array.shape, most) for name in tests}
     for box, (values,) in slabs([array]):
-        for name, test in tests.items():
-            choices[name].add(box, _classes(values) if test is None else test(values).view(np.uint8))
+        # After a few planes only small ranks are looked at, so that dense classes cost little.
+        step = max(1, _AT_ONCE // max(1, values[:1].size))
+        for first in range(0, len(values), step):
+            part = values[first : first + step]
+            corner = ((box[0].start or 0) + first, box[1].start or 0, box[2].start or 0)
+            for name, test in tests.items():
+                choices[name].add(corner, _classes(part) if test is None else test(part).view(np.uint8))
     return {name: choice.locations() for name, choice in choices.items()}
 
 
@@ -73,11 +80,10 @@ class _Choice:
         self._pending = 0
         self._kept = 0
 
-    def add(self, box: Box, classes: NDArray[Any]) -> None:
-        """Look at the voxels of a box: their classes, (d, h, w) unsigned, 0 of none."""
+    def add(self, corner: tuple[int, int, int], classes: NDArray[Any]) -> None:
+        """Look at the voxels of a box at `corner`: their classes, (d, h, w) unsigned, 0 of none."""
         if self._too_many:
             return
-        corner = [part.start or 0 for part in box]
         depth, height, width = (
             ranks[low : low + length]
             for ranks, low, length in zip(self._ranks, corner, classes.shape, strict=True)

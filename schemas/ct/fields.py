@@ -104,28 +104,29 @@ def label_field(
     )
 
 
-def mask_field(group: str, row_shape: tuple[int, ...], tile: tuple[int, int, int], description: str) -> Field:
+_MASKS = {
+    WINDOWS: "voxels inside window {!r}, as bits",
+    MASKS: "mask {!r} of the sources, as bits",
+    LABELS: "label {!r} of the sources, 0 and 1, as bits",
+}
+
+
+def mask_field(group: str, row_shape: tuple[int, ...], tile: tuple[int, int, int]) -> Field:
     """Field of ``<group>/mask``, (V, D, H, ⌈W/8⌉) u1, for volumes of shape `row_shape` = (D, H, W).
 
     A bit mask's tile spans twice the image's tile on each axis, so that its chunks are not tiny.
     """
     depth, height, width = row_shape
+    family, _, name = group.partition("/")
     return Field(
         path=f"{group}/mask",
         dtype="uint8",
         row_shape=(depth, height, -(-width // 8)),
         axes=("volume", "depth", "height", "width_byte"),
-        description=description,
+        description=_MASKS[family].format(name),
         tile=(2 * tile[0], 2 * tile[1], max(1, 2 * tile[2] // 8)),
         attributes={"packed_axis": "width", "bit_order": "little"},
     )
-
-
-def bits_field(group: str, row_shape: tuple[int, ...], tile: tuple[int, int, int]) -> Field:
-    """Field of ``<group>/mask`` of a mask or label that came as a file."""
-    family, _, name = group.partition("/")
-    ones = ", 0 and 1" if family == LABELS else ""
-    return mask_field(group, row_shape, tile, f"{family[:-1]} {name!r} of the sources{ones}, as bits")
 
 
 def coords_field(group: str, longest: int, run: int) -> Field:

@@ -50,7 +50,7 @@ def test_coords_are_as_narrow_as_the_axes_allow() -> None:
 
 
 def test_mask_rows_are_whole_bytes() -> None:
-    field = mask_field("windows/w", (4, 5, 17), (32, 32, 32), "")
+    field = mask_field("windows/w", (4, 5, 17), (32, 32, 32))
     assert field.row_shape == (4, 5, 3)
     assert field.tile == (64, 64, 8)
 
