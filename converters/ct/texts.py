@@ -8,12 +8,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.geometry import LENGTHS
@@ -67,15 +67,12 @@ def _text(path: Path, encoding: str) -> str:
 
 
 def _numbers(value: Any, count: int) -> list[float] | None:
-    """Flat list of `count` finite numbers, or None."""
-    if isinstance(value, list | tuple) and all(isinstance(row, list) for row in value):
-        value = list(chain.from_iterable(value))
-    if not isinstance(value, list | tuple) or len(value) != count:
+    """Return `count` finite numbers, which may stand in rows, or None."""
+    try:
+        numbers = np.asarray(value, np.float64).ravel()
+    except (TypeError, ValueError, OverflowError):
         return None
-    if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in value):
-        return None
-    numbers = [float(number) for number in value]
-    return numbers if all(map(math.isfinite, numbers)) else None
+    return numbers.tolist() if len(numbers) == count and np.isfinite(numbers).all() else None
 
 
 def read_row(path: Path, case: str, location: str) -> str:
