@@ -55,15 +55,28 @@ class Las(Format):
         logging.getLogger("laspy").setLevel(logging.CRITICAL)  # which prints what it raises
         _check_header(file)
         with laspy.open(file.path, laz_backend=laspy.LazBackend.Lazrs, read_evlrs=False) as reader:
-            end = self._end_of_points(file, reader.header)
+            header = reader.header
+            end = self._end_of_points(file, header)
             check_size(file, end)
+            facts = {
+                "version": str(header.version),
+                "point_format": header.point_format.id,
+                "scale": header.scales.tolist(),
+                "offset": header.offsets.tolist(),
+                "gps_time_type": header.global_encoding.gps_time_type.name.lower(),
+            }
             left_out = {}
-            behind = file.bytes()[end:].tobytes() if file.size - end <= _MOST else None
+            behind = b""
             if file.size - end > _MOST:
                 left_out["records behind the points"] = f"being {file.size - end:,} bytes"
-            elif reader.header.number_of_evlrs and behind is not None:
-                reader.header.evlrs = _records_behind(file, reader.header, behind)
-            facts = _facts(file, reader.header, behind)
+            else:
+                behind = file.bytes()[end:].tobytes()
+                if header.number_of_evlrs:
+                    header.evlrs = _records_behind(file, header, behind)
+                if header.offset_to_point_data <= _MOST:
+                    facts["before"] = b64encode(file.head(header.offset_to_point_data)).decode()
+                    facts["behind"] = b64encode(behind).decode()
+            facts["crs"] = _crs(header)
             yield Opened(_arrays(file, reader), facts, memory=_HELD, left_out=left_out)
 
     def _end_of_points(self, file: SourceFile, header: Any) -> int:
@@ -157,22 +170,6 @@ def _records_behind(file: SourceFile, header: Any, behind: bytes) -> Any:
     return VLRList.read_from(BytesIO(behind), header.number_of_evlrs, extended=True)
 
 
-def _facts(file: SourceFile, header: Any, behind: bytes | None) -> dict[str, Any]:
-    """What the header says, and the bytes before the points and behind them, if both are few."""
-    facts = {
-        "version": str(header.version),
-        "point_format": header.point_format.id,
-        "scale": header.scales.tolist(),
-        "offset": header.offsets.tolist(),
-        "gps_time_type": header.global_encoding.gps_time_type.name.lower(),
-        "crs": _crs(header),
-    }
-    if header.offset_to_point_data <= _MOST and behind is not None:
-        facts["before"] = b64encode(file.head(header.offset_to_point_data)).decode()
-        facts["behind"] = b64encode(behind).decode()
-    return facts
-
-
 def _crs(header: Any) -> str:
     """Return the coordinate system: WKT, else numbers of GeoTIFF keys, as ``EPSG:26910+5703``."""
     codes: list[int] = []
@@ -187,8 +184,8 @@ def _crs(header: Any) -> str:
 class _Points:
     """Points of an open file, of which all dimensions are decoded together."""
 
-    def __init__(self, reader: Any, name: str) -> None:
-        self._reader, self._name = reader, name
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
         self.count: int = reader.header.point_count
         self._is_held = self.count * reader.header.point_format.size <= _HELD
         self._range = 0, 0
@@ -212,7 +209,7 @@ class _Points:
 def _arrays(file: SourceFile, reader: Any) -> dict[str, Array]:
     """Coordinates, and the other dimensions by their names."""
     header = reader.header
-    points = _Points(reader, file.name)
+    points = _Points(reader)
     arrays = {}
     for number, axis in enumerate(_AXES):
         read = partial(points.coordinates, axis, header.scales[number], header.offsets[number])

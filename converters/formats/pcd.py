@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple
+from functools import cache, partial
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 from unistore.converters.formats import lzf
 from unistore.converters.formats.extras import check_size
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.formats.rows_of_text import TextRows, text_column
+from unistore.converters.formats.rows_of_text import TextRows, mapped_records
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
 _MOST_HEADER = 1 << 16
 _KINDS = {"I": "i", "U": "u", "F": "f"}
 _COLOURS = {"rgb": (2, 1, 0), "rgba": (2, 1, 0, 3)}
 """Fields of four bytes, and which of these are red, green, blue and alpha."""
-_LINE = 80
-"""Bytes of a line in memory, beside its text."""
 _PADDING = "_"
 
 
@@ -42,32 +40,30 @@ class Pcd(Format):
         header, start, lines = _header(file)
         dtype, count = _form(file, header)
         (kind,) = header["DATA"]
-        facts = {key.lower(): header[key] for key in ("WIDTH", "HEIGHT", "VIEWPOINT") if key in header}
+        memory = 0
+        columns: Mapping[str, Any]
         if kind == "binary":
-            check_size(file, start + count * dtype.itemsize)
-        read = {"binary": _mapped, "binary_compressed": _decompressed, "ascii": _written_out}.get(kind)
-        if read is None:
+            columns = mapped_records(file, dtype, start, count)
+        elif kind == "ascii":
+            rows = TextRows(file, dtype, lines, count)
+            memory = rows.memory
+            columns = rows.columns()
+        elif kind == "binary_compressed":
+            columns = _decompressed(file, dtype, start, count)
+            memory = file.size + 2 * count * dtype.itemsize
+        else:
             message = f"has data {kind!r}, expected ascii, binary or binary_compressed"
             raise file.problem(message)
         arrays = {}
-        for name, values in read(file, _Body(start, lines, dtype, count)).items():
+        for name, values in columns.items():
             order = _COLOURS.get(name)
             if order is not None:
                 bytes_of = partial(_colours, values, order)
                 arrays[name] = Array(LazyRows((count, len(order)), np.dtype(np.uint8), bytes_of))
             elif not (name.startswith(_PADDING) and name[1:].isdigit()):
                 arrays[name] = Array(values)
-        memory = 0 if kind == "binary" else 2 * file.size + count * (_LINE + dtype.itemsize)
+        facts = {key.lower(): header[key] for key in ("WIDTH", "HEIGHT", "VIEWPOINT") if key in header}
         yield Opened(arrays, facts, memory=memory)
-
-
-class _Body(NamedTuple):
-    """Where the points are: from which byte and line on, their form and number."""
-
-    start: int
-    line: int
-    dtype: np.dtype[Any]
-    points: int
 
 
 def _colours(packed: Any, order: tuple[int, ...], lo: int, hi: int) -> NDArray[np.uint8]:
@@ -115,55 +111,31 @@ def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[np.dty
     return dtype, points
 
 
-def _mapped(file: SourceFile, body: _Body) -> Mapping[str, Any]:
-    if not body.points:
-        return {name: np.empty(0, body.dtype[name]) for name in body.dtype.names or ()}
-    records = np.memmap(file.path, body.dtype, "r", body.start, (body.points,))
-    return {name: records[name] for name in body.dtype.names or ()}
-
-
-def _written_out(file: SourceFile, body: _Body) -> Mapping[str, Any]:
-    rows = TextRows(file, body.dtype, body.line, body.points)
-    return {name: text_column(rows, name, body.points, body.dtype[name]) for name in body.dtype.names or ()}
-
-
-def _decompressed(file: SourceFile, body: _Body) -> Mapping[str, Any]:
-    """Fields one after the other, compressed together."""
-    sizes = np.frombuffer(file.bytes()[body.start : body.start + 8].tobytes().ljust(8, b"\0"), "<u4")
-    packed, size = sizes.tolist()
-    if size != body.points * body.dtype.itemsize:
-        message = f"holds {size} bytes of points, its header tells of {body.points * body.dtype.itemsize}"
+def _decompressed(file: SourceFile, dtype: np.dtype[Any], start: int, count: int) -> dict[str, LazyRows]:
+    """Fields one after the other, compressed together, which are decompressed when the first are wanted."""
+    sizes = file.bytes()[start : start + 8].tobytes().ljust(8, b"\0")
+    packed, size = np.frombuffer(sizes, "<u4").tolist()
+    if size != count * dtype.itemsize:
+        message = f"holds {size} bytes of points, its header tells of {count * dtype.itemsize}"
         raise file.problem(message, "write it again", "damaged")
-    first = body.start + 8
+    first = start + 8
     check_size(file, first + packed)
-    points = _Compressed(file, first, packed, size)
-    fields = {}
-    at = 0
-    for name in body.dtype.names or ():
-        dtype = body.dtype[name]
-        read = partial(points.rows, at, dtype, body.points)
-        fields[name] = LazyRows((body.points, *dtype.shape), dtype.base, read)
-        at += body.points * dtype.itemsize
-    return fields
 
-
-class _Compressed:
-    """Bytes that are decompressed when the first are wanted."""
-
-    def __init__(self, file: SourceFile, first: int, packed: int, size: int) -> None:
-        self._file, self._first, self._packed, self._size = file, first, packed, size
-
-    @cached_property
-    def bytes(self) -> bytes:
-        """All of them."""
-        packed = self._file.bytes()[self._first : self._first + self._packed].tobytes()
+    @cache
+    def points() -> bytes:
         try:
-            found = lzf.decompress(packed, self._size)
+            return lzf.decompress(file.bytes()[first : first + packed].tobytes(), size)
         except (IndexError, ValueError) as error:
             message = f"holds no LZF data ({error})"
-            raise self._file.problem(message, "write it again", "damaged") from None
-        return found
+            raise file.problem(message, "write it again", "damaged") from None
 
-    def rows(self, at: int, form: np.dtype[Any], count: int, lo: int, hi: int) -> NDArray[Any]:
-        """Rows ``lo:hi`` of the field that begins at a byte."""
-        return np.frombuffer(self.bytes, form, count, at)[lo:hi]
+    def rows_of(at: int, form: np.dtype[Any], lo: int, hi: int) -> NDArray[Any]:
+        return np.frombuffer(points(), form, count, at)[lo:hi]
+
+    fields = {}
+    at = 0
+    for name in dtype.names or ():
+        form = dtype[name]
+        fields[name] = LazyRows((count, *form.shape), form.base, partial(rows_of, at, form))
+        at += count * form.itemsize
+    return fields

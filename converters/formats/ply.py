@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from unistore.converters.formats.extras import check_size
-from unistore.converters.formats.rows_of_text import TextRows, text_column
+from unistore.converters.formats.rows_of_text import TextRows, mapped_records
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
 _SHORT = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4"}
@@ -87,27 +87,26 @@ def _opened(file: SourceFile) -> Opened:
     if before:
         message = f"has {before[0].name}s before its vertices"
         raise file.problem(message, "write these first")
+    names = [name for name, _ in vertices.properties]
+    if len(set(names)) < len(names):
+        raise file.problem("names a property of vertex twice", "write it again", "name")
     dtype = np.dtype([(name, order + form) for name, form in vertices.properties])
-    names = dtype.names or ()
     other_elements = [element for element in elements if element is not vertices and element.rows]
     left_out = {element.name: "being no vertices" for element in other_elements}
     facts = {"comments": [" ".join(line[1:]) for line in lines if line[0] in ("comment", "obj_info")]}
+    memory = 0
+    columns: Mapping[str, Any]
     if order == "=":
         first = len(lines) + sum(element.rows for element in elements[:vertex_number])
         rows = TextRows(file, dtype, first, vertices.rows)
-        arrays = {name: Array(text_column(rows, name, vertices.rows, dtype[name])) for name in names}
-        return Opened(arrays, facts, memory=_text_memory(file, dtype, vertices.rows), left_out=left_out)
-    start += sum(element.rows * _size(element) for element in elements[:vertex_number])
-    check_size(file, start + sum(element.rows * _size(element) for element in elements[vertex_number:]))
-    records = (
-        np.memmap(file.path, dtype, "r", start, (vertices.rows,)) if vertices.rows else np.empty(0, dtype)
-    )
-    return Opened({name: Array(records[name]) for name in names}, facts, left_out=left_out)
-
-
-def _text_memory(file: SourceFile, dtype: np.dtype[Any], count: int) -> int:
-    """Bytes of the lines, of which each is a string, and of the records."""
-    return 2 * file.size + count * (80 + dtype.itemsize)
+        memory = rows.memory
+        columns = rows.columns()
+    else:
+        start += sum(element.rows * _size(element) for element in elements[:vertex_number])
+        check_size(file, start + sum(element.rows * _size(element) for element in elements[vertex_number:]))
+        columns = mapped_records(file, dtype, start, vertices.rows)
+    arrays = {name: Array(values) for name, values in columns.items()}
+    return Opened(arrays, facts, memory=memory, left_out=left_out)
 
 
 def _size(element: Element) -> int:
@@ -148,9 +147,4 @@ def _elements(file: SourceFile, lines: Sequence[Sequence[str]]) -> list[Element]
             case ["element" | "property", *_]:
                 message = f"line {number} of its header is {' '.join(line)!r}"
                 raise file.problem(message, "write it again")
-    for element in elements:
-        names = [name for name, _ in element.properties]
-        if len(set(names)) < len(names):
-            message = f"names a property of {element.name} twice"
-            raise file.problem(message, "write it again", "name")
     return elements

@@ -1,19 +1,22 @@
-"""Rows of numbers in text, which are read at once: their lines have no fixed length."""
+"""Rows of numbers in files: text, which is read at once as lines have no fixed length, and records."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.formats.extras import check_size
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import SourceFile
-from unistore.errors import printable
 
 _SHOWN = 60
+_LINE = 80
+"""Bytes of a line in memory, beside its text."""
 
 
 class TextRows:
@@ -22,21 +25,32 @@ class TextRows:
     Parameters
     ----------
     count
-        How many there are; None: all to the end.
+        How many there are, without blank ones.
     separator
         What stands between numbers; None: any white space.
     """
 
     def __init__(
-        self,
-        file: SourceFile,
-        dtype: np.dtype[Any],
-        first: int = 0,
-        count: int | None = None,
-        separator: str | None = None,
+        self, file: SourceFile, dtype: np.dtype[Any], first: int, count: int, separator: str | None = None
     ) -> None:
-        self._file, self._dtype = file, dtype
-        self._first, self._count, self._separator = first, count, separator
+        self._file = file
+        self._dtype = dtype
+        self._first = first
+        self._count = count
+        self._separator = separator
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the lines, of which each is a string, and of the records."""
+        return 2 * self._file.size + self._count * (_LINE + self._dtype.itemsize)
+
+    def columns(self) -> dict[str, LazyRows]:
+        """Return the fields, which are read with the first that is sliced."""
+        return {name: self._column(name) for name in self._dtype.names or ()}
+
+    def _column(self, name: str) -> LazyRows:
+        dtype = self._dtype[name]
+        return LazyRows((self._count, *dtype.shape), dtype.base, lambda lo, hi: self.records[name][lo:hi])
 
     @cached_property
     def records(self) -> NDArray[Any]:
@@ -47,19 +61,24 @@ class TextRows:
         InputError
             Naming the first line that is wrong, or how many there are.
         """
+        with self._file.path.open(encoding="latin-1") as file:
+            lines = [line for _, line in islice(self._lines(file), self._count)]
         try:
-            rows = self._parse(self._first, self._count)
+            rows = self._parsed(lines)
         except ValueError:
             raise self._wrong_line() from None
-        if self._count is not None and len(rows) != self._count:
+        if len(rows) != self._count:
             message = f"holds {len(rows)} lines of points, its header tells of {self._count}"
             raise self._file.problem(message, "copy it again", "truncated")
         return rows
 
-    def _parse(self, first: int, count: int | None) -> NDArray[Any]:
-        with self._file.path.open(encoding="latin-1") as file:
-            written = (line for line in islice(file, first, None) if line.strip())
-            lines = list(islice(written, count))
+    def _lines(self, file: IO[str]) -> Iterator[tuple[int, str]]:
+        """Lines that are not blank, with their numbers."""
+        for number, line in enumerate(file, 1):
+            if number > self._first and line.strip():
+                yield number, line
+
+    def _parsed(self, lines: list[str]) -> NDArray[Any]:
         if not lines:
             return np.empty(0, self._dtype)
         return np.loadtxt(lines, self._dtype, delimiter=self._separator, comments=None, ndmin=1)
@@ -67,17 +86,19 @@ class TextRows:
     def _wrong_line(self) -> Exception:
         """Find the first line that is no record."""
         with self._file.path.open(encoding="latin-1") as file:
-            for number, line in enumerate(file):
-                if number < self._first or not line.strip():
-                    continue
+            for number, line in self._lines(file):
                 try:
-                    np.loadtxt([line], self._dtype, delimiter=self._separator, comments=None, ndmin=1)
+                    self._parsed([line])
                 except ValueError:
-                    message = f"line {number + 1} is no point: {printable(line.strip()[:_SHOWN])!r}"
+                    message = f"line {number} is no point: {line.strip()[:_SHOWN]!r}"
                     return self._file.problem(message, "correct that line", "damaged")
         return self._file.problem("cannot be read as numbers", "write it again", "damaged")
 
 
-def text_column(rows: TextRows, field: str, count: int, dtype: np.dtype[Any]) -> LazyRows:
-    """Return a field of the records of a text."""
-    return LazyRows((count, *dtype.shape), dtype.base, lambda lo, hi: rows.records[field][lo:hi])
+def mapped_records(
+    file: SourceFile, dtype: np.dtype[Any], start: int, count: int
+) -> Mapping[str, NDArray[Any]]:
+    """Return the fields of `count` records that follow a byte, which must all be there."""
+    check_size(file, start + count * dtype.itemsize)
+    records = np.memmap(file.path, dtype, "r", start, (count,)) if count else np.empty(0, dtype)
+    return {name: records[name] for name in dtype.names or ()}

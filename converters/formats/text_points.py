@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.formats.rows_of_text import TextRows, text_column
+from unistore.converters.formats.rows_of_text import TextRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
 
 _OBJECTS = "Annotations"
@@ -23,8 +23,6 @@ _CLASSES = (
 )
 """Classes of S3DIS in the order that all its users number them; what is called otherwise is clutter."""
 _OF_ROOM = np.dtype([("xyz", "f8", 3), ("rgb", "u1", 3)])
-_LINE = 80
-"""Bytes of a line in memory, beside its text."""
 
 
 class TextPoints(Format):
@@ -103,23 +101,7 @@ def _points(file: SourceFile) -> Opened:
     fields: list[tuple[str, str, tuple[int, ...]]] = [(name, "f8", ()) for name in begins.names]
     dtype = np.dtype(fields or [("points", "f8", (begins.width,))])
     rows = TextRows(file, dtype, begins.first, count, begins.separator)
-    arrays = {name: Array(text_column(rows, name, count, dtype[name])) for name in dtype.names or ()}
-    return Opened(arrays, memory=_memory(file, count, dtype))
-
-
-def _memory(file: SourceFile, count: int, dtype: np.dtype[Any]) -> int:
-    return 2 * file.size + count * (_LINE + dtype.itemsize)
-
-
-def _of_objects(
-    objects: Sequence[TextRows], bounds: NDArray[np.int64], field: str, lo: int, hi: int
-) -> NDArray[Any]:
-    """Return rows ``lo:hi`` of a column of the objects of a room, one object behind the other."""
-    parts = [np.empty((0, *_OF_ROOM[field].shape), _OF_ROOM[field].base)]
-    for start, stop, rows in zip(bounds, bounds[1:], objects, strict=False):
-        if start < hi and lo < stop:
-            parts.append(rows.records[field][max(0, lo - start) : hi - start])
-    return np.concatenate(parts)
+    return Opened({name: Array(column) for name, column in rows.columns().items()}, memory=rows.memory)
 
 
 def _room(file: SourceFile) -> Opened:
@@ -131,13 +113,19 @@ def _room(file: SourceFile) -> Opened:
     words = [name.partition("_")[0].lower() for name in names]
     classes = [_CLASSES.index(word if word in _CLASSES else _CLASSES[-1]) for word in words]
     bounds = np.cumsum([0, *counts])
+
+    def rows_of(field: str, lo: int, hi: int) -> NDArray[Any]:
+        parts = [np.empty((0, *_OF_ROOM[field].shape), _OF_ROOM[field].base)]
+        for start, stop, part in zip(bounds, bounds[1:], rows, strict=False):
+            if start < hi and lo < stop:
+                parts.append(part.records[field][max(0, lo - start) : hi - start])
+        return np.concatenate(parts)
+
     arrays = {}
     for field in ("xyz", "rgb"):
         shape = (int(bounds[-1]), *_OF_ROOM[field].shape)
-        read = partial(_of_objects, rows, bounds, field)
-        arrays[field] = Array(LazyRows(shape, _OF_ROOM[field].base, read))
+        arrays[field] = Array(LazyRows(shape, _OF_ROOM[field].base, partial(rows_of, field)))
     arrays["label"] = Array(np.repeat(np.array(classes, "u1"), counts))
     arrays["instance"] = Array(np.repeat(np.arange(len(names), dtype="u2"), counts))
-    memory = sum(_memory(one, count, _OF_ROOM) for one, count in zip(objects, counts, strict=True))
     facts = {"classes": list(_CLASSES), "objects": names}
-    return Opened(arrays, facts, objects, memory=memory)
+    return Opened(arrays, facts, objects, memory=sum(part.memory for part in rows))

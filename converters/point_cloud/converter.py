@@ -13,17 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.label_map import Numbering
-from unistore.converters.files.paths import Listing, split_of
 from unistore.converters.plugin import Claim, Format, Group, InputError, Opened, Problem
-from unistore.converters.point_cloud.family import PointCloud
-from unistore.converters.point_cloud.folders import have_labels, read_lists, with_label_dtype
-from unistore.converters.point_cloud.layouts import layout_named, no_layout, recognise
-from unistore.converters.point_cloud.options import parse_window
+from unistore.converters.point_cloud.family import LAYOUTS, PointCloud, recognise
+from unistore.converters.point_cloud.folders import have_labels, with_label_dtype
 from unistore.converters.point_cloud.pointsuite import check_names, outside_segments
-from unistore.converters.point_cloud.source import CloudPart, Described, Match, Origin
-from unistore.converters.protocol import Emit, Facts, Finalized, Found, Part, Parts, Scan, Scanned
+from unistore.converters.point_cloud.source import Described, Match, Origin
+from unistore.converters.protocol import Emit, Facts, Finalized, Part, Parts, Scan, Scanned
 from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.sources import further_files, joined
 from unistore.schemas.point_cloud.fields import DECIMAL
@@ -36,43 +32,31 @@ class PointCloudConverter(SeamConverter):
     scan_identifies: ClassVar[bool] = True
     plugin: PointCloud
 
-    def find(self, listing: Listing, exclusion: Exclusion) -> Found:
-        """Group the files; lists beside them name their splits, of files that are left out, too."""
-        grouped = super().find(listing, exclusion)
-        lists = read_lists(list(map(Path, listing.with_suffixes(self.suffixes))), listing.roots)
-        parts = Parts(roots=listing.roots)
-        for part in grouped.parts:
-            split = lists.splits.get(part.files[0]) if lists.splits else split_of(part.name)
-            detail = CloudPart(part.detail.names, part.detail.arrays, split, tuple(map(str, lists.files)))
-            parts.add(part.name, part.files, detail)
-        return Found(
-            parts=parts,
-            left_out=grouped.left_out,
-            notes=(*grouped.notes, *lists.notes),
-            problems=(*grouped.problems, *lists.problems),
-        )
-
     def describe(
         self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
     ) -> Described:
         """Recognise a source's layout and columns."""
         whole = outside_segments(joined(group, opened))
-        kind = openings[0].name
-        layout, match = recognise(whole, kind, self.plugin.map)
+        layout, match = recognise(whole, openings[0].name, self.plugin.map)
         if layout is None:
-            raise InputError(no_layout(part.name, kind))
+            message = "is no point cloud of a known layout"
+            raise InputError(Problem(part.name, message, "check what wrote it", "format"))
         check_names(whole)
         described = layout.describe(whole, self.plugin.map)
         numbering = self._numbering(group.files[0].path, part.name)
         if numbering is not None:
             described = replace(described, layout=with_label_dtype(described.layout, numbering.dtype.str))
+        notes = described.notes
+        used = {place.array for place in described.layout.columns.values()}
+        beside = zip(group.files[1:], group.arrays[1:], strict=True)
+        names = [file.path.name for file, word in beside if word in used]
+        if names:
+            notes = (*notes, f"columns are in files beside it: {', '.join(names)}")
         return replace(
             described,
             certain=match is Match.CERTAIN,
-            notes=(*described.notes, *_beside(group, described)),
-            files=tuple([file.name for file in group.files]),
+            notes=notes,
             formats=tuple([opening.name for opening in openings]),
-            arrays=group.arrays,
             further=further_files(whole, part),
         )
 
@@ -86,7 +70,7 @@ class PointCloudConverter(SeamConverter):
 
     def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
         """Reconcile the columns of all files; see `gather_clouds`."""
-        from unistore.converters.point_cloud.gather import gather_clouds
+        from unistore.converters.point_cloud.tables import gather_clouds
 
         if self.plugin.labels is not None:
             labelled = zip(parts.files(), scanned, strict=True)
@@ -96,34 +80,26 @@ class PointCloudConverter(SeamConverter):
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Read one file of any size; see `Converter.derive` and `derive_points`."""
         from unistore.converters.point_cloud.derive import derive_points
-        from unistore.converters.point_cloud.finalize import point_columns
-        from unistore.converters.point_cloud.grids import Windows
+        from unistore.converters.point_cloud.tables import point_columns
 
-        options = self.plugin
-        windows = None
-        if options.segment is not None:
-            windows = Windows(parse_window(options.segment), options.min_points, options.max_points)
         origin: Origin = scan.sources.details[source]
         with self.reopened(scan, source) as opened:
             return derive_points(
-                layout_named(origin.layout.name).points(opened, origin.layout),
+                LAYOUTS[origin.layout.name](opened, origin.layout),
                 scan.sources[source],
                 point_columns(scan),
                 scan.shared["segment_columns"],
-                options.voxel_size,
-                windows,
+                self.plugin,
                 emit,
                 folder,
-                drops=options.nan == "drop",
-                numbering=self._numbering(scan.sources.paths(source)[0], origin.files[0]),
+                self._numbering(scan.sources.paths(source)[0], origin.files[0]),
             )
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Index arrays of segments and voxels, and the dtype of the coordinates."""
-        from unistore.converters.point_cloud.finalize import finalize_points
-        from unistore.converters.point_cloud.gather import unit_of
+        from unistore.converters.point_cloud.tables import finalize_clouds
 
-        return finalize_points(scan, facts, self.plugin.voxel_size, unit_of(scan.sources))
+        return finalize_clouds(scan, facts, self.plugin.voxel_size)
 
     def pack(
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
@@ -133,17 +109,9 @@ class PointCloudConverter(SeamConverter):
 
         decimal = table.columns()[column].attributes.get(DECIMAL) if column == "xyz" else None
         if column == "xyz" and rows.dtype.kind == "i" and (decimal is not None or out.dtype.kind == "f"):
-            layout = scan.sources.details[source].layout
-            rows = dequantise(rows, np.array(layout.scale), np.array(layout.offset))
+            scale, offset = scan.sources.details[source].layout.quantum
+            rows = dequantise(rows, np.array(scale), np.array(offset))
         if isinstance(decimal, Mapping):
             quantise_decimals(rows, decimal, out)
             return
         np.copyto(out, rows, casting="same_kind")
-
-
-def _beside(group: Group, described: Described) -> list[str]:
-    """Remark on the columns that are in files beside the first one."""
-    used = {place.array for place in described.layout.columns.values()}
-    beside = zip(group.files[1:], group.arrays[1:], strict=True)
-    names = [file.path.name for file, word in beside if word in used]
-    return [f"columns are in files beside it: {', '.join(names)}"] if names else []

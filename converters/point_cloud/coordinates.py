@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import Location, Problem
 from unistore.schemas.point_cloud.fields import MAX_PLACES, Decimal
 
 Floats = NDArray[np.float64]
@@ -120,45 +119,6 @@ def dequantise(integers: NDArray[np.int32], scale: float | Floats, offset: float
     product *= scale
     product += offset
     return product
-
-
-class FiniteCheck:
-    """Counts coordinates that are NaN or infinite.
-
-    Parameters
-    ----------
-    locations
-        Of x, y and z, for messages.
-    """
-
-    def __init__(self, locations: Sequence[Location], rows: int) -> None:
-        self._locations = locations
-        self._rows = rows
-        self._wrong = [0, 0, 0]
-        self._first: dict[int, tuple[int, Any]] = {}
-
-    def update(self, lo: int, xyz: NDArray[Any]) -> None:
-        """Add rows of the source from `lo` on, (n, 3), in its order."""
-        finite = np.isfinite(xyz)
-        for axis in () if finite.all() else range(3):
-            wrong = np.flatnonzero(~finite[:, axis])
-            self._wrong[axis] += len(wrong)
-            if len(wrong):
-                self._first.setdefault(axis, (lo + int(wrong[0]), xyz[wrong[0], axis]))
-
-    @property
-    def problems(self) -> list[Problem]:
-        """One problem per axis with such values: how many, and the first row."""
-        return [
-            Problem.at(
-                self._locations[axis],
-                f"{self._wrong[axis]} of {self._rows} coordinates are not finite, "
-                f"first at row {row}: {value}",
-                "--nan drop leaves these points out of all segments",
-                "nan",
-            )
-            for axis, (row, value) in sorted(self._first.items())
-        ]
 
 
 def bounds_of(axes: Sequence[NDArray[Any]], offsets: NDArray[np.int64]) -> Floats:

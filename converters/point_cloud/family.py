@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from unistore.converters.files.paths import split_of
 from unistore.converters.plugin import (
     Claim,
     Family,
@@ -15,22 +16,36 @@ from unistore.converters.plugin import (
     Group,
     Head,
     InputError,
+    Opened,
     Problem,
     Schema,
     SourceFile,
     no,
     sure,
 )
-from unistore.converters.point_cloud.layouts import arrays, recognise
+from unistore.converters.point_cloud.folders import read_splits
+from unistore.converters.point_cloud.layouts import Arrays, Batches, Columns, Points, is_npy
 from unistore.converters.point_cloud.names import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.options import PointCloudOptions
+from unistore.converters.point_cloud.pointsuite import Indices, InSegments, outside_segments
 from unistore.converters.point_cloud.source import Match
 from unistore.converters.scan import TWO_FAMILIES
 from unistore.converters.seam.record import ConverterOf
 from unistore.errors import printable
 from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS
 
+LAYOUTS: Mapping[str, type[Points]] = {
+    layout.name: layout for layout in (Arrays, Indices, InSegments, Batches, Columns)
+}
+"""Layouts by name, in the order in which a file is asked for them."""
 _NO_SWEEP = "not called like a sweep of a lidar"
+
+
+class Lists(NamedTuple):
+    """What lists say of a source: the ``detail`` of its group."""
+
+    split: str | None
+    files: tuple[str, ...]  # paths of all lists that were read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +68,7 @@ class PointCloud(PointCloudOptions, Family):
         """
         if not_called := _not_called(file):
             return not_called
-        if not arrays.is_npy(file) or coordinate_word(file.path) is not None or _owner(file) is not None:
+        if not is_npy(file) or coordinate_word(file.path) is not None or _owner(file) is not None:
             return ""
         return "is not called like a point cloud"
 
@@ -61,7 +76,7 @@ class PointCloud(PointCloudOptions, Family):
         """Take a file that certainly has one of the layouts; it may still have problems."""
         owner = _owner(head.file)
         if owner is not None:
-            return sure(f"is a column of {printable(owner.name)}", arrays.NAME)
+            return sure(f"is a column of {printable(owner.name)}", Arrays.name)
         if head.format == "sweep" and not _is_sweep(head.file):
             if head.file.is_given:
                 message = "may be a sweep of a lidar, or spikes: nothing in it says which"
@@ -73,13 +88,15 @@ class PointCloud(PointCloudOptions, Family):
             raise InputError(_either(head.file, message, "rows"))
         if layout is None or match is Match.POSSIBLE:
             return no("is no point cloud of a known format")
-        return sure(f"is a point cloud of layout {layout.NAME}", layout.NAME)
+        return sure(f"is a point cloud of layout {layout.name}", layout.name)
 
-    def group(self, files: Sequence[SourceFile]) -> Iterator[SourceFile | Group | tuple[SourceFile, str]]:
+    def group(
+        self, files: Sequence[SourceFile]
+    ) -> Iterator[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
         """Every file is a source, with the columns beside it; arrays that are not clouds are left out.
 
         Arrays that may be clouds by shape only are taken if no other file is a cloud, or if the user named
-        them.
+        them. Lists beside the files name their splits.
         """
         matches = {file.path: _match(file, file.path) for file in files if _is_of_numpy(file)}
         has_clouds = len(matches) < len(files) or max(matches.values(), default=Match.NO) >= Match.EITHER
@@ -96,12 +113,47 @@ class PointCloud(PointCloudOptions, Family):
         if taken_files:
             yield from ((file, "no point cloud by its name and shape") for file in left_out)
         by_path = {file.path: file for file in files}
+        lists = read_splits(list(by_path), files[0].roots if files else ())
+        yield from lists.notes
+        yield from lists.problems
+        list_files = tuple(map(str, lists.files))
         for file in taken_files or files:
             reason = _belongs(file, by_path)
             if reason:
                 yield file, reason
                 continue
-            yield _with_columns(file, by_path) if arrays.is_npy(file) else file
+            columns = {}
+            if is_npy(file):
+                named = column_files(file.path, file.roots)
+                columns = {word: by_path[path] for word, path in named.items() if path in by_path}
+            arrays = ("xyz", *columns) if is_npy(file) else ()
+            split = lists.splits.get(file.path) if lists.splits else split_of(file.name)
+            yield Group(file.name, (file, *columns.values()), arrays, detail=Lists(split, list_files))
+
+
+def recognise(opened: Opened, kind: str, mapping: Mapping[str, str]) -> tuple[type[Points] | None, Match]:
+    """Return the first layout that fits a file of a format best.
+
+    A file that is wrong in some detail still has its layout, so that the detail can be reported.
+
+    Raises
+    ------
+    InputError
+        If none is certain, and something in the file cannot be opened.
+    """
+    opened = outside_segments(opened)
+    best: tuple[type[Points] | None, Match] = None, Match.NO
+    for layout in LAYOUTS.values():
+        if (layout is Arrays) != (kind in ("npy", "npz")):
+            continue
+        match = layout.match(opened, mapping)
+        if match > best[1]:
+            best = layout, match
+        if match is Match.CERTAIN:
+            return best
+    if opened.unreachable:
+        raise InputError(opened.unreachable)
+    return best
 
 
 def _belongs(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> str:
@@ -143,22 +195,15 @@ def _match(file: SourceFile, path: Path) -> Match:
     """How sure it is that arrays near a file are a cloud; damaged ones may be one, which a scan tells."""
     assert file.near is not None
     head = file.near.head(path)
-    return Match.DAMAGED if head is None else arrays.match(head.opened, {})
+    return Match.DAMAGED if head is None else Arrays.match(head.opened, {})
 
 
 def _owner(file: SourceFile) -> Path | None:
     """File of coordinates that a ``.npy`` file is a column of, or None."""
-    if not arrays.is_npy(file):
+    if not is_npy(file):
         return None
     owner = coordinate_file(file.path, file.roots)
     return owner if owner is not None and _match(file, owner) >= Match.DAMAGED else None
-
-
-def _with_columns(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> Group:
-    """A file of coordinates, and those of its columns that are not excluded."""
-    named = column_files(file.path, file.roots)
-    columns = {word: by_path[path] for word, path in named.items() if path in by_path}
-    return Group(file.name, (file, *columns.values()), ("xyz", *columns))
 
 
 def _either(file: SourceFile, message: str, other: str) -> Problem:

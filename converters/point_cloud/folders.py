@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -28,27 +28,17 @@ _MAX_BYTES = 16 << 20
 
 @dataclass(slots=True)
 class Lists:
-    """Content of the list files.
+    """Content of list files."""
 
-    Attributes
-    ----------
-    splits
-        Split of each file that a list names.
-    rooms
-        Name of each row (segment) of a file, from ``room_filelist.txt``.
-    problems
-        Files in two splits, and names of several files.
-    """
-
-    splits: dict[Path, str] = field(default_factory=dict)
-    rooms: dict[Path, list[str]] = field(default_factory=dict)
-    files: list[Path] = field(default_factory=list)
+    splits: dict[Path, str] = field(default_factory=dict)  # of each file that a list names
+    rooms: dict[Path, list[str]] = field(default_factory=dict)  # name of each segment of a file
+    files: list[Path] = field(default_factory=list)  # the lists
     notes: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)  # files in two splits, names of several files
 
 
-def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
-    """Read the list files in the folders of `files`, up to the given roots."""
+def read_splits(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
+    """Read the lists of splits in the folders of `files`, up to the given roots."""
     lists = Lists()
     for folder in _folders(files, roots):
         for path in sorted(folder.glob("*.txt")):
@@ -68,29 +58,26 @@ def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
     return lists
 
 
-def room_names(lists: Lists, rows: Mapping[Path, int], roots: Sequence[Path]) -> None:
-    """Add the room of every row, if ``all_files.txt`` and ``room_filelist.txt`` name all rows.
-
-    Parameters
-    ----------
-    rows
-        Rows (segments) of each file.
-    """
-    for folder in _folders(list(rows), roots):
+def read_rooms(segments: Mapping[Path, int], roots: Sequence[Path]) -> Lists:
+    """Read ``room_filelist.txt`` beside ``all_files.txt`` if it names all segments of these files."""
+    lists = Lists()
+    files = list(segments)
+    for folder in _folders(files, roots):
         order = folder / "all_files.txt"
         names = folder / "room_filelist.txt"
         if not (order.is_file() and names.is_file()):
             continue
-        files = _matched(order, list(rows), lists)
+        listed_files = _matched(order, files, lists)
         rooms = _lines(names)
-        count = sum(rows[file] for file in files)
+        count = sum(segments[file] for file in listed_files)
         if len(rooms) != count:
             differing = f"{names.name} names {len(rooms)} rows, the files of {order.name} hold {count}"
             lists.notes.append(f"{differing}: rooms are left out")
             continue
         lists.files += [order, names]
         left = iter(rooms)
-        lists.rooms |= {file: list(islice(left, rows[file])) for file in files}
+        lists.rooms |= {file: list(islice(left, segments[file])) for file in listed_files}
+    return lists
 
 
 def _folders(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
@@ -106,18 +93,17 @@ def _lines(path: Path) -> list[str]:
     """Lines of a list, without empty ones."""
     with as_problem(str(path)):
         if path.stat().st_size > _MAX_BYTES:
-            message = "is too long for a list of files"
-            raise InputError(Problem(str(path), message, kind="format"))
+            raise InputError(Problem(str(path), "is too long for a list of files", kind="format"))
         text = path.read_text(encoding="utf-8", errors="replace")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
-    """Files that a list names, in its order."""
+    """Files that a list names, in its order; a name may be that of a file that is no source."""
+    sources = set(files)
     by_name: dict[str, list[Path]] = {}
-    for file in files:
-        if file.is_relative_to(path.parent):
-            by_name.setdefault(file.name, []).append(file)
+    for file in path.parent.rglob("*"):
+        by_name.setdefault(file.name, []).append(file)
     matched: list[Path] = []
     absent: list[str] = []
     for line in _lines(path):
@@ -127,13 +113,13 @@ def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
             # Of files with one name, the list means the one at its place.
             exact = path.parent / line.lstrip("./")
             alike = [exact] if exact in alike else alike
-        if len(alike) > 1:
-            message = f"{line!r} may be {' or '.join(map(str, alike))}"
+        if len(alike) > 1 and not sources.isdisjoint(alike):
+            message = f"{line!r} may be {' or '.join(map(str, sorted(alike)))}"
             lists.problems.append(Problem(str(path), message, "write paths relative to the list", "split"))
-        elif alike:
-            matched.append(alike[0])
-        else:
+        elif sources.isdisjoint(alike):
             absent.append(name)
+        else:
+            matched += alike
     if absent:
         lists.notes.append(f"{path.name} names {first_few(absent, 1)}, not among the sources")
     return matched
@@ -141,8 +127,6 @@ def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
 
 _CLASS = re.compile(r"[^\d]+|\d{8}")
 """Names with numbers are scenes, areas or parts, not classes, except for the synset numbers of ShapeNet."""
-_DTYPE = "<i4"
-_SHOWN = 8
 
 
 def folder_classes(sources: Sequence[str]) -> list[tuple[int, str] | None]:
@@ -167,39 +151,21 @@ def _class_of(folder: str) -> str | None:
 
 def have_labels(described: Iterable[Described]) -> bool:
     """Whether any file has labels or segments of its own, so that no folder is a label."""
-    return any(file.segmented is not None or _has_label(file.layout) for file in described)
-
-
-def _has_label(layout: Layout) -> bool:
-    return any(map(is_label, (*layout.columns, *layout.segment_columns)))
-
-
-def arrays_of_labels(layout: Layout) -> set[str]:
-    """Return the last names of the arrays that hold labels."""
-    places = [*layout.columns.items(), *layout.segment_columns.items()]
-    return {place.array.rpartition("/")[2] for key, place in places if is_label(key)}
+    return any(file.segmented is not None or any(map(is_label, file.layout.places)) for file in described)
 
 
 def with_label_dtype(layout: Layout, dtype: str) -> Layout:
     """Return the same layout whose labels are stored in a dtype."""
-    return layout._replace(
-        columns=_numbered(layout.columns, dtype), segment_columns=_numbered(layout.segment_columns, dtype)
+    columns, segment_columns = (
+        {key: place._replace(dtype=dtype) if is_label(key) else place for key, place in places.items()}
+        for places in (layout.columns, layout.segment_columns)
     )
+    return layout._replace(columns=columns, segment_columns=segment_columns)
 
 
-def _numbered(places: Mapping[str, Place], dtype: str) -> dict[str, Place]:
-    return {key: place._replace(dtype=dtype) if is_label(key) else place for key, place in places.items()}
-
-
-def with_folder_label(layout: Layout, of_class: tuple[int, str] | None) -> Layout:
-    """The layout with the class of its folder as the label of its segment."""
+def with_folder_label(file: Described, of_class: tuple[int, str] | None) -> Described:
+    """Return what is known of a file with the class of its folder as the label of its segment."""
     if of_class is None:
-        return layout
-    label = Place(of_class[1], _DTYPE)
-    return layout._replace(segment_columns={**layout.segment_columns, LABEL: label})
-
-
-def class_notes(names: Collection[str]) -> list[str]:
-    """Remark that labels are the classes of folders, if they are."""
-    remark = f"labels of segments are their folders, one a class: {first_few(sorted(names), _SHOWN)}"
-    return [f"{remark}; --map label= leaves them out"] if names else []
+        return file
+    columns = {**file.layout.segment_columns, LABEL: Place(of_class[1], "<i4")}
+    return replace(file, layout=file.layout._replace(segment_columns=columns), label=of_class)

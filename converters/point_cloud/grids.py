@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud.sorting import (
-    Buckets,
-    Integers,
-    Ints,
-    PlacedTable,
-    Table,
-    Workspace,
-    extremes,
-    index_dtype,
-    part_of,
-    rows_in,
-    sorted_groups,
-)
+from unistore.converters.point_cloud.scratch import Integers, Ints, Workspace, index_dtype
 from unistore.errors import InputError
 
-_AXES = ("x", "y", "z")
-_WINDOW = ("window_x", "window_y")
 # Cells along an axis, which int32 can count
 _MOST_CELLS = 1 << 31
 
@@ -38,8 +24,8 @@ class Windows(NamedTuple):
     max_points: int | None  # windows with more points are halved
 
 
-def window_rows(xyz: NDArray[Any], windows: Windows, work: Workspace) -> Iterator[Integers]:
-    """Divide a cloud into square XY windows, counted from the smallest x and y, and yield their rows.
+def window_rows(xyz: NDArray[Any], rows: Integers, windows: Windows, work: Workspace) -> Iterator[Integers]:
+    """Divide points of a cloud into square XY windows, counted from the smallest x and y; yield their rows.
 
     Windows are ordered by x, then y; points of a window by their rows. A window with more than `max_points`
     is halved at the median of its longer side until no part has more.
@@ -47,68 +33,96 @@ def window_rows(xyz: NDArray[Any], windows: Windows, work: Workspace) -> Iterato
     Parameters
     ----------
     xyz
-        Finite coordinates, (n, 3).
+        Coordinates, (n, 3).
+    rows
+        Ascending rows of the points to divide, whose coordinates are finite.
 
     Raises
     ------
     InputError
         If the cloud is more than 2^31 windows wide.
     """
-    points = len(xyz)
-    table = {"row": counted(points, work)}
-    if windows.max_points is not None:
-        table |= {"x": xyz[:, 0], "y": xyz[:, 1]}
-    for axis, key in enumerate(_WINDOW):
-        low, high = map(np.float64, extremes(xyz[:, axis], work))
-        if np.floor((high - low) / windows.size) >= _MOST_CELLS:
+    inside = xyz
+    if len(rows) < len(xyz):
+        inside = work.fill(xyz.dtype.str, len(rows), lambda lo, hi: xyz[rows[lo:hi]], row_shape=(3,))
+    cells = []
+    for axis in (0, 1):
+        values = inside[:, axis]
+        low = np.float64(values.min())
+        if np.floor((np.float64(values.max()) - low) / windows.size) >= _MOST_CELLS:
             wide = "the cloud is more than 2^31 windows wide: give a larger window"
             msg = f"segment=window:{windows.size:g}: {wide}"
             raise InputError(msg)
-        table[key] = _cells(xyz[:, axis], np.broadcast_to(low, points), windows.size, work)
-    for group in sorted_groups(table, _WINDOW, work):
-        ordered = {name: group.column(name) for name in table if name not in _WINDOW}
-        for lo, hi in pairwise([*group.starts.tolist(), rows_in(ordered)]):
-            for part in _halve(part_of(ordered, lo, hi), windows.max_points, work):
-                if rows_in(part) >= windows.min_points:
-                    yield part["row"]
+        cells.append(_cells(values, low, windows.size, work))
+    table = {"row": work.column(index_dtype(len(xyz)), len(rows))}
+    if windows.max_points is not None:
+        table |= {name: work.column(xyz.dtype.str, len(rows)) for name in ("x", "y")}
+    starts = []
+    end = 0
+    for order, begins in work.sort(cells):
+        stop = end + len(order)
+        table["row"][end:stop] = rows[order]
+        if windows.max_points is not None:
+            table["x"][end:stop] = inside[order, 0]
+            table["y"][end:stop] = inside[order, 1]
+        starts.append(end + np.flatnonzero(begins))
+        end = stop
+    for lo, hi in pairwise([*np.concatenate(starts).tolist(), end]):
+        window = {name: column[lo:hi] for name, column in table.items()}
+        for part in _halve(window, windows.max_points, work):
+            if len(part) >= windows.min_points:
+                yield part
 
 
-def _halve(window: Table, most: int | None, work: Workspace) -> Iterator[Table]:
-    """Divide a window into parts of at most `most` points: halves at the median of the longer side.
-
-    The half with the smaller coordinates is that of the points that are smallest by coordinate, then by row.
-    """
-    points = rows_in(window)
+def _halve(window: Mapping[str, NDArray[Any]], most: int | None, work: Workspace) -> Iterator[Integers]:
+    """Divide a window into parts of at most `most` points: halves at the median of the longer side."""
+    points = len(window["row"])
     if most is None or points <= most:
-        yield window
+        yield window["row"]
         return
-    (west, east), (south, north) = (extremes(window[axis], work) for axis in ("x", "y"))
-    values = window["x" if east - west >= north - south else "y"]
+    x, y = window["x"], window["y"]
+    values = x if x.max() - x.min() >= y.max() - y.min() else y
+    in_half = _first_half(values, work)
+    halves = []
+    for _ in range(2):
+        rows = work.where(points, lambda lo, hi: in_half[lo:hi])
+        halves.append({name: _taken(column, rows, work) for name, column in window.items()})
+        np.logical_not(in_half, out=in_half)
+    for half in halves:
+        yield from _halve(half, most, work)
+
+
+def _taken(column: NDArray[Any], rows: Integers, work: Workspace) -> NDArray[Any]:
+    return work.fill(column.dtype.str, len(rows), lambda lo, hi: column.take(rows[lo:hi]))
+
+
+def _first_half(values: NDArray[Any], work: Workspace) -> NDArray[np.bool_]:
+    """Return which points are in the half with the smaller values: by value, then by row."""
+    points = len(values)
     half = points // 2
-    middle, equal = _median(values, half, work)
-    sides = Buckets(np.array([half, points - half]), window, work)
-    for lo, hi in work.steps(0, points):
-        some = values[lo:hi]
-        is_second = some >= middle
-        ties = np.flatnonzero(some == middle)[:equal]
-        is_second[ties] = False
-        equal -= len(ties)
-        sides.put(is_second.astype(np.uint16), part_of(window, lo, hi).items())
-    for side in sides:
-        yield from _halve(side, most, work)
+    ordered = work.fill(values.dtype.str, points, lambda lo, hi: values[lo:hi])
+    ordered.partition(half)
+    middle = ordered[half]
+    is_first = work.fill("?", points, lambda lo, hi: values[lo:hi] < middle)
+    lacking = half - int(np.count_nonzero(is_first))
+    if lacking:
+        equal = work.where(points, lambda lo, hi: values[lo:hi] == middle)
+        for lo, hi in work.steps(0, lacking):
+            is_first[equal[lo:hi]] = True
+    return is_first
 
 
-def _median(values: NDArray[Any], rank: int, work: Workspace) -> tuple[Any, int]:
-    """Return the largest of the `rank` smallest values, and how many of these are equal to it."""
-    ordered = work.column(values.dtype.str, len(values))
-    for lo, hi in work.steps(0, len(values)):
-        ordered[lo:hi] = values[lo:hi]
-    ordered.partition(rank - 1)
-    middle = ordered[rank - 1]
-    equal = rank
-    for lo, hi in work.steps(0, rank):
-        equal -= int(np.count_nonzero(ordered[lo:hi] < middle))
-    return middle, equal
+def _cells(
+    values: NDArray[Any], origin: np.float64 | NDArray[np.float64], size: float, work: Workspace
+) -> NDArray[np.int32]:
+    """Return the cell of each value along one axis, (n,); `origin` is one of all values, or one of each."""
+    origins = np.broadcast_to(origin, values.shape)
+
+    def cells_of(lo: int, hi: int) -> NDArray[Any]:
+        local: NDArray[np.float64] = values[lo:hi].astype(np.float64) - origins[lo:hi]
+        return np.floor(local / size)
+
+    return work.fill("<i4", len(values), cells_of)
 
 
 def voxelise(
@@ -117,8 +131,8 @@ def voxelise(
     bounds: NDArray[np.float64],
     size: float,
     work: Workspace,
-    emit: Callable[[NDArray[np.int32], NDArray[np.uint32]], None],
-) -> tuple[Ints, Iterator[NDArray[np.int32]]]:
+    emit: Callable[[str, NDArray[Any]], None],
+) -> Ints:
     """Find the voxels of segments, ``floor((xyz - origin) / size)`` in float64, in lexicographic order.
 
     Parameters
@@ -130,12 +144,13 @@ def voxelise(
     bounds
         Minimum and maximum of each segment, (S, 2, 3). The minimum is its origin.
     emit
-        Takes some voxels: cells counted from the segment's origin, (V, 3), and the points in each, (V,).
+        Takes some rows of ``coords``, cells counted from the segment's origin, (V, 3), of ``counts``, the
+        points in each, (V,), and of ``point_voxel``, the voxel of each point, counted inside its segment.
 
     Returns
     -------
-    lengths, point_voxel
-        Voxels of each segment, (S,), and the voxel of each point, counted inside its segment, in steps.
+    Ints
+        Voxels of each segment, (S,).
 
     Raises
     ------
@@ -149,51 +164,24 @@ def voxelise(
         raise InputError(msg)
     several = len(points) > 1
     segment = np.repeat(np.arange(len(points)), points) if several else np.empty(0, np.int64)
-    origin = bounds[segment, 0] if several else np.broadcast_to(bounds[0, 0], xyz.shape)
-    table: dict[str, NDArray[Any]] = {"segment": segment} if several else {}
-    for axis, key in enumerate(_AXES):
-        table[key] = _cells(xyz[:, axis], origin[:, axis], size, work)
-    keys = tuple(table)
-    table["place"] = counted(len(xyz), work)
-    starts = [lo for lo, _ in work.steps(0, len(xyz))]
-    point_voxel = PlacedTable(np.array([*starts, len(xyz)]), {"voxel": np.empty(0, np.int32)}, work)
-    lengths = np.zeros(len(points), np.int64)
-    voxels = 0
-    for group in sorted_groups(table, keys, work):
-        places = group.column("place")
-        counts = np.diff(group.starts, append=len(places))
-        first = group.first()
-        cells = np.stack([group.table[axis][first] for axis in _AXES], axis=1)
-        emit(cells, counts.astype(np.uint32))
-        numbers = np.arange(voxels, voxels + len(counts))
-        voxels += len(counts)
-        if several:
-            of_segment = segment[first]
-            lengths += np.bincount(of_segment, minlength=len(points))
-            numbers -= (np.cumsum(lengths) - lengths)[of_segment]
-        # The points of one voxel may be more than a step: their numbers must take no memory.
-        if len(counts) > 1:
-            voxel_of_point = np.repeat(numbers, counts)
-        else:
-            voxel_of_point = np.broadcast_to(numbers, len(places))
-        for lo, hi in work.steps(0, len(places)):
-            point_voxel.put(places[lo:hi], [("voxel", voxel_of_point[lo:hi])])
-    return lengths if several else np.array([voxels]), point_voxel.column("voxel")
-
-
-def counted(rows: int, work: Workspace) -> Integers:
-    """Return the column 0, 1, …."""
-    numbers = work.column(index_dtype(rows), rows)
-    for lo, hi in work.steps(0, rows):
-        numbers[lo:hi] = np.arange(lo, hi)
-    return numbers
-
-
-def _cells(
-    values: NDArray[Any], origin: NDArray[np.float64], size: float, work: Workspace
-) -> NDArray[np.int32]:
-    """Return the cell of each value along one axis, (n,)."""
-    cells = work.column("<i4", len(values))
-    for lo, hi in work.steps(0, len(values)):
-        cells[lo:hi] = np.floor((values[lo:hi].astype(np.float64) - origin[lo:hi]) / size)
-    return cells
+    origin = bounds[segment, 0].T if several else bounds[0, 0]
+    cells = [_cells(xyz[:, axis], origin[axis], size, work) for axis in range(3)]
+    point_voxel = work.column("<i4", len(xyz))
+    voxels = np.zeros(len(points), np.int64)
+    start = np.empty(0, np.int64)  # of the last voxel, which may have further points
+    end = 0
+    for rows, begins in work.sort([segment, *cells] if several else cells):
+        point_voxel[rows] = np.cumsum(begins) + (voxels.sum() - 1)
+        first = rows[begins]
+        voxels += np.bincount(segment[first], minlength=len(points)) if several else len(first)
+        starts = np.concatenate([start, end + np.flatnonzero(begins)])
+        emit("coords", np.stack([cell[first] for cell in cells], axis=1))
+        emit("counts", np.diff(starts).astype(np.uint32))
+        start = starts[-1:]
+        end += len(rows)
+    emit("counts", np.array([end - start[0]], np.uint32))
+    if several:
+        point_voxel -= (np.cumsum(voxels) - voxels)[segment].astype(np.int32)
+    for lo, hi in work.steps(0, len(xyz)):
+        emit("point_voxel", point_voxel[lo:hi])
+    return voxels

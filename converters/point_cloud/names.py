@@ -6,11 +6,9 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
 
 from unistore.converters.files.paths import is_inside
+from unistore.converters.plugin import Array
 from unistore.converters.point_cloud.source import AXES, Match
 
 COORDINATES = ("xyz", "coord", "coords", "points", "point_cloud", "pointcloud", "vertices", "pos")
@@ -30,25 +28,6 @@ COLUMNS = (
 """Names of columns of points, in any case."""
 
 
-class Shape(NamedTuple):
-    """Shape and dtype of an array."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
-class ArrayHeader(Protocol):
-    """Shape and dtype of a dataset or array."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """All axes."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Byte order included."""
-
-
 def own_names(paths: Iterable[str], group: str) -> dict[str, str]:
     """Path of each dataset directly in a group, by its name there."""
     prefix = f"{group}/" if group else ""
@@ -56,30 +35,25 @@ def own_names(paths: Iterable[str], group: str) -> dict[str, str]:
     return {name: path for name, path in below.items() if "/" not in name}
 
 
-def is_column(name: str) -> bool:
-    """Whether a name is usual for a column of points: colours, normals, classes."""
-    return name.lower() in COLUMNS
-
-
 def is_label(key: str) -> bool:
     """Whether a column holds classes, by its name."""
     return key.lower() in ("classification", "label", "labels")
 
 
-def is_coordinates(shaped: ArrayHeader, *, wide: bool = True) -> bool:
+def is_coordinates(array: Array, *, wide: bool = True) -> bool:
     """Whether an array has numbers (N, 3), or up to (N, `_MAX_WIDTH`) if `wide`."""
-    shape = shaped.shape
+    shape = array.shape
     fits = len(shape) == 2 and 3 <= shape[1] <= (_MAX_WIDTH if wide else 3)
-    return fits and shaped.dtype.kind in "iuf"
+    return fits and array.dtype.kind in "iuf"
 
 
-def named_coordinates(own: Mapping[str, ArrayHeader], *, wide: bool = True) -> list[str]:
+def named_coordinates(own: Mapping[str, Array], *, wide: bool = True) -> list[str]:
     """Names of the arrays that are coordinates by name and shape."""
     usual = [name for name in own if name.lower() in COORDINATES]
     return [name for name in usual if is_coordinates(own[name], wide=wide)]
 
 
-def cloud_match(own: Mapping[str, ArrayHeader]) -> Match:
+def cloud_match(own: Mapping[str, Array]) -> Match:
     """How sure it is that the arrays of a file are one point cloud, by names and shapes.
 
     Beside an array of as many rows with three or more axes (images, for instance), they are plain rows.
@@ -91,13 +65,12 @@ def cloud_match(own: Mapping[str, ArrayHeader]) -> Match:
     further_names = [name for name in own if name not in coordinates]
     if any(len(own[name].shape) > 2 and own[name].shape[0] in rows for name in further_names):
         return Match.NO
-    is_sure = any(name.lower() not in _AMBIGUOUS for name in coordinates) or any(
-        map(is_column, further_names)
-    )
-    return Match.CERTAIN if is_sure else Match.EITHER
+    is_ambiguous = all(name.lower() in _AMBIGUOUS for name in coordinates)
+    has_column = any(name.lower() in COLUMNS for name in further_names)
+    return Match.EITHER if is_ambiguous and not has_column else Match.CERTAIN
 
 
-def raw_coordinates(own: Mapping[str, ArrayHeader]) -> tuple[str, ...]:
+def raw_coordinates(own: Mapping[str, Array]) -> tuple[str, ...]:
     """X, Y and Z if they are raw integers beside x, y and z, as LAS readers give both."""
     raw = tuple(axis.upper() for axis in AXES)
     if not set(own).issuperset((*AXES, *raw)) or any(own[axis].dtype.kind not in "iu" for axis in raw):
@@ -114,7 +87,7 @@ def distinct_names(names: Collection[str], kept: Collection[str] = ()) -> dict[s
     first: dict[str, str] = {}
     renamed: dict[str, str] = {}
     for name in sorted(names, key=lambda name: (name not in kept, name != name.lower())):
-        if first.setdefault(name.lower(), name) == name or name in kept:
+        if first.setdefault(name.lower(), name) == name:
             continue
         number = 2
         while f"{name}_{number}".lower() in used_names:

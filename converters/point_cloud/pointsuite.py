@@ -1,86 +1,44 @@
-"""Groups ``segments/segment_0000, …`` of PointSuite files: names, numbers, datasets."""
+"""Layouts of PointSuite files, whose groups ``segments/segment_0000, …`` have a number each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.common.left_out import NO_COLUMN
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attributes import Entry
 from unistore.converters.files.hdf5.file import names_in
-from unistore.converters.files.hdf5.tree import follow, unlinked
-from unistore.converters.formats.hdf5 import OpenedHdf5
+from unistore.converters.files.hdf5.tree import follow, unlinked, walk
+from unistore.converters.formats.hdf5 import Dataset, OpenedHdf5
 from unistore.converters.plugin import Opened
-from unistore.errors import InputError, Problem, location_of
+from unistore.converters.point_cloud import scratch
+from unistore.converters.point_cloud.columns import choose
+from unistore.converters.point_cloud.layouts import Columns, Points, columns_of, described
+from unistore.converters.point_cloud.source import Described, Ints, Layout, Match, Place, Segmented
+from unistore.errors import InputError, Location, Problem, location_of
+from unistore.schemas.tables import offsets_of
 
 SEGMENTS = "segments"
 COUNT = "num_points"
 """Attribute of every segment of a PointSuite file."""
-CURE = "write the segments again"
-SEGMENT_MEMORY = 1 << 10
+_CURE = "write the segments again"
+_SEGMENT_MEMORY = 1 << 10
 """Bytes in memory per segment with a group of its own: name, number, bounds."""
-
-_SHOWN = 5
 _SEGMENT = re.compile(r"segment_[0-9]+", re.IGNORECASE)
 _LARGEST = (1 << 63) - 1
+# Datasets of a segment that are not columns
+_SUMMARIES = ("unique_labels", "indices")
 
 
 def outside_segments(opened: Opened) -> Opened:
-    """The same file as if ``segments`` held nothing: its groups are many, and are read one by one."""
+    """Return the same file as if ``segments`` held nothing: its groups are many, and are read one by one."""
     return opened.without((SEGMENTS,))
-
-
-def has_segments(opened: Opened) -> bool:
-    """Whether a file has groups of segments."""
-    return isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups and bool(Segments(opened).keys)
-
-
-def check_names(opened: Opened) -> None:
-    """Check that no link leads out of the given paths, and that every member of ``segments`` has a number.
-
-    Raises
-    ------
-    InputError
-        Naming the wrong links or members.
-    """
-    problems = opened.unreachable
-    if not problems and isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups:
-        problems = segment_problems(opened.handle[SEGMENTS], opened.file.name)
-    if problems:
-        raise InputError(problems)
-
-
-def segment_problems(group: h5py.Group, name: str) -> list[Problem]:
-    """Problems of members of ``segments``: names without a number, or the same number twice."""
-    problems = []
-    first: dict[int, str] = {}
-    for key in names_in(group, location_of(name, "segments")):
-        location = location_of(name, f"segments/{key}")
-        if _SEGMENT.fullmatch(key):
-            number = segment_number(key)
-            other = first.setdefault(number, key)
-            if other != key:
-                message = f"has the number of another segment, {other}"
-                problems.append(Problem.at(location, message, "rename it", "twice"))
-            elif number > _LARGEST:
-                message = f"has a number above {_LARGEST}"
-                problems.append(Problem.at(location, message, "rename it", "name"))
-        elif not isinstance(group.get(key, getlink=True), h5py.HardLink) or isinstance(
-            group[key], h5py.Group
-        ):
-            message = "is a group among segments whose name is not segment_ and a number, as in segment_0007"
-            cure = "rename it, or move it out of segments/: its points would belong to no segment"
-            problems.append(Problem.at(location, message, cure, "name"))
-    return problems
-
-
-def segment_number(key: str) -> int:
-    """Number in a segment's name."""
-    return int(key.rsplit("_", 1)[1])
 
 
 class Segments:
@@ -89,92 +47,298 @@ class Segments:
     Raises
     ------
     InputError
-        Every method, with the first problems of its kind and how many more there are.
+        Every method, with the first problem.
     """
 
     def __init__(self, opened: Opened) -> None:
         assert isinstance(opened, OpenedHdf5)
         self.parent = opened.handle[SEGMENTS]
-        self.name = opened.file.name
-        self.roots = opened.file.roots
-        names = names_in(self.parent, location_of(self.name, SEGMENTS))
-        self.keys = sorted((name for name in names if _SEGMENT.fullmatch(name)), key=segment_number)
+        self.file = opened.file
+        self.members = names_in(self.parent, location_of(opened.name, SEGMENTS))
+        keys = [name for name in self.members if _SEGMENT.fullmatch(name)]
+        self.keys = sorted(keys, key=_segment_number)
 
     @property
-    def numbers(self) -> NDArray[np.int64]:
+    def numbers(self) -> Ints:
         """Number of each segment, (S,)."""
-        return np.array([segment_number(key) for key in self.keys], np.int64)
+        return np.array([_segment_number(key) for key in self.keys], np.int64)
 
-    def group(self, number: int) -> h5py.Group:
-        """The group of a segment."""
-        location = location_of(self.name, f"segments/{self.keys[number]}")
-        group = follow(self.parent, self.keys[number], location, self.roots)
+    def location(self, *path: str) -> Location:
+        """Place of something in ``segments``."""
+        return location_of(self.file.name, "/".join((SEGMENTS, *path)))
+
+    def check_names(self) -> None:
+        """Check that every group has a number of its own."""
+        first: dict[int, str] = {}
+        for key in self.members:
+            if key not in self.keys:
+                link = self.parent.get(key, getlink=True)
+                if not isinstance(link, h5py.HardLink) or isinstance(self.parent[key], h5py.Group):
+                    message = "is a group among segments whose name is not segment_ and a number"
+                    cure = "rename it, or move it out of segments/: its points would belong to no segment"
+                    raise InputError(Problem.at(self.location(key), message, cure, "name"))
+                continue
+            other = first.setdefault(_segment_number(key), key)
+            if other != key:
+                message = f"has the number of another segment, {other}"
+                raise InputError(Problem.at(self.location(key), message, "rename it", "twice"))
+            if _segment_number(key) > _LARGEST:
+                message = f"has a number above {_LARGEST}"
+                raise InputError(Problem.at(self.location(key), message, "rename it", "name"))
+
+    def group(self, segment: int) -> h5py.Group:
+        """Return the group of a segment."""
+        key = self.keys[segment]
+        group = follow(self.parent, key, self.location(key), self.file.roots)
         if not isinstance(group, h5py.Group):
-            wrong = Problem.at(location, "is no group", CURE, "format")
+            wrong = Problem.at(self.location(key), "is no group", _CURE, "format")
             raise InputError(group if isinstance(group, Problem) else wrong)
         return group
 
-    def member(self, number: int, key: str) -> h5py.Dataset | Problem:
-        """A dataset of a segment, if it is there and its values can be read."""
-        location = location_of(self.name, f"segments/{self.keys[number]}/{key}")
-        item: object = unlinked(self.parent, self.keys[number], key)  # faster
+    def dataset(self, segment: int, name: str) -> Dataset:
+        """Return a dataset of a segment, whose values can be read."""
+        location = self.location(self.keys[segment], name)
+        item: object = unlinked(self.parent, self.keys[segment], name)  # faster
         if not isinstance(item, h5py.Dataset):
-            group = self.group(number)
-            if key not in group:
-                return Problem.at(location, "is missing", CURE, "missing")
-            item = follow(group, key, location, self.roots)
+            group = self.group(segment)
+            item = Problem.at(location, "is missing", _CURE, "missing")
+            if name in group:
+                item = follow(group, name, location, self.file.roots)
         if not isinstance(item, h5py.Dataset):
-            return (
-                item if isinstance(item, Problem) else Problem.at(location, "is no dataset", CURE, "format")
-            )
-        problems = hdf5.check_dataset(item, location)
-        return problems[0] if problems else item
+            wrong = Problem.at(location, "is no dataset", _CURE, "format")
+            raise InputError(item if isinstance(item, Problem) else wrong)
+        dataset = Dataset(item, location)
+        if problems := dataset.problems():
+            raise InputError(problems)
+        return dataset
 
 
-def raise_first(found: Iterable[Problem], name: str) -> None:
-    """Raise the first problems of a file and the number of further ones, if there are any."""
-    problems = list(found)
-    if (unshown := len(problems) - _SHOWN) > 0:
-        problems[_SHOWN:] = [Problem(name, f"{unshown} further segments have problems like these")]
-    if problems:
-        raise InputError(problems)
+def _segment_number(key: str) -> int:
+    return int(key.rsplit("_", 1)[1])
 
 
-class SegmentObjects:
-    """Groups of the segments and those of their datasets that are read, by path; nothing that is linked.
+def _has_segments(opened: Opened) -> bool:
+    return isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups and bool(Segments(opened).keys)
 
-    Attributes
-    ----------
-    others
-        Names of what else the segments hold, once all have been gone through.
+
+def check_names(opened: Opened) -> None:
+    """Check that no link leads out of the given paths, and that every group of segments has a number.
+
+    Raises
+    ------
+    InputError
+        Naming the wrong links or groups.
+    """
+    if opened.unreachable:
+        raise InputError(opened.unreachable)
+    if isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups:
+        Segments(opened).check_names()
+
+
+class Indices(Columns):
+    """``pointsuite_indices``: ``data/{x, y, z, …}`` and sorted rows, ``segments/segment_0000/indices``."""
+
+    name: ClassVar[str] = "pointsuite_indices"
+
+    @classmethod
+    def match(cls, opened: Opened, mapping: Mapping[str, str]) -> Match:
+        """Be certain of segments beside ``data``."""
+        del mapping
+        return Match.CERTAIN if "data" in opened.groups and _has_segments(opened) else Match.NO
+
+    @classmethod
+    def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
+        """Choose the columns among the arrays of ``data``."""
+        chosen = choose(cls.name, columns_of(opened), "data", mapping, opened.name)
+        chosen = replace(chosen, segmented="indices")
+        return _described(opened, chosen, ["indices"])
+
+    def segments(self) -> Segmented:
+        """Read the rows of each segment when they are gone through."""
+        groups = Segments(self.opened)
+        lengths = np.zeros(len(groups.keys), np.int64)
+        for segment in range(len(lengths)):
+            lengths[segment] = len(_indices(groups, segment, self.rows))
+        return Segmented(groups.numbers, lengths, self._rows(groups))
+
+    def _rows(self, groups: Segments) -> Iterator[Ints]:
+        """Read row numbers, a step at a time: strictly ascending in a segment, inside ``0:rows``."""
+        for segment in range(len(groups.keys)):
+            dataset = _indices(groups, segment, self.rows)
+            last = np.array([-1])
+            for lo in range(0, len(dataset), scratch.STEP):
+                rows = dataset.read(lo, min(lo + scratch.STEP, len(dataset))).astype(np.int64, copy=False)
+                step = np.diff(rows, prepend=last)
+                message = ""
+                if (step < 0).any():
+                    message = "is not sorted"
+                if (step == 0).any():
+                    message = "holds a row twice"
+                if rows.min() < 0 or rows.max() >= self.rows:
+                    message = f"points outside the rows 0:{self.rows} of the file"
+                if message:
+                    raise InputError(Problem.at(dataset.location, message, _CURE, "range"))
+                last = rows[-1:]
+                yield rows
+
+
+def _indices(groups: Segments, segment: int, rows: int) -> Dataset:
+    """Return the row numbers of a segment, of which there may be `rows`."""
+    dataset = groups.dataset(segment, "indices")
+    if dataset.dtype.kind not in "iu" or len(dataset.shape) != 1:
+        message = f"is {dataset.dtype} {dataset.shape}, expected integers (n,)"
+        raise InputError(Problem.at(dataset.location, message, _CURE, "dtype"))
+    if len(dataset) > rows:
+        message = f"holds {len(dataset)} rows, the file {rows}"
+        raise InputError(Problem.at(dataset.location, message, _CURE, "range"))
+    return dataset
+
+
+class InSegments(Points):
+    """``pointsuite_columns``: ``segments/segment_0000/{x, y, z, …}``, each segment holds its own columns.
+
+    The rows of one segment follow those of another, by number.
     """
 
-    def __init__(self, segments: Segments, members: Sequence[str]) -> None:
-        self.others: dict[str, None] = {}
-        self._segments = segments
-        self._members = members
-        self._counts: dict[str, int | None] = {}
+    name: ClassVar[str] = "pointsuite_columns"
 
-    def __iter__(self) -> Iterator[tuple[str, h5py.HLObject]]:
-        for key in self._segments.keys:
-            path = f"{SEGMENTS}/{key}"
-            group = unlinked(self._segments.parent, key)
-            if not isinstance(group, h5py.Group):
-                continue
-            names = names_in(group, location_of(self._segments.name, path))
-            self.others |= dict.fromkeys(name for name in names if name not in self._members)
-            items = {f"{path}/{name}": unlinked(group, name) for name in self._members}
-            datasets = {path: item for path, item in items.items() if isinstance(item, h5py.Dataset)}
-            self._counts[path] = next((_rows(dataset) for dataset in datasets.values()), None)
-            yield path, group
-            yield from datasets.items()
+    @classmethod
+    def match(cls, opened: Opened, mapping: Mapping[str, str]) -> Match:
+        """Be certain of segments without ``data``."""
+        del mapping
+        return Match.CERTAIN if "data" not in opened.groups and _has_segments(opened) else Match.NO
 
-    def is_recounted(self, path: str, _: h5py.HLObject, name: str, entry: Entry) -> bool:
-        """Whether an attribute is the number of points, which an export writes anyway."""
-        if name != COUNT or path not in self._counts:
+    @classmethod
+    def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
+        """Choose the columns of the first segment."""
+        segments = Segments(opened)
+        location = location_of(opened.name, f"{SEGMENTS}/{segments.keys[0]}")
+        inside = walk(segments.group(0), location, segments.file.roots)
+        if inside.problems:
+            raise InputError(inside.problems)
+        columns = {
+            key: Dataset(dataset, location_of(location, key))
+            for key, dataset in inside.datasets.items()
+            if key not in _SUMMARIES and dataset.shape is not None
+        }
+        chosen = choose(cls.name, columns, "", mapping, location)
+        lengths = _lengths(segments, chosen.layout.xyz[0])
+        chosen = replace(chosen, points=int(lengths.sum()), segmented="ranges", left_out=())
+        return _described(opened, chosen, list(chosen.layout.arrays.values()))
+
+    def __init__(self, opened: Opened, layout: Layout) -> None:
+        super().__init__(opened, layout)
+        self._groups = Segments(opened)
+        self._lengths = _lengths(self._groups, layout.xyz[0])
+        self._offsets = offsets_of(self._lengths)
+        row_shape = (3,) if len(layout.xyz) == 1 else ()
+        coordinates = zip(layout.coordinates, layout.xyz, layout.xyz_stored, strict=True)
+        self._places = {
+            **layout.columns,
+            **{axis: Place(path, dtype, row_shape) for axis, path, dtype in coordinates},
+        }
+        self.rows = int(self._offsets[-1])
+        for segment in np.flatnonzero(self._lengths == 0).tolist():
+            for place in self._places.values():
+                self._dataset(segment, place)
+
+    def read(self, column: str, lo: int, hi: int) -> NDArray[Any]:
+        """Read rows of the concatenated segments."""
+        place = self._places[column]
+        rows = np.empty((hi - lo, *place.row_shape), np.dtype(place.dtype).newbyteorder("="))
+        first = int(np.searchsorted(self._offsets, lo, side="right")) - 1
+        last = int(np.searchsorted(self._offsets, hi, side="left"))
+        for segment in range(first, last):
+            start, end = self._offsets[segment : segment + 2].tolist()
+            begin = max(lo, start)
+            stop = min(hi, end)
+            dataset = self._dataset(segment, place)
+            rows[begin - lo : stop - lo] = dataset.read(
+                begin - start, stop - start, rows[begin - lo : stop - lo]
+            )
+        return rows
+
+    def segments(self) -> Segmented:
+        """Return numbers and lengths of the groups."""
+        return Segmented(self._groups.numbers, self._lengths)
+
+    def _dataset(self, segment: int, place: Place) -> Dataset:
+        """Return a dataset of a segment, which must be as that of the first one."""
+        dataset = self._groups.dataset(segment, place.array)
+        shape = (int(self._lengths[segment]), *place.row_shape)
+        if dataset.shape != shape or dataset.dtype.newbyteorder("=") != np.dtype(place.dtype).newbyteorder(
+            "="
+        ):
+            message = f"is {dataset.dtype} {dataset.shape}, expected {np.dtype(place.dtype)} {shape}"
+            raise InputError(Problem.at(dataset.location, message, _CURE, "length"))
+        return dataset
+
+
+def _lengths(groups: Segments, column: str) -> Ints:
+    """Return the points of each segment (S,), from a column; check that all have the same columns."""
+    lengths = np.zeros(len(groups.keys), np.int64)
+    expected: set[str] = set()
+    for segment, key in enumerate(groups.keys):
+        names = set(groups.group(segment))
+        expected = expected or names
+        if names != expected:
+            columns, of_first = (", ".join(sorted(each)) for each in (names, expected))
+            message = f"holds {columns}, unlike the first segment: {of_first}"
+            raise InputError(Problem.at(groups.location(key), message, _CURE, "columns"))
+        shape = groups.dataset(segment, column).shape
+        lengths[segment] = shape[0] if shape else 0
+    return lengths
+
+
+def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Described:
+    """Complete what is said of a file of segments; `members` are the datasets of each that are read."""
+    segments = Segments(opened)
+    others: dict[str, None] = {}
+
+    def is_recounted(path: str, item: h5py.HLObject, name: str, entry: Entry) -> bool:
+        if name != COUNT or not path.startswith(f"{SEGMENTS}/"):
             return False
-        return entry == {"dtype": "<i8", "value": self._counts[path]}
+        return entry == {"dtype": "<i8", "value": _rows_of(item, members)}
+
+    in_data = chosen.segmented == "indices"
+    whole = described(
+        opened,
+        replace(chosen, memory=len(segments.keys) * _SEGMENT_MEMORY),
+        list(chosen.layout.arrays.values()) if in_data else [],
+        _objects_inside(segments, members, others),
+        is_recounted,
+    )
+    left_out = [(f"{SEGMENTS}/segment_N/{name}", NO_COLUMN) for name in others]
+    return replace(
+        whole,
+        layout=whole.layout._replace(unit="m"),
+        segments=len(segments.keys),
+        left_out=(*whole.left_out, *left_out),
+    )
 
 
-def _rows(dataset: h5py.Dataset) -> int | None:
-    return dataset.shape[0] if dataset.shape else None
+def _objects_inside(
+    segments: Segments, members: Sequence[str], others: dict[str, None]
+) -> Iterator[tuple[str, h5py.HLObject]]:
+    """Groups of the segments and those of their datasets that are read; nothing that is linked.
+
+    Names of what else they hold are added to `others`.
+    """
+    for key in segments.keys:
+        path = f"{SEGMENTS}/{key}"
+        group = unlinked(segments.parent, key)
+        if isinstance(group, h5py.Group):
+            names = names_in(group, location_of(segments.file.name, path))
+            others |= dict.fromkeys(name for name in names if name not in members)
+            yield path, group
+            for name in members:
+                item = unlinked(group, name)
+                if isinstance(item, h5py.Dataset):
+                    yield f"{path}/{name}", item
+
+
+def _rows_of(group: h5py.Group, members: Sequence[str]) -> int | None:
+    """Return the rows of the first dataset that is read of a segment."""
+    datasets = [unlinked(group, name) for name in members]
+    shapes = [dataset.shape for dataset in datasets if isinstance(dataset, h5py.Dataset)]
+    return shapes[0][0] if shapes and shapes[0] else None

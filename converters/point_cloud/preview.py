@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, Preview, parts_of
-from unistore.schemas.indices import Column, StoreView, whole
+from unistore.schemas.indices import StoreView, whole
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS, quantum
 from unistore.system.sizes import count_of
 
@@ -23,34 +22,37 @@ _SHOWN = 40_000
 _FEW = 16
 _LABELS = ("classification", "label", "labels", "semantic", "segment", "instance", "pid")
 _LEGEND = 8
-# The voxel grid with about as many cells across is drawn
-_CELLS = 40
-_MOST_CELLS = 400
 
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one segment."""
-    row = _rows(store)[sample : sample + 1]
-    lo, hi = (int(bound[0]) for bound in Column(store, f"{SEGMENTS}/offsets").ranges(row))
+    segment = int(_segments(store)[sample])
+    lo, hi = whole(store, f"{SEGMENTS}/offsets")[segment : segment + 2].tolist()
     first, last = parts_of(lo, hi, _SHOWN)
-    xyz = _xyz(store, row, first, last)
-    grid = _grid(store, float(np.ptp(xyz[:, :2], axis=0).max()) if len(xyz) else 0.0)
-    panels = figure.subplots(1, 2 if grid is None else 3, squeeze=False)[0]
-    along = int(np.argmax(np.ptp(xyz[:, :2], axis=0))) if len(xyz) else 0
+    xyz = _xyz(store, segment, first, last)
     colours, labels = _labels(store, first, last)
-    for axes, (across, up), title in zip(panels, ((0, 1), (along, 2)), ("above", "the side"), strict=False):
-        axes.set_title(f"from {title}, by {colours}")
-        axes.set_xlabel("xyz"[across])
-        axes.set_ylabel("xyz"[up])
-        _scatter(axes, xyz[:, across], xyz[:, up], xyz[:, 2], labels)
+    grids = [path.removesuffix("/coords") for path in store.paths() if path.endswith("/coords")]
+    panels = figure.subplots(1, 3 if grids else 2)
+    widths = np.ptp(xyz[:, :2], axis=0) if len(xyz) else np.zeros(2)
+    for axes, (across, up), title in zip(
+        panels, ((0, 1), (int(widths.argmax()), 2)), ("above", "the side"), strict=False
+    ):
+        axes.set(title=f"from {title}, by {colours}", xlabel="xyz"[across], ylabel="xyz"[up])
+        axes.set_aspect("equal", adjustable="datalim")
+        size = float(np.clip(6000 / max(1, len(xyz)), 1, 24))
+        if labels is None:
+            axes.scatter(xyz[:, across], xyz[:, up], s=size, c=xyz[:, 2], linewidths=0)
+            continue
+        for number, label in enumerate(np.unique(labels)):
+            inside = xyz[labels == label]
+            colour = f"C{number % 10}"
+            axes.scatter(inside[:, across], inside[:, up], s=size, color=colour, label=label, linewidths=0)
     if labels is not None and len(np.unique(labels)) <= _LEGEND:
-        marks = [
-            panels[0].plot([], [], "o", color=f"C{i % 10}", label=str(label))[0]
-            for i, label in enumerate(np.unique(labels))
-        ]
-        figure.legend(handles=marks, loc="outside right upper", title=colours)
-    if grid is not None:
-        _draw_voxels(store, grid, row, panels[2])
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", title=colours)
+    if grids:
+        # Of several grids, the one with the fewest voxels is the plainest picture.
+        sizes = {grid: float(grid.removeprefix("voxels/")) for grid in grids}
+        _draw_voxels(store, max(sizes, key=sizes.__getitem__), segment, panels[2])
     shown = int((last - first).sum())
     part = "" if shown == hi - lo else f", {shown:,} of them shown"
     figure.suptitle(f"segment {sample}: {count_of(hi - lo, 'point')}{part}")
@@ -60,7 +62,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
     """Points of every segment."""
     yield Measure(
         name="points",
-        values=np.diff(whole(store, f"{SEGMENTS}/offsets"))[_rows(store)],
+        values=np.diff(whole(store, f"{SEGMENTS}/offsets"))[_segments(store)],
         few=_FEW,
         cure="--min-points leaves out small ones; larger windows of --segment have more",
     )
@@ -69,23 +71,21 @@ def measures(store: StoreView) -> Iterator[Measure]:
 PREVIEW = Preview(draw=draw, measures=measures)
 
 
-def _rows(store: StoreView) -> NDArray[np.int64]:
+def _segments(store: StoreView) -> NDArray[np.int64]:
     """Rows of ``segments`` that are samples."""
     return np.flatnonzero(whole(store, f"{SEGMENTS}/number") != NO_SEGMENT)
 
 
 def _xyz(
-    store: StoreView, row: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]
+    store: StoreView, segment: int, first: NDArray[np.int64], last: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Coordinates relative to the segment's origin, (n, 3)."""
     stored = store.array(f"{POINTS}/xyz").read_ranges(first, last)
     restoring = quantum(store)
-    if restoring is None:
-        xyz = stored.astype(np.float64)
-    else:
-        xyz = restoring.restored(stored, int(Column(store, f"{SEGMENTS}/source").take(row)[0]))
-    local: NDArray[np.float64] = xyz - Column(store, f"{SEGMENTS}/origin").take(row)[0]
-    return local[np.isfinite(local).all(axis=1)] if not np.isfinite(local).all() else local
+    if restoring is not None:
+        stored = restoring.restored(stored, int(whole(store, f"{SEGMENTS}/source")[segment]))
+    local: NDArray[np.float64] = stored.astype(np.float64) - whole(store, f"{SEGMENTS}/origin")[segment]
+    return local
 
 
 def _labels(
@@ -103,62 +103,16 @@ def _labels(
     return "height", None
 
 
-def _scatter(
-    axes: Axes,
-    across: NDArray[np.float64],
-    up: NDArray[np.float64],
-    height: NDArray[np.float64],
-    labels: NDArray[np.int64] | None,
-) -> None:
-    axes.set_aspect("equal", adjustable="datalim")
-    if not len(across):
-        axes.text(0.5, 0.5, "no points", ha="center", va="center", transform=axes.transAxes)
-        return
-    size = float(np.clip(6000 / len(across), 1, 24))
-    if labels is None or len(labels) != len(across):
-        axes.scatter(across, up, s=size, c=height, cmap="viridis", linewidths=0)
-        return
-    for number, label in enumerate(np.unique(labels)):
-        of = labels == label
-        axes.scatter(across[of], up[of], s=size, color=f"C{number % 10}", linewidths=0)
-
-
-def _grid(store: StoreView, extent: float) -> str | None:
-    """Group of the voxel grid to draw."""
-    groups = [
-        path.removesuffix("/coords")
-        for path in store.paths()
-        if path.startswith("voxels/") and path.endswith("/coords")
-    ]
-    return min(
-        groups, key=lambda group: abs(math.log(max(extent, 1e-9) / _size(group) / _CELLS)), default=None
-    )
-
-
-def _size(group: str) -> float:
-    return float(group.removeprefix("voxels/"))
-
-
-def _draw_voxels(store: StoreView, group: str, row: NDArray[np.int64], axes: Axes) -> None:
-    """Points of each column of voxels, from above."""
-    from matplotlib.ticker import MaxNLocator
-
-    lo, hi = (int(bound[0]) for bound in Column(store, f"{group}/offsets").ranges(row))
+def _draw_voxels(store: StoreView, grid: str, segment: int, axes: Axes) -> None:
+    """Draw the voxels from above, coloured by their points."""
+    lo, hi = whole(store, f"{grid}/offsets")[segment : segment + 2].tolist()
     first, last = parts_of(lo, hi, _SHOWN)
-    cells = store.array(f"{group}/coords").read_ranges(first, last)[:, :2]
-    counts = store.array(f"{group}/counts").read_ranges(first, last)
-    axes.set_title(f"{count_of(hi - lo, 'voxel')} of {_size(group):g}, from above")
+    cells = store.array(f"{grid}/coords").read_ranges(first, last)
+    counts = store.array(f"{grid}/counts").read_ranges(first, last)
+    size = float(grid.removeprefix("voxels/"))
+    axes.set_title(f"{count_of(hi - lo, 'voxel')} of {size:g}, from above")
     axes.set_aspect("equal", adjustable="datalim")
-    if not len(cells):
-        return
-    ends = cells.max(axis=0).astype(np.int64) + 1
-    image = axes.hist2d(
-        (cells[:, 0] + 0.5) * _size(group),
-        (cells[:, 1] + 0.5) * _size(group),
-        bins=np.minimum(ends, _MOST_CELLS).tolist(),
-        range=[(0, end * _size(group)) for end in ends.tolist()],
-        weights=counts,
-        cmin=1,
-        cmap="viridis",
-    )[3]
-    axes.figure.colorbar(image, ax=axes, label="points", ticks=MaxNLocator(integer=True))
+    lowest_first = np.argsort(counts)
+    centres = (cells[lowest_first, :2] + 0.5) * size
+    points = axes.scatter(centres[:, 0], centres[:, 1], c=counts[lowest_first], s=12, marker="s")
+    axes.figure.colorbar(points, ax=axes, label="points")

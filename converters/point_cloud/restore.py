@@ -1,39 +1,204 @@
-"""Arrays of point clouds as their files hold them, from a store: for export, and for comparison."""
+"""Sources of a point cloud store as their files hold them: written again, and compared with the files."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import Values, array_values
+from unistore.converters.common.exported import (
+    File,
+    SourceRows,
+    Values,
+    array_values,
+    cast_exactly,
+    sources_of,
+)
 from unistore.converters.common.label_map import recorded_map
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
-from unistore.converters.files.hdf5.attributes import attribute_texts
+from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
+from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.converters.files.libraries import Opened
-from unistore.converters.point_cloud.cloud import Cloud, clouds, lazy_values
+from unistore.converters.formats.lazy import LazyRows
+from unistore.converters.plugin import Array
 from unistore.converters.point_cloud.family import PointCloud
-from unistore.converters.point_cloud.folders import arrays_of_labels
-from unistore.converters.point_cloud.layouts import batches, pointsuite_columns, pointsuite_indices
-from unistore.converters.point_cloud.pointsuite import COUNT
+from unistore.converters.point_cloud.layouts import Batches
+from unistore.converters.point_cloud.names import is_label
+from unistore.converters.point_cloud.pointsuite import COUNT, Indices, InSegments
 from unistore.converters.point_cloud.source import Origin
 from unistore.converters.scan import Scan
-from unistore.converters.seam.formats import formats_for
-from unistore.converters.seam.stored import open_arrays
-from unistore.schemas.indices import StoreView, contradiction
-from unistore.schemas.point_cloud.fields import SEGMENTS
+from unistore.converters.seam.formats import format_by_ending, formats_for, formats_of
+from unistore.converters.seam.stored import file_of_format, open_arrays
+from unistore.errors import StoreError
+from unistore.schemas.indices import StoreView, contradiction, whole
+from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS, Quantum, quantum
+from unistore.schemas.point_cloud.specs import segments, source_rows
+from unistore.schemas.rules import View
 
+# Formats that are exported as they were
+_WRITTEN = ("las", "laz")
+_CLASSES = "classification"
 _SEGMENT = re.compile(r"segments/segment_([0-9]+)(?=/|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cloud:
+    """One source of a point cloud store, in its own row order.
+
+    Its points are rows ``source.lo:source.hi`` of ``points``.
+    """
+
+    store: StoreView
+    source: SourceRows
+    layout: Mapping[str, Any]
+    header: Mapping[str, Any]
+    segments: range  # its own, including the one of number -1
+    bounds: NDArray[np.int64]  # of its segments in ``points``, (S + 1,)
+    numbers: NDArray[np.int64]  # of its segments, (S,)
+    quantum: Quantum | None  # scale and offset of quantised coordinates; None: they are floats
+
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """Row in the source of each stored point, (points,) i8."""
+        return self._stored("source_row")
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of the source."""
+        return int(self.order.max(initial=-1)) + 1
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column of the points in the source's order, (N, …)."""
+        return self._in_order(self._stored(name))
+
+    def coordinates(self, axis: int) -> NDArray[Any]:
+        """Return x, y or z in the source's order, (N,) f8 or f4."""
+        values = np.ascontiguousarray(self._stored("xyz")[:, axis])
+        if self.quantum is not None:
+            values = self.quantum.restored(values, self.source.number, axis)
+        return self._in_order(values)
+
+    def indices(self, segment: int) -> NDArray[np.int64]:
+        """Rows of one of its segments (counted from 0), (n,)."""
+        lo, hi = (self.bounds[segment : segment + 2] - self.source.lo).tolist()
+        return self.order[lo:hi]
+
+    def real_segments(self) -> dict[int, str]:
+        """Path of each segment in an exported file, by position, without the points of no segment."""
+        numbers = enumerate(self.numbers.tolist())
+        return {position: _segment_path(number) for position, number in numbers if number != NO_SEGMENT}
+
+    def segment_column(self, name: str) -> NDArray[Any]:
+        """Return a column of its segments, (S, …)."""
+        return self.store.array(f"{SEGMENTS}/{name}").read(self.segments.start, self.segments.stop)
+
+    def row_shape(self, name: str) -> tuple[int, ...]:
+        """Row shape of a column of the points."""
+        return self.store.array(f"{POINTS}/{name}").shape[1:]
+
+    def _stored(self, name: str) -> NDArray[Any]:
+        return self.store.array(f"{POINTS}/{name}").read(self.source.lo, self.source.hi)
+
+    def _in_order(self, stored: NDArray[Any]) -> NDArray[Any]:
+        values = np.empty((self.rows, *stored.shape[1:]), stored.dtype)
+        values[self.order] = stored
+        return values
+
+
+def clouds(store: StoreView) -> Iterator[Cloud]:
+    """Every source of a point cloud store.
+
+    Raises
+    ------
+    StoreError
+        If its segments do not hold all rows of the sources.
+    """
+    view = View(store)
+    for problem in (*segments(view), *source_rows(view)):
+        msg = f"{store.path}: {problem}"
+        raise StoreError(msg)
+    sources = sources_of(store)
+    layouts = store.text("sources/layout")
+    headers = store.text("sources/header") if store.has("sources/header/data") else ["{}"] * len(sources)
+    owner, numbers, offsets = (whole(store, f"{SEGMENTS}/{name}") for name in ("source", "number", "offsets"))
+    restoring = quantum(store)
+    for source in sources:
+        first, last = (int(np.searchsorted(owner, source.number, side)) for side in ("left", "right"))
+        yield Cloud(
+            store=store,
+            source=source,
+            layout=json.loads(layouts[source.number]),
+            header=json.loads(headers[source.number]),
+            segments=range(first, last),
+            bounds=offsets[first : last + 1],
+            numbers=numbers[first:last],
+            quantum=restoring,
+        )
+
+
+def files(store: StoreView) -> Iterator[File]:
+    """The exported file of every source: ``.npz`` and what a format writes as it was, all others as HDF5."""
+    formats = formats_of(PointCloud.formats)
+    texts = attribute_texts(store, len(store.array("sources/rows")))
+    for cloud in clouds(store):
+        values = own_arrays(cloud)
+        name = cloud.source.name
+        number = cloud.source.number
+        opening = format_by_ending(formats, name)
+        if opening.name == "npz":
+            yield File(name=name, form="npz", source=number, values=values)
+            continue
+        if opening.name in _WRITTEN:
+            notes = (f"{opening.name}: values, order and header are those of the source",)
+            yield replace(file_of_format(opening, cloud.source, _arrays(values), cloud.header), notes=notes)
+            continue
+        attributes: dict[str, dict[str, Any]] = {}
+        if cloud.layout["layout"] in (Indices.name, InSegments.name):
+            lengths = np.diff(cloud.bounds)
+            attributes = {path: {COUNT: lengths[at]} for at, path in cloud.real_segments().items()}
+        if cloud.layout["layout"] == Indices.name and _CLASSES in cloud.layout["columns"]:
+            classes = cloud.column(_CLASSES)
+            for segment, path in cloud.real_segments().items():
+                labels = np.unique(classes[cloud.indices(segment)])
+                values[f"{path}/unique_labels"] = array_values(labels)
+        for path, own in parse_attributes(texts[number]).items():
+            attributes.setdefault(_numbered(path), {}).update(own)
+        yield File(
+            name=name if name.lower().endswith(SUFFIXES) else f"{name}.h5",
+            form="hdf5",
+            source=number,
+            values=values,
+            attributes=attributes,
+            compressed=True,
+        )
+
+
+def _arrays(values: Mapping[str, Values]) -> dict[str, Array]:
+    """Columns by name, of which one is in memory at a time: their rows stand elsewhere in the store."""
+
+    @lru_cache(maxsize=1)
+    def whole_column(name: str) -> NDArray[Any]:
+        return values[name].whole()
+
+    def rows_of(name: str, lo: int, hi: int) -> NDArray[Any]:
+        return whole_column(name)[lo:hi]
+
+    return {
+        name: Array(LazyRows(column.shape, column.dtype, partial(rows_of, name)))
+        for name, column in values.items()
+    }
 
 
 def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore coordinates, columns, the rows of segments, and attributes."""
-    labels = recorded_map(scan.options)
+    maps = recorded_map(scan.options)
     by_number = {cloud.source.number: cloud for cloud in clouds(store)}
     texts = attribute_texts(store, len(by_number))
     formats = {kind.name: kind for kind in formats_for(PointCloud)}
@@ -43,11 +208,13 @@ def restore(store: StoreView, scan: Scan) -> Restore:
         origin: Origin = scanned.detail
         # Of several files, each holds one array.
         owners = dict(zip(origin.arrays, scanned.files, strict=False))
+        places = origin.layout.places
+        labels = {place.array.rpartition("/")[2] for key, place in places.items() if is_label(key)}
         arrays: dict[Path, list[RestoredArray]] = {}
         for path, values in own_arrays(by_number[number]).items():
             restored = RestoredArray(path, values)
-            if labels is not None and path.rpartition("/")[2] in arrays_of_labels(origin.layout):
-                numbering = labels.numbering(scanned.path, scanned.name)
+            if maps is not None and path.rpartition("/")[2] in labels:
+                numbering = maps.numbering(scanned.path, scanned.name)
                 restored = restored._replace(of_file=partial(numbering.stored, location=scanned.name))
             arrays.setdefault(owners.get(path, scanned.path), []).append(restored)
         return Restored(
@@ -71,7 +238,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
 def _segments_by_number(opened: Opened) -> Callable[[str], str]:
     """Name segments as the file does: ``segments/segment_7/x``."""
     segments = opened.hdf5["segments"] if opened.hdf5 is not None and "segments" in opened.hdf5 else ()
-    groups = {numbered(f"segments/{key}"): f"segments/{key}" for key in segments}
+    groups = {_numbered(f"segments/{key}"): f"segments/{key}" for key in segments}
 
     def actual(path: str) -> str:
         match = _SEGMENT.match(path)
@@ -80,14 +247,13 @@ def _segments_by_number(opened: Opened) -> Callable[[str], str]:
     return actual
 
 
-def numbered(path: str) -> str:
+def _numbered(path: str) -> str:
     """Return a path with the name that exports give its segment: ``segments/segment_0007/x``."""
     match = _SEGMENT.match(path)
-    return path if match is None else segment_group(int(match[1])) + path[match.end() :]
+    return path if match is None else _segment_path(int(match[1])) + path[match.end() :]
 
 
-def segment_group(number: int) -> str:
-    """Return the path of a segment in an exported file."""
+def _segment_path(number: int) -> str:
     return f"segments/segment_{number:04d}"
 
 
@@ -103,19 +269,25 @@ def own_arrays(cloud: Cloud) -> dict[str, Values]:
     """Arrays of a cloud by their paths in its file."""
     columns = _columns(cloud)
     layout = cloud.layout["layout"]
-    if layout == batches.NAME:
+    if layout == Batches.name:
         return _batches(cloud, columns)
-    if layout == pointsuite_columns.NAME:
+    if layout == InSegments.name:
         return _in_segments(cloud, columns)
-    if layout == pointsuite_indices.NAME:
-        for segment, number in cloud.real_segments():
-            columns[f"{segment_group(number)}/indices"] = array_values(cloud.indices(segment))
+    if layout == Indices.name:
+        for segment, path in cloud.real_segments().items():
+            columns[f"{path}/indices"] = array_values(cloud.indices(segment))
     return columns
+
+
+def _lazy(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
+    """Values that are read on demand, all at once, and fit the dtype exactly."""
+    return Values(shape, dtype, lambda: iter([cast_exactly(read(), dtype)]))
 
 
 def _columns(cloud: Cloud) -> dict[str, Values]:
     """Coordinates and columns by path; what stands beside coordinates in one array is part of it."""
     coordinates = cloud.layout["xyz"]
+    dtypes = list(map(np.dtype, cloud.layout["xyz_stored"]))
     columns: dict[str, Values] = {}
     beside: list[str] = []
     for name, (path, dtype, _) in cloud.layout["columns"].items():
@@ -123,11 +295,10 @@ def _columns(cloud: Cloud) -> dict[str, Values]:
             beside.append(name)
         else:
             shape = (cloud.rows, *cloud.row_shape(name))
-            columns[path] = lazy_values(partial(cloud.column, name), shape, np.dtype(dtype))
+            columns[path] = _lazy(partial(cloud.column, name), shape, np.dtype(dtype))
     if len(coordinates) == 3:
         for axis, path in enumerate(coordinates):
-            read = partial(cloud.coordinates, axis)
-            columns[path] = lazy_values(read, (cloud.rows,), cloud.coordinate_dtype(axis))
+            columns[path] = _lazy(partial(cloud.coordinates, axis), (cloud.rows,), dtypes[axis])
         return columns
 
     def together() -> NDArray[Any]:
@@ -135,23 +306,23 @@ def _columns(cloud: Cloud) -> dict[str, Values]:
         return np.concatenate([*parts, *map(cloud.column, beside)], axis=1)
 
     width = 3 + sum(cloud.row_shape(name)[0] for name in beside)
-    return {coordinates[0]: lazy_values(together, (cloud.rows, width), cloud.coordinate_dtype(0)), **columns}
+    return {coordinates[0]: _lazy(together, (cloud.rows, width), dtypes[0]), **columns}
 
 
 def _batches(cloud: Cloud, columns: Mapping[str, Values]) -> dict[str, Values]:
     """Arrays (B, P, …) of points and (B, …) of segments."""
     count = len(cloud.numbers)
     points = cloud.source.hi - cloud.source.lo
-    if (np.diff(cloud.bounds) * max(1, count) != points).any():
+    if (np.diff(cloud.bounds) * count != points).any():
         message = f"segments of {cloud.source.name} differ in length, expected batches of one length"
         raise contradiction(cloud.store, f"{SEGMENTS}/offsets", message)
     own: dict[str, Values] = {}
     for path, column in columns.items():
         shape = (count, points // max(1, count), *column.shape[1:])
-        own[path] = lazy_values(partial(_reshaped, column, shape), shape, column.dtype)
+        own[path] = _lazy(partial(_reshaped, column, shape), shape, column.dtype)
     for name, (path, dtype, _) in cloud.layout["segment_columns"].items():
         shape = (count, *cloud.store.array(f"{SEGMENTS}/{name}").shape[1:])
-        own[path] = lazy_values(partial(cloud.segment_column, name), shape, np.dtype(dtype))
+        own[path] = _lazy(partial(cloud.segment_column, name), shape, np.dtype(dtype))
     return own
 
 
@@ -163,16 +334,15 @@ def _in_segments(cloud: Cloud, columns: Mapping[str, Values]) -> dict[str, Value
     """Columns of every segment in arrays of its own."""
 
     @lru_cache(maxsize=1)
-    def whole(path: str) -> NDArray[Any]:
+    def whole_column(path: str) -> NDArray[Any]:
         return columns[path].whole()
 
     def rows_of(path: str, segment: int) -> NDArray[Any]:
-        return whole(path)[cloud.indices(segment)]
+        return whole_column(path)[cloud.indices(segment)]
 
     own: dict[str, Values] = {}
     for path, column in columns.items():
-        for segment, number in cloud.real_segments():
-            shape = (cloud.length(segment), *column.shape[1:])
-            read = partial(rows_of, path, segment)
-            own[f"{segment_group(number)}/{path}"] = lazy_values(read, shape, column.dtype)
+        for segment, group in cloud.real_segments().items():
+            shape = (len(cloud.indices(segment)), *column.shape[1:])
+            own[f"{group}/{path}"] = _lazy(partial(rows_of, path, segment), shape, column.dtype)
     return own

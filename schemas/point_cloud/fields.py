@@ -22,6 +22,7 @@ the end of a source's segments and keeps the points that belong to none; it has 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,25 +123,24 @@ def column_field(
 
 def segment_fields(unit: str | None) -> dict[str, Field]:
     """Index arrays of the segments, by name: offsets, origin, bounds, source, number."""
+    origin = Field(
+        path=f"{SEGMENTS}/origin",
+        dtype="float64",
+        row_shape=(3,),
+        axes=("segment", "coordinate"),
+        unit=unit,
+        description="minimum of the segment's coordinates; 0 if it has no points",
+        attributes={"components": _XYZ},
+    )
     fields = [
         bounds_field(f"{SEGMENTS}/offsets", "segment", "points of segment s are offsets[s]:offsets[s + 1]"),
-        Field(
-            path=f"{SEGMENTS}/origin",
-            dtype="float64",
-            row_shape=(3,),
-            axes=("segment", "coordinate"),
-            unit=unit,
-            description="minimum of the segment's coordinates; 0 if it has no points",
-            attributes={"components": _XYZ},
-        ),
-        Field(
+        origin,
+        replace(
+            origin,
             path=f"{SEGMENTS}/bounds",
-            dtype="float64",
             row_shape=(2, 3),
             axes=("segment", "minimum_maximum", "coordinate"),
-            unit=unit,
             description="minimum and maximum of the segment's coordinates; 0 if it has no points",
-            attributes={"components": _XYZ},
         ),
         Field(
             path=f"{SEGMENTS}/source",
@@ -161,17 +161,14 @@ def segment_fields(unit: str | None) -> dict[str, Field]:
 
 def scale_fields() -> tuple[Field, Field]:
     """``sources/scale`` and ``sources/offset`` (F, 3) f8, present where xyz is quantised."""
-    scale, offset = (
-        Field(
-            path=f"sources/{name}",
-            dtype="float64",
-            row_shape=(3,),
-            axes=("source", "coordinate"),
-            description=f"{name} of quantised coordinates",
-        )
-        for name in ("scale", "offset")
+    scale = Field(
+        path=_SCALE,
+        dtype="float64",
+        row_shape=(3,),
+        axes=("source", "coordinate"),
+        description="scale of quantised coordinates",
     )
-    return scale, offset
+    return scale, replace(scale, path=_OFFSET, description="offset of quantised coordinates")
 
 
 def voxel_group(size: float) -> str:
@@ -234,7 +231,6 @@ _XYZ_PATH = f"{POINTS}/xyz"
 _SCALE = "sources/scale"
 _OFFSET = "sources/offset"
 _LARGEST = 2.0**31
-_MAX_INTEGER = 2.0**53
 
 
 class Quantum(NamedTuple):
@@ -285,31 +281,21 @@ def quantum_errors(
     decimal
         Attribute `DECIMAL` of ``points/xyz``, or None.
     """
-    if decimal is not None:
-        yield from _decimal_errors(scale, offset, decimal)
+    powers = [10**places for places in range(MAX_PLACES + 1)]
+    stated = decimal if isinstance(decimal, Mapping) else {}
+    if decimal is not None and stated.get("scale") not in powers:
+        message = (
+            f"scale of {DECIMAL} is {stated.get('scale')!r}, expected a power of ten up to 1e{MAX_PLACES}"
+        )
+        yield _XYZ_PATH, message
+    elif decimal is not None:
+        if (scale != stated["scale"]).any():
+            yield _SCALE, f"is not {stated['scale']} everywhere, as attribute {DECIMAL} of {_XYZ_PATH} says"
+        if any(row != stated.get("offset") for row in offset.tolist()):
+            yield _OFFSET, f"is not as attribute {DECIMAL} of {_XYZ_PATH} says"
+        if not (offset == np.rint(offset)).all():
+            yield _OFFSET, "is not whole numbers, as those of decimals are"
     with np.errstate(all="ignore"):
         most = np.abs(scale) * _LARGEST + np.abs(offset)
     if not np.isfinite(most).all() or not scale.all():
         yield _SCALE, "holds a scale or offset that restores no finite coordinates"
-
-
-def _decimal_errors(
-    scale: NDArray[np.float64], offset: NDArray[np.float64], decimal: object
-) -> Iterator[tuple[str, str]]:
-    stated: Mapping[str, Any] = decimal if isinstance(decimal, Mapping) else {}
-    power = stated.get("scale")
-    integers = stated.get("offset")
-    if type(power) not in (int, float) or power not in [10**places for places in range(MAX_PLACES + 1)]:
-        message = f"scale of {DECIMAL} is {power!r}, expected a power of ten from 1 to 1e{MAX_PLACES}"
-        yield _XYZ_PATH, message
-    elif (scale != power).any():
-        yield _SCALE, f"is not {power:g} everywhere, as attribute {DECIMAL} of {_XYZ_PATH} says"
-    if not (
-        isinstance(integers, list)
-        and len(integers) == 3
-        and all(type(integer) in (int, float) and abs(integer) < _MAX_INTEGER for integer in integers)
-        and all(float(integer).is_integer() for integer in integers)
-    ):
-        yield _XYZ_PATH, f"offset of {DECIMAL} is not three whole numbers"
-    elif (offset != integers).any():
-        yield _OFFSET, f"is not {integers} everywhere, as attribute {DECIMAL} of {_XYZ_PATH} says"

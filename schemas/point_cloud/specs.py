@@ -72,6 +72,8 @@ def segments(view: View) -> Iterator[Problem]:
     inside = unnumbered[:-1] & (source[1:] == source[:-1])
     if inside.any():
         yield broken("segments/number", f"segment {first_row(inside)} of no number is not its source's last")
+    if len(np.unique(np.stack([source, number], axis=1), axis=0)) < len(number):
+        yield broken("segments/number", "is the same for two segments of a source")
     samples = int(np.count_nonzero(~unnumbered))
     if samples != view.store.sample_count:
         yield broken(

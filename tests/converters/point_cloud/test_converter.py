@@ -299,7 +299,7 @@ def test_all_problems_of_values_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         convert(tmp_path / "in", tmp_path / "out", "point_cloud")
     assert {problem.source for problem in caught.value.problems} == {"nan.h5", "unsorted.h5"}
-    assert "nan.h5: data/y: 6 of 6 coordinates are not finite" in str(caught.value)
+    assert "nan.h5: 6 of 6 points have coordinates that are not finite" in str(caught.value)
     assert "unsorted.h5: segments/segment_0000/indices: is not sorted" in str(caught.value)
 
 
@@ -330,22 +330,11 @@ def test_wrong_indices(tmp_path: Path, rows: list[float], expected: str) -> None
     assert expected in problems_of_values(path)
 
 
-def test_many_wrong_segments_are_counted(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.h5", columns(6), {f"segment_{n:04d}": np.array([9]) for n in range(20)})
-    message = problems_of_values(path)
-    assert message.count("points outside") == 5
-    assert "15 further segments" in message
+def test_what_a_segment_lacks(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", columns(6), {f"segment_{n:04d}": np.array([n]) for n in range(3)})
     with h5py.File(path, "a") as file:
-        del file["segments/segment_0007/indices"]
-    assert "segments/segment_0007/indices: is missing" in problems_of_values(path)
-
-
-def test_coordinates_that_are_not_finite(tmp_path: Path) -> None:
-    data = columns(6)
-    data["x"][2], data["z"][4:] = np.nan, np.inf
-    message = problems_of_values(write(tmp_path / "a.h5", data))
-    assert "data/x: 1 of 6 coordinates are not finite, first at row 2: nan" in message
-    assert "data/z: 2 of 6 coordinates are not finite, first at row 4: inf" in message
+        del file["segments/segment_0002/indices"]
+    assert "segments/segment_0002/indices: is missing" in problems_of_values(path)
 
 
 def test_no_points_and_voxels_or_windows_too_small(tmp_path: Path) -> None:
@@ -374,14 +363,14 @@ def test_segments_with_columns_of_their_own(tmp_path: Path, check_contract) -> N
     check_contract(point_cloud(voxel_size=(10.0,)), [path], oracle)
 
     lacking = [parts[0], {name: values for name, values in parts[1].items() if name != "intensity"}]
-    message = problems_of_values(in_segments(tmp_path / "b.h5", lacking))
-    assert "segments/segment_0001: lacks intensity, unlike the first segment" in message
+    message = problems_of(point_cloud(), in_segments(tmp_path / "b.h5", lacking))
+    assert "segments/segment_0001: holds classification, x, y, z, unlike the first segment" in message
     short = [parts[0], {**parts[1], "intensity": parts[1]["intensity"][:1]}]
     message = problems_of_values(in_segments(tmp_path / "c.h5", short))
     assert "segment_0001/intensity: is uint16 (1,), expected uint16 (2,)" in message
     no_x = [parts[0], {**parts[1], "x": parts[1]["x"][:0]}]
     message = problems_of_values(in_segments(tmp_path / "d.h5", no_x))
-    assert "segment_0001/y: is float64 (2,), expected float64 (0,)" in message
+    assert "segment_0001/classification: is int32 (2,), expected int32 (0,)" in message
 
 
 def test_what_segments_hold_beside_columns(tmp_path: Path, check_contract) -> None:

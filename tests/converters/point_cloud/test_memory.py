@@ -11,10 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.point_cloud import derive as point_cloud_derive
-from unistore.converters.point_cloud import sorting as point_cloud_sorting
+from unistore.converters.point_cloud import derive, scratch
 from unistore.converters.point_cloud.family import converter as point_cloud
-from unistore.converters.point_cloud.layouts import pointsuite_indices as point_cloud_indices
 from unistore.converters.scanning import scan_sources
 
 STEP = 1 << 14
@@ -68,11 +66,8 @@ WINDOWS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("layout", "size", "voxels"),
     [
-        *(
-            (layout, size, (0.5,))
-            for layout in ("columns", "in_segments", "indices", "one_segment", "batches", *WINDOWS)
-            for size in ("small", "large")
-        ),
+        *((layout, "large", (0.5,)) for layout in ("in_segments", "indices", "one_segment", "batches")),
+        *((layout, size, (0.5,)) for layout in ("columns", *WINDOWS) for size in ("small", "large")),
         *((layout, "large", ()) for layout in ("columns", "indices", "halved_windows")),
     ],
 )
@@ -85,9 +80,8 @@ def test_no_more_is_held_than_estimated(
     voxels: tuple[float, ...],
     in_core: bool,
 ) -> None:
-    for module in (point_cloud_indices, point_cloud_derive, point_cloud_sorting):
-        monkeypatch.setattr(module, "STEP", STEP)
-    monkeypatch.setattr(point_cloud_derive, "_FIXED", FIXED)
+    monkeypatch.setattr(scratch, "STEP", STEP)
+    monkeypatch.setattr(derive, "_FIXED", FIXED)
     converter = point_cloud(voxel_size=voxels, **WINDOWS.get(layout, {}))
     path = sources / f"{'columns' if layout in WINDOWS else layout}-{size}.h5"
     scan = scan_sources(converter, [path])

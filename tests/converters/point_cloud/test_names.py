@@ -199,7 +199,7 @@ def test_several_coordinates(tmp_path: Path) -> None:
     scan = scan_sources(point_cloud(map={"xyz": "coord"}), [path])
     assert [field.path for field in scan.tables[0].fields][:2] == ["points/xyz", "points/vertices"]
     path = hdf5(tmp_path / "b.h5", p__coord=points(), q__coord=points())
-    with pytest.raises(InputError, match=r"several groups hold.*--map xyz=p/coord"):
+    with pytest.raises(InputError, match=r"several groups hold x, y, z: p, q .*--map xyz=GROUP/NAME"):
         scan_sources(point_cloud(), [path])
     scan = scan_sources(point_cloud(map={"xyz": "p/coord"}), [path])
     assert scan.sources[0].detail.layout.xyz == ("p/coord",)
@@ -250,6 +250,7 @@ def test_names_apart() -> None:
     assert distinct_names(["a", "A", "b"]) == {"A": "A_2"}
     assert distinct_names(["A", "a", "a_2"]) == {"A": "A_3"}
     assert distinct_names(["A", "a"], kept=["A"]) == {"a": "a_2"}
+    assert distinct_names(["A", "a"], kept=["A", "a"]) == {"A": "A_2"}
     assert distinct_names(["A", "b"]) == {}
 
 

@@ -14,9 +14,9 @@ from tests.converters.point_cloud import pts
 from tests.detection import detect
 from unistore import export, verify
 from unistore.conversion.convert import convert
-from unistore.converters.point_cloud.datasets import Columns
 from unistore.converters.point_cloud.family import PointCloud
 from unistore.converters.point_cloud.family import converter as point_cloud
+from unistore.converters.point_cloud.layouts import Columns
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 
@@ -121,14 +121,6 @@ def test_a_truncated_file_is_refused_by_name_and_skipped(tmp_path: Path) -> None
     assert stored.tobytes() == xyz_of(good).tobytes()
 
 
-def test_coordinates_that_are_not_finite_are_named(tmp_path: Path) -> None:
-    values = write(tmp_path / "a.pts", 9)
-    values["y"][4] = np.nan
-    (tmp_path / "a.pts").write_bytes((tmp_path / "a.pts").read_bytes()[:24] + values.tobytes())
-    with pytest.raises(InputError, match=r"a\.pts: y: 1 of 9 coordinates are not finite, first at row 4"):
-        convert(tmp_path / "a.pts", tmp_path / "out")
-
-
 @pytest.mark.usefixtures("in_this_process")
 def test_compared_with_its_own_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "a.pts"
@@ -159,22 +151,3 @@ def test_exported_as_hdf5(tmp_path: Path) -> None:
             given = file[key][()]
             assert given.dtype == values[key].dtype
             assert given.tobytes() == values[key].tobytes()
-
-
-def test_read_by_the_dataset_bit_by_bit(tmp_path: Path) -> None:
-    write(tmp_path / "a.pts")
-    convert(tmp_path / "a.pts", tmp_path / "out", segment="window:25")
-    values = read(tmp_path / "a.pts")
-    kind = unistore.Segments(coordinates="absolute")
-    fields = ("xyz", "intensity", "label", "source_row")
-    dataset = unistore.Dataset(tmp_path / "out", kind, fields=fields)
-    seen = []
-    for number in range(len(dataset)):
-        sample = {key: np.asarray(value) for key, value in dataset[number].items()}
-        own = values[sample["source_row"]]
-        assert sample["xyz"].tobytes() == xyz_of(own).tobytes()
-        for key in ("intensity", "label"):
-            np.testing.assert_array_equal(sample[key], own[key])
-        seen.append(sample["source_row"])
-    assert len(seen) > 5
-    np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.arange(len(values)))

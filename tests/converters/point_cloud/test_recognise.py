@@ -82,24 +82,6 @@ def test_batches_are_columns_where_the_map_says_what_x_is(tmp_path: Path) -> Non
     assert isinstance(look(path, point_cloud(map={"x": "label"})), LeftOut)
 
 
-DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "cut": (lambda content: content[:-100], "is truncated"),
-    "empty": (lambda content: b"", "is empty"),
-    "pointer": (lambda content: b"version https://git-lfs.github.com/spec/v1\noid\n", "is a Git LFS pointer"),
-    "zeros": (lambda content: bytes(len(content)), "its beginning was never written"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged(tmp_path: Path, damage: str) -> None:
-    change, expected = DAMAGES[damage]
-    path = hdf5(tmp_path / "a.h5", **AXES)
-    path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(InputError, match=expected) as caught:
-        look(path)
-    assert caught.value.problems[0].location == path.name
-
-
 def test_no_other_file_changes_a_verdict(tmp_path: Path) -> None:
     for name, (_, make) in MAKERS.items():
         make(tmp_path / name)

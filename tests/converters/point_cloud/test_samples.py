@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from unistore.converters.point_cloud.family import converter as point_cloud
-from unistore.converters.scan import Candidate, LeftOut, Taken
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 
@@ -44,41 +43,6 @@ def segments_of(converted) -> list[tuple[int, int, int, int]]:
             strict=False,
         )
     )
-
-
-def test_indices_layout(bundled: Path, check_contract) -> None:
-    paths = [bundled / "samples" / "pointcloud" / f"derived_pointsuite_thin-{number}.h5" for number in (2, 1)]
-    converted = check_contract(point_cloud(voxel_size=(50.0,)), paths)
-    arrays = converted.arrays
-    assert [source.name for source in converted.scan.sources] == [
-        "derived_pointsuite_thin-1.h5",
-        "derived_pointsuite_thin-2.h5",
-    ]
-    assert arrays["points/xyz"].dtype == np.int32
-    assert converted.finalized.samples == 86
-    seen = 0
-    for source, number, lo, hi in segments_of(converted):
-        with h5py.File(sorted(paths)[source]) as file:
-            rows = file[f"segments/segment_{number:04d}/indices"][:]
-            assert number == seen % 43
-            np.testing.assert_array_equal(arrays["points/source_row"][lo:hi], rows)
-            for key, dataset in file["data"].items():
-                if key not in COORDINATES:
-                    stored = arrays[f"points/{key}"][lo:hi]
-                    assert stored.dtype == dataset.dtype
-                    np.testing.assert_array_equal(stored, dataset[:][rows], key)
-            expected = np.stack([file[f"data/{axis}"][:][rows] for axis in COORDINATES], axis=1)
-        np.testing.assert_array_equal(bits(restored(converted, slice(lo, hi), source)), bits(expected))
-        np.testing.assert_array_equal(bits(arrays["segments/origin"][seen]), bits(expected.min(axis=0)))
-        np.testing.assert_array_equal(
-            arrays["segments/bounds"][seen], [expected.min(axis=0), expected.max(axis=0)]
-        )
-        check_voxels(converted, "voxels/50", seen, expected, 50.0)
-        seen += 1
-    assert seen == 86
-    assert converted.fields["points/xyz"].unit == "m"
-    header = arrays["sources/header/data"].tobytes().decode()
-    assert '"point_format": 3' in header
 
 
 def check_voxels(converted, group: str, segment: int, xyz: np.ndarray, size: float) -> None:
@@ -117,6 +81,8 @@ def test_bundled_points_of_some_segments(bundled: Path, check_contract) -> None:
             check_voxels(converted, "voxels/100", segment, cloud[rows], 100.0)
         last = hi
     assert last == len(arrays["points/xyz"])
+    assert converted.fields["points/xyz"].unit == "m"
+    assert '"point_format": 3' in arrays["sources/header/data"].tobytes().decode()
 
 
 def test_columns_inside_segments(bundled: Path, check_contract) -> None:
@@ -201,20 +167,3 @@ def test_map_names_the_coordinates(bundled: Path, check_contract) -> None:
         pitch = file["instrument_parameters/pitch"][:]
     np.testing.assert_array_equal(bits(converted.arrays["points/xyz"]), bits(expected))
     np.testing.assert_array_equal(converted.arrays["points/pitch"], pitch)
-
-
-@pytest.mark.parametrize(
-    ("name", "verdict"),
-    [
-        ("samples/pointcloud/derived_pointsuite_thin-1.h5", "pointsuite_indices"),
-        ("samples/pointcloud/derived_pointsuite_thin-1_fast.h5", "pointsuite_columns"),
-        ("pointcloud/pdal_autzen.h5", "columns"),
-        ("pointcloud/pdal_twoPoints.h5", None),
-    ],
-)
-def test_look(bundled: Path, name: str, verdict: str | None) -> None:
-    path = bundled / name
-    with Candidate(path, [path]) as file:
-        found = point_cloud().look(file)
-    assert isinstance(found, LeftOut if verdict is None else Taken)
-    assert getattr(found, "layout", None) == verdict

@@ -1,0 +1,363 @@
+"""Tables and index arrays of a point cloud store: as a scan plans them, and final."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.columns import Merged, reconcile
+from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
+from unistore.converters.files.hdf5.attributes import AttributeCollector, attribute_arrays
+from unistore.converters.point_cloud.coordinates import decimal_of
+from unistore.converters.point_cloud.derive import derive_memory
+from unistore.converters.point_cloud.folders import (
+    Lists,
+    folder_classes,
+    have_labels,
+    read_rooms,
+    with_folder_label,
+)
+from unistore.converters.point_cloud.names import is_label
+from unistore.converters.point_cloud.options import PointCloudOptions
+from unistore.converters.point_cloud.source import LABEL, Described, Origin
+from unistore.converters.protocol import Facts, Finalized, Scan, Sources
+from unistore.converters.scan import Parts
+from unistore.errors import InputError, Problem, first_few
+from unistore.schemas.point_cloud.fields import (
+    FAMILY_NAME,
+    NO_SEGMENT,
+    POINTS,
+    SEGMENTS,
+    Decimal,
+    column_field,
+    scale_fields,
+    segment_fields,
+    source_row_field,
+    voxel_fields,
+    voxel_group,
+    voxel_offsets_field,
+    xyz_field,
+)
+from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays, offsets_of, text_arrays
+from unistore.system.packed import view
+from unistore.system.sizes import count_of
+
+_SHOWN = 8
+_AT_ONCE = 256
+"""Sources whose facts are joined at a time."""
+
+Arrays = list[tuple[Field, IndexValues]]
+
+
+def gather_clouds(parts: Parts, described: Sequence[Described], options: PointCloudOptions) -> Scan:
+    """Reconcile the columns of all files, and add what folders and lists say.
+
+    Raises
+    ------
+    InputError
+        With all that files and lists disagree on.
+    """
+    files = described
+    # A file that is cut into windows has no segment that its folder could name.
+    if options.segment is None and LABEL not in options.map and not have_labels(described):
+        classes = folder_classes(parts.names)
+        files = list(map(with_folder_label, described, classes))
+    forms = [{key: place.form for key, place in file.layout.columns.items()} for file in files]
+    of_points, problems = reconcile(zip(parts.names, forms, strict=True), options.columns)
+    forms = [{key: place.form for key, place in file.layout.segment_columns.items()} for file in files]
+    of_segments, unlike = reconcile(zip(parts.names, forms, strict=True), options.columns)
+    of_rooms = zip(parts.files(), files, strict=True)
+    segments = {Path(paths[0]): file.segments for paths, file in of_rooms if file.segments_are_rooms}
+    rooms = read_rooms(segments, parts.roots)
+    problems += unlike + rooms.problems
+    if problems:
+        raise InputError(problems)
+    texts = AttributeCollector()
+    sources = _sources(parts, files, rooms, texts, options)
+    points = sum(file.points for file in files)
+    run = max(1, points // max(1, sum(file.segments for file in files)))
+    class_names = dict(sorted({file.label for file in files if file.label is not None}))
+    named = {str(number): name for number, name in class_names.items()}
+    point_classes = options.labels.classes if options.labels else {}
+    is_single = all(file.layout.xyz_dtype == "float32" for file in files)
+    return Scan(
+        family=FAMILY_NAME,
+        sources=sources,
+        tables=_tables(
+            [_column_field(POINTS, key, form, point_classes, run) for key, form in of_points.items()],
+            dict.fromkeys(options.voxel_size, run),
+            "float32" if is_single else "float64",
+            _unit_of(sources),
+            run,
+        ),
+        sample_table=SEGMENTS,
+        main_table=POINTS,
+        options=options.recorded(),
+        notes=(
+            *_notes(parts, files, options),
+            *_left_out(files, {*of_points, *of_segments}),
+            *_folder_notes(sources, sorted(named.values())),
+            *texts.notes(),
+            *rooms.notes,
+        ),
+        estimated_rows=dict.fromkeys([POINTS, *map(voxel_group, options.voxel_size)], points),
+        shared={
+            "segment_columns": {
+                key: _column_field(SEGMENTS, key, form, named) for key, form in of_segments.items()
+            }
+        },
+    )
+
+
+def _column_field(table: str, key: str, form: Merged, classes: Mapping[str, str], run: int = 1) -> Field:
+    """Field of a column; `classes` are the names of labels by number."""
+    named = {"classes": dict(classes)} if classes and is_label(key) else {}
+    return column_field(table, key, form.dtype, form.row_shape, {**form.attributes, **named}, run)
+
+
+def _sources(
+    parts: Parts,
+    files: Sequence[Described],
+    rooms: Lists,
+    texts: AttributeCollector,
+    options: PointCloudOptions,
+) -> Sources:
+    sources = Sources()
+    for name, paths, group, file in zip(parts.names, parts.files(), parts.details, files, strict=True):
+        memory = derive_memory(file, options)
+        sources.add(
+            name=name,
+            files=[*paths, *file.further, *group.detail.files, *map(str, rooms.files)],
+            split=group.detail.split,
+            detail=Origin(
+                group.names,
+                file.formats,
+                group.arrays,
+                file.layout,
+                texts.text(name, file.attributes),
+                tuple(rooms.rooms.get(Path(paths[0]), ())),
+                file.label,
+            ),
+            memory=memory.on_disk,
+            memory_in_core=memory.in_core,
+        )
+    return sources
+
+
+def _unit_of(sources: Sources) -> str | None:
+    """Unit of the coordinates, if it is the same for all files."""
+    units = {origin.layout.unit for origin in sources.details}
+    return units.pop() if len(units) == 1 else None
+
+
+def _notes(parts: Parts, files: Sequence[Described], options: PointCloudOptions) -> list[str]:
+    """Remarks on what the files hold."""
+    counted = Counter(file.layout.name for file in files)
+    names = ", ".join(f"{count} of layout {layout}" for layout, count in counted.items())
+    own = sum(file.segments for file in files if file.segmented)
+    notes = [f"point cloud: {count_of(len(parts), 'file')}, {names}; {own} segments of their own"]
+    uncut = [name for name, file in zip(parts.names, files, strict=True) if not file.segmented]
+    cut = f"cut by {options.segment}" if options.segment else "each file is one (--segment window:50 cuts it)"
+    if uncut:
+        notes.append(f"{first_few(uncut, 1)}: no segments, so {cut}")
+    elif options.segment is not None:
+        notes.append(f"every file has segments of its own, so nothing is {cut}")
+    sources_of_note: dict[str, list[str]] = {}
+    for name, file in zip(parts.names, files, strict=True):
+        for note in file.notes:
+            sources_of_note.setdefault(note, []).append(name)
+    remarks = [f"{first_few(names, 1)}: {note}" for note, names in sources_of_note.items()]
+    notes += remarks[:_SHOWN]
+    if len(remarks) > _SHOWN:
+        notes.append(f"and {len(remarks) - _SHOWN} further remarks of this kind")
+    return notes
+
+
+def _left_out(files: Sequence[Described], merged: Collection[str]) -> list[str]:
+    """Remarks on arrays that are not stored; `merged` are the columns of the store."""
+    left_out: dict[tuple[str, str], None] = {}
+    for file in files:
+        left_out |= dict.fromkeys(file.left_out)
+        lacking = [place.array for key, place in file.layout.places.items() if key not in merged]
+        left_out |= dict.fromkeys((array, NOT_EVERYWHERE) for array in lacking)
+    return left_out_notes(left_out)
+
+
+def _folder_notes(sources: Sources, classes: Sequence[str]) -> list[str]:
+    """Remarks on what folders and lists say."""
+    notes = []
+    splits = sorted({split for split in sources.splits if split is not None})
+    if splits:
+        notes.append(f"splits: {', '.join(splits)}")
+    if classes:
+        remark = f"labels of segments are their folders, one a class: {first_few(classes, _SHOWN)}"
+        notes.append(f"{remark}; --map label= leaves them out")
+    return notes
+
+
+def _tables(
+    columns: Sequence[Field],
+    voxel_runs: Mapping[float, int],
+    xyz_dtype: str,
+    unit: str | None,
+    run: int,
+    decimal: Decimal | None = None,
+) -> tuple[Table, ...]:
+    """``points`` and one table per voxel grid, all spilled.
+
+    Parameters
+    ----------
+    voxel_runs
+        Voxels of a typical segment, by the size of each grid.
+    run
+        Points of a typical segment.
+    """
+    grids = {size: voxel_fields(size, voxel_run, run, unit) for size, voxel_run in voxel_runs.items()}
+    points = (
+        xyz_field(xyz_dtype, run, unit, decimal),
+        *(replace(field, run=run) for field in columns),
+        source_row_field(run),
+        *(point_voxel for _, _, point_voxel in grids.values()),
+    )
+    tables = [Table(name=POINTS, fields=points, spilled=True)]
+    for size, (coords, counts, _) in grids.items():
+        tables.append(Table(name=voxel_group(size), fields=(coords, counts), spilled=True))
+    return tuple(tables)
+
+
+def point_columns(scan: Scan) -> dict[str, Field]:
+    """Fields of the points' own columns, by name."""
+    points = next(table for table in scan.tables if table.name == POINTS)
+    return {
+        key: field
+        for key, field in points.columns().items()
+        if key not in ("xyz", "source_row") and not key.startswith("voxels/")
+    }
+
+
+def finalize_clouds(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float]) -> Finalized:
+    """Index arrays and the final tables of all sources.
+
+    Raises
+    ------
+    InputError
+        If no segment is left.
+    """
+    joined = _joined(facts, scan)
+    lengths = joined["lengths"]
+    of_source = np.repeat(np.arange(len(facts)), joined["counts"])
+    real = joined["numbers"] != NO_SEGMENT
+    if not real.any():
+        message = "no point belongs to a segment, so there would be no sample"
+        raise InputError(Problem(count_of(len(facts), "file"), message, "lower min_points", "empty"))
+    dtypes = {
+        "int32" if quantised else origin.layout.xyz_dtype
+        for origin, quantised in zip(scan.sources.details, joined["quantised"], strict=True)
+    }
+    dtype = dtypes.pop() if len(dtypes) == 1 else "float64"
+    decimal = None
+    if dtype == "float64":
+        bounds = joined["bounds"][lengths > 0]
+        decimal = decimal_of(joined["places"].tolist(), bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
+        dtype = dtype if decimal is None else "int32"
+    columns = []
+    for key, field in point_columns(scan).items():
+        unlabelled = {}
+        if is_label(key) and not joined[f"labelled/{key}"].any():
+            unlabelled = {"unlabelled": "every value is 0"}
+        columns.append(replace(field, attributes={**field.attributes, **unlabelled}))
+    unit = _unit_of(scan.sources)
+    arrays = _segment_arrays(scan, joined, of_source, unit)
+    arrays += [(voxel_offsets_field(size), offsets_of(joined[voxel_group(size)])) for size in sizes]
+    arrays += _source_arrays(scan.sources)
+    if dtype == "int32":
+        arrays += _quantum_arrays(scan.sources, decimal)
+    voxel_runs = {size: _typical(joined[voxel_group(size)][real]) for size in sizes}
+    return Finalized(
+        arrays=arrays,
+        spilled=_tables(columns, voxel_runs, dtype, unit, _typical(lengths[real]), decimal),
+        samples=int(np.count_nonzero(real)),
+        sample_source=of_source[real].astype(np.int64),
+    )
+
+
+def _joined(facts: Sequence[Facts], scan: Scan) -> Facts:
+    """Each fact of all sources, one after the other, and their ``counts`` of segments, (sources,)."""
+    dtypes = {f"{SEGMENTS}/{key}": field.dtype for key, field in scan.shared["segment_columns"].items()}
+    blocks: dict[str, list[NDArray[Any]]] = {}
+    for lo in range(0, len(facts), _AT_ONCE):
+        some = facts[lo : lo + _AT_ONCE]
+        for name, first in some[0].items():
+            values = [fact[name].astype(dtypes.get(name, first.dtype), copy=False) for fact in some]
+            blocks.setdefault(name, []).append(np.concatenate(values) if first.ndim else np.array(values))
+        blocks.setdefault("counts", []).append(np.array([len(fact["numbers"]) for fact in some]))
+    return {name: np.concatenate(parts) for name, parts in blocks.items()}
+
+
+def _segment_arrays(scan: Scan, joined: Facts, of_source: NDArray[np.int64], unit: str | None) -> Arrays:
+    values = {
+        "offsets": offsets_of(joined["lengths"]),
+        "origin": joined["bounds"][:, 0],
+        "bounds": joined["bounds"],
+        "source": of_source.astype(np.int32),
+        "number": joined["numbers"],
+    }
+    arrays: Arrays = [(field, values[name]) for name, field in segment_fields(unit).items()]
+    arrays += [(field, joined[f"{SEGMENTS}/{key}"]) for key, field in scan.shared["segment_columns"].items()]
+    origins: Sequence[Origin] = scan.sources.details
+    if any(origin.rooms for origin in origins):
+        names: list[str] = []
+        for origin, count in zip(origins, joined["counts"].tolist(), strict=True):
+            names += origin.rooms or [""] * count
+        arrays += text_arrays(f"{SEGMENTS}/name", names, axis="segment", description="room of the segment")
+    return arrays
+
+
+def _quantum_arrays(sources: Sources, decimal: Decimal | None) -> Arrays:
+    """Scale and offset of each file's quantised coordinates."""
+    quanta = [origin.layout.quantum for origin in sources.details]
+    if decimal is not None:
+        quanta = [([decimal.scale] * 3, decimal.offset)] * len(sources)
+    return [
+        (field, np.array([quantum[number] for quantum in quanta], np.float64))
+        for number, field in enumerate(scale_fields())
+    ]
+
+
+def _source_arrays(sources: Sources) -> Arrays:
+    """Layout, header and attributes of each file."""
+    origins: Sequence[Origin] = sources.details
+    layouts = view(origins, _layout_text)
+    arrays = lazy_text_arrays(
+        "sources/layout", layouts, axis="source", description="layout of the file, JSON"
+    )
+    if any(origin.layout.header for origin in origins):
+        headers = view(origins, lambda origin: json.dumps(origin.layout.header, sort_keys=True))
+        arrays += lazy_text_arrays(
+            "sources/header", headers, axis="source", description="header of the file, JSON"
+        )
+    return [*arrays, *attribute_arrays(view(origins, lambda origin: origin.attributes))]
+
+
+def _layout_text(origin: Origin) -> str:
+    layout = origin.layout
+    return json.dumps(
+        {
+            "layout": layout.name,
+            "xyz": layout.xyz,
+            "xyz_stored": layout.xyz_stored,
+            "columns": layout.columns,
+            "segment_columns": layout.segment_columns,
+        }
+    )
+
+
+def _typical(lengths: NDArray[np.int64]) -> int:
+    return max(1, int(np.median(lengths)))
