@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from fractions import Fraction
+from functools import cached_property, partial
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -14,20 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File
-from unistore.converters.trajectory.lerobot_statistics import (
-    Document,
-    ImageStatistics,
-    NumberStatistics,
-    Statistics,
-)
-from unistore.converters.trajectory.lerobot_video import CODEC, VIDEO_OPTIONS, write_video
+from unistore.converters.trajectory.lerobot_statistics import Document, image_statistics, number_statistics
 from unistore.converters.trajectory.stored_steps import (
     StepColumn,
     StoredEpisode,
     blocks,
+    facts_of_sources,
     final_columns,
     left_out_notes,
-    source_facts,
     step_columns,
     step_tasks,
     stored_episodes,
@@ -44,12 +39,14 @@ _DATA_MEGABYTES = 100
 _VIDEO_MEGABYTES = 200
 # How many bytes of pixels make a byte of video, at least: it decides which episodes share a file
 _VIDEO_RATIO = 10
+_CODEC = "libx264"
+# A key frame every second frame, so that single ones are read fast, as LeRobot encodes its own
+_VIDEO_OPTIONS = {"g": "2", "crf": "23", "bf": "0"}
 _ROLES = {"reward": "next.reward", "terminated": "next.done", "truncated": "next.truncated"}
-_TIMESTAMP = "timestamp"
 _COUNTED = ("frame_index", "episode_index", "index", "task_index")
 _MOST_AXES = 5
-# Bytes of a row up to which its quantiles are computed
-_QUANTILE_BYTES = 4096
+# Bytes of a row up to which its statistics are computed
+_STATISTICS_BYTES = 4096
 _IMAGE_AXES = ["height", "width", "channels"]
 
 
@@ -57,8 +54,7 @@ class _Feature(NamedTuple):
     """A feature of the dataset."""
 
     name: str
-    kind: str
-    """A numpy dtype, or ``image`` or ``video``."""
+    kind: str  # a numpy dtype, or ``image`` or ``video``
     row_shape: tuple[int, ...]
     read: Callable[[int, int], NDArray[Any]]
     files: Callable[[int, int], list[bytes]] | None = None
@@ -66,19 +62,12 @@ class _Feature(NamedTuple):
     @property
     def row_bytes(self) -> int:
         """Bytes of a row, decoded."""
-        itemsize = 1 if self.is_picture else np.dtype(self.kind).itemsize
-        return prod(self.row_shape) * itemsize
+        return prod(self.row_shape) * (1 if self.is_picture else np.dtype(self.kind).itemsize)
 
     @property
     def is_picture(self) -> bool:
         """Whether rows are RGB images."""
         return self.kind in ("image", "video")
-
-    def new_statistics(self) -> Statistics:
-        """Begin to compute statistics."""
-        if self.is_picture:
-            return ImageStatistics()
-        return NumberStatistics(self.read if self.row_bytes <= _QUANTILE_BYTES else None)
 
 
 class _Span(NamedTuple):
@@ -114,7 +103,7 @@ def files(store: StoreView, *, fps: float | None = None, video: bool = False) ->
 
 
 class _Dataset:
-    """A dataset that is being written; statistics are gathered while files are."""
+    """A dataset that is being written."""
 
     def __init__(self, store: StoreView, fps: float | None, *, is_video: bool) -> None:
         self._arrow = _needed("pyarrow", store)
@@ -123,25 +112,22 @@ class _Dataset:
             _needed("av", store)
         self._store = store
         self._is_video = is_video
-        self._facts = source_facts(store)
+        self._facts = facts_of_sources(store)
         self._rate = _rate(store, self._facts, fps)
         self._episodes = stored_episodes(store)
-        tasks, self._task_of_step = step_tasks(store, self._episodes)
-        self._tasks = tasks
+        self._tasks, self._task_of_step = step_tasks(store, self._episodes)
         self._features = self._all_features()
-        self._statistics = {feature.name: feature.new_statistics() for feature in self._features}
-        self._documents: dict[str, list[Document]] = {feature.name: [] for feature in self._features}
-        in_tables = [feature for feature in self._features if feature.kind != "video"]
-        self._in_tables = in_tables
+        self._in_tables = [feature for feature in self._features if feature.kind != "video"]
         self._cameras = [feature for feature in self._features if feature.kind == "video"]
-        self._data_spans = _spans(self._episodes, _row_bytes(in_tables), _DATA_MEGABYTES << 20)
+        self._table_bytes = sum(feature.row_bytes for feature in self._in_tables)
+        self._data_spans = _spans(self._episodes, self._table_bytes, _DATA_MEGABYTES << 20)
         self._video_spans = {
             camera.name: _spans(self._episodes, camera.row_bytes, (_VIDEO_MEGABYTES << 20) * _VIDEO_RATIO)
             for camera in self._cameras
         }
 
     def files(self) -> Iterator[File]:
-        """Yield tables, videos, and ``meta/``, which is known when these are written."""
+        """Yield tables, videos, and ``meta/``."""
         for span in self._data_spans:
             yield _file(_DATA_PATH.format(**span.place), span, partial(self._write_table, span))
         for camera in self._cameras:
@@ -159,30 +145,26 @@ class _Dataset:
 
     def _all_features(self) -> list[_Feature]:
         is_lerobot = self._store.group(EPISODES)["source_layout"] == "lerobot"
-        features = {}
+        made = {feature.name: feature for feature in self._made_features()}
+        features: dict[str, _Feature] = {}
         for column in step_columns(self._store):
-            feature = self._feature(column, is_lerobot=is_lerobot)
-            if feature is None:
+            name = _feature_name(column, is_lerobot=is_lerobot)
+            if is_lerobot and name in _COUNTED:
                 continue
-            if feature.name in features:
-                message = f"two columns would be the feature {feature.name!r}"
+            if not is_lerobot and name in made:
+                name = f"source.{name}"
+            if name in features:
+                message = f"two columns would be the feature {name!r}"
                 raise _refused(self._store, message, "give one another name with --map, or --ignore it")
-            features[feature.name] = feature
-        for made in self._made_features():
-            features.setdefault(made.name, made)
-        return list(features.values())
+            features[name] = self._feature(name, column)
+        return list((features | {name: one for name, one in made.items() if name not in features}).values())
 
-    def _feature(self, column: StepColumn, *, is_lerobot: bool) -> _Feature | None:
-        name = _feature_name(column, is_lerobot=is_lerobot)
-        if is_lerobot and name in _COUNTED:
-            return None
-        if not is_lerobot and name in (_TIMESTAMP, *_COUNTED):
-            name = f"source.{name}"
+    def _feature(self, name: str, column: StepColumn) -> _Feature:
         if column.is_image:
-            kind = "video" if self._is_video else "image"
             if self._is_video and any(size % 2 for size in column.row_shape[:2]):
                 message = f"camera {column.name} is {column.row_shape[:2]}: H.264 needs even sizes"
                 raise _refused(self._store, message, "leave --video out")
+            kind = "video" if self._is_video else "image"
             return _Feature(name, kind, column.row_shape, column.read, column.files)
         if column.dtype.kind not in "biuf" or len(column.row_shape) > _MOST_AXES:
             message = f"column {column.name} is {column.dtype} of shape {column.row_shape}, not for LeRobot"
@@ -203,7 +185,7 @@ class _Dataset:
         def timestamp(start: int, stop: int) -> NDArray[np.float32]:
             return (frame_index(start, stop) / self._rate).astype(np.float32)
 
-        yield _Feature(_TIMESTAMP, "float32", (1,), timestamp)
+        yield _Feature("timestamp", "float32", (1,), timestamp)
         yield _Feature("frame_index", "int64", (1,), frame_index)
         yield _Feature("episode_index", "int64", (1,), episode_index)
         yield _Feature("index", "int64", (1,), np.arange)
@@ -212,66 +194,51 @@ class _Dataset:
     # Tables and videos
 
     def _write_table(self, span: _Span, path: Path) -> None:
-        schema = self._schema()
-        row_bytes = _row_bytes(self._in_tables)
+        types = [self._type_of(feature) for feature in self._in_tables]
+        described = {feature.name: _as_datasets_has_it(feature) for feature in self._in_tables}
+        # What tells the library `datasets` which columns are images.
+        about = {"huggingface": json.dumps({"info": {"features": described}})}
+        names = [feature.name for feature in self._in_tables]
+        schema = self._arrow.schema(list(zip(names, types, strict=True)), about)
         with self._parquet.ParquetWriter(path, schema) as writer:
             for episode in span.episodes:
-                for start, stop in blocks(episode.start, episode.stop, row_bytes):
-                    columns = [self._column(feature, start, stop) for feature in self._in_tables]
+                for start, stop in blocks(episode.start, episode.stop, self._table_bytes):
+                    columns = [
+                        self._arrow.array(_values(feature, start, stop), own_type)
+                        for feature, own_type in zip(self._in_tables, types, strict=True)
+                    ]
                     writer.write_table(self._arrow.Table.from_arrays(columns, schema=schema))
-                self._end_episode(self._in_tables)
 
-    def _schema(self) -> Any:
-        """Return the schema of tables; its metadata tells `datasets` what is an image."""
-        fields = []
-        for feature in self._in_tables:
-            blank = np.empty((0, *feature.row_shape), np.uint8 if feature.is_picture else feature.kind)
-            fields.append(
-                (feature.name, self._image_type() if feature.is_picture else self._array(blank).type)
-            )
-        described = {feature.name: _as_datasets_has_it(feature) for feature in self._in_tables}
-        about = json.dumps({"info": {"features": described}})
-        return self._arrow.schema(fields, {"huggingface": about})
-
-    def _column(self, feature: _Feature, start: int, stop: int) -> Any:
-        rows = feature.read(start, stop)
-        self._statistics[feature.name].add(rows)
-        if not feature.is_picture:
-            return self._array(rows.reshape(stop - start, *feature.row_shape))
-        images = feature.files(start, stop) if feature.files is not None else map(_png, rows)
-        return self._arrow.array([{"bytes": image, "path": None} for image in images], self._image_type())
-
-    def _image_type(self) -> Any:
-        return self._arrow.struct([("bytes", self._arrow.binary()), ("path", self._arrow.string())])
-
-    def _array(self, rows: NDArray[Any]) -> Any:
-        """Return rows as Arrow has them: values, lists of one length, or lists of lists."""
+    def _type_of(self, feature: _Feature) -> Any:
+        """Return the type that Arrow has for rows: files, values, lists of one length, or lists of lists."""
         arrow = self._arrow
-        values = arrow.array(np.ascontiguousarray(rows).reshape(-1))
-        if rows.shape[1:] == (1,):
-            return values
-        if rows.ndim == 2:
-            return arrow.FixedSizeListArray.from_arrays(values, rows.shape[1])
-        for axis in range(rows.ndim - 1, 0, -1):
-            ends = np.arange(prod(rows.shape[:axis]) + 1) * rows.shape[axis]
-            values = arrow.ListArray.from_arrays(arrow.array(ends, arrow.int32()), values)
-        return values
+        if feature.is_picture:
+            return arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+        own_type = arrow.from_numpy_dtype(np.dtype(feature.kind))
+        if feature.row_shape == (1,):
+            return own_type
+        if len(feature.row_shape) == 1:
+            return arrow.list_(own_type, feature.row_shape[0])
+        for _ in feature.row_shape:
+            own_type = arrow.list_(own_type)
+        return own_type
 
     def _write_video(self, camera: _Feature, span: _Span, path: Path) -> None:
-        def frames() -> Iterator[NDArray[np.uint8]]:
-            for episode in span.episodes:
-                for start, stop in blocks(episode.start, episode.stop, camera.row_bytes):
-                    rows = camera.read(start, stop)
-                    self._statistics[camera.name].add(rows)
-                    yield from rows
-                self._end_episode([camera])
+        """Encode frames by one thread: the same bytes each time."""
+        import av
 
-        height, width, _ = camera.row_shape
-        write_video(path, frames(), (height, width), self._rate)
-
-    def _end_episode(self, features: Sequence[_Feature]) -> None:
-        for feature in features:
-            self._documents[feature.name].append(self._statistics[feature.name].end_episode())
+        with av.open(str(path), "w") as container:
+            rate = Fraction(self._rate).limit_denominator(100_000)
+            stream: Any = container.add_stream(_CODEC, rate=rate)
+            stream.options = dict(_VIDEO_OPTIONS)
+            stream.height, stream.width, _ = camera.row_shape
+            stream.pix_fmt = "yuv420p"
+            stream.codec_context.thread_count = 1
+            first, last = span.episodes[0], span.episodes[-1]
+            for start, stop in blocks(first.start, last.stop, camera.row_bytes):
+                for image in camera.read(start, stop):
+                    container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+            container.mux(stream.encode())
 
     # meta/
 
@@ -287,10 +254,8 @@ class _Dataset:
             "column_indexes": [{**unnamed, "metadata": {"encoding": "UTF-8"}}],
             "columns": [{**number, "metadata": None}, {**text, "metadata": None}],
         }
-        columns = {"task_index": range(len(self._tasks)), index: self._tasks}
-        table = self._arrow.table(
-            {name: list(values) for name, values in columns.items()}, metadata={"pandas": json.dumps(about)}
-        )
+        columns = {"task_index": list(range(len(self._tasks))), index: self._tasks}
+        table = self._arrow.table(columns, metadata={"pandas": json.dumps(about)})
         self._parquet.write_table(table, path)
 
     def _write_episodes(self, path: Path) -> None:
@@ -298,19 +263,17 @@ class _Dataset:
         for span in self._data_spans:
             for episode in span.episodes:
                 rows[episode.number] |= {f"data/{name}": number for name, number in span.place.items()}
-        for camera in self._cameras:
-            for span in self._video_spans[camera.name]:
+        for camera, spans in self._video_spans.items():
+            for span in spans:
                 first = span.episodes[0].start
                 for episode in span.episodes:
-                    own = {
+                    place: dict[str, float] = {
                         **span.place,
                         "from_timestamp": (episode.start - first) / self._rate,
                         "to_timestamp": (episode.stop - first) / self._rate,
                     }
-                    rows[episode.number] |= {
-                        f"videos/{camera.name}/{key}": value for key, value in own.items()
-                    }
-        for name, documents in self._documents.items():
+                    rows[episode.number] |= {f"videos/{camera}/{key}": value for key, value in place.items()}
+        for name, (documents, _) in self._statistics.items():
             for row, document in zip(rows, documents, strict=True):
                 row |= {f"stats/{name}/{statistic}": value for statistic, value in document.items()}
         self._parquet.write_table(self._arrow.Table.from_pylist(rows), path)
@@ -330,9 +293,20 @@ class _Dataset:
             "split": episode.split,
         }
 
+    @cached_property
+    def _statistics(self) -> dict[str, tuple[list[Document], Document]]:
+        """Statistics of each feature: of each episode, and of all."""
+        bounds = [(episode.start, episode.stop) for episode in self._episodes]
+        statistics = {}
+        for feature in self._features:
+            if feature.is_picture:
+                statistics[feature.name] = image_statistics(feature.read, bounds, feature.row_bytes)
+            elif feature.row_bytes <= _STATISTICS_BYTES:
+                statistics[feature.name] = number_statistics(feature.read, bounds, feature.row_shape)
+        return statistics
+
     def _write_statistics(self, path: Path) -> None:
-        whole = {name: statistics.whole() for name, statistics in self._statistics.items()}
-        path.write_text(json.dumps(whole, indent=4))
+        path.write_text(json.dumps({name: whole for name, (_, whole) in self._statistics.items()}, indent=4))
 
     def _write_info(self, notes: Sequence[str], path: Path) -> None:
         robots = {facts.get("robot_type") for facts in self._facts}
@@ -393,15 +367,12 @@ class _Dataset:
         if "" in self._tasks:
             notes.append("some sources state no task: its text is empty")
         if self._cameras:
-            settings = ", ".join(f"{name} {value}" for name, value in VIDEO_OPTIONS.items())
+            settings = ", ".join(f"{name} {value}" for name, value in _VIDEO_OPTIONS.items())
             cameras = ", ".join(camera.name for camera in self._cameras)
-            notes.append(f"encoded with loss by {CODEC} ({settings}, yuv420p): {cameras}")
-        large = [
-            feature.name
-            for feature in self._features
-            if not feature.is_picture and feature.row_bytes > _QUANTILE_BYTES
-        ]
-        notes += [f"no quantiles of {name}: a row has more than 4 KiB" for name in large]
+            notes.append(f"encoded with loss by {_CODEC} ({settings}, yuv420p): {cameras}")
+        numbers = [feature for feature in self._features if not feature.is_picture]
+        large = [feature.name for feature in numbers if feature.row_bytes > _STATISTICS_BYTES]
+        notes += [f"no statistics of {name}: a row has more than 4 KiB" for name in large]
         return tuple(notes)
 
 
@@ -424,8 +395,15 @@ def _spans(episodes: Sequence[StoredEpisode], row_bytes: int, most: int) -> list
     return [_Span(number, members) for number, members in enumerate(spans)]
 
 
-def _row_bytes(features: Sequence[_Feature]) -> int:
-    return sum(feature.row_bytes for feature in features)
+def _values(feature: _Feature, start: int, stop: int) -> list[Any]:
+    """Return rows as Arrow takes them."""
+    if feature.files is not None:
+        return [{"bytes": image, "path": None} for image in feature.files(start, stop)]
+    rows = feature.read(start, stop)
+    if feature.is_picture:
+        return [{"bytes": _png(image), "path": None} for image in rows]
+    values: list[Any] = (rows.reshape(-1) if feature.row_shape == (1,) else rows).tolist()
+    return values
 
 
 def _feature_name(column: StepColumn, *, is_lerobot: bool) -> str:
@@ -447,10 +425,8 @@ def _rate(store: StoreView, facts: Sequence[Mapping[str, Any]], asked: float | N
     if len(stated) == 1:
         return stated.pop()
     if stated:
-        listed = " and ".join(f"{rate:g}" for rate in sorted(stated))
-        raise _refused(
-            store, f"has {listed} steps a second", "export stores of one rate, without another --fps"
-        )
+        message = f"has {' and '.join(f'{rate:g}' for rate in sorted(stated))} steps a second"
+        raise _refused(store, message, "export stores of one rate, without another --fps")
     raise _refused(store, "does not say how many steps a second it has", "say it: --fps 20 (fps=20)")
 
 

@@ -1,11 +1,10 @@
-"""Statistics as LeRobot keeps them: of each episode and of the whole dataset, in float64."""
+"""Statistics as LeRobot keeps them: of each episode and of the whole dataset, exact, in float64."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,173 +13,81 @@ from unistore.converters.trajectory.stored_steps import blocks
 
 Document = dict[str, Any]
 """Statistics of a feature as JSON, by LeRobot's names."""
+Read = Callable[[int, int], NDArray[Any]]
+"""Reads the rows of steps (start, stop)."""
+Bounds = Sequence[tuple[int, int]]
+"""Steps (start, stop) of each episode."""
 
-QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-_SHARES = list(QUANTILES.values())
+_QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _MEMORY = 256 << 20
 _LEVELS = 256
 
 
-class Statistics(Protocol):
-    """Statistics of one feature, which sees its rows block by block."""
-
-    def add(self, rows: NDArray[Any]) -> None:
-        """Take the next rows of the episode."""
-
-    def end_episode(self) -> Document:
-        """Return the statistics of the episode, and begin the next."""
-
-    def whole(self) -> Document:
-        """Return the statistics of all episodes."""
-
-
-class _Moments(NamedTuple):
-    """What rows of one shape come to along their first axis."""
-
-    rows: int
-    mean: NDArray[np.float64]
-    squares: NDArray[np.float64]
-    """Sum of the squared differences from the mean."""
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, values: NDArray[Any]) -> _Moments:
-        """Compute those of one row or more."""
-        numbers = values.astype(np.float64)
-        mean = numbers.mean(axis=0)
-        squares = np.square(numbers - mean).sum(axis=0)
-        return cls(len(numbers), mean, squares, numbers.min(axis=0), numbers.max(axis=0))
-
-    def joined(self, other: _Moments) -> _Moments:
-        """Join them with those of further rows (Chan, Golub and LeVeque)."""
-        count = self.rows + other.rows
-        apart = other.mean - self.mean
-        mean = self.mean + apart * (other.rows / count)
-        squares = self.squares + other.squares + np.square(apart) * (self.rows * other.rows / count)
-        return _Moments(
-            count, mean, squares, np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        )
-
-    def document(self, quantiles: NDArray[np.float64] | None) -> Document:
-        """Return them as LeRobot names them, single values as lists of one."""
-        values = {
-            "min": self.low,
-            "max": self.high,
-            "mean": self.mean,
-            "std": np.sqrt(self.squares / self.rows),
-        }
-        if quantiles is not None:
-            values |= dict(zip(QUANTILES, quantiles, strict=True))
-        document: Document = {name: np.atleast_1d(value).tolist() for name, value in values.items()}
-        return {**document, "count": [self.rows]}
-
-
-class NumberStatistics:
-    """Statistics of numbers; `read` reads the rows again for quantiles, None leaves these out."""
-
-    def __init__(self, read: Callable[[int, int], NDArray[Any]] | None) -> None:
-        self._read = read
-        self._rows: list[NDArray[Any]] = []
-        self._episode: _Moments | None = None
-        self._total: _Moments | None = None
-
-    def add(self, rows: NDArray[Any]) -> None:
-        """See `Statistics`."""
-        moments = _Moments.of(rows)
-        self._episode = moments if self._episode is None else self._episode.joined(moments)
-        if self._read is not None:
-            self._rows.append(rows)
-
-    def end_episode(self) -> Document:
-        """See `Statistics`."""
-        assert self._episode is not None
-        moments = self._episode
-        quantiles = None
-        if self._rows:
-            quantiles = np.quantile(np.concatenate(self._rows).astype(np.float64), _SHARES, axis=0)
-        self._total = moments if self._total is None else self._total.joined(moments)
-        self._episode = None
-        self._rows = []
-        return moments.document(quantiles)
-
-    def whole(self) -> Document:
-        """See `Statistics`."""
-        assert self._total is not None
-        if self._read is None:
-            return self._total.document(None)
-        return self._total.document(_quantiles(self._read, self._total.rows, self._total.mean.shape))
-
-
-def _quantiles(
-    read: Callable[[int, int], NDArray[Any]], count: int, row_shape: tuple[int, ...]
-) -> NDArray[np.float64]:
-    """Compute quantiles of all rows exactly, so many values of a row at a time as fit into memory."""
+def number_statistics(
+    read: Read, bounds: Bounds, row_shape: tuple[int, ...]
+) -> tuple[list[Document], Document]:
+    """Return the statistics of each episode and of all rows, which are read an episode at a time."""
+    episodes = [_document(_of_rows(read(start, stop)), row_shape, stop - start) for start, stop in bounds]
+    count = bounds[-1][1]
     width = prod(row_shape)
+    # So many values of each row at a time as fit into memory.
     together = max(1, _MEMORY // (8 * count))
     parts = []
     for first in range(0, width, together):
-        columns = np.empty((count, min(together, width - first)))
-        for start, stop in blocks(0, count, 8 * width):
-            columns[start:stop] = read(start, stop).reshape(stop - start, width)[:, first : first + together]
-        parts.append(np.quantile(columns, _SHARES, axis=0))
-    return np.concatenate(parts, axis=1).reshape(len(_SHARES), *row_shape)
+        columns = [
+            read(start, stop).reshape(stop - start, width)[:, first : first + together]
+            for start, stop in bounds
+        ]
+        parts.append(_of_rows(np.concatenate(columns)))
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return episodes, _document(whole, row_shape, count)
 
 
-@dataclass
-class ImageStatistics:
-    """Statistics of the channels of RGB images, whose values LeRobot divides by 255; exact, by counting."""
-
-    frames: int = 0
-    total_frames: int = 0
-
-    def __post_init__(self) -> None:
-        self._counts = np.zeros((3, _LEVELS), np.int64)
-        self._total = np.zeros((3, _LEVELS), np.int64)
-
-    def add(self, rows: NDArray[Any]) -> None:
-        """See `Statistics`."""
-        self.frames += len(rows)
-        for channel in range(3):
-            self._counts[channel] += np.bincount(rows[..., channel].reshape(-1), minlength=_LEVELS)
-
-    def end_episode(self) -> Document:
-        """See `Statistics`."""
-        document = _of_counts(self._counts, self.frames)
-        self._total += self._counts
-        self.total_frames += self.frames
-        self._counts[:] = 0
-        self.frames = 0
-        return document
-
-    def whole(self) -> Document:
-        """See `Statistics`."""
-        return _of_counts(self._total, self.total_frames)
+def _of_rows(rows: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    numbers = rows.astype(np.float64)
+    moments = {"min": np.min, "max": np.max, "mean": np.mean, "std": np.std}
+    statistics = {name: compute(numbers, axis=0) for name, compute in moments.items()}
+    quantiles = np.quantile(numbers, list(_QUANTILES.values()), axis=0)
+    return statistics | dict(zip(_QUANTILES, quantiles, strict=True))
 
 
-def _of_counts(counts: NDArray[np.int64], frames: int) -> Document:
+def image_statistics(read: Read, bounds: Bounds, row_bytes: int) -> tuple[list[Document], Document]:
+    """Return the statistics of the channels of RGB images, whose values LeRobot divides by 255."""
+    total = np.zeros((3, _LEVELS), np.int64)
+    episodes = []
+    for start, stop in bounds:
+        counts = np.zeros((3, _LEVELS), np.int64)
+        for lo, hi in blocks(start, stop, row_bytes):
+            rows = read(lo, hi)
+            for channel in range(3):
+                counts[channel] += np.bincount(rows[..., channel].reshape(-1), minlength=_LEVELS)
+        episodes.append(_document(_of_counts(counts), (3, 1, 1), stop - start))
+        total += counts
+    return episodes, _document(_of_counts(total), (3, 1, 1), bounds[-1][1])
+
+
+def _of_counts(counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     """Return the statistics of pixels of which `counts` says how many have each level, (3, 256)."""
     levels = np.arange(_LEVELS) / (_LEVELS - 1)
     pixels = counts.sum(axis=1)
     mean = counts @ levels / pixels
     variance = (counts * np.square(levels - mean[:, None])).sum(axis=1) / pixels
     running = np.cumsum(counts, axis=1)
-    values = {
-        "min": [levels[np.flatnonzero(channel)[0]] for channel in counts],
-        "max": [levels[np.flatnonzero(channel)[-1]] for channel in counts],
-        "mean": mean,
-        "std": np.sqrt(variance),
-    }
-    for name, share in QUANTILES.items():
-        values[name] = [_quantile_of(channel, share) / (_LEVELS - 1) for channel in running]
-    document: Document = {name: np.reshape(value, (3, 1, 1)).tolist() for name, value in values.items()}
-    return {**document, "count": [frames]}
+    statistics = {"mean": mean, "std": np.sqrt(variance)}
+    for name, share in {"min": 0.0, "max": 1.0, **_QUANTILES}.items():
+        statistics[name] = np.array([_quantile_of(channel, share) for channel in running]) / (_LEVELS - 1)
+    return statistics
 
 
 def _quantile_of(running: NDArray[np.int64], share: float) -> float:
     """Return the level at a share of sorted pixels, between two of them as `numpy.quantile` has it."""
-    place = share * (int(running[-1]) - 1)
+    last = int(running[-1]) - 1
+    place = share * last
     below = int(place)
-    low = int(np.searchsorted(running, below, "right"))
-    high = int(np.searchsorted(running, min(below + 1, int(running[-1]) - 1), "right"))
-    return low + (place - below) * (high - low)
+    low, high = np.searchsorted(running, [below, min(below + 1, last)], "right").tolist()
+    return float(low + (place - below) * (high - low))
+
+
+def _document(values: dict[str, NDArray[np.float64]], row_shape: tuple[int, ...], rows: int) -> Document:
+    document: Document = {name: value.reshape(row_shape).tolist() for name, value in values.items()}
+    return {**document, "count": [rows]}

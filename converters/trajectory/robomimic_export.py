@@ -13,11 +13,11 @@ from unistore.converters.common.exported import File, Values, array_values
 from unistore.converters.trajectory.stored_steps import (
     StepColumn,
     StoredEpisode,
-    blocks,
-    episode_facts,
+    facts_of_episodes,
+    facts_of_sources,
     final_columns,
+    following,
     left_out_notes,
-    source_facts,
     step_columns,
     step_tasks,
     stored_episodes,
@@ -30,8 +30,7 @@ _FILE = "demo.hdf5"
 # What robomimic takes for a Gym environment without a name: it trains, and rolls nothing out
 _NO_ENVIRONMENT = json.dumps({"env_name": "", "env_version": "", "type": 2, "env_kwargs": {}})
 _ROLES = {"action": "actions", "reward": "rewards", "terminated": "dones"}
-# Names of splits where robomimic has its own
-_SPLITS = {"val": "valid"}
+_GROUPS = {"observation": "obs", "next_observation": "next_obs"}
 
 
 def files(store: StoreView) -> Iterator[File]:
@@ -44,29 +43,27 @@ def files(store: StoreView) -> Iterator[File]:
     """
     episodes = stored_episodes(store)
     columns = _columns(store)
-    finals = final_columns(store)
-    facts = source_facts(store)
-    facts_of_episodes = episode_facts(store)
+    own_facts = facts_of_episodes(store)
     tasks, task_of_step = step_tasks(store, episodes)
+    stated = [str(facts["env_args"]) for facts in facts_of_sources(store) if facts.get("env_args")]
+    environments = list(dict.fromkeys(stated))
     values: dict[str, Values] = {}
-    environments = list(dict.fromkeys(str(said["env_args"]) for said in facts if said.get("env_args")))
-    total = episodes[-1].stop
     attributes: dict[str, dict[str, Any]] = {
-        "data": {"env_args": next(iter(environments), _NO_ENVIRONMENT), "total": total}
+        "data": {"env_args": next(iter(environments), _NO_ENVIRONMENT), "total": episodes[-1].stop}
     }
     for episode in episodes:
         group = f"data/demo_{episode.number}"
         for path, column in columns.items():
             values[f"{group}/{path}"] = _rows(column, episode)
-        for name, path in finals.items():
-            key = _observation_key(name)
-            now = columns[f"obs/{key}"]
-            values[f"{group}/next_obs/{key}"] = _following(store, now, path, episode)
+        for name, path in final_columns(store).items():
+            now = columns[_path_of(name)].blocks
+            own = following(store, path, now, episode.number, episode.number + 1)
+            values[f"{group}/{_path_of(f'next_{name}')}"] = own
         if "dones" not in columns:
             last = np.arange(episode.length) == episode.length - 1
             values[f"{group}/dones"] = array_values(last.astype(np.int64))
         attributes[group] = {
-            **facts_of_episodes[episode.number],
+            **own_facts[episode.number],
             "num_samples": episode.length,
             "source": episode.source_name,
             "source_episode": episode.name,
@@ -92,7 +89,7 @@ def _columns(store: StoreView) -> dict[str, StepColumn]:
     """Map the path of each dataset in an episode to its column."""
     columns: dict[str, StepColumn] = {}
     for column in step_columns(store):
-        path = _path_of(column)
+        path = _path_of(column.name)
         if path in columns:
             message = f"columns {columns[path].name} and {column.name} would be {path!r}"
             cure = "give one another name with --map when converting"
@@ -101,49 +98,29 @@ def _columns(store: StoreView) -> dict[str, StepColumn]:
     return columns
 
 
-def _path_of(column: StepColumn) -> str:
-    if column.name.startswith("observation/"):
-        return f"obs/{_observation_key(column.name)}"
-    if column.name.startswith("next_observation/"):
-        return f"next_obs/{_observation_key(column.name)}"
-    return _ROLES.get(column.name, column.name)
-
-
-def _observation_key(name: str) -> str:
-    """Return an observation's name, which has no groups in robomimic."""
-    return name.partition("/")[2].replace("/", "_")
+def _path_of(column: str) -> str:
+    """Return the path of a column in an episode; observations have no groups in robomimic."""
+    head, _, key = column.partition("/")
+    return f"{_GROUPS[head]}/{key.replace('/', '_')}" if head in _GROUPS else _ROLES.get(column, column)
 
 
 def _rows(column: StepColumn, episode: StoredEpisode) -> Values:
     dtype = np.dtype(np.int64) if column.dtype == bool else column.dtype
 
-    def row_blocks() -> Iterator[NDArray[Any]]:
-        for start, stop in blocks(episode.start, episode.stop, column.row_bytes):
-            yield column.read(start, stop).astype(dtype, copy=False)
+    def rows() -> Iterator[NDArray[Any]]:
+        return (block.astype(dtype, copy=False) for block in column.blocks(episode.start, episode.stop))
 
-    return Values((episode.length, *column.row_shape), dtype, row_blocks)
-
-
-def _following(store: StoreView, column: StepColumn, path: str, episode: StoredEpisode) -> Values:
-    """Next observations: those of the following steps, then the last one of the episode."""
-
-    def row_blocks() -> Iterator[NDArray[Any]]:
-        for start, stop in blocks(episode.start + 1, episode.stop, column.row_bytes):
-            yield column.read(start, stop)
-        yield store.array(path).read(episode.number, episode.number + 1)
-
-    return Values((episode.length, *column.row_shape), column.dtype, row_blocks)
+    return Values((episode.length, *column.row_shape), dtype, rows)
 
 
 def _masks(store: StoreView, episodes: Sequence[StoredEpisode]) -> dict[str, list[int]]:
-    """Return the numbers of the episodes of each split, and of each mask of the sources."""
+    """Return the numbers of the episodes of each split, ``val`` as ``valid``, and of each mask."""
     masks: dict[str, list[int]] = {}
     for episode in episodes:
         if episode.split:
-            masks.setdefault(_SPLITS.get(episode.split, episode.split), []).append(episode.number)
+            masks.setdefault("valid" if episode.split == "val" else episode.split, []).append(episode.number)
     prefix = f"{EPISODES}/mask/"
     for path in store.paths():
         if path.startswith(prefix):
-            members = np.flatnonzero(whole(store, path)).tolist()
-            masks.setdefault(path.removeprefix(prefix), members)
+            masks.setdefault(path.removeprefix(prefix), np.flatnonzero(whole(store, path)).tolist())
     return masks

@@ -1,16 +1,19 @@
-"""Columns of a store's steps as trainers take them: decoded images, flags as recorded, tasks as texts."""
+"""The episodes of a store, for forms that have a row a step: flags as recorded, tasks as texts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.exported import Values
 from unistore.converters.formats.images import decode
 from unistore.schemas.indices import Column, StoreView, whole
 from unistore.schemas.trajectory.fields import (
@@ -23,9 +26,8 @@ from unistore.schemas.trajectory.fields import (
     is_of_any_length,
 )
 
-_NOT_EXPORTED = f"{STEPS}/next_valid"
-_FLAGS = (f"{STEPS}/terminated", f"{STEPS}/truncated")
-_KEPT = f"{JPEG_SUFFIX}/data"
+TRUNCATED = f"{STEPS}/truncated"
+FLAGS = (f"{STEPS}/terminated", TRUNCATED)
 _TASKS = ("tasks", "task", "language_instruction", "natural_language_instruction", "instruction")
 """Names under which sources say in words what a robot is to do."""
 
@@ -33,26 +35,23 @@ _TASKS = ("tasks", "task", "language_instruction", "natural_language_instruction
 class StepColumn(NamedTuple):
     """A column with a row a step."""
 
-    name: str
-    """As ``observation/images/top``."""
-    dataset: str
-    """Its name in an episode of the sources."""
+    name: str  # as ``observation/images/top``
+    dataset: str  # its name in an episode of the sources
     dtype: np.dtype[Any]
     row_shape: tuple[int, ...]
-    read: Callable[[int, int], NDArray[Any]]
-    """Reads the rows of steps (start, stop), images decoded."""
-    files: Callable[[int, int], list[bytes]] | None = None
-    """Reads images of steps (start, stop) as the JPEG or PNG files that the store keeps."""
+    read: Callable[[int, int], NDArray[Any]]  # the rows of steps (start, stop), images decoded
+    files: Callable[[int, int], list[bytes]] | None = None  # images as the files that the store keeps
 
     @property
     def is_image(self) -> bool:
         """Whether rows are RGB images."""
         return self.dtype == np.uint8 and len(self.row_shape) == 3 and self.row_shape[-1] == 3
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return int(np.prod(self.row_shape, dtype=np.int64)) * self.dtype.itemsize
+    def blocks(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
+        """Read the rows of steps, some at a time."""
+        row_bytes = prod(self.row_shape) * self.dtype.itemsize
+        for lo, hi in blocks(start, stop, row_bytes):
+            yield self.read(lo, hi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +92,24 @@ def step_columns(store: StoreView) -> list[StepColumn]:
     """List the columns that sources have with one shape in every step."""
     columns = []
     for path in store.paths():
-        is_step = path.startswith(f"{STEPS}/") and path != _NOT_EXPORTED
         group = path.rpartition("/")[0]
-        is_kept_frame = path.endswith(_KEPT)
-        if not is_step or (is_of_any_length(group) and not is_kept_frame):
+        is_kept = path.endswith(f"{JPEG_SUFFIX}/data")
+        if not path.startswith(f"{STEPS}/") or (is_of_any_length(group) and not is_kept):
             continue
-        attributes = store.array(path).attributes
-        if path in _FLAGS and "source_dataset" not in attributes:
-            continue
+        array = store.array(path)
+        attributes = array.attributes
+        name = path.removeprefix(f"{STEPS}/")
         dataset = attributes.get("source_dataset", [""])[0].strip("/")
-        columns.append(_kept(store, path, dataset) if is_kept_frame else _plain(store, path, dataset))
+        if is_kept:
+            files = partial(_files, store, path)
+            is_swapped = attributes["colour"] == "swapped"
+            form = np.dtype(attributes["dtype"]), tuple(attributes["shape"])
+            read = partial(_images, f"{store.path}: {path}", files, is_swapped)
+            name = name.removesuffix(f"{JPEG_SUFFIX}/data")
+            columns.append(StepColumn(name, dataset, *form, read, None if is_swapped else files))
+        elif dataset or path not in (*FLAGS, f"{STEPS}/next_valid"):
+            read = partial(recorded_truncation, store) if path == TRUNCATED else array.read
+            columns.append(StepColumn(name, dataset, array.dtype, tuple(array.shape[1:]), read))
     return columns
 
 
@@ -112,40 +119,32 @@ def final_columns(store: StoreView) -> dict[str, str]:
     return {path.replace(f"{FINAL}/", "observation/", 1): path for path in paths}
 
 
-def _plain(store: StoreView, path: str, dataset: str) -> StepColumn:
-    array = store.array(path)
-    read = array.read
-    if path == f"{STEPS}/truncated" and store.has(f"{EPISODES}/cut"):
-        read = partial(_as_recorded, store)
-    return StepColumn(path.removeprefix(f"{STEPS}/"), dataset, array.dtype, tuple(array.shape[1:]), read)
+Blocks = Callable[[int, int], Iterator[NDArray[Any]]]
+"""Reads the rows of steps (start, stop), some at a time."""
 
 
-def _as_recorded(store: StoreView, start: int, stop: int) -> NDArray[Any]:
+def following(store: StoreView, final: str, now: Blocks, first: int, last: int) -> Values:
+    """Next observations in episodes ``first:last``: of the following steps, then the final one of each."""
+    array = store.array(final)
+    bounds = whole(store, f"{EPISODES}/offsets")[first : last + 1].tolist()
+
+    def rows() -> Iterator[NDArray[Any]]:
+        for episode, (lo, hi) in enumerate(pairwise(bounds), first):
+            for block in now(lo + 1, hi):
+                yield block.astype(array.dtype, copy=False)
+            yield array.read_rows([episode])
+
+    return Values((bounds[-1] - bounds[0], *array.shape[1:]), array.dtype, rows)
+
+
+def recorded_truncation(store: StoreView, start: int, stop: int) -> NDArray[Any]:
     """Read ``truncated`` without the flags of episodes that the end of a recording cut."""
-    flags = store.array(f"{STEPS}/truncated").read(start, stop)
-    last_steps = whole(store, f"{EPISODES}/offsets")[1:] - 1
-    cut = last_steps[whole(store, f"{EPISODES}/cut")]
-    flags[cut[(cut >= start) & (cut < stop)] - start] = False
+    flags = store.array(TRUNCATED).read(start, stop)
+    if store.has(f"{EPISODES}/cut"):
+        last_steps = whole(store, f"{EPISODES}/offsets")[1:] - 1
+        cut = last_steps[whole(store, f"{EPISODES}/cut")]
+        flags[cut[(cut >= start) & (cut < stop)] - start] = False
     return flags
-
-
-def _kept(store: StoreView, path: str, dataset: str) -> StepColumn:
-    attributes = store.array(path).attributes
-    is_swapped = attributes["colour"] == "swapped"
-    files = partial(_files, store, path)
-
-    def read(start: int, stop: int) -> NDArray[Any]:
-        """Decode the images."""
-        images = [
-            decode(file, f"{store.path}: {path}", exact=True, swapped=is_swapped)
-            for file in files(start, stop)
-        ]
-        return np.stack(images)
-
-    name = path.removeprefix(f"{STEPS}/").removesuffix(_KEPT)
-    dtype = np.dtype(attributes["dtype"])
-    row_shape = tuple(attributes["shape"])
-    return StepColumn(name, dataset, dtype, row_shape, read, None if is_swapped else files)
 
 
 def _files(store: StoreView, path: str, start: int, stop: int) -> list[bytes]:
@@ -155,10 +154,16 @@ def _files(store: StoreView, path: str, start: int, stop: int) -> list[bytes]:
     return [data.read(lo, hi).tobytes() for lo, hi in zip(starts.tolist(), stops.tolist(), strict=True)]
 
 
+def _images(
+    location: str, files: Callable[[int, int], list[bytes]], is_swapped: bool, start: int, stop: int
+) -> NDArray[Any]:
+    return np.stack([decode(file, location, exact=True, swapped=is_swapped) for file in files(start, stop)])
+
+
 def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[str], NDArray[np.int64]]:
     """Return all task texts, empty where none is said, and the number of each step's text, (steps,)."""
-    of_sources = source_facts(store)
-    of_episodes = episode_facts(store)
+    of_sources = facts_of_sources(store)
+    of_episodes = facts_of_episodes(store)
     numbers: dict[str, int] = {}
     of_steps = np.zeros(episodes[-1].stop if episodes else 0, np.int64)
     is_numbered = store.has(f"{STEPS}/task_index")
@@ -170,35 +175,36 @@ def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[st
             texts = np.array([numbers.setdefault(str(text), len(numbers)) for text in listed], np.int64)
             of_steps[steps] = texts[own]
         else:
-            facts = [of_episodes[episode.number], of_sources[episode.source]]
-            of_steps[steps] = numbers.setdefault(task_of(facts), len(numbers))
+            task = _task_of(of_episodes[episode.number]) or _task_of(of_sources[episode.source])
+            of_steps[steps] = numbers.setdefault(task, len(numbers))
     return list(numbers), of_steps
 
 
-def task_of(facts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the task that an episode, or else its source, states; empty if neither does."""
-    for said in facts:
-        for name in _TASKS:
-            value = said.get(name)
-            texts = value if isinstance(value, list) else [value]
-            if texts and isinstance(texts[0], str):
-                return texts[0]
-        problem = said.get("problem_info")
-        if isinstance(problem, str) and "language_instruction" in problem:
-            return str(json.loads(problem)["language_instruction"])
+def _task_of(facts: Mapping[str, Any]) -> str:
+    """Return the task that an episode or a source states; empty if it does not."""
+    for name in _TASKS:
+        value = facts.get(name)
+        texts = value if isinstance(value, list) else [value]
+        if texts and isinstance(texts[0], str):
+            return texts[0]
+    problem = facts.get("problem_info")  # of LIBERO
+    if isinstance(problem, str) and "language_instruction" in problem:
+        return str(json.loads(problem)["language_instruction"])
     return ""
 
 
-def source_facts(store: StoreView) -> list[dict[str, Any]]:
+def facts_of_sources(store: StoreView) -> list[dict[str, Any]]:
     """Return what each source says beside its arrays."""
-    facts = _json_texts(store, "sources/attributes")
-    return facts or [{} for _ in store.text("sources/path")]
+    return _json_texts(store, "sources/attributes") or [{} for _ in store.text("sources/path")]
 
 
-def episode_facts(store: StoreView) -> list[dict[str, Any]]:
+def facts_of_episodes(store: StoreView) -> list[dict[str, Any]]:
     """Return what each episode says beside its arrays."""
-    facts = _json_texts(store, f"{EPISODES}/attributes")
-    return facts or [{} for _ in store.text(f"{EPISODES}/name")]
+    return _json_texts(store, f"{EPISODES}/attributes") or [{} for _ in store.text(f"{EPISODES}/name")]
+
+
+def _json_texts(store: StoreView, path: str) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in store.text(path)] if store.has(f"{path}/data") else []
 
 
 def blocks(start: int, stop: int, row_bytes: int, block_bytes: int = 32 << 20) -> Iterator[tuple[int, int]]:
@@ -214,9 +220,4 @@ def left_out_notes(store: StoreView, form: str) -> list[str]:
     notes = [f"clock {name} is left out: {form} has one rate an episode" for name in streams]
     suffix = f"{RAGGED_SUFFIX}/data"
     ragged = [path.removesuffix(suffix) for path in store.paths() if path.endswith(suffix)]
-    notes += [f"{path} is left out: its rows are of any length" for path in ragged]
-    return notes
-
-
-def _json_texts(store: StoreView, path: str) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in store.text(path)] if store.has(f"{path}/data") else []
+    return notes + [f"{path} is left out: its rows are of any length" for path in ragged]
