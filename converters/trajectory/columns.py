@@ -7,8 +7,8 @@ the names of arrays of shape (T, 0) are stored. Small arrays that are not per st
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from io import BytesIO
 from math import prod
 from typing import Any, Literal, NamedTuple
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import Column, length_table, storable, values_of
 from unistore.converters.formats.images import decode, encoding_of, header_of
 from unistore.converters.plugin import Array
-from unistore.converters.trajectory.clocks import Clocks, Said, Stated, Timed, check_clocks, dataset_names
+from unistore.converters.trajectory.clocks import Stream, Timing, check_clocks, dataset_names
 from unistore.converters.trajectory.layouts import Recording
-from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core, is_ignored, is_role
-from unistore.converters.trajectory.ragged import Ranges, RangesOf, ranges_in
+from unistore.converters.trajectory.naming import RESERVED, column_of, is_core, is_ignored, is_role
+from unistore.converters.trajectory.options import TrajectoryOptions
+from unistore.converters.trajectory.ragged import RangesOf, ranges_in
 from unistore.errors import InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
 from unistore.schemas.trajectory.fields import STEPS
@@ -43,7 +44,6 @@ BLOCK = 16 << 20
 """Bytes read at a time if rows cannot be read directly into the output."""
 IGNORED = "as --ignore says"
 _LENGTHS = "lengths of compressed frames"
-_TOO_LARGE = "not per step and too large for attributes"
 FEW = 8
 """Rows that are searched for a first compressed frame."""
 
@@ -82,122 +82,141 @@ class Feature(NamedTuple):
         return ((lo, min(lo + step, length)) for lo in range(0, length, step))
 
 
+class Variant(NamedTuple):
+    """A set of columns that some episodes of a source have."""
+
+    features: dict[str, Feature]  # by column name
+    values: list[str]  # small arrays and single values that are not per step
+    empty: dict[str, str]  # dtype of each array of shape (T, 0, …)
+    streams: dict[str, Stream]  # what tells the times of each clock, by its name
+
+    @property
+    def knows_next(self) -> bool:
+        """Whether every observation has a next observation, so that it is known at the last step, too."""
+        observations = [column for column in self.features if column.startswith("observation/")]
+        return bool(observations) and all(f"next_{column}" in self.features for column in observations)
+
+    @property
+    def must_be_compared(self) -> bool:
+        """Whether what a store has of these columns depends on all their values."""
+        return any(
+            column == "truncated" or column.startswith("next_observation/") for column in self.features
+        )
+
+
 @dataclass(slots=True)
 class Episode:
-    """Columns of one episode."""
+    """Columns of one episode, or of all joined episodes of a file."""
 
-    length: int
-    """Number of steps; 0 if unknown."""
-    features: dict[str, Feature] = field(default_factory=dict)
-    """By column name."""
-    values: list[str] = field(default_factory=list)
-    """Small arrays and single values that are not per step."""
-    empty: dict[str, str] = field(default_factory=dict)
-    """Dtype of each array of shape (T, 0, …)."""
-    left_out: dict[str, str] = field(default_factory=dict)
-    """Reason for each array that is not stored."""
+    length: int  # steps; 0 if unknown
+    variant: Variant
+    clocks: Mapping[str, int]  # rows of each clock but that of the steps
+    left_out: dict[str, str] = field(default_factory=dict)  # reason for each array that is not stored
     problems: list[Problem] = field(default_factory=list)
-    clocks: Clocks = field(default_factory=Clocks)
-    """Of columns of other rates."""
     notes: list[str] = field(default_factory=list)
 
 
-class NamedArrays:
-    """Arrays of a recording with the names of their columns, and the most common number of rows.
+class EpisodeArrays:
+    """Arrays of a recording with the names of their columns, and the most common number of rows."""
 
-    Attributes
-    ----------
-    recording
-        The recording.
-    not_per_step
-        Arrays that may have another number of rows than there are steps, and do. They are not per step in any
-        episode of the file, even where the numbers happen to be equal.
-    """
-
-    def __init__(self, recording: Recording, naming: Naming, said: Said, stated: Stated) -> None:
-        kept = {path: array for path, array in recording.arrays.items() if not is_ignored(path, naming)}
-        self._ranges = ranges_in(kept, recording.location)
-        self.recording = recording = recording._replace(arrays=_divided(recording.arrays, self._ranges))
-        self._naming = replace(naming, bare=recording.is_bare)
-        names = dataset_names(recording.arrays.keys())
-        columns = {path: column_of(path, self._naming, name) for path, name in names.items()}
-        self._columns = {path: column for path, column in columns.items() if column is not None}
-        timed = Timed(recording, self._columns, said, stated)
-        self._length = self._rows_of_steps(timed) or self._most_common_rows()
-        self._clocks = timed.clocks(self._length)
-        self._notes = timed.notes
+    def __init__(self, recording: Recording, options: TrajectoryOptions) -> None:
+        self._options = options
+        kept = {path: array for path, array in recording.arrays.items() if not is_ignored(path, options)}
+        self._offsets, self._problems = ranges_in(kept, recording.location)
+        self._arrays = {
+            path: RangesOf(array, recording.arrays[self._offsets[path]]) if path in self._offsets else array
+            for path, array in recording.arrays.items()
+            if path not in self._offsets.values()
+        }
+        self.recording = recording = recording._replace(arrays=self._arrays)
+        self._columns: dict[str, str] = {}
+        for path, name in dataset_names(self._arrays.keys()).items():
+            column = column_of(path, options, name, is_bare=recording.is_bare)
+            if column is not None:
+                self._columns[path] = column
+        timing = Timing(recording, self._columns, options)
+        self._length = self._rows_of_steps(timing) or self._most_common_rows()
+        self._clocks = timing.clocks(self._length)
+        self._notes = timing.notes
         self.not_per_step = {
             path
             for path in self._columns
             if path not in self._clocks.of and not self._must_match(path) and not self._is_per_step(path)
         }
+        """Arrays that may have another number of rows than there are steps, and do. They are not per step in
+        any episode of the file, even where the numbers happen to be equal."""
 
-    def _rows_of_steps(self, timed: Timed) -> int:
+    def _rows_of_steps(self, timing: Timing) -> int:
         """Steps, where all arrays that are not per step can be streams of their own; 0: they cannot."""
-        arrays = self.recording.arrays
-        rows = arrays[timed.steps].shape[:1] if timed.steps else ()
-        others = [path for path in self._columns if self._must_match(path) and arrays[path].shape[:1] != rows]
-        return rows[0] if rows and all(map(timed.has_time, others)) else 0
+        rows = self._arrays[timing.steps].shape[:1] if timing.steps else ()
+        paths = [path for path in self._columns if self._must_match(path)]
+        others = [path for path in paths if self._arrays[path].shape[:1] != rows]
+        return rows[0] if rows and all(map(timing.has_time, others)) else 0
 
     def _most_common_rows(self) -> int:
         """Steps: the most common number of rows among the arrays that must be per step."""
-        arrays = self.recording.arrays
-        sized = {path: arrays[path].shape[0] for path in self._columns if arrays[path].shape}
+        sized = {path: self._arrays[path].shape[0] for path in self._columns if self._arrays[path].shape}
         core = [rows for path, rows in sized.items() if is_core(path, self._columns[path])]
         counted = core or [rows for path, rows in sized.items() if "/" not in path] or list(sized.values())
         return max(counted, key=lambda rows: (counted.count(rows), rows), default=0)
 
     def _is_per_step(self, path: str) -> bool:
-        return self.recording.arrays[path].shape[:1] == (self._length,)
+        return self._arrays[path].shape[:1] == (self._length,)
 
     def _must_match(self, path: str) -> bool:
         """Whether another number of rows is an error: for roles, observations, and large data beside them."""
-        is_large = "/" not in path and _bytes(self.recording.arrays[path]) > SMALL
+        is_large = "/" not in path and _bytes(self._arrays[path]) > SMALL
         return is_large or is_core(path, self._columns[path])
 
-    def describe(self, excluded: Collection[str]) -> Episode:
-        """Find the columns; arrays in `excluded` are not per step in some episode."""
-        problems = [*self._ranges.problems, *self._length_problems()]
-        episode = Episode(self._length, problems=problems, clocks=self._clocks)
-        lengths = {self._length, *self._clocks.lengths.values()}
-        if (len(lengths) > 1 or self.recording.times) and not episode.problems:
-            told = check_clocks(self.recording, self._clocks, self._length)
-            episode.problems += told.problems
-            episode.notes += [*self._notes, *told.notes]
-        for path in self.recording.arrays:
-            if path not in self._columns:
-                episode.left_out[path] = IGNORED if is_ignored(path, self._naming) else _LENGTHS
-        taken: dict[str, str] = {}
-        for path, column in self._columns.items():
-            array, location = self.recording.arrays[path], self.recording.location(path)
-            clock = self._clocks.of.get(path, STEPS)
-            if clock == STEPS and (path in excluded or not self._is_per_step(path)):
-                _keep_small(episode, path, array)
-                continue
-            is_empty = 0 in array.shape[1:] and not _is_ragged(array)
-            if is_empty and clock == STEPS:
-                episode.empty[path] = str(array.dtype)
-                continue
-            if is_empty:
-                episode.left_out[path] = "holding no values"
-                continue
-            problem = _name_problem(column, location, taken.get(column))
-            if problem is not None:
-                episode.problems.append(problem)
-                continue
-            taken[column] = path
+    def describe(self, not_per_step: Collection[str]) -> Episode:
+        """Find the columns; arrays in `not_per_step` are that in some episode."""
+        clocks = self._clocks
+        episode = Episode(self._length, Variant({}, [], {}, clocks.streams), clocks.lengths)
+        episode.problems += [*self._problems, *self._length_problems()]
+        has_streams = any(rows != self._length for rows in clocks.lengths.values())
+        if (has_streams or self.recording.times) and not episode.problems:
             try:
-                feature = _feature(path, column, array, location)
-                offsets = self._ranges.offsets.get(path, "")
-                episode.features[column] = feature._replace(clock=clock, offsets=offsets)
+                checked = check_clocks(self.recording, clocks, self._length)
+                episode.notes += [*self._notes, *checked]
+            except InputError as error:
+                episode.problems += error.problems
+        for path in self._arrays:
+            if path not in self._columns:
+                episode.left_out[path] = IGNORED if is_ignored(path, self._options) else _LENGTHS
+        for path, column in self._columns.items():
+            try:
+                self._add(episode, path, column, may_be_step=path not in not_per_step)
             except InputError as error:
                 episode.problems += error.problems
         return episode
 
+    def _add(self, episode: Episode, path: str, column: str, *, may_be_step: bool) -> None:
+        """Add an array to an episode as a column, an attribute or what is left out; raise its problems."""
+        array, location = self._arrays[path], self.recording.location(path)
+        clock = self._clocks.of.get(path, STEPS)
+        variant = episode.variant
+        if clock == STEPS and not (may_be_step and self._is_per_step(path)):
+            if _bytes(array) > SMALL:
+                episode.left_out[path] = "not per step and too large for attributes"
+                return
+            if problems := array.problems(as_objects=True):
+                raise InputError(problems)
+            variant.values.append(path)
+            return
+        if 0 in array.shape[1:] and not _is_ragged(array.problems()):
+            if clock == STEPS:
+                variant.empty[path] = str(array.dtype)
+            else:
+                episode.left_out[path] = "holding no values"
+            return
+        _check_name(column, location, variant.features.get(column))
+        feature = _feature(path, column, array, location)
+        variant.features[column] = feature._replace(clock=clock, offsets=self._offsets.get(path, ""))
+
     def _length_problems(self) -> list[Problem]:
         """One Problem with a table of lengths if arrays that must be per step have different ones."""
         paths = [path for path in self._columns if path not in self._clocks.of and self._must_match(path)]
-        shapes = {path: self.recording.arrays[path].shape for path in paths}
+        shapes = {path: self._arrays[path].shape for path in paths}
         lengths = {path: shape[0] for path, shape in shapes.items() if shape}
         if all(rows == self._length for rows in lengths.values()):
             return []
@@ -209,54 +228,41 @@ class NamedArrays:
         return [Problem.at(self.recording.location(), message, cure, "length")]
 
 
-def _divided(arrays: Mapping[str, Array], ranges: Ranges) -> Mapping[str, Array]:
-    """Arrays with those that offsets divide as rows of any length, and without the offsets."""
-    offsets = set(ranges.offsets.values())
-    return {
-        path: RangesOf(array, arrays[ranges.offsets[path]]) if path in ranges.offsets else array
-        for path, array in arrays.items()
-        if path not in offsets
-    }
-
-
 def _bytes(array: Array) -> int:
     return prod(array.shape) * array.dtype.itemsize
 
 
-def _keep_small(episode: Episode, path: str, array: Array) -> None:
-    if _bytes(array) > SMALL:
-        episode.left_out[path] = _TOO_LARGE
-        return
-    problems = array.problems(as_objects=True)
-    if problems:
-        episode.problems += problems
-    else:
-        episode.values.append(path)
-
-
-def _name_problem(column: str, location: Location, taken: str | None) -> Problem | None:
+def _check_name(column: str, location: Location, other: Feature | None) -> None:
+    """Refuse a column that another array is, or that cannot be stored."""
     cure = f"choose another column, as in --map {shlex.quote(f'other={location.dataset}')}"
-    if taken is not None:
-        return Problem.at(location, f"would be column {column!r}, and so would {taken!r}", cure, "name")
     reason = "the format uses it" if column in RESERVED else name_problem(column)
-    if reason is None:
-        return None
-    message = f"cannot be stored under the name {printable(column)!r}: {reason}"
-    return Problem.at(location, message, cure, "name")
+    if other is not None:
+        message = f"would be column {column!r}, and so would {other.dataset!r}"
+    elif reason is not None:
+        message = f"cannot be stored under the name {printable(column)!r}: {reason}"
+    else:
+        return
+    raise InputError(Problem.at(location, message, cure, "name"))
 
 
 def _feature(path: str, column: str, array: Array, location: Location) -> Feature:
     """How an array is read; raises its problems."""
-    if array.dtype.kind in "OS" or (array.dtype == np.uint8 and len(array.shape) == 2):
-        found = _encoded(path, array, location) or _ragged(path, column, array, location)
-        if found is not None:
-            return found
-    problems = array.problems()
-    if _is_ragged(array):
-        return _ragged_feature(path, column, Column(array.dtype.str), location)
-    if problems:
-        raise InputError(problems)
     dtype, shape = array.dtype, array.shape[1:]
+    if dtype.kind in "OS" or (dtype == np.uint8 and len(shape) == 1):
+        encoded = _encoded(path, array, location)
+        if encoded is not None:
+            return encoded
+    values = None if shape else values_of(dtype)
+    problems = array.problems(as_objects=values is not None)
+    if _is_ragged(problems):
+        values = Column(dtype.str)
+    elif problems:
+        raise InputError(problems)
+    if values is not None:
+        if is_role(column) or column.startswith("next_observation/"):
+            message = f"has rows of any length, and would be {column}"
+            raise InputError(Problem.at(location, message, "give it another name with --map", "shape"))
+        return Feature(path, "ragged", values.dtype, values.row_shape)
     if not storable(dtype):
         raise InputError(Problem.at(location, f"has dtype {dtype}, which cannot be stored", kind="dtype"))
     if column in ("terminated", "truncated"):
@@ -271,9 +277,9 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
     return Feature(path, "plain", dtype.str, shape)
 
 
-def _is_ragged(array: Array) -> bool:
-    """Whether a format tells that rows have different numbers of values."""
-    return [problem.kind for problem in array.problems()] == ["ragged"]
+def _is_ragged(problems: Sequence[Problem]) -> bool:
+    """Whether a format tells of an array that its rows have different numbers of values, and nothing else."""
+    return [problem.kind for problem in problems] == ["ragged"]
 
 
 def _encoded(path: str, array: Array, location: Location) -> Feature | None:
@@ -295,23 +301,6 @@ def _encoded(path: str, array: Array, location: Location) -> Feature | None:
         message = f"its first frame {error.problems[0].message}"
         raise InputError(Problem.at(location, message, "get the file again", "damaged")) from error
     return Feature(path, kind, header.dtype.str, shape)
-
-
-def _ragged(path: str, column: str, array: Array, location: Location) -> Feature | None:
-    """A feature of rows with any number of values; None if they are not of numbers."""
-    values = values_of(array.dtype)
-    if values is None or len(array.shape) != 1:
-        return None
-    if problems := array.problems(as_objects=True):
-        raise InputError(problems)
-    return _ragged_feature(path, column, values, location)
-
-
-def _ragged_feature(path: str, column: str, values: Column, location: Location) -> Feature:
-    if is_role(column) or column.startswith("next_observation/"):
-        message = f"has rows of any length, and would be {column}"
-        raise InputError(Problem.at(location, message, "give it another name with --map", "shape"))
-    return Feature(path, "ragged", values.dtype, values.row_shape)
 
 
 def frame_of(array: Array, row: int, kind: str) -> NDArray[np.uint8] | None:

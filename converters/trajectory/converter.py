@@ -34,7 +34,7 @@ class TrajectoryConverter(SeamConverter):
     def describe(
         self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
     ) -> ScannedFile:
-        """Read a file's headers, flags, actions and attributes.
+        """Read a file's headers, flags and attributes.
 
         Raises
         ------
@@ -42,29 +42,20 @@ class TrajectoryConverter(SeamConverter):
             With every problem of a file without a sound episode: unreadable, not a trajectory file, different
             lengths, never written, dtypes that are not numeric.
         """
-        from unistore.converters.common.exclusion import Exclusion
-        from unistore.converters.trajectory.clocks import Stated
-        from unistore.converters.trajectory.naming import Naming
         from unistore.converters.trajectory.scan import scan_file
 
-        options = self.plugin
+        is_mapped = bool(self.plugin.map)
         head = Head(group.files[0], openings[0].name, opened[0])
-        return scan_file(
-            opened[0],
-            head.format,
-            needed_layout(head, is_mapped=bool(options.map)),
-            Naming(renamed=options.map, ignored=options.ignore),
-            Exclusion(options.exclude),
-            Stated(options.rates, options.time_unit or "", options.stamps),
-            is_certain=not options.map,  # without a map, what is not recognised is refused
-        )
+        layout = needed_layout(head, is_mapped=is_mapped)
+        # Without a map, what is not recognised is refused.
+        return scan_file(opened[0], head.format, layout, self.plugin, is_certain=not is_mapped)
 
     def not_ours(self, part: Part, claim: Claim) -> ScannedFile:
         """See `SeamConverter.not_ours`; such a file has no episodes."""
-        from unistore.converters.trajectory.scan import without_episodes
+        from unistore.converters.trajectory.scan import ScannedFile
 
         super().not_ours(part, claim)
-        return without_episodes(f"left out: {part.name} {claim.reason}")
+        return ScannedFile(notes=(f"left out: {part.name} {claim.reason}",))
 
     def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
         """Merge the columns of all episodes."""
@@ -78,9 +69,9 @@ class TrajectoryConverter(SeamConverter):
         """Read rows ``lo:hi`` of a source."""
         from unistore.converters.trajectory.read import Reader
 
-        resized = scan.shared["columns"].resized_columns(table)
+        arrays = scan.shared["columns"].arrays_of(table)
         with self._source(scan, source) as (origin, opened):
-            Reader(opened, origin.episodes, self.plugin.colour, resized).read(table, lo, hi, out)
+            Reader(opened, origin.episodes, self.plugin.colour, arrays).read(table, lo, hi, out)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Compare next with following observations, emit what has any number of values in a row."""

@@ -36,18 +36,15 @@ class Trajectory(TrajectoryOptions, Family):
 
     def declines(self, file: SourceFile) -> str:
         """Decline JSON and YAML that describe no dataset and no bag, and the files of described bags."""
-        if file.format == BAG.name:
-            return self._declines_of_bag(file)
-        if file.format != LEROBOT.name or (file.path.name == "info.json" and file.path.parent.name == "meta"):
+        path = file.path
+        if file.format == LEROBOT.name and path.parts[-2:] != ("meta", "info.json"):
+            return "is no meta/info.json of LeRobot"
+        if file.format != BAG.name or path.name == METADATA:
             return ""
-        return "is no meta/info.json of LeRobot"
-
-    def _declines_of_bag(self, file: SourceFile) -> str:
-        is_described = file.near is not None and file.near.has(str(file.path.with_name(METADATA)))
-        if file.path.suffix == ".yaml" and file.path.name != METADATA:
+        if path.suffix == ".yaml":
             return f"is no {METADATA} of a bag"
-        is_part = file.path.suffix in (".db3", ".mcap") and is_described
-        return f"is read with the {METADATA} beside it" if is_part else ""
+        is_described = file.near is not None and file.near.has(str(path.with_name(METADATA)))
+        return f"is read with the {METADATA} beside it" if is_described and path.suffix != ".bag" else ""
 
     def group(self, files: Sequence[SourceFile]) -> Iterable[SourceFile | tuple[SourceFile, str]]:
         """Take the files that are not declined."""

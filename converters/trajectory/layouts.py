@@ -15,10 +15,9 @@ one, and so does the end of the file. ``observations`` is an array, or a group, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unistore.converters.plugin import Array, Claim, Facts, Head, Opened, as_json, no, sure
 from unistore.errors import InputError, Location, Problem, location_of, printable
@@ -32,43 +31,32 @@ _RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "
 TIMES = ("timestamps", "timestamp", "time", "t")
 """Names of the timestamps of all arrays of a group."""
 _EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)
-_MASKS = "mask"
+MASKS = "mask/"
+"""Begins the paths of lists of episodes."""
 _LISTED = 8
 
 
 class Layout(NamedTuple):
-    """A layout; `LAYOUTS` has all.
-
-    Attributes
-    ----------
-    name
-        ``source_layout`` in a store.
-    evidence
-        What its files are recognised by, for messages, after "holds".
-    fits
-        Whether a file is of this layout, by its names.
-    container
-        Group whose groups are the episodes; empty: the root. None: the file is one group of arrays.
-    joined
-        Whether the arrays hold several consecutive episodes, each ended by a flag. Then attributes and small
-        arrays belong to the file, not to an episode.
-    timed
-        Whether the format tells the clock of every array: none is a column of the steps by its length.
-    has_last
-        Whether files have the observation after the last step as a row more, which their format opens as next
-        observations.
-    is_bare
-        Whether arrays of an episode are observations, but actions and results.
-    """
+    """A layout; `LAYOUTS` has all."""
 
     name: str
+    """``source_layout`` in a store."""
     evidence: str
+    """What its files are recognised by, for messages, after "holds"."""
     fits: Callable[[Head], bool]
+    """Whether a file is of this layout, by its names."""
     container: str | None = None
+    """Group whose groups are the episodes; empty: the root. None: the file is one group of arrays."""
     joined: bool = False
+    """Whether the arrays hold several consecutive episodes, each ended by a flag. Then attributes and small
+    arrays belong to the file, not to an episode."""
     has_last: bool = False
+    """Whether files have the observation after the last step as a row more, which their format opens as next
+    observations."""
     is_bare: bool = False
+    """Whether arrays of an episode are observations, but actions and results."""
     timed: bool = False
+    """Whether the format tells the clock of every array: none is a column of the steps by its length."""
 
     def group_of(self, episode: str) -> str:
         """Path of an episode's group."""
@@ -82,42 +70,22 @@ class Layout(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """Arrays with common rows: those of one episode, or of all joined episodes of a file.
+    """Arrays with common rows: those of one episode, or of all joined episodes of a file."""
 
-    Attributes
-    ----------
-    file
-        What messages call the file.
-    name
-        Of the episode; several joined ones are numbered: ``"hopper:2"``.
-    group
-        Path in the file. Problems below it belong to this episode, which can be excluded alone.
-    arrays
-        By path inside the group.
-    is_bare
-        Whether arrays outside a group of observations are observations, too.
-    times
-        Path of the timestamps of each array, where the format tells them.
-    """
-
-    file: str
-    name: str
-    group: str
-    arrays: Mapping[str, Array]
-    is_bare: bool = False
-    times: Mapping[str, str] = {}
+    opened: Opened
+    name: str  # of the episode; several joined ones are numbered: ``"hopper:2"``
+    group: str  # path in the file; problems below it belong to this episode, which can be excluded alone
+    arrays: Mapping[str, Array]  # by path inside the group
+    is_bare: bool = False  # whether arrays outside a group of observations are observations, too
+    times: Mapping[str, str] = {}  # path of the timestamps of each array, where the format tells them
 
     def location(self, path: str = "") -> Location:
         """What messages call an array, or the group."""
-        return location_of(self.file, f"{self.group}/{path}")
+        return location_of(self.opened.name, f"{self.group}/{path}")
 
-
-class Mask(NamedTuple):
-    """A named list of episode names in a file, in an array at `path`."""
-
-    name: str
-    path: str
-    episodes: Sequence[object]
+    def facts(self, path: str = "") -> Facts:
+        """What the file says of an array or group."""
+        return self.opened.group_facts(f"{self.group}/{path}".strip("/"))
 
 
 def claim_of(head: Head) -> Claim:
@@ -195,24 +163,19 @@ def _is_streams(head: Head) -> bool:
     return any(not head.members(name).keys().isdisjoint(TIMES) for name in actions)
 
 
-def _is_of(format: str, head: Head) -> bool:
-    return head.format == format
+def _of_format(name: str, evidence: str, **more: Any) -> Layout:
+    return Layout(name, evidence, lambda head: head.format == name, **more)
 
 
-LEROBOT = Layout("lerobot", "meta/info.json of LeRobot", partial(_is_of, "lerobot"), container="data")
-RLDS = Layout("rlds", "episodes in TFRecord", partial(_is_of, "rlds"), container="data")
-MINARI = Layout(
-    "minari",
-    "main_data.hdf5 beside metadata.json of Minari",
-    partial(_is_of, "minari"),
-    container="",
-    has_last=True,
+LEROBOT = _of_format("lerobot", "meta/info.json of LeRobot", container="data")
+BAG = _of_format("bag", "topics of a bag", timed=True)
+_BY_FORMAT = (
+    LEROBOT,
+    BAG,
+    _of_format("rlds", "episodes in TFRecord", container="data"),
+    _of_format("minari", "main_data.hdf5 beside metadata.json of Minari", container="", has_last=True),
+    _of_format("replay_zarr", "meta/episode_ends in Zarr", container="data", is_bare=True),
 )
-REPLAY = Layout(
-    "replay_zarr", "meta/episode_ends in Zarr", partial(_is_of, "replay_zarr"), container="data", is_bare=True
-)
-BAG = Layout("bag", "topics of a bag", partial(_is_of, "bag"), timed=True)
-_BY_FORMAT = (LEROBOT, RLDS, MINARI, REPLAY, BAG)
 FLAT = Layout("flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True)
 LAYOUTS = (
     Layout("robomimic", "episodes as groups of data/", _is_robomimic, container="data"),
@@ -226,32 +189,31 @@ LAYOUTS = (
 
 def layout_named(name: str) -> Layout:
     """Layout by its name, which is known."""
-    return {layout.name: layout for layout in (*_BY_FORMAT, *LAYOUTS)}[name]
+    return next(layout for layout in (*_BY_FORMAT, *LAYOUTS) if layout.name == name)
 
 
-def recordings_of(layout: Layout, opened: Opened, stamps: str = "header") -> list[Recording]:
+def recordings_of(layout: Layout, opened: Opened, stamps: str) -> list[Recording]:
     """Groups of arrays of an open file, in the order of their episodes; `stamps` as the option."""
     assert opened.file is not None
-    file, arrays = opened.file, opened.all_arrays
+    path, arrays = opened.file.path, opened.all_arrays
     if layout == BAG:
-        name = file.path.parent.name if file.path.name == METADATA else file.path.stem
-        return [Recording(file.name, name, "", arrays, is_bare=True, times=_times_of_topics(arrays, stamps))]
+        name = path.parent.name if path.name == METADATA else path.stem
+        return [Recording(opened, name, "", arrays, is_bare=True, times=_times_of_topics(arrays, stamps))]
     if layout.container is None:
-        has_group = any(path.startswith(("observation", "obs/")) for path in arrays)
+        has_group = any(name.startswith(("observation", "obs/")) for name in arrays)
         is_bare = (layout.joined or layout.name == "streams") and not has_group
-        return [Recording(file.name, file.path.stem, "", arrays, is_bare)]
-    prefix = layout.group_of("")
-    inside: dict[str, dict[str, Array]] = {}
-    for group in opened.groups:
-        parent, _, name = group.rpartition("/")
-        if parent == layout.container:
-            inside[name] = {}
-    for path, array in arrays.items():
-        group, _, own_path = path.removeprefix(prefix).partition("/")
-        if path.startswith(prefix) and own_path and group in inside:
-            inside[group][own_path] = array
+        return [Recording(opened, path.stem, "", arrays, is_bare)]
+    groups = [group for group in opened.groups if group.rpartition("/")[0] == layout.container]
+    inside: dict[str, dict[str, Array]] = {group: {} for group in groups}
+    depth = layout.group_of("").count("/") + 1
+    for name, array in arrays.items():
+        parts = name.split("/")
+        group = "/".join(parts[:depth])
+        if group in inside:
+            inside[group]["/".join(parts[depth:])] = array
     return [
-        Recording(file.name, name, layout.group_of(name), own, layout.is_bare) for name, own in inside.items()
+        Recording(opened, group.rpartition("/")[2], group, own, layout.is_bare)
+        for group, own in inside.items()
     ]
 
 
@@ -265,12 +227,11 @@ def _times_of_topics(arrays: Collection[str], stamps: str) -> dict[str, str]:
     return times
 
 
-def masks_of(layout: Layout, opened: Opened) -> list[Mask]:
-    """Lists of episodes in an open file."""
-    masks = []
+def masks_of(layout: Layout, opened: Opened) -> dict[str, list[str]]:
+    """Names of episodes in the lists of an open file, by the path of each list."""
+    masks = {}
     for path, array in opened.all_arrays.items() if layout.container is not None else ():
-        folder, _, name = path.partition("/")
-        if folder == _MASKS and name:
+        if path.startswith(MASKS):
             listed = as_json(array.item())
-            masks.append(Mask(name, path, [listed] if isinstance(listed, str) else listed))
+            masks[path] = [listed] if isinstance(listed, str) else listed
     return masks

@@ -45,8 +45,12 @@ def number_statistics(
 
 def _of_rows(rows: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
     numbers = rows.astype(np.float64)
-    moments = {"min": np.min, "max": np.max, "mean": np.mean, "std": np.std}
-    statistics = {name: compute(numbers, axis=0) for name, compute in moments.items()}
+    statistics = {
+        "min": numbers.min(axis=0),
+        "max": numbers.max(axis=0),
+        "mean": numbers.mean(axis=0),
+        "std": numbers.std(axis=0),
+    }
     quantiles = np.quantile(numbers, list(_QUANTILES.values()), axis=0)
     return statistics | dict(zip(_QUANTILES, quantiles, strict=True))
 

@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+
+from unistore.converters.trajectory.options import TrajectoryOptions
 
 _ROLES = {
     "action": ("actions", "action"),
@@ -32,38 +32,31 @@ _ROLES = {
 }
 _OBSERVATIONS = ("obs", "observations", "observation")
 _NEXT = ("next_obs", "next_observations", "next_observation")
-# Suffixes of datasets that can be derived from others: lengths of padded frames
-_DERIVED = ("compress_len",)
+# Datasets that can be derived from others: lengths of padded frames
+_DERIVED = "compress_len"
 RESERVED = ("next_valid", "observation", "next_observation")
 """Names that the stored form uses itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Naming:
-    """Options of the column names."""
-
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    """``{column: dataset}`` as mapped by the user; datasets are paths inside an episode."""
-    ignored: tuple[str, ...] = ()
-    """Patterns of datasets to leave out: ``"obs/depth_*"``."""
-    bare: bool = False
-    """Whether per-step datasets outside an observation group are observations (flat files without one)."""
-
-
-def is_ignored(dataset: str, naming: Naming) -> bool:
+def is_ignored(dataset: str, options: TrajectoryOptions) -> bool:
     """Return whether the user leaves a dataset out."""
-    return any(fnmatchcase(dataset, pattern) for pattern in naming.ignored)
+    return any(fnmatchcase(dataset, pattern) for pattern in options.ignore)
 
 
-def column_of(dataset: str, naming: Naming, name: str = "") -> str | None:
-    """Column name of a dataset; None if it is left out. `name` is what it is known by, if not by its path.
+def column_of(
+    dataset: str, options: TrajectoryOptions, name: str = "", *, is_bare: bool = False
+) -> str | None:
+    """Column name of a dataset; None if it is left out.
 
-    >>> column_of("obs/eef_pos", Naming())
+    `name` is what it is known by, if not by its path. `is_bare`: datasets outside of groups of observations
+    are observations, too.
+
+    >>> column_of("obs/eef_pos", TrajectoryOptions())
     'observation/eef_pos'
     """
-    if is_ignored(dataset, naming):
+    if is_ignored(dataset, options):
         return None
-    for column, source in naming.renamed.items():
+    for column, source in options.map.items():
         if dataset == source.strip("/"):
             return column
     if dataset.rsplit("/", 1)[-1].endswith(_DERIVED):
@@ -77,7 +70,7 @@ def column_of(dataset: str, naming: Naming, name: str = "") -> str | None:
         return f"observation/{below or 'state'}"
     if head in _NEXT:
         return f"next_observation/{below or 'state'}"
-    return f"observation/{dataset}" if naming.bare else dataset
+    return f"observation/{dataset}" if is_bare else dataset
 
 
 def is_role(column: str) -> bool:

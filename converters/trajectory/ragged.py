@@ -65,28 +65,16 @@ class RangesOf(Array):
         return rows
 
 
-class Ranges(NamedTuple):
-    """Arrays of a recording that offsets divide, and the arrays of the offsets.
-
-    Attributes
-    ----------
-    offsets
-        Path of the offsets of each such array.
-    problems
-        Offsets that divide no array.
-    """
-
-    offsets: Mapping[str, str]
-    problems: Sequence[Problem]
-
-
-def ranges_in(arrays: Mapping[str, Array], location: Callable[[str], Location]) -> Ranges:
-    """Find the arrays that offsets beside them divide."""
+def ranges_in(
+    arrays: Mapping[str, Array], location: Callable[[str], Location]
+) -> tuple[dict[str, str], list[Problem]]:
+    """Find the arrays that offsets beside them divide, by the path of these; and offsets of none."""
     dividing: dict[str, str] = {}
     problems: list[Problem] = []
     for path, array in arrays.items():
         lengths = _lengths_beside(path, arrays)
-        if not lengths or not _may_be_offsets(array):
+        is_row_of_numbers = len(array.shape) == 1 and array.dtype.kind in "iu" and len(array) > 0
+        if not lengths or not is_row_of_numbers or array.problems():
             continue
         offsets = array[:]
         wrong = _wrong(offsets, list(lengths.values()))
@@ -96,23 +84,19 @@ def ranges_in(arrays: Mapping[str, Array], location: Callable[[str], Location]) 
         elif path.endswith(_SUFFIX) or len(offsets) - 1 in lengths.values():
             cure = "write the file again, or leave the stream out with --ignore"
             problems.append(Problem.at(location(path), wrong, cure, "value"))
-    return Ranges(dividing, problems)
+    return dividing, problems
 
 
 def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
     """Rows of the arrays that offsets of such a path may divide."""
     group, _, name = path.rpartition("/")
+    others = []
     if name == _OFFSETS:
         others = [other for other in arrays if other != path and other.rpartition("/")[0] == group]
-    else:
-        others = [path.removesuffix(_SUFFIX)] if path.endswith(_SUFFIX) else []
-    numbers = [other for other in others if other in arrays and arrays[other].dtype.kind in "biuf"]
-    return {other: len(arrays[other]) for other in numbers if arrays[other].shape}
-
-
-def _may_be_offsets(array: Array) -> bool:
-    is_row_of_numbers = len(array.shape) == 1 and array.dtype.kind in "iu"
-    return is_row_of_numbers and len(array) > 0 and not array.problems()
+    elif path.endswith(_SUFFIX) and path.removesuffix(_SUFFIX) in arrays:
+        others = [path.removesuffix(_SUFFIX)]
+    numbers = [other for other in others if arrays[other].dtype.kind in "biuf" and arrays[other].shape]
+    return {other: len(arrays[other]) for other in numbers}
 
 
 def _wrong(offsets: NDArray[Any], lengths: Sequence[int]) -> str:

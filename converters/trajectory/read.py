@@ -4,54 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column, missing_value
+from unistore.converters.common.columns import missing_value
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.formats.images import decode, is_complete, resize
 from unistore.converters.plugin import Array, Opened
 from unistore.converters.protocol import Emit, Facts
 from unistore.converters.trajectory.columns import BLOCK, Feature, flags, frame_of
-from unistore.converters.trajectory.episode_index import EpisodeIndex, Span, array_in
+from unistore.converters.trajectory.episode_index import EpisodeIndex, Span
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.ragged import Items, items_in
+from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredColumn
 from unistore.errors import InputError, Location, Problem
-from unistore.schemas.trajectory.fields import CLOCKS, FINAL, NEXT, OBSERVATION, STEPS
-
-_FLAGS = ("terminated", "truncated", "next_valid")
-# Of the columns of tables of observations, among the features of an episode
-_PREFIXES = {OBSERVATION: "observation/", NEXT: "next_observation/", FINAL: "next_observation/"}
+from unistore.schemas.trajectory.clocks import table_of
+from unistore.schemas.trajectory.fields import FINAL, STEPS
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads row ranges of the tables of one open source.
-
-    `resized` has the original column by resized image column, without the table's name.
-    """
+    """Reads row ranges of the tables of one open source; `arrays` says what those of the table are."""
 
     opened: Opened
     index: EpisodeIndex
     colour: Colour
-    resized: Mapping[str, str]
+    arrays: Mapping[str, ArrayOf]
 
     def read(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Fill ``out`` with rows ``lo:hi`` of a table, counted inside the source."""
-        index = self.index
-        if table.startswith(f"{CLOCKS}/"):
-            index = index.of_clock(table.removeprefix(f"{CLOCKS}/"))
         if table == STEPS:
             out["terminated"][...] = False  # where no array says so
             out["truncated"][...] = False
             out["next_valid"][...] = True
         collected = ProblemCollector()
-        for span in index.last_steps(lo, hi) if table == FINAL else index.spans(lo, hi):
+        spans = self.index.last_steps(lo, hi) if table == FINAL else self.index.spans(table, lo, hi)
+        for span in spans:
             rows = {column: values[span.at : span.at + span.length] for column, values in out.items()}
             with collected.attempt(span.location(self.opened)):
-                self._read_span(table, span, rows)
+                self._read_span(span, rows)
         collected.check()
         if table == STEPS:
             self._set_last_flags(lo, hi, out)
@@ -60,40 +53,42 @@ class Reader:
         """Set the flags of the last step of each episode, after the recorded flags are read."""
         index = self.index
         last = index.offsets[1:] - 1
-        knows_next = np.array([index.variants[number].knows_next for number in index.variant], bool)
+        knows_next = np.array(
+            [index.variants[episode.variant].knows_next for episode in index.episodes], bool
+        )
         is_inside = (last >= lo) & (last < hi)
         rows = last[is_inside] - lo
         out["next_valid"][rows] = knows_next[is_inside]
         out["truncated"][rows] |= ~out["terminated"][rows]
 
-    def _read_span(self, table: str, span: Span, out: Mapping[str, NDArray[Any]]) -> None:
-        resized: dict[str, list[NDArray[Any]]] = {}
-        for column, base in self.resized.items():
-            if column in out:
-                resized.setdefault(base, []).append(out[column])
-        whole = {column: values for column, values in out.items() if column not in self.resized}
+    def _read_span(self, span: Span, out: Mapping[str, NDArray[Any]]) -> None:
+        whole: dict[str, NDArray[Any]] = {}
+        resized: dict[str, NDArray[Any]] = {}
+        for name, values in out.items():
+            column, is_resized = self.arrays.get(name, ArrayOf(name))
+            if column in span.variant.features:
+                (resized if is_resized else whole)[column] = values
+            elif name not in FLAGS:
+                values[...] = missing_value(values.dtype.name)
         for column in dict.fromkeys([*whole, *resized]):
-            feature = span.variant.features.get(_PREFIXES.get(table, "") + column)
-            small = resized.get(column, [])
-            if feature is not None:
-                self._read_column(span, feature, whole.get(column), small)
-            elif table != STEPS or column not in _FLAGS:
-                for values in [*([whole[column]] if column in whole else []), *small]:
-                    values[...] = missing_value(values.dtype.name)
+            self._read_column(span, span.variant.features[column], whole.get(column), resized.get(column))
 
     def _read_column(
-        self, span: Span, feature: Feature, whole: NDArray[Any] | None, small: Sequence[NDArray[Any]]
+        self, span: Span, feature: Feature, whole: NDArray[Any] | None, resized: NDArray[Any] | None
     ) -> None:
-        """Read the rows of a span into an array (None: into none), and resized ones into others."""
+        """Read the rows of a span as they are, and resized; None: not wanted."""
         array, location = span.array(self.opened, feature)
-        for lo, hi in feature.blocks(span.length) if small else [(0, span.length)]:
+        if resized is None:
+            if whole is not None:
+                self._read_rows(array, location, feature, span.first, whole)
+            return
+        for lo, hi in feature.blocks(span.length):
             if whole is not None:
                 rows = whole[lo:hi]
             else:
                 rows = np.empty((hi - lo, *feature.row_shape), np.dtype(feature.dtype))
             self._read_rows(array, location, feature, span.first + lo, rows)
-            for values in small:
-                resize(rows, values[lo:hi])
+            resize(rows, resized[lo:hi])
 
     def _read_rows(
         self, array: Array, location: Location, feature: Feature, first: int, out: NDArray[Any]
@@ -166,9 +161,9 @@ def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
     of values, two blocks.
     """
     largest = 0
-    for length, number in zip(index.lengths, index.variant, strict=True):
-        for column, feature in index.variants[number].features.items():
-            block = min(BLOCK, feature.row_bytes * length)
+    for episode in index.episodes:
+        for column, feature in index.variants[episode.variant].features.items():
+            block = min(BLOCK, feature.row_bytes * episode.length)
             if column.startswith("next_observation/"):
                 largest = max(largest, 4 * block)
             elif keep and feature.is_encoded:
@@ -178,16 +173,7 @@ def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
     return largest + _BASE_MEMORY
 
 
-class Spilled(NamedTuple):
-    """A column with any number of values in a row: its table in the store, clock, and form of a value."""
-
-    table: str
-    column: str
-    clock: str
-    form: Column
-
-
-def derive_source(opened: Opened, index: EpisodeIndex, spilled: Sequence[Spilled], emit: Emit) -> Facts:
+def derive_source(opened: Opened, index: EpisodeIndex, spilled: Sequence[StoredColumn], emit: Emit) -> Facts:
     """Facts of one source, of which the values of the columns `spilled` are emitted.
 
     ``cut``: numbers of the episodes that no flag ends although the file has truncation flags;
@@ -208,12 +194,11 @@ def cut_episodes(facts: Facts) -> NDArray[np.int64]:
 
 
 def keys_apart(facts: Facts) -> set[str]:
-    """Keys of the observations whose next ones are not those of the following steps."""
-    return {
-        name.removeprefix(_FOLLOWS)
-        for name, value in facts.items()
-        if name.startswith(_FOLLOWS) and not value
+    """Names of the next observations that are not those of the following steps."""
+    follows = {
+        name.removeprefix(_FOLLOWS): value for name, value in facts.items() if name.startswith(_FOLLOWS)
     }
+    return {column for column, value in follows.items() if not value}
 
 
 def sizes_of_rows(facts: Facts, number: int) -> NDArray[np.int64]:
@@ -222,21 +207,20 @@ def sizes_of_rows(facts: Facts, number: int) -> NDArray[np.int64]:
 
 
 def _next_is_following(opened: Opened, index: EpisodeIndex) -> dict[str, bool]:
-    """By key: whether the next observation equals that of the following step in all episodes."""
+    """By column: whether the next observation equals that of the following step in all episodes."""
     result: dict[str, bool] = {}
-    last = np.zeros(int(index.offsets[-1]), bool)
+    last = np.zeros(index.steps, bool)
     last[index.offsets[1:] - 1] = True
     collected = ProblemCollector()
-    for span in index.spans(0, len(last)):
+    for span in index.spans(STEPS, 0, len(last)):
         ends = last[span.at : span.at + span.length]
         features = span.variant.features
         for column, following in features.items():
-            key = column.removeprefix("next_observation/")
-            if key == column or not result.get(key, True):
+            if not column.startswith("next_observation/") or not result.get(column, True):
                 continue
-            now = features.get(f"observation/{key}")
+            now = features.get(column.removeprefix("next_"))
             with collected.attempt(span.location(opened, following.dataset)):
-                result[key] = now is not None and _values_follow(opened, span, ends, now, following)
+                result[column] = now is not None and _values_follow(opened, span, ends, now, following)
     collected.check()
     return result
 
@@ -267,37 +251,37 @@ def _row_bytes(opened: Opened, span: Span, feature: Feature, lo: int, hi: int) -
 
 def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
     """Episodes cut by the end of the recording: no flag ends them. Only the last one of a group can be."""
-    last = {group: episode for episode, group in enumerate(index.groups)}
+    last = {episode.group: number for number, episode in enumerate(index.episodes)}
     cut = []
-    for group, episode in last.items():
-        features = index.variants[index.variant[episode]].features
-        if "truncated" not in features:
-            continue
-        row = index.firsts[episode] + index.lengths[episode] - 1
-        marks = []
-        for column in {"terminated", "truncated"} & features.keys():
-            array, location = array_in(opened, group, features[column].dataset)
-            marks.append(flags(array[row : row + 1], location, row).any())
-        if not any(marks):
-            cut.append(episode)
+    for number in last.values():
+        (span,) = index.last_steps(number, number + 1)
+        features = span.variant.features
+        if "truncated" in features:
+            marks = []
+            for column in {"terminated", "truncated"} & features.keys():
+                array, location = span.array(opened, features[column])
+                marks.append(flags(array[span.first : span.first + 1], location, span.first).any())
+            if not any(marks):
+                cut.append(number)
     return cut
 
 
-def _emit_column(opened: Opened, index: EpisodeIndex, spilled: Spilled, emit: Emit) -> NDArray[np.int64]:
+def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit: Emit) -> NDArray[np.int64]:
     """Emit the values of a column with any number of them in a row; returns their numbers."""
-    index = index.of_clock(spilled.clock)
-    counts = np.zeros(int(index.offsets[-1]), np.int64)
-    emit(spilled.table, "data", np.empty((0, *spilled.form.row_shape), spilled.form.dtype))
+    table, form = column.spilled_table, column.value_form
+    clock_table = table_of(column.clock)
+    counts = np.zeros(sum(index.lengths(clock_table)), np.int64)
+    emit(table, "data", np.empty((0, *form.row_shape), form.dtype))
     collected = ProblemCollector()
-    for span in index.spans(0, len(counts)):
-        feature = span.variant.features.get(spilled.column)
+    for span in index.spans(clock_table, 0, len(counts)):
+        feature = span.variant.features.get(column.name)
         if feature is None:
             continue
         with collected.attempt(span.location(opened, feature.dataset)):
             row = span.at
             for items in _items(opened, span, feature):
                 counts[row : row + len(items.counts)] = items.counts
-                emit(spilled.table, "data", items.values)
+                emit(table, "data", items.values)
                 row += len(items.counts)
     collected.check()
     return counts

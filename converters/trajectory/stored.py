@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +35,15 @@ from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.family import Trajectory
 from unistore.converters.trajectory.layouts import Layout, layout_named
-from unistore.schemas.indices import ArrayView, Column, StoreView, whole
+from unistore.converters.trajectory.stored_steps import (
+    FLAGS,
+    TRUNCATED,
+    facts_of_episodes,
+    facts_of_sources,
+    following,
+    recorded_truncation,
+)
+from unistore.schemas.indices import Column, StoreView, whole
 from unistore.schemas.trajectory.clocks import offsets_path, table_of
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
@@ -50,82 +57,79 @@ from unistore.schemas.trajectory.fields import (
 )
 
 _COLUMNS = (f"{STEPS}/", f"{FINAL}/", f"{CLOCKS}/")
-_FLAGS = ("steps/terminated", "steps/truncated")
+_KEPT = f"{JPEG_SUFFIX}/data"
+_RAGGED = f"{RAGGED_SUFFIX}/data"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """Consecutive episodes ``first:last`` in the same datasets: one episode, or all of a file.
-
-    `source` is the number of the file, `group` that of the datasets in it (``""``: its root); `bounds` are
-    the offsets of their steps, (last - first + 1,).
-    """
+class _Run(NamedTuple):
+    """Consecutive episodes ``first:last`` in the same datasets: one episode, or all of a file."""
 
     store: StoreView
-    source: int
-    group: str
+    source: int  # number of the file
+    group: str  # of the datasets in it (``""``: its root)
     first: int
     last: int
-    bounds: NDArray[np.int64]
-
-    @property
-    def steps(self) -> int:
-        """Rows of each dataset."""
-        return int(self.bounds[-1] - self.bounds[0])
 
     def path_of(self, dataset: str) -> str:
         """Path of an array in the file."""
         return f"{self.group}/{dataset}".strip("/")
 
+    def rows_in(self, path: str) -> tuple[int, int]:
+        """Rows of the episodes in an array."""
+        clock = path.split("/")[1] if path.startswith(f"{CLOCKS}/") else STEPS
+        offsets = whole(self.store, offsets_path(clock))
+        return int(offsets[self.first]), int(offsets[self.last])
+
     def values(self, path: str) -> Values:
         """Rows of a column, in the shape and dtype of its source."""
         array = self.store.array(path)
-        lo, hi = self._range_in(path)
-        if path.endswith(f"{JPEG_SUFFIX}/data"):
+        lo, hi = self.rows_in(path)
+        if path.endswith(_KEPT):
             return self._frames(path)
-        if path.endswith(f"{RAGGED_SUFFIX}/data"):
-            return self._ragged(path)
+        if path.endswith(_RAGGED):
+            if not self.offsets_name(path, ""):
+                return self.ragged_rows(path)
+            bounds = self._row_bounds(path)
+            return row_values(array, int(bounds[0]), int(bounds[-1]))
         if path.startswith(f"{FINAL}/"):
-            values = self._following(path)
-        elif path == "steps/truncated" and self.store.has(f"{EPISODES}/cut"):
-            values = self._uncut(array, lo, hi)
+            now = partial(row_blocks, self.store.array(path.replace(FINAL, OBSERVATION, 1)))
+            values = following(self.store, path, now, self.first, self.last)
+        elif path == TRUNCATED:
+            values = array_values(recorded_truncation(self.store, lo, hi))
         else:
             values = row_values(array, lo, hi)
         return _in_source_form(values, path, array.attributes)
 
-    def _range_in(self, path: str) -> tuple[int, int]:
-        """Rows of the episodes in an array."""
-        if not path.startswith(f"{CLOCKS}/"):
-            return int(self.bounds[0]), int(self.bounds[-1])
-        offsets = whole(self.store, offsets_path(path.split("/")[1]))
-        return int(offsets[self.first]), int(offsets[self.last])
-
     def any_length(self, path: str) -> Iterator[NDArray[Any]]:
         """Values of every row of a column of any length; `path` is that of the ``data`` array."""
-        data, bounds = self.store.array(path), self._row_bounds(path)
-        for lo, hi in pairwise(bounds.tolist()):
+        data = self.store.array(path)
+        for lo, hi in pairwise(self._row_bounds(path).tolist()):
             yield data.read(lo, hi)
 
     def _row_bounds(self, path: str) -> NDArray[np.int64]:
-        rows = np.arange(*self._range_in(path))
+        rows = np.arange(*self.rows_in(path))
         lo, hi = Column(self.store, f"{path.removesuffix('data')}offsets").ranges(rows)
         return np.concatenate([lo, hi[-1:]]) if len(rows) else np.zeros(1, np.int64)
 
+    def frames(self, path: str) -> Values:
+        """Compressed frames without padding."""
+        rows = len(self._row_bounds(path)) - 1
+        return Values((rows,), np.dtype(object), lambda: _as_objects(self.any_length(path)))
+
     def _frames(self, path: str) -> Values:
         """Compressed frames, padded with zeros to one length or of variable length, as in the source."""
-        bounds = self._row_bounds(path)
+        frames = self.frames(path)
         if self.store.array(path).attributes["source_form"] == ["variable"]:
-            return Values((len(bounds) - 1,), np.dtype(object), lambda: _as_objects(self.any_length(path)))
-        longest = int(np.diff(bounds).max(initial=0))
-        shape = (len(bounds) - 1, longest)
-        return Values(shape, np.dtype(np.uint8), lambda: _padded(self.any_length(path), longest))
+            return frames
+        longest = int(np.diff(self._row_bounds(path)).max(initial=0))
 
-    def _ragged(self, path: str) -> Values:
-        """Values of any number in a row: those between offsets, or of variable length, as in the source."""
-        array, bounds = self.store.array(path), self._row_bounds(path)
-        if self.offsets_name(path, ""):
-            return row_values(array, int(bounds[0]), int(bounds[-1]))
-        return self.ragged_rows(path)
+        def padded() -> Iterator[NDArray[np.uint8]]:
+            for frame in self.any_length(path):
+                row = np.zeros((1, longest), np.uint8)
+                row[0, : len(frame)] = frame
+                yield row
+
+        return Values((*frames.shape, longest), np.dtype(np.uint8), padded)
 
     def ragged_rows(self, path: str) -> Values:
         """Rows with any number of values."""
@@ -139,7 +143,7 @@ class _Run:
 
     def offsets_name(self, path: str, dataset: str) -> str:
         """Name of the dataset that divides a ragged one; empty: its rows are of variable length."""
-        if not path.endswith(f"{RAGGED_SUFFIX}/data"):
+        if not path.endswith(_RAGGED):
             return ""
         array = self.store.array(path)
         told = array.attributes.get("source_offsets")
@@ -152,53 +156,32 @@ class _Run:
         bounds = self._row_bounds(path)
         return array_values(bounds - bounds[0])
 
-    def _following(self, path: str) -> Values:
-        """Next observations: those of the following steps, then the final one of each episode."""
-        final, now = self.store.array(path), self.store.array(path.replace(FINAL, OBSERVATION, 1))
-
-        def blocks() -> Iterator[NDArray[Any]]:
-            for episode in range(self.first, self.last):
-                lo, hi = self.bounds[episode - self.first : episode - self.first + 2].tolist()
-                for block in row_blocks(now, lo + 1, hi):
-                    yield block.astype(final.dtype, copy=False)
-                yield final.read_rows([episode])
-
-        return Values((self.steps, *final.shape[1:]), final.dtype, blocks)
-
     def with_last(self, path: str) -> Values:
         """Observations before every step of an episode, and the one after the last, at `path`."""
         final, now = self.store.array(path), self.store.array(path.replace(FINAL, OBSERVATION, 1))
+        lo, hi = self.rows_in(STEPS)
 
         def blocks() -> Iterator[NDArray[Any]]:
-            for block in row_blocks(now, int(self.bounds[0]), int(self.bounds[-1])):
+            for block in row_blocks(now, lo, hi):
                 yield block.astype(final.dtype, copy=False)
             yield final.read_rows([self.first])
 
-        values = Values((self.steps + 1, *final.shape[1:]), final.dtype, blocks)
+        values = Values((hi - lo + 1, *final.shape[1:]), final.dtype, blocks)
         return _in_source_form(values, path, final.attributes)
 
-    def _uncut(self, array: ArrayView, lo: int, hi: int) -> Values:
-        """``truncated`` as recorded: without a flag where the end of the recording cut an episode."""
-        cut = self.store.array(f"{EPISODES}/cut").read(self.first, self.last)
-        recorded = array.read(lo, hi)
-        recorded[self.bounds[1:][cut] - 1 - lo] = False
-        return array_values(recorded)
 
-
-def _runs(store: StoreView) -> Iterator[tuple[int, str, list[_Run]]]:
-    """Number and name of every source, and its runs."""
+def _runs(store: StoreView) -> Iterator[tuple[str, list[_Run]]]:
+    """Name of every source, and its runs."""
     layout = _layout(store)
-    owner, bounds = whole(store, f"{EPISODES}/source"), whole(store, f"{EPISODES}/offsets")
+    owner = whole(store, f"{EPISODES}/source")
     groups = [layout.group_of(name) for name in store.text(f"{EPISODES}/name")]
     for number, source in enumerate(store.text("sources/path")):
         first, last = (int(np.searchsorted(owner, number, side)) for side in ("left", "right"))
-        parts = []
-        for group, members in groupby(range(first, last), lambda episode: groups[episode]):
-            lo, *rest = members
-            hi = lo + len(rest) + 1
-            own = bounds[lo : hi + 1]
-            parts.append(_Run(store=store, source=number, group=group, first=lo, last=hi, bounds=own))
-        yield number, source, parts
+        runs = []
+        for group, members in groupby(range(first, last), groups.__getitem__):
+            episodes = list(members)
+            runs.append(_Run(store, number, group, episodes[0], episodes[-1] + 1))
+        yield source, runs
 
 
 def files(store: StoreView) -> Iterator[File]:
@@ -206,29 +189,29 @@ def files(store: StoreView) -> Iterator[File]:
     layout = _layout(store)
     columns = _columns(store)
     empty: Mapping[str, str] = store.group(STEPS).get("empty_datasets", {})
-    of_sources = _texts(store, "sources/attributes")
-    of_episodes = _texts(store, f"{EPISODES}/attributes")
-    kept = attribute_texts(store, len(store.array("sources/rows")))
-    before_last = {path.replace(FINAL, OBSERVATION, 1) for path in columns if path.startswith(f"{FINAL}/")}
+    of_sources = facts_of_sources(store)
+    of_episodes = facts_of_episodes(store)
+    kept = attribute_texts(store, len(of_sources))
     notes = _resized_notes(store, columns)
-    for number, name, parts in _runs(store):
+    finals = [path for path in columns if layout.has_last and path.startswith(f"{FINAL}/")]
+    before_last = {path.replace(FINAL, OBSERVATION, 1) for path in finals}
+    for number, (name, runs) in enumerate(_runs(store)):
         values: dict[str, Values] = {}
-        attributes = {
-            layout.container or "": dict(of_sources[number]) if of_sources and not layout.has_last else {}
-        }
-        for part in parts:
+        attributes = {layout.container or "": {} if layout.has_last else dict(of_sources[number])}
+        for run in runs:
             for path, dataset in columns.items():
-                if layout.has_last and path.startswith(f"{FINAL}/"):
-                    values[part.path_of(dataset_in_minari(dataset))] = part.with_last(path)
-                elif not (layout.has_last and path in before_last):
-                    values[part.path_of(dataset)] = part.values(path)
-                if offsets := part.offsets_name(path, dataset):
-                    values[part.path_of(offsets)] = part.offsets(path)
+                if path in finals:
+                    values[run.path_of(dataset_in_minari(dataset))] = run.with_last(path)
+                elif path not in before_last:
+                    values[run.path_of(dataset)] = run.values(path)
+                if offsets := run.offsets_name(path, dataset):
+                    values[run.path_of(offsets)] = run.offsets(path)
+            lo, hi = run.rows_in(STEPS)
             for dataset, dtype in empty.items():
-                values[part.path_of(dataset)] = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
-            if of_episodes and part.last == part.first + 1:
-                attributes.setdefault(part.group, {}).update(of_episodes[part.first])
-        for mask, listed in _masks_of(store, parts).items():
+                values[run.path_of(dataset)] = array_values(np.empty((hi - lo, 0), np.dtype(dtype)))
+            if run.last == run.first + 1:
+                attributes.setdefault(run.group, {}).update(of_episodes[run.first])
+        for mask, listed in _masks_of(store, runs).items():
             values[f"mask/{mask}"] = array_values(np.array([episode.encode() for episode in listed]))
         yield File(
             name=name if name.lower().endswith(SUFFIXES) else f"{name}.h5",
@@ -301,10 +284,6 @@ def _columns(store: StoreView) -> dict[str, str]:
     return found
 
 
-def _texts(store: StoreView, path: str) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in store.text(path)] if store.has(f"{path}/data") else []
-
-
 def _masks_of(store: StoreView, parts: Sequence[_Run]) -> dict[str, list[str]]:
     """Names of a source's episodes in each mask, without empty masks."""
     group = f"{EPISODES}/mask/"
@@ -323,7 +302,7 @@ def _masks_of(store: StoreView, parts: Sequence[_Run]) -> dict[str, list[str]]:
 
 def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) -> Values:
     """Undo the conversions of reading: squeezed axes, channels last, promoted dtypes, flags as bool."""
-    if path in _FLAGS:
+    if path in FLAGS:
         return converted(values, np.dtype(np.uint8))
     dtype = attributes.get("source_dtype")
     if isinstance(dtype, str):
@@ -348,22 +327,14 @@ def _as_objects(rows: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
         yield row
 
 
-def _padded(frames: Iterator[NDArray[np.uint8]], longest: int) -> Iterator[NDArray[np.uint8]]:
-    """Frames one by one, (1, longest) each."""
-    for frame in frames:
-        row = np.zeros((1, longest), np.uint8)
-        row[0, : len(frame)] = frame
-        yield row
-
-
 # Comparison with the files of the source.
 
 
 def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore every dataset of every episode; the scan says which dataset a column is."""
-    all_runs = {number: parts for number, _, parts in _runs(store)}
+    all_runs = [runs for _, runs in _runs(store)]
     texts = attribute_texts(store, len(scan.sources))
-    facts = _texts(store, "sources/attributes")
+    facts = facts_of_sources(store)
     swapped = store.attributes["options"]["colour"] == "swapped"
     formats = {one.name: one for one in formats_for(Trajectory)}
 
@@ -373,7 +344,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
         arrays: list[RestoredArray] = []
         remarks: dict[str, str] = {}
         for run in parts:
-            variant = index.variants[index.variant[run.first - parts[0].first]]
+            variant = index.variants[index.episodes[run.first - parts[0].first].variant]
             for column, feature in variant.features.items():
                 path, name = _path_of(store, column, feature.clock), run.path_of(feature.dataset)
                 if path is not None and _is_resized(store, path):
@@ -404,7 +375,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             remarks=remarks,
             attributes=texts[number],
             is_rewritten=is_in_text,
-            facts=facts[number] if facts else {},
+            facts=facts[number],
         )
         return Restored([file])
 
@@ -419,16 +390,14 @@ def _path_of(store: StoreView, column: str, clock: str) -> str | None:
         paths.append(f"{NEXT}/{key}")
     else:
         path = f"{table_of(clock)}/{column}"
-        paths = [path, f"{path}{JPEG_SUFFIX}/data", f"{path}{RAGGED_SUFFIX}/data"]
+        paths = [path, f"{path}{_KEPT}", f"{path}{_RAGGED}"]
     return next((path for path in paths if store.has(path)), None)
 
 
 def _restored(run: _Run, path: str, name: str, feature: Feature, *, swapped: bool) -> RestoredArray:
-    if path.endswith(f"{JPEG_SUFFIX}/data"):
-        bounds = run.offsets(path)
-        rows = bounds.shape[0] - 1
-        frames = Values((rows,), np.dtype(object), lambda: _as_objects(run.any_length(path)))
-        return RestoredArray(name, frames, of_file=_without_padding if feature.kind == "padded" else None)
+    if path.endswith(_KEPT):
+        strip = _without_padding if feature.kind == "padded" else None
+        return RestoredArray(name, run.frames(path), of_file=strip)
     if feature.kind == "ragged" and not feature.offsets:
         return RestoredArray(name, run.ragged_rows(path), of_file=_objects)
     values = run.values(path)

@@ -108,8 +108,8 @@ def step_columns(store: StoreView) -> list[StepColumn]:
             name = name.removesuffix(f"{JPEG_SUFFIX}/data")
             columns.append(StepColumn(name, dataset, *form, read, None if is_swapped else files))
         elif dataset or path not in (*FLAGS, f"{STEPS}/next_valid"):
-            read = partial(recorded_truncation, store) if path == TRUNCATED else array.read
-            columns.append(StepColumn(name, dataset, array.dtype, tuple(array.shape[1:]), read))
+            rows = partial(recorded_truncation, store) if path == TRUNCATED else array.read
+            columns.append(StepColumn(name, dataset, array.dtype, tuple(array.shape[1:]), rows))
     return columns
 
 

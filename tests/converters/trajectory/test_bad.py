@@ -107,14 +107,6 @@ def test_corrupt_gzip_chunk_names_file_dataset_and_rows(tmp_path: Path, convert_
         convert_in_memory(trajectory(), [tmp_path])
 
 
-def test_corrupt_actions_are_found_by_the_scan(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        values = np.random.default_rng(0).normal(size=(64, 7))
-        file.create_dataset("data/demo_0/actions", data=values, chunks=(16, 7), compression="gzip")
-    corrupt(tmp_path / "a.h5", "data/demo_0/actions", 2)
-    assert "a.h5: data/demo_0/actions: rows 32:48 cannot be read" in problems_of(tmp_path)
-
-
 def test_every_file_of_every_kind_at_once(tmp_path: Path) -> None:
     robomimic(tmp_path / "good.h5")
     (tmp_path / "empty.h5").touch()
@@ -222,16 +214,6 @@ def test_images_of_different_sizes(tmp_path: Path) -> None:
             file["action"] = np.ones((2, 2))
             file["observations/images/top"] = np.zeros((2, size, size, 3), np.uint8)
     assert "uint8 (48, 48, 3)" in problems_of(tmp_path)
-
-
-def test_actions_that_are_not_finite_are_noted(tmp_path: Path, check_contract) -> None:
-    actions = np.ones((6, 3))
-    actions[2] = actions[4, 1] = np.nan
-    actions[4, 0] = np.inf
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["data/demo_0/actions"] = actions
-    converted = check_contract(trajectory(), [tmp_path], {"steps/action": actions})
-    assert any("2 steps have an action that is not finite" in note for note in converted.scan.notes)
 
 
 def test_episodes_without_steps_are_left_out(tmp_path: Path, check_contract) -> None:

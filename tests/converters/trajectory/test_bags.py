@@ -215,16 +215,11 @@ def unset(number: int, message: Any) -> None:
     set_stamp(message, 0)
 
 
-def repeating(number: int, message: Any) -> None:
-    if number in (3, 4):
-        set_stamp(message, bags.START + 62 * 10**6)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (falling, "imu/header_stamp: row 3 is 1700000000000000000, earlier than the row before it"),
-        (unset, "imu/header_stamp: is from 0.000000 to 0.000000 s, at another time than the steps"),
+        (unset, "imu/header_stamp: is from 0.000000 to 0.000000 s in ns, at another time than the steps"),
     ],
 )
 def test_stamps_that_cannot_be_believed(change: Any, message: str, tmp_path: Path) -> None:
@@ -239,14 +234,9 @@ def test_stamps_that_cannot_be_believed(change: Any, message: str, tmp_path: Pat
 
 
 def test_what_is_remarked_on_topics(tmp_path: Path) -> None:
-    robot = bags.Robot()
-    changed(robot, "imu", repeating)
-    robot.sent = [one for one in robot.sent if one.topic != "lidar" or one.time > bags.START + 5 * 10**8]
-    robot.folder(tmp_path / "run")
+    bags.Robot().folder(tmp_path / "run")
     notes = " ".join(scan_sources(trajectory(), [tmp_path]).notes)
     assert "steps are the messages of camera/left; --map action=TOPIC/FIELD takes those of another" in notes
-    assert "imu/header_stamp: 1 timestamps repeat; the last row of equal ones is taken" in notes
-    assert "lidar begins 0.599 s after the steps: until then its rows are not valid" in notes
     assert "left out, is std_msgs/msg/String, which has no numbers: chatter" in notes
 
 

@@ -1,0 +1,375 @@
+"""The columns and clocks of all episodes together, and the tables that they are divided into.
+
+Low-dimensional columns share the table ``steps``. Observations of 4 KiB and more per step (images, depth,
+clouds) have a table of their own: with rows of such different sizes in one table, shards would take
+gigabytes, or there would be thousands of tiny ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unistore.converters.common.columns import Column, Merged, reconcile
+from unistore.converters.trajectory.columns import ENCODED, Feature
+from unistore.converters.trajectory.episode_index import EpisodeIndex
+from unistore.converters.trajectory.options import TrajectoryOptions
+from unistore.errors import Problem
+from unistore.schemas.tables import Field, Table
+from unistore.schemas.trajectory.clocks import table_of
+from unistore.schemas.trajectory.fields import (
+    FINAL,
+    JPEG_SUFFIX,
+    NEXT,
+    OBSERVATION,
+    RAGGED_SUFFIX,
+    STEPS,
+    column_field,
+    column_group,
+    frame_field,
+    image_axes,
+    is_image,
+    moved,
+    ragged_field,
+)
+
+LARGE = 4096
+"""Bytes per step from which an observation is in the table of large ones."""
+FLAGS = ("terminated", "truncated", "next_valid")
+_OBSERVATION = "observation/"
+_NEXT = "next_observation/"
+# Of the columns of tables of observations, among those of an episode
+_PREFIXES = {OBSERVATION: _OBSERVATION, NEXT: _NEXT, FINAL: _NEXT}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """A column of a store: its form, where the sources have it, and its clock."""
+
+    name: str
+    form: Merged
+    datasets: tuple[str, ...]
+    """In the sources."""
+    kinds: tuple[str, ...]
+    """Of these datasets, see `Feature`."""
+    offsets: tuple[str, ...]
+    """Datasets that divide those of a ragged column."""
+    clock: str
+    colour: str
+    keeps: bool
+    """Whether compressed frames are stored as they are."""
+    size: int | None
+    """Side of resized images, or None."""
+    alone: bool
+    """Whether images are stored as resized sets alone."""
+
+    @property
+    def spilled_table(self) -> str:
+        """Table of a column with any number of bytes, or values, in a row; empty: it has one value."""
+        is_ragged = "ragged" in self.kinds
+        suffix = JPEG_SUFFIX if self.keeps else RAGGED_SUFFIX
+        return f"{table_of(self.clock)}/{self.name}{suffix}" if self.keeps or is_ragged else ""
+
+    @property
+    def value_form(self) -> Column:
+        """Form of a value of a spilled column."""
+        return Column("uint8") if self.keeps else Column(self.form.dtype, self.form.row_shape)
+
+    @property
+    def is_next(self) -> bool:
+        """Whether it is a next observation."""
+        return self.name.startswith(_NEXT)
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether the store has resized images of it."""
+        is_observed = self.name.startswith((_OBSERVATION, _NEXT)) or self.clock != STEPS
+        return self.size is not None and is_observed and "ragged" not in self.kinds and is_image(self.field)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Attributes: the source datasets, and how their rows were converted."""
+        return {"source_dataset": list(self.datasets), "source_form": list(self.kinds)}
+
+    @property
+    def field(self) -> Field:
+        """Field of its rows as they are."""
+        if self.name in FLAGS:
+            return column_field(self.name, "bool", (), **self.origin)
+        form, table = self.form, table_of(self.clock)
+        return column_field(self.name, form.dtype, form.row_shape, table, **self.origin, **_dtypes(form))
+
+    @property
+    def fields(self) -> list[Field]:
+        """Fields of the rows as they are, and of resized images."""
+        own = [] if self.spilled_table or (self.alone and self.is_resized) else [self.field]
+        return [*own, self._resized(self.field)] if self.is_resized else own
+
+    def next_fields(self, group: str) -> list[Field]:
+        """Fields of a next observation in `group`, with its resized images."""
+        key, form = self.name.removeprefix(_NEXT), self.form
+        own = column_field(f"{_OBSERVATION}{key}", form.dtype, form.row_shape, **_dtypes(form))
+        field = replace(moved(own, group), attributes={**own.attributes, **self.origin})
+        if not self.is_resized:
+            return [field]
+        return [self._resized(field)] if self.alone else [field, self._resized(field)]
+
+    def resized_name(self, name: str) -> str:
+        """Name of a resized image set: its own where the store has no other copy of it."""
+        return name if self.alone else f"{name}_{self.size}"
+
+    def _resized(self, field: Field) -> Field:
+        size = self.size or 0
+        path = self.resized_name(field.path)
+        attributes: dict[str, Any] = {"channels": field.attributes["channels"], "resized_from": field.path}
+        if self.alone:
+            attributes = {**field.attributes, "source_shape": list(field.row_shape)}
+        return Field(
+            path=path,
+            dtype=field.dtype,
+            row_shape=(size, size, 3),
+            axes=(field.axes[0], *image_axes(path)),
+            description=f"{field.description}, resized to {size} × {size} (OpenCV, INTER_LINEAR)",
+            attributes=attributes,
+        )
+
+    @property
+    def data_field(self) -> Field:
+        """Field of the values of a spilled column."""
+        table, form = table_of(self.clock), self.form
+        if self.keeps:
+            shape = list(form.row_shape)
+            origin = self.origin
+            return frame_field(self.name, table, colour=self.colour, shape=shape, dtype=form.dtype, **origin)
+        offsets = {"source_offsets": list(self.offsets)} if self.offsets else {}
+        attributes = {**self.origin, **offsets, **_dtypes(form)}
+        return ragged_field(self.name, table, form.dtype, form.row_shape, **attributes)
+
+
+def _dtypes(form: Merged) -> dict[str, Any]:
+    dtypes = form.attributes.get("source_dtype")
+    return {"source_dtype": dtypes if isinstance(dtypes, str) else sorted(dtypes or [])}
+
+
+class ArrayOf(NamedTuple):
+    """Which column an array of a store has the rows of."""
+
+    column: str
+    is_resized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumns:
+    """Columns of a store."""
+
+    columns: Mapping[str, StoredColumn]
+    """``next_observation/*`` included."""
+    datasets: Mapping[str, tuple[str, ...]]
+    """Source datasets of each column of any episode, stored or not."""
+    empty: Mapping[str, str]
+    """Dtype of each dataset of shape (T, 0, …)."""
+    streams: Mapping[str, Mapping[str, Any]]
+    """What tells the times of each clock, see `schemas.trajectory.clocks.clocks_of`."""
+
+    @property
+    def following(self) -> list[StoredColumn]:
+        """Next observations."""
+        return [column for column in self.columns.values() if column.is_next]
+
+    @property
+    def spilled(self) -> list[StoredColumn]:
+        """Columns with any number of bytes, or values, in a row: first those of frames."""
+        spilled = [column for column in self.columns.values() if column.spilled_table]
+        return sorted(spilled, key=lambda column: not column.keeps)
+
+    @property
+    def clocks(self) -> dict[str, str]:
+        """Clock of each column."""
+        return {name: column.clock for name, column in self.columns.items()}
+
+    def tables(self) -> tuple[Table, ...]:
+        """Tables that are known from the scan: ``steps``, large observations, clocks, what is spilled."""
+        small: list[Field] = []
+        large: list[Field] = []
+        of_clocks: dict[str, list[Field]] = {}
+        for column in self.columns.values():
+            if column.name in FLAGS or column.is_next:
+                continue
+            if column.clock != STEPS:
+                of_clocks.setdefault(column.clock, []).extend(column.fields)
+                continue
+            for own in column.fields:
+                is_resized = column.is_resized and own.path == column.resized_name(column.field.path)
+                is_large = is_resized or own.row_bytes >= LARGE
+                (large if column.name.startswith(_OBSERVATION) and is_large else small).append(own)
+        recorded = {flag: self.columns[flag].field for flag in FLAGS if flag in self.columns}
+        small += [recorded.get(flag) or column_field(flag, "bool", ()) for flag in FLAGS]
+        tables = [Table(name=STEPS, fields=tuple(small))]
+        if large:
+            tables.append(Table(name=OBSERVATION, fields=tuple(large)))
+        tables += [Table(name=table_of(clock), fields=tuple(own)) for clock, own in of_clocks.items() if own]
+        tables += [
+            Table(name=column.spilled_table, fields=(column.data_field,), spilled=True)
+            for column in self.spilled
+        ]
+        return tuple(tables)
+
+    def next_tables(self, groups: Mapping[str, Sequence[StoredColumn]]) -> tuple[Table, ...]:
+        """Tables of next observations by name, of those that have columns."""
+        return tuple(
+            Table(
+                name=group,
+                fields=tuple(chain.from_iterable(column.next_fields(group) for column in columns)),
+            )
+            for group, columns in groups.items()
+            if columns
+        )
+
+    def arrays_of(self, table: str) -> dict[str, ArrayOf]:
+        """What the arrays of a table are, by their names without the table's."""
+        prefix = _PREFIXES.get(table, "")
+        arrays = {}
+        for name, column in self.columns.items():
+            key = name.removeprefix(prefix)
+            if not name.startswith(prefix) or (table_of(column.clock) != table and not prefix):
+                continue
+            if not (column.is_resized and column.alone):
+                arrays[key] = ArrayOf(name)
+            if column.is_resized:
+                arrays[column.resized_name(key)] = ArrayOf(name, is_resized=True)
+        return arrays
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Where the sources have a column: each dataset, its kind, offsets and clock once."""
+
+    datasets: dict[str, None] = field(default_factory=dict)
+    kinds: dict[str, None] = field(default_factory=dict)
+    offsets: dict[str, None] = field(default_factory=dict)
+    clock: str = STEPS
+
+    def add(self, feature: Feature) -> None:
+        """Add what an episode has of it."""
+        self.datasets[feature.dataset] = None
+        self.kinds[feature.kind] = None
+        if feature.offsets:
+            self.offsets[feature.offsets] = None
+        if feature.clock != STEPS:
+            self.clock = feature.clock
+
+
+def merge_columns(
+    indexes: Iterable[tuple[str, EpisodeIndex]], options: TrajectoryOptions
+) -> tuple[StoredColumns, list[Problem]]:
+    """Merge the columns of all episodes, given with the name of each source."""
+    seen: dict[str, _Seen] = {}
+    empty: dict[str, str] = {}
+    clocks = _Clocks()
+
+    def forms() -> Iterator[tuple[str, dict[str, Column]]]:
+        for name, index in indexes:
+            clocks.add(name, index)
+            counts = np.bincount([episode.variant for episode in index.episodes])
+            for number, variant in enumerate(index.variants):
+                empty.update(variant.empty)
+                for column, feature in variant.features.items():
+                    seen.setdefault(column, _Seen()).add(feature)
+                label = name
+                if len(index.variants) > 1:
+                    first = next(one.name for one in index.episodes if one.variant == number)
+                    label = f"{name}: {first}" + (f" (+{counts[number] - 1})" if counts[number] > 1 else "")
+                yield label, {column: feature.form for column, feature in variant.features.items()}
+
+    merged, problems = reconcile(forms(), options.columns)
+    columns = {}
+    for name, form in merged.items():
+        own = seen[name]
+        keeps = (
+            options.images == "keep" and name.startswith(_OBSERVATION) and not ENCODED.isdisjoint(own.kinds)
+        )
+        columns[name] = StoredColumn(
+            name=name,
+            form=form,
+            datasets=tuple(own.datasets),
+            kinds=tuple(own.kinds),
+            offsets=tuple(own.offsets),
+            clock=own.clock if clocks.are_used else STEPS,
+            colour=options.colour,
+            keeps=keeps,
+            size=options.image_size,
+            alone=options.images == "resized",
+        )
+        if keeps and not ENCODED.issuperset(own.kinds):
+            message, cure = "is compressed in some sources and plain in others", "use --images raw"
+            problems.append(Problem(name, message, cure, "columns"))
+        if "ragged" in own.kinds and len(own.kinds) > 1:
+            message = "has rows of any length in some sources alone"
+            problems.append(Problem(name, message, "convert them apart", "columns"))
+    stored = StoredColumns(
+        columns=columns,
+        datasets={name: tuple(own.datasets) for name, own in seen.items()},
+        empty=empty,
+        streams=clocks.told if clocks.are_used else {},
+    )
+    return stored, [*problems, *clocks.problems(), *_name_problems(stored)]
+
+
+class _Clocks:
+    """The clocks of all episodes; streams that have as many rows as there are steps everywhere are none."""
+
+    def __init__(self) -> None:
+        self.are_used = False
+        self.told: dict[str, Mapping[str, Any]] = {}
+        """What tells the times of each."""
+        self._first_sources: dict[str, str] = {}
+        self._without_times: dict[str, None] = {}
+        self._different: list[Problem] = []
+
+    def add(self, name: str, index: EpisodeIndex) -> None:
+        """Add the episodes of a source."""
+        self.are_used = self.are_used or index.has_streams
+        for variant in index.variants:
+            if STEPS not in variant.streams:
+                self._without_times[name] = None
+            for clock, stream in variant.streams.items():
+                told: dict[str, Any] = {"rate": stream.rate}
+                if stream.timestamps:
+                    columns = variant.features.items()
+                    column = next(name for name, one in columns if one.dataset == stream.timestamps)
+                    told = {"timestamps": f"{table_of(clock)}/{column}", "unit": stream.unit}
+                first = self._first_sources.setdefault(clock, name)
+                first_told = self.told.setdefault(clock, told)
+                if told != first_told:
+                    message = f"its clock {clock} has {_words(told)}, that of {first} {_words(first_told)}"
+                    self._different.append(Problem(name, message, "convert them apart", "clock", name))
+
+    def problems(self) -> Iterator[Problem]:
+        """Clocks whose times are told differently in several sources, or not in some."""
+        for name in self._without_times if self.are_used else ():
+            message = "nothing tells when its steps were, and others have streams of other rates"
+            yield Problem(name, message, "convert it apart, or write action_timestamps", "clock", name)
+        yield from self._different if self.are_used else ()
+
+
+def _words(told: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in told.items())
+
+
+def _name_problems(stored: StoredColumns) -> list[Problem]:
+    """Problems of arrays whose path lies inside another array's, or is the same."""
+    tables = [*stored.tables(), *stored.next_tables({NEXT: stored.following})]
+    paths = [field.path for field in chain.from_iterable(table.fields for table in tables)]
+    outer_paths = {column_group(path) for path in paths}
+    wrong = {}
+    for path in sorted(outer_paths):
+        above = ["/".join(path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)]
+        for outer in outer_paths.intersection(above):
+            wrong[path] = f"would lie inside the array {outer!r}"
+    wrong |= {path: "stands for two columns" for path in paths if paths.count(path) > 1}
+    cure = "rename one with --map NAME=DATASET"
+    return [Problem(path, message, cure, "name") for path, message in wrong.items()]
