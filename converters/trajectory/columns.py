@@ -42,8 +42,6 @@ SMALL = 4096
 """Bytes up to which an array that is not per step becomes an attribute."""
 BLOCK = 16 << 20
 """Bytes read at a time if rows cannot be read directly into the output."""
-IGNORED = "as --ignore says"
-_LENGTHS = "lengths of compressed frames"
 FEW = 8
 """Rows that are searched for a first compressed frame."""
 
@@ -182,7 +180,9 @@ class EpisodeArrays:
                 episode.problems += error.problems
         for path in self._arrays:
             if path not in self._columns:
-                episode.left_out[path] = IGNORED if is_ignored(path, self._options) else _LENGTHS
+                episode.left_out[path] = (
+                    "as --ignore says" if is_ignored(path, self._options) else "lengths of compressed frames"
+                )
         for path, column in self._columns.items():
             try:
                 self._add(episode, path, column, may_be_step=path not in not_per_step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes, names_without_numbers
@@ -10,9 +10,7 @@ from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCo
 from unistore.converters.files.paths import split_of
 from unistore.converters.protocol import Scan, Sources
 from unistore.converters.scan import Parts
-from unistore.converters.trajectory.columns import IGNORED
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Origin
-from unistore.converters.trajectory.naming import column_of
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import derive_memory
 from unistore.converters.trajectory.scan import ScannedFile
@@ -115,7 +113,7 @@ def _notes(used: Sequence[ScannedFile], stored: StoredColumns, options: Trajecto
             encoded |= dict.fromkeys(name for name, own in variant.features.items() if own.is_encoded)
     for role in ("action", "reward"):
         if role not in stored.columns:
-            yield _no_role(role, left_out, stored)
+            yield f"no {role}: no column of the store is one; --map {role}=DATASET names it"
     for clock in dict.fromkeys(stored.clocks.values()):
         if clock != STEPS:
             columns = ", ".join(column for column, own in stored.clocks.items() if own == clock)
@@ -145,17 +143,6 @@ def _datasets_left_out(stored: StoredColumns) -> Iterator[tuple[str, str]]:
         elif column.alone and column.is_resized:
             reason = f"being stored as {column.size} × {column.size} alone"
             yield from ((dataset, reason) for dataset in datasets)
-
-
-def _no_role(role: str, left_out: Mapping[str, str], stored: StoredColumns) -> str:
-    """Remark on a role that no column has."""
-    ignored = [name for name, reason in left_out.items() if reason == IGNORED]
-    named = [name for name in ignored if column_of(name, TrajectoryOptions()) == role]
-    if named:
-        return f"no {role}: --ignore leaves out {', '.join(named)}"
-    if role in stored.datasets:
-        return f"no {role}: not every source has one, see --columns"
-    return f"no {role}: the sources name none; --map {role}=DATASET names it"
 
 
 def _unused(stored: StoredColumns, options: TrajectoryOptions) -> list[Problem]:

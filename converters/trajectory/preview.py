@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.formats.images import decode
 from unistore.converters.preview import Measure, Preview, bare, evenly
+from unistore.converters.trajectory.stored_steps import StepColumn, step_columns
 from unistore.errors import InputError, StoreError
 from unistore.schemas.indices import Column, StoreView, whole
-from unistore.schemas.trajectory.fields import (
-    CHANNEL,
-    EPISODES,
-    JPEG_SUFFIX,
-    OBSERVATION,
-    STEPS,
-    column_group,
-)
+from unistore.schemas.trajectory.fields import EPISODES, STEPS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,86 +37,54 @@ _ENDS = {"terminated": "C3", "truncated": "C1"}
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one episode."""
     lo, hi = (int(bound[0]) for bound in Column(store, f"{EPISODES}/offsets").ranges(np.array([sample])))
-    cameras = _cameras(store)[:_CAMERAS] if hi > lo else []
+    columns = step_columns(store)
+    observed = [one for one in columns if one.is_image and one.name.startswith("observation/")]
+    cameras = observed[:_CAMERAS] if hi > lo else []
     figure.set_size_inches(10, 1.6 * len(cameras) + 2.6)
     figure.suptitle(f"episode {sample}: {hi - lo:,} steps")
     grid = figure.add_gridspec(len(cameras) + 1, 2, height_ratios=[*(1.6 for _ in cameras), 2.4])
     frames = evenly(lo, hi, _FRAMES)
-    for number, path in enumerate(cameras):
+    for number, camera in enumerate(cameras):
         axes = figure.add_subplot(grid[number, :])
-        name = path.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
+        name = camera.name.removeprefix("observation/")
         bare(axes, f"{name}, steps {', '.join(map(str, (frames - lo).tolist()))}")
-        axes.imshow(_strip(store, path, frames))
+        axes.imshow(_strip(store, camera, frames))
+    # Action and reward, or other numbers where they are missing.
+    drawn = [one for one in columns if one.dtype.kind in "iuf" and prod(one.row_shape) <= _NUMBERS]
+    drawn.sort(key=lambda one: (one.name != "action", one.name != "reward", one.name))
     rows = evenly(lo, hi, _STEPS)
-    for number, column in enumerate(_columns(store)):
+    for number, column in enumerate(drawn[:2]):
         axes = figure.add_subplot(grid[-1, number])
-        _draw_curves(axes, column, rows - lo, store.array(f"{STEPS}/{column}").read_rows(rows))
+        _draw_curves(axes, column.name, rows - lo, store.array(f"{STEPS}/{column.name}").read_rows(rows))
         _draw_ends(axes, store, lo, min(hi, lo + _FLAGS))
 
 
 def measures(store: StoreView) -> Iterator[Measure]:
     """Steps of every episode, and the sum of its rewards."""
     offsets = whole(store, f"{EPISODES}/offsets")
-    lengths = np.diff(offsets)
-    yield Measure(name="steps", values=lengths, few=2, cure="leave them out: convert --exclude NAME")
+    yield Measure(name="steps", values=np.diff(offsets), few=2, cure="leave them out: convert --exclude NAME")
     path = f"{STEPS}/reward"
     if store.has(path) and store.array(path).shape[0] * store.array(path).dtype.itemsize <= _REWARDS:
-        rewards = store.array(path).read().astype(np.float64).reshape(offsets[-1], -1).sum(axis=1)
-        sums = np.concatenate([[0.0], np.cumsum(rewards)])
-        yield Measure(name="sum of rewards", values=sums[offsets[1:]] - sums[offsets[:-1]])
+        rewards = store.array(path).read().astype(np.float64)
+        sums = [float(rewards[start:stop].sum()) for start, stop in pairwise(offsets.tolist())]
+        yield Measure(name="sum of rewards", values=np.array(sums))
 
 
 PREVIEW = Preview(draw=draw, measures=measures)
 
 
-def _cameras(store: StoreView) -> list[str]:
-    """Paths of RGB images, and groups of kept frames."""
-    fields = store.attributes["fields"]
-    kept = f"{JPEG_SUFFIX}/data"
-    return [
-        path.removesuffix("/data") if path.endswith(kept) else path
-        for path in store.paths()
-        if path.startswith(f"{OBSERVATION}/")
-        and (path.endswith(kept) or list(fields[path].get("axes", ()))[-1:] == [CHANNEL])
-    ]
-
-
-def _strip(store: StoreView, path: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+def _strip(store: StoreView, camera: StepColumn, steps: NDArray[np.int64]) -> NDArray[Any]:
     """Frames side by side, made smaller, (H, W, 3)."""
-    kept = path.endswith(JPEG_SUFFIX)
-    frames = _kept(store, path, rows) if kept else list(store.array(path).read_rows(rows))
-    step = max(1, frames[0].shape[1] // _FRAME_WIDTH)
-    gap = np.full((frames[0].shape[0], 2 * step, 3), 255, np.uint8)
+    try:
+        frames = [camera.read(step, step + 1)[0] for step in steps.tolist()]
+    except InputError as error:
+        problem = error.problems[0]
+        msg = f"{problem.location}: a frame {problem.message}; run 'unistore verify {store.path}'"
+        raise StoreError(msg) from error
+    shrink = max(1, frames[0].shape[1] // _FRAME_WIDTH)
+    gap = np.full((frames[0].shape[0], 2 * shrink, 3), 255, np.uint8)
     parts = [part for frame in frames for part in (frame, gap)]
-    return np.concatenate(parts[:-1], axis=1)[::step, ::step]
-
-
-def _kept(store: StoreView, group: str, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-    data = store.array(f"{group}/data")
-    swapped = data.attributes.get("colour") == "swapped"
-    frames = []
-    for lo, hi in zip(*Column(store, f"{group}/offsets").ranges(rows), strict=True):
-        try:
-            image = decode(data.read(int(lo), int(hi)), group, exact=True, swapped=swapped)
-        except InputError as error:
-            reason = error.problems[0].message
-            msg = f"{store.path}: {group}: a frame {reason}; run 'unistore verify {store.path}'"
-            raise StoreError(msg) from error
-        colour = np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image[..., :3]
-        frames.append((colour >> 8).astype(np.uint8) if colour.dtype == np.uint16 else colour)
-    return frames
-
-
-def _columns(store: StoreView) -> list[str]:
-    """Two columns that curves are drawn of: action and reward, or other numbers where they are missing."""
-    paths = [path for path in store.paths() if path.startswith(f"{STEPS}/")]
-    arrays = [store.array(path) for path in paths if column_group(path) == path]
-    names = [
-        array.path.removeprefix(f"{STEPS}/")
-        for array in arrays
-        if array.dtype.kind in "iuf" and math.prod(array.shape[1:]) <= _NUMBERS
-    ]
-    return sorted(names, key=lambda name: (name != "action", name != "reward"))[:2]
+    return np.concatenate(parts[:-1], axis=1)[::shrink, ::shrink]
 
 
 def _draw_curves(axes: Axes, column: str, steps: NDArray[np.int64], values: NDArray[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,21 +232,17 @@ def _values_follow(
         return False
     for lo, hi in now.blocks(span.length - 1):
         first = span.first + lo
-        later = _row_bytes(opened, span, now, first + 1, span.first + hi + 1)
-        stated_next = _row_bytes(opened, span, following, first, span.first + hi)
-        if any(
-            a != b and not end for a, b, end in zip(later, stated_next, ends[lo:hi].tolist(), strict=True)
-        ):
+        later = _raw_rows(opened, span, now, first + 1, span.first + hi + 1)
+        stated_next = _raw_rows(opened, span, following, first, span.first + hi)
+        pairs = zip(later, stated_next, ends[lo:hi].tolist(), strict=True)
+        if any(not end and row.tobytes() != other.tobytes() for row, other, end in pairs):
             return False
     return True
 
 
-def _row_bytes(opened: Opened, span: Span, feature: Feature, lo: int, hi: int) -> list[bytes]:
+def _raw_rows(opened: Opened, span: Span, feature: Feature, lo: int, hi: int) -> Iterable[NDArray[Any]]:
     array, location = span.array(opened, feature)
-    if feature.is_encoded:
-        return [frame.tobytes() for frame in frames(array, location, feature, lo, hi)]
-    flat = array[lo:hi].reshape(hi - lo, -1).view(np.uint8)
-    return [row.tobytes() for row in flat]
+    return frames(array, location, feature, lo, hi) if feature.is_encoded else array[lo:hi]
 
 
 def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:

@@ -103,20 +103,15 @@ class StoredColumn:
         form, table = self.form, table_of(self.clock)
         return column_field(self.name, form.dtype, form.row_shape, table, **self.origin, **_dtypes(form))
 
-    @property
-    def fields(self) -> list[Field]:
-        """Fields of the rows as they are, and of resized images."""
-        own = [] if self.spilled_table or (self.alone and self.is_resized) else [self.field]
-        return [*own, self._resized(self.field)] if self.is_resized else own
-
-    def next_fields(self, group: str) -> list[Field]:
-        """Fields of a next observation in `group`, with its resized images."""
-        key, form = self.name.removeprefix(_NEXT), self.form
-        own = column_field(f"{_OBSERVATION}{key}", form.dtype, form.row_shape, **_dtypes(form))
-        field = replace(moved(own, group), attributes={**own.attributes, **self.origin})
-        if not self.is_resized:
-            return [field]
-        return [self._resized(field)] if self.alone else [field, self._resized(field)]
+    def fields(self, group: str = "") -> list[Field]:
+        """Fields of the rows as they are, and of resized images; those of a next observation in `group`."""
+        field = self.field
+        if group:
+            form = self.form
+            own = column_field(self.name.removeprefix("next_"), form.dtype, form.row_shape, **_dtypes(form))
+            field = replace(moved(own, group), attributes={**own.attributes, **self.origin})
+        fields = [] if self.spilled_table or (self.alone and self.is_resized) else [field]
+        return [*fields, self._resized(field)] if self.is_resized else fields
 
     def resized_name(self, name: str) -> str:
         """Name of a resized image set: its own where the store has no other copy of it."""
@@ -200,9 +195,9 @@ class StoredColumns:
             if column.name in FLAGS or column.is_next:
                 continue
             if column.clock != STEPS:
-                of_clocks.setdefault(column.clock, []).extend(column.fields)
+                of_clocks.setdefault(column.clock, []).extend(column.fields())
                 continue
-            for own in column.fields:
+            for own in column.fields():
                 is_resized = column.is_resized and own.path == column.resized_name(column.field.path)
                 is_large = is_resized or own.row_bytes >= LARGE
                 (large if column.name.startswith(_OBSERVATION) and is_large else small).append(own)
@@ -223,7 +218,7 @@ class StoredColumns:
         return tuple(
             Table(
                 name=group,
-                fields=tuple(chain.from_iterable(column.next_fields(group) for column in columns)),
+                fields=tuple(chain.from_iterable(column.fields(group) for column in columns)),
             )
             for group, columns in groups.items()
             if columns

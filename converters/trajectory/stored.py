@@ -80,8 +80,11 @@ class _Run(NamedTuple):
         offsets = whole(self.store, offsets_path(clock))
         return int(offsets[self.first]), int(offsets[self.last])
 
-    def values(self, path: str) -> Values:
-        """Rows of a column, in the shape and dtype of its source."""
+    def values(self, path: str, *, with_first: bool = False) -> Values:
+        """Rows of a column, in the shape and dtype of its source.
+
+        `with_first`: next observations of an episode with the one before its first step, too.
+        """
         array = self.store.array(path)
         lo, hi = self.rows_in(path)
         if path.endswith(_KEPT):
@@ -93,7 +96,7 @@ class _Run(NamedTuple):
             return row_values(array, int(bounds[0]), int(bounds[-1]))
         if path.startswith(f"{FINAL}/"):
             now = partial(row_blocks, self.store.array(path.replace(FINAL, OBSERVATION, 1)))
-            values = following(self.store, path, now, self.first, self.last)
+            values = following(self.store, path, now, self.first, self.last, with_first=with_first)
         elif path == TRUNCATED:
             values = array_values(recorded_truncation(self.store, lo, hi))
         else:
@@ -156,19 +159,6 @@ class _Run(NamedTuple):
         bounds = self._row_bounds(path)
         return array_values(bounds - bounds[0])
 
-    def with_last(self, path: str) -> Values:
-        """Observations before every step of an episode, and the one after the last, at `path`."""
-        final, now = self.store.array(path), self.store.array(path.replace(FINAL, OBSERVATION, 1))
-        lo, hi = self.rows_in(STEPS)
-
-        def blocks() -> Iterator[NDArray[Any]]:
-            for block in row_blocks(now, lo, hi):
-                yield block.astype(final.dtype, copy=False)
-            yield final.read_rows([self.first])
-
-        values = Values((hi - lo + 1, *final.shape[1:]), final.dtype, blocks)
-        return _in_source_form(values, path, final.attributes)
-
 
 def _runs(store: StoreView) -> Iterator[tuple[str, list[_Run]]]:
     """Name of every source, and its runs."""
@@ -201,7 +191,7 @@ def files(store: StoreView) -> Iterator[File]:
         for run in runs:
             for path, dataset in columns.items():
                 if path in finals:
-                    values[run.path_of(dataset_in_minari(dataset))] = run.with_last(path)
+                    values[run.path_of(dataset_in_minari(dataset))] = run.values(path, with_first=True)
                 elif path not in before_last:
                     values[run.path_of(dataset)] = run.values(path)
                 if offsets := run.offsets_name(path, dataset):
@@ -239,8 +229,7 @@ def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, .
 
 def _is_resized(store: StoreView, path: str) -> bool:
     """Whether a store has an image of the sources in another size than they have it."""
-    # Stores of earlier versions name the original instead of its shape.
-    return not {"source_shape", "resized_from"}.isdisjoint(store.array(path).attributes)
+    return "source_shape" in store.array(path).attributes
 
 
 def _with_kept(
@@ -284,20 +273,18 @@ def _columns(store: StoreView) -> dict[str, str]:
     return found
 
 
-def _masks_of(store: StoreView, parts: Sequence[_Run]) -> dict[str, list[str]]:
+def _masks_of(store: StoreView, runs: Sequence[_Run]) -> dict[str, list[str]]:
     """Names of a source's episodes in each mask, without empty masks."""
+    masks: dict[str, list[str]] = {}
     group = f"{EPISODES}/mask/"
-    paths = [path for path in store.paths() if path.startswith(group)] if parts else []
-    if not paths:
-        return {}
-    first, last = parts[0].first, parts[-1].last
-    names = store.text(f"{EPISODES}/name")[first:last]
-    found = {}
-    for path in paths:
-        listed = store.array(path).read(first, last)
-        if chosen := [name for name, member in zip(names, listed, strict=True) if member]:
-            found[path.removeprefix(group)] = chosen
-    return found
+    names = store.text(f"{EPISODES}/name")
+    for path in store.paths():
+        if path.startswith(group) and runs:
+            first, last = runs[0].first, runs[-1].last
+            listed = np.flatnonzero(store.array(path).read(first, last)) + first
+            if len(listed):
+                masks[path.removeprefix(group)] = [names[number] for number in listed.tolist()]
+    return masks
 
 
 def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) -> Values:

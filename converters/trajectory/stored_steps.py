@@ -123,18 +123,24 @@ Blocks = Callable[[int, int], Iterator[NDArray[Any]]]
 """Reads the rows of steps (start, stop), some at a time."""
 
 
-def following(store: StoreView, final: str, now: Blocks, first: int, last: int) -> Values:
-    """Next observations in episodes ``first:last``: of the following steps, then the final one of each."""
+def following(
+    store: StoreView, final: str, now: Blocks, first: int, last: int, *, with_first: bool = False
+) -> Values:
+    """Next observations in episodes ``first:last``: of the following steps, then the final one of each.
+
+    `with_first`: the observation before the first step of each, too.
+    """
     array = store.array(final)
     bounds = whole(store, f"{EPISODES}/offsets")[first : last + 1].tolist()
 
     def rows() -> Iterator[NDArray[Any]]:
         for episode, (lo, hi) in enumerate(pairwise(bounds), first):
-            for block in now(lo + 1, hi):
+            for block in now(lo + 1 - with_first, hi):
                 yield block.astype(array.dtype, copy=False)
             yield array.read_rows([episode])
 
-    return Values((bounds[-1] - bounds[0], *array.shape[1:]), array.dtype, rows)
+    rows_in_all = bounds[-1] - bounds[0] + with_first * (last - first)
+    return Values((rows_in_all, *array.shape[1:]), array.dtype, rows)
 
 
 def recorded_truncation(store: StoreView, start: int, stop: int) -> NDArray[Any]:
