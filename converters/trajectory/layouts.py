@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unistore.converters.plugin import Array, Claim, Facts, Head, Opened, as_json, no, sure
 from unistore.errors import InputError, Location, Problem, location_of, printable
@@ -43,8 +43,8 @@ class Layout(NamedTuple):
     """``source_layout`` in a store."""
     evidence: str
     """What its files are recognised by, for messages, after "holds"."""
-    fits: Callable[[Head], bool]
-    """Whether a file is of this layout, by its names."""
+    fits: Callable[[Head], bool] | None = None
+    """Whether a file is of this layout, by its names; None: files of the format of its name are."""
     container: str | None = None
     """Group whose groups are the episodes; empty: the root. None: the file is one group of arrays."""
     joined: bool = False
@@ -98,7 +98,10 @@ def claim_of(head: Head) -> Claim:
 
 def layout_of(head: Head) -> Layout | None:
     """Layout of a file; None if it is not a trajectory file."""
-    return next((layout for layout in (*_BY_FORMAT, *LAYOUTS) if layout.fits(head)), None)
+    for layout in (*_BY_FORMAT, *LAYOUTS):
+        if head.format == layout.name if layout.fits is None else layout.fits(head):
+            return layout
+    return None
 
 
 def needed_layout(head: Head, *, is_mapped: bool) -> Layout:
@@ -163,18 +166,14 @@ def _is_streams(head: Head) -> bool:
     return any(not head.members(name).keys().isdisjoint(TIMES) for name in actions)
 
 
-def _of_format(name: str, evidence: str, **more: Any) -> Layout:
-    return Layout(name, evidence, lambda head: head.format == name, **more)
-
-
-LEROBOT = _of_format("lerobot", "meta/info.json of LeRobot", container="data")
-BAG = _of_format("bag", "topics of a bag", timed=True)
+LEROBOT = Layout("lerobot", "meta/info.json of LeRobot", container="data")
+BAG = Layout("bag", "topics of a bag", timed=True)
 _BY_FORMAT = (
     LEROBOT,
     BAG,
-    _of_format("rlds", "episodes in TFRecord", container="data"),
-    _of_format("minari", "main_data.hdf5 beside metadata.json of Minari", container="", has_last=True),
-    _of_format("replay_zarr", "meta/episode_ends in Zarr", container="data", is_bare=True),
+    Layout("rlds", "episodes in TFRecord", container="data"),
+    Layout("minari", "main_data.hdf5 beside metadata.json of Minari", container="", has_last=True),
+    Layout("replay_zarr", "meta/episode_ends in Zarr", container="data", is_bare=True),
 )
 FLAT = Layout("flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True)
 LAYOUTS = (

@@ -100,11 +100,6 @@ def test_pickles_are_never_opened(folder: Path, tmp_path: Path) -> None:
     assert "data/state: is encoded by blosc, pickle, which is not read" in problems_of(folder, tmp_path)
 
 
-def test_objects_are_no_numbers(folder: Path, tmp_path: Path) -> None:
-    change(folder, "data/state", dtype="|O")
-    assert "data/state: has dtype '|O', which is no number" in problems_of(folder, tmp_path)
-
-
 @pytest.mark.parametrize("ends", [[5, 5, 14], [6, 5, 14], [0, 6, 14]])
 def test_ends_that_do_not_rise(ends: list[int], tmp_path: Path) -> None:
     folder = tmp_path / "source/replay.zarr"

@@ -71,79 +71,6 @@ def test_an_episode_is_left_out_by_name(tmp_path: Path, check_contract) -> None:
     assert "left out: a.h5: data/demo_1" in converted.scan.notes
 
 
-def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path, check_contract) -> None:
-    with h5py.File(robomimic(tmp_path / "a.h5", 3), "r+") as file:
-        for k in range(3):
-            file[f"data/demo_{k}/right_dpos"] = np.ones((6 if k else 700, 3))
-    assert "right_dpos  700" in problems_of(tmp_path / "a.h5")
-    converted = check_contract(trajectory(exclude=("a.h5: data/demo_0",)), [tmp_path / "a.h5"])
-    assert converted.arrays["steps/right_dpos"].shape == (12, 3)
-
-
-def test_unwritten_datasets(tmp_path: Path) -> None:
-    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
-        file.create_dataset("data/demo_0/rewards", (6,), "f4")
-        file.create_dataset("data/demo_1/rewards", (6,), "f4", chunks=(2,))
-    message = problems_of(tmp_path / "a.h5")
-    assert "a.h5: data/demo_0/rewards: was allocated as (6,) but never written" in message
-    assert "data/demo_1/rewards" in message
-
-
-def corrupt(path: Path, dataset: str, chunk: int) -> None:
-    with h5py.File(path) as file:
-        info = file[dataset].id.get_chunk_info(chunk)
-    with path.open("r+b") as stream:
-        stream.seek(info.byte_offset + 4)
-        stream.write(b"\xff" * (info.size - 8))
-
-
-def test_corrupt_gzip_chunk_names_file_dataset_and_rows(tmp_path: Path, convert_in_memory) -> None:
-    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
-        values = np.arange(6 * 64).reshape(6, 64)
-        file["data/demo_0/obs/tactile"] = values
-        file.create_dataset("data/demo_1/obs/tactile", data=values, chunks=(2, 64), compression="gzip")
-    corrupt(tmp_path / "a.h5", "data/demo_1/obs/tactile", 1)
-    with pytest.raises(InputError, match=r"a.h5: data/demo_1/obs/tactile: rows 2:4 cannot be read"):
-        convert_in_memory(trajectory(), [tmp_path])
-
-
-def test_every_file_of_every_kind_at_once(tmp_path: Path) -> None:
-    robomimic(tmp_path / "good.h5")
-    (tmp_path / "empty.h5").touch()
-    (tmp_path / "pointer.h5").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-    whole = robomimic(tmp_path / "cut.h5").read_bytes()
-    (tmp_path / "cut.h5").write_bytes(whole[: len(whole) // 2])
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["weights"] = np.ones(3)
-    message = problems_of(*sorted(tmp_path.iterdir()))
-    for part in (
-        "empty.h5: is empty",
-        "pointer.h5: is a Git LFS pointer",
-        "cut.h5: is truncated",
-        "other.h5: is not a trajectory file: it holds weights",
-    ):
-        assert part in message
-    with pytest.raises(InputError) as caught:
-        scan_sources(trajectory(), [tmp_path])
-    bad = [problem.source for problem in caught.value.problems]
-    assert bad == ["cut.h5", "empty.h5", "pointer.h5"]
-    scan = scan_sources(trajectory(exclude=bad), [tmp_path])
-    assert [source.name for source in scan.sources] == ["good.h5"]
-    assert "left out: cut.h5, empty.h5, pointer.h5" in scan.notes
-    assert "left out, of another family: unistore convert rows: other.h5" in scan.notes
-
-
-def test_links_that_leave_the_sources(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    robomimic(tmp_path / "secret.h5")
-    robomimic(tmp_path / "in" / "other.h5")
-    with h5py.File(robomimic(tmp_path / "in" / "a.h5", 1), "r+") as file:
-        file["data/demo_1"] = h5py.ExternalLink("../secret.h5", "/data/demo_0")
-        file["data/demo_0/obs/more"] = h5py.ExternalLink(str(tmp_path / "secret.h5"), "/data/demo_0/actions")
-    message = problems_of(tmp_path / "in")
-    assert message.count("outside the given paths") == 2
-
-
 def test_links_inside_the_sources_are_followed(tmp_path: Path, check_contract) -> None:
     robomimic(tmp_path / "part.h5", 1)
     with h5py.File(tmp_path / "whole.h5", "w") as file:
@@ -206,14 +133,6 @@ def test_columns_that_differ_between_episodes(tmp_path: Path) -> None:
     assert "a.h5: demo_0 (+2)" in message
     assert "a.h5: demo_2" in message
     assert "observation/extra" in message
-
-
-def test_images_of_different_sizes(tmp_path: Path) -> None:
-    for k, size in enumerate((48, 64)):
-        with h5py.File(tmp_path / f"episode_{k}.h5", "w") as file:
-            file["action"] = np.ones((2, 2))
-            file["observations/images/top"] = np.zeros((2, size, size, 3), np.uint8)
-    assert "uint8 (48, 48, 3)" in problems_of(tmp_path)
 
 
 def test_episodes_without_steps_are_left_out(tmp_path: Path, check_contract) -> None:

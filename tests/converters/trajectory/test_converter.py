@@ -90,27 +90,6 @@ def test_real_robosuite_files_value_for_value(bundled: Path, check_contract, nam
     assert json.loads(text(converted, "sources/attributes")[0])["env"] == env
 
 
-def test_real_file_without_actions_gets_none(bundled: Path) -> None:
-    path = bundled / "samples" / "trajectory" / "robosuite030_BaxterPegInHole_demo.hdf5"
-    scan = scan_sources(trajectory(), [path])
-    assert "steps/action" not in {field.path for table in scan.tables for field in table.fields}
-    assert any(note.startswith("no action: the sources name none") for note in scan.notes)
-
-
-def test_real_columns_take_roles_by_map(bundled: Path, check_contract) -> None:
-    path = bundled / "samples" / "trajectory" / "robosuite030_SawyerLift_demo.hdf5"
-    roles = {"action": "joint_velocities", "observation/state": "states"}
-    with h5py.File(path) as file:
-        oracle = {
-            f"steps/{column}": np.concatenate([file[f"data/demo_{k}/{name}"][:] for k in (1, 2)])
-            for column, name in roles.items()
-        }
-    converted = check_contract(trajectory(map=roles, ignore=("right_*",)), [path], oracle)
-    assert converted.fields["steps/action"].statistics
-    assert "steps/right_dpos" not in converted.arrays
-    assert "steps/gripper_actuations" in converted.arrays
-
-
 # robomimic ------------------------------------------------------------------------------------------------
 
 
@@ -222,27 +201,6 @@ def test_one_bit_that_does_not_follow_decides_for_all_files(tmp_path: Path, conv
     assert converted.arrays["episodes/source"].tolist() == [0, 1, 1]
 
 
-def test_overlapping_masks_are_kept_but_only_the_usual_ones_split(tmp_path: Path, convert_in_memory) -> None:
-    masks = {"train": ["demo_0"], "valid": ["demo_1"], "easy": ["demo_0", "demo_1"]}
-    demos(tmp_path / "a.hdf5", {"demo_0": 2, "demo_1": 2}, masks=masks)
-    converted = convert_in_memory(trajectory(), [tmp_path / "a.hdf5"])
-    assert converted.finalized.split_names == ("train", "valid")
-    assert converted.arrays["episodes/mask/easy"].all()
-
-
-def test_many_demos_with_rewards_and_observations_missing(tmp_path: Path, check_contract) -> None:
-    """Numbering from 1, more than ten, (T, 0) datasets: as robosuite writes them (synthetic)."""
-    actions = {k: RANDOM.normal(size=(k + 1, 7)).astype(np.float32) for k in range(1, 13)}
-    with h5py.File(tmp_path / "raw.hdf5", "w") as file:
-        for k, values in actions.items():
-            file[f"data/demo_{k}/actions"] = values
-            file[f"data/demo_{k}/left_dpos"] = np.zeros((k + 1, 0))
-    oracle = {"steps/action": np.concatenate([actions[k] for k in range(1, 13)])}
-    converted = check_contract(trajectory(), [tmp_path / "raw.hdf5"], oracle)
-    assert text(converted, "episodes/name") == [f"demo_{k}" for k in range(1, 13)]
-    assert any("left_dpos" in note for note in converted.scan.notes)
-
-
 # Flat and D4RL --------------------------------------------------------------------------------------------
 
 
@@ -341,22 +299,6 @@ def test_d4rl_timeouts_truncate(tmp_path: Path, check_contract) -> None:
     assert left_out in converted.scan.notes
 
 
-def test_d4rl_next_observations_that_follow_become_final_ones(tmp_path: Path, check_contract) -> None:
-    lengths = [4, 6]
-    states = [RANDOM.normal(size=(n + 1, 5)).astype(np.float32) for n in lengths]
-    write(
-        tmp_path / "a.hdf5",
-        observations=np.concatenate([s[:-1] for s in states]),
-        next_observations=np.concatenate([s[1:] for s in states]),
-        actions=np.zeros((10, 2), np.float32),
-        terminals=ends(lengths),
-    )
-    oracle = {"episodes/final_observation/state": np.stack([s[-1] for s in states])}
-    converted = check_contract(trajectory(), [tmp_path / "a.hdf5"], oracle)
-    assert converted.arrays["steps/next_valid"].all()
-    assert "steps/next_observation/state" not in converted.arrays
-
-
 # Several files --------------------------------------------------------------------------------------------
 
 
@@ -410,6 +352,15 @@ def test_columns_union_fills_and_intersection_drops(tmp_path: Path, check_contra
     assert "steps/observation/tactile" not in both.arrays
 
 
+def test_dtypes_are_promoted_without_loss(tmp_path: Path, check_contract) -> None:
+    first = write(tmp_path / "0.h5", data__demo_0__actions=RANDOM.normal(size=(4, 2)).astype(">f4"))
+    second = write(tmp_path / "1.h5", data__demo_0__actions=RANDOM.normal(size=(5, 2)))
+    values = [*first.values(), *second.values()]
+    oracle = {"steps/action": np.concatenate([part.astype(np.float64) for part in values])}
+    converted = check_contract(trajectory(), [tmp_path], oracle)
+    assert converted.fields["steps/action"].attributes["source_dtype"] == ["<f8", ">f4"]
+
+
 def test_intersection_drops_what_differs_in_shape(tmp_path: Path, check_contract) -> None:
     actions = [RANDOM.normal(size=(4, 2)) for _ in range(3)]
     for number, width in enumerate((47, 71, 15)):
@@ -425,36 +376,9 @@ def test_intersection_drops_what_differs_in_shape(tmp_path: Path, check_contract
     assert "left out, not in every source in one form (--columns intersection): states" in notes
 
 
-def test_dtypes_are_promoted_without_loss(tmp_path: Path, check_contract) -> None:
-    first = write(tmp_path / "0.h5", data__demo_0__actions=RANDOM.normal(size=(4, 2)).astype(">f4"))
-    second = write(tmp_path / "1.h5", data__demo_0__actions=RANDOM.normal(size=(5, 2)))
-    values = [*first.values(), *second.values()]
-    oracle = {"steps/action": np.concatenate([part.astype(np.float64) for part in values])}
-    converted = check_contract(trajectory(), [tmp_path], oracle)
-    assert converted.fields["steps/action"].attributes["source_dtype"] == ["<f8", ">f4"]
-
-
-def test_splits_from_folders(tmp_path: Path, convert_in_memory) -> None:
-    for split in ("train", "test"):
-        (tmp_path / split).mkdir()
-        write(tmp_path / split / "a.h5", data__demo_0__actions=np.ones((2, 2)))
-    scan = convert_in_memory(trajectory(), [tmp_path]).scan
-    assert [source.split for source in scan.sources] == ["test", "train"]
-
-
-def test_a_role_that_is_missing_is_missed_for_its_reason(tmp_path: Path) -> None:
-    for number in range(2):
-        names = {
-            "actions": np.zeros((3, 2)),
-            "observations__arm": np.zeros((3, 2)),
-            "terminals": np.zeros(3, bool),
-        }
-        write(tmp_path / f"{number}.hdf5", **names, **({"rewards": np.zeros(3)} if number else {}))
-    notes = scan_sources(trajectory(ignore=("actions",), columns="intersection"), [tmp_path]).notes
-    assert "no action: --ignore leaves out actions" in notes
-    assert "no reward: not every source has one, see --columns" in notes
-    assert "left out, as --ignore says: actions" in notes
-    assert "left out, not in every source in one form (--columns intersection): rewards" in notes
-    (tmp_path / "1.hdf5").unlink()
-    notes = scan_sources(trajectory(), [tmp_path]).notes
-    assert "no reward: the sources name none; --map reward=DATASET names it" in notes
+def test_overlapping_masks_are_kept_but_only_the_usual_ones_split(tmp_path: Path, convert_in_memory) -> None:
+    masks = {"train": ["demo_0"], "valid": ["demo_1"], "easy": ["demo_0", "demo_1"]}
+    demos(tmp_path / "a.hdf5", {"demo_0": 2, "demo_1": 2}, masks=masks)
+    converted = convert_in_memory(trajectory(), [tmp_path / "a.hdf5"])
+    assert converted.finalized.split_names == ("train", "valid")
+    assert converted.arrays["episodes/mask/easy"].all()

@@ -147,27 +147,6 @@ def test_variable_length_colour_and_depth_frames(tmp_path: Path, check_contract)
     assert kept.arrays["steps/observation/rgb_images/top_jpeg/data"].size == sum(f.size for f in frames)
 
 
-def test_224_set_beside_originals_and_final_observations(tmp_path: Path, check_contract) -> None:
-    image = np.stack([picture() for _ in range(6)])
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:
-        file["data/demo_0/actions"] = np.zeros((5, 2))
-        file["data/demo_0/obs/image"] = image[:-1].transpose(0, 3, 1, 2)
-        file["data/demo_0/next_obs/image"] = image[1:].transpose(0, 3, 1, 2)
-        file["data/demo_0/obs/depth"] = np.zeros((5, 48, 64, 1), np.float32)
-        file["data/demo_0/next_obs/depth"] = np.zeros((5, 48, 64, 1), np.float32)
-    small = np.stack([cv2.resize(one, (224, 224), interpolation=cv2.INTER_LINEAR) for one in image])
-    oracle = {
-        "steps/observation/image": image[:-1],
-        "steps/observation/image_224": small[:-1],
-        "episodes/final_observation/image": image[-1:],
-        "episodes/final_observation/image_224": small[-1:],
-    }
-    converted = check_contract(trajectory(image_size=224), [tmp_path], oracle)
-    assert "steps/observation/depth_224" not in converted.arrays
-    axes = converted.fields["steps/observation/image_224"].axes
-    assert axes == ("step", "image_224_y", "image_224_x", "channel")
-
-
 @pytest.mark.parametrize("following", [True, False])
 def test_resized_sets_alone(tmp_path: Path, check_contract, following: bool) -> None:
     image = np.stack([picture() for _ in range(11)])
@@ -215,16 +194,6 @@ def test_resized_sets_alone(tmp_path: Path, check_contract, following: bool) -> 
         assert np.array_equal(file["data/demo_0/obs/image"], now)
 
 
-def test_compressed_frames_resized_alone(tmp_path: Path, check_contract) -> None:
-    frames = act(tmp_path / "episode_0.hdf5", 4)
-    small = [
-        cv2.resize(np.ascontiguousarray(decoded(f)), (32, 32), interpolation=cv2.INTER_LINEAR)
-        for f in frames["cam_high"]
-    ]
-    oracle = {"steps/observation/images/cam_high": np.stack(small)}
-    check_contract(trajectory(image_size=32, images="resized"), [tmp_path], oracle)
-
-
 def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path, check_contract) -> None:
     large, small = (np.stack([picture(side, side) for _ in range(6)]) for side in (16, 8))
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
@@ -241,16 +210,6 @@ def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path, check_cont
 def test_resized_alone_needs_a_size() -> None:
     with pytest.raises(InputError, match="as in --images resized --image-size 224"):
         trajectory(images="resized")
-
-
-def test_resized_next_observations(tmp_path: Path, check_contract) -> None:
-    images = np.stack([picture() for _ in range(8)])
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:
-        file["data/demo_0/actions"] = np.zeros((4, 2))
-        file["data/demo_0/obs/image"], file["data/demo_0/next_obs/image"] = images[:4], images[4:]
-    small = np.stack([cv2.resize(one, (20, 20), interpolation=cv2.INTER_LINEAR) for one in images[4:]])
-    oracle = {"steps/next_observation/image": images[4:], "steps/next_observation/image_20": small}
-    check_contract(trajectory(image_size=20), [tmp_path], oracle)
 
 
 def test_a_frame_cut_short_is_refused_when_read_and_when_kept(tmp_path: Path, convert_in_memory) -> None:
@@ -283,3 +242,24 @@ def test_plain_and_compressed_frames_of_one_camera(tmp_path: Path) -> None:
     assert len(scan_sources(trajectory(), [tmp_path]).sources) == 2
     with pytest.raises(InputError, match="compressed in some sources and plain in others"):
         scan_sources(trajectory(images="keep"), [tmp_path])
+
+
+def test_224_set_beside_originals_and_final_observations(tmp_path: Path, check_contract) -> None:
+    image = np.stack([picture() for _ in range(6)])
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["data/demo_0/actions"] = np.zeros((5, 2))
+        file["data/demo_0/obs/image"] = image[:-1].transpose(0, 3, 1, 2)
+        file["data/demo_0/next_obs/image"] = image[1:].transpose(0, 3, 1, 2)
+        file["data/demo_0/obs/depth"] = np.zeros((5, 48, 64, 1), np.float32)
+        file["data/demo_0/next_obs/depth"] = np.zeros((5, 48, 64, 1), np.float32)
+    small = np.stack([cv2.resize(one, (224, 224), interpolation=cv2.INTER_LINEAR) for one in image])
+    oracle = {
+        "steps/observation/image": image[:-1],
+        "steps/observation/image_224": small[:-1],
+        "episodes/final_observation/image": image[-1:],
+        "episodes/final_observation/image_224": small[-1:],
+    }
+    converted = check_contract(trajectory(image_size=224), [tmp_path], oracle)
+    assert "steps/observation/depth_224" not in converted.arrays
+    axes = converted.fields["steps/observation/image_224"].axes
+    assert axes == ("step", "image_224_y", "image_224_x", "channel")

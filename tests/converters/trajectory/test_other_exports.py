@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import unistore
-from unistore.cli.main import main
 from unistore.errors import InputError
 
 LENGTHS = (5, 8, 1)
@@ -241,21 +239,6 @@ def test_streams_are_left_out_and_said(to: str, tmp_path: Path) -> None:
     fps = 10 if to == "lerobot" else None
     done = unistore.export(tmp_path / "robot.zarr", tmp_path / "out", to=to, fps=fps)
     assert "clock force is left out" in str(done.notes)
-
-
-def test_the_command(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["export", str(store), str(tmp_path / "out"), "--to", "robomimic"])
-    assert ended.value.code == 0
-    assert (tmp_path / "out/demo.hdf5").is_file()
-
-
-def test_a_missing_library_is_told_with_the_command(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"pip install 'unistore\[robots\]'"):
-        unistore.export(store, tmp_path / "out", to="lerobot")
 
 
 def test_splits_that_are_no_ranges(source: Path, tmp_path: Path) -> None:

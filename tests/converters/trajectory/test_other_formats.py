@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.detection import detect
 from unistore import verify
 from unistore.conversion.convert import convert
-from unistore.converters.scan import Candidate, LeftOut, Taken
 from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.converters.trajectory.family import Trajectory
-from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(23)
 Written = dict[str, dict[str, np.ndarray]]
@@ -51,23 +48,6 @@ def episodes(tmp_path: Path) -> tuple[Path, Written]:
     return folder, {f"ep_{number}": write(folder / f"ep_{number}.npz", 4 + number) for number in (2, 3, 10)}
 
 
-def test_recognised_by_content(tmp_path: Path) -> None:
-    write(tmp_path / "a.npz", 3)
-    found = detect([tmp_path])
-    assert found is not None
-    assert (found.family, found.layout) == ("trajectory", "act")
-    evidence = "action beside observations/qpos or observations/images"
-    assert found.reason == f"a.npz holds {evidence}"
-    np.savez(tmp_path / "b.npz", action=np.ones(3))
-    (tmp_path / "c.npz").write_bytes(b"PK no archive")
-    with Candidate(tmp_path / "a.npz", [tmp_path]) as file:
-        assert trajectory().look(file) == Taken("act", f"holds {evidence}")
-    with Candidate(tmp_path / "b.npz", [tmp_path]) as file:
-        assert isinstance(trajectory().look(file), LeftOut)
-    with Candidate(tmp_path / "c.npz", [tmp_path]) as file, pytest.raises(InputError, match=r"c\.npz"):
-        trajectory().look(file)
-
-
 def test_converted(episodes: tuple[Path, Written], tmp_path: Path, check_contract) -> None:
     folder, written = episodes
     parts = list(written.values())
@@ -91,18 +71,6 @@ def test_converted(episodes: tuple[Path, Written], tmp_path: Path, check_contrac
     np.testing.assert_array_equal(stored, np.stack(small))
 
 
-def test_compressed_frames_are_kept(tmp_path: Path, check_contract) -> None:
-    frames = [
-        cv2.imencode(".jpg", RANDOM.integers(0, 256, (16, 24, 3), np.uint8))[1].reshape(-1) for _ in range(5)
-    ]
-    padded = np.zeros((5, max(map(len, frames)) + 7), np.uint8)
-    for row, frame in enumerate(frames):
-        padded[row, : len(frame)] = frame
-    write(tmp_path / "a.npz", 5, **{"observations/jpeg": padded})
-    oracle = {"steps/observation/jpeg_jpeg/data": np.concatenate(frames)}
-    check_contract(trajectory(images="keep"), [tmp_path / "a.npz"], oracle)
-
-
 def test_verified_against_the_files(episodes: tuple[Path, Written], tmp_path: Path) -> None:
     folder, written = episodes
     convert(folder, tmp_path / "store")
@@ -111,24 +79,6 @@ def test_verified_against_the_files(episodes: tuple[Path, Written], tmp_path: Pa
     assert verified.receipt is not None
     names = ("action", "observations/qpos", "next_observations/qpos", "observations/images/top")
     assert verified.receipt.values == sum(part[name].size for part in written.values() for name in names)
-
-
-def test_bad_files_are_refused_or_skipped(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    good = write(folder / "good.npz", 4)
-    write(folder / "lengths.npz", 4, **{"observations/qvel": np.ones((3, 2))})
-    write(folder / "cut.npz", 4)
-    (folder / "cut.npz").write_bytes((folder / "cut.npz").read_bytes()[:-60])
-    np.savez(folder / "other.npz", weights=np.ones(3))
-    with pytest.raises(InputError) as caught:
-        convert(sorted(folder.iterdir()), tmp_path / "store", "trajectory")
-    found = {problem.source: problem.message for problem in caught.value.problems}
-    assert sorted(found) == ["cut.npz", "lengths.npz", "other.npz"]
-    assert "different numbers of steps" in found["lengths.npz"]
-    assert "it holds weights; expected episodes as groups of data/" in found["other.npz"]
-    convert(folder, tmp_path / "store", "trajectory", on_error="skip")
-    stored = zarr.open_array(tmp_path / "store" / "steps/action", mode="r")[...]
-    np.testing.assert_array_equal(stored, good["action"])
 
 
 def test_files_of_two_formats_and_one_layout_are_one_store(tmp_path: Path, check_contract) -> None:

@@ -73,13 +73,6 @@ def test_they_come_back_and_are_compared(tmp_path: Path, form: str) -> None:
     assert "observation/lidar" in str(found.problems[0])
 
 
-def test_workers_and_a_small_memory_give_the_same(tmp_path: Path, tree: Any) -> None:
-    path = lidar(tmp_path / "a.h5", "offsets")
-    converted(path, images="keep")
-    unistore.convert(path, tmp_path / "b.zarr", images="keep", workers=2, memory="400MB")
-    assert tree(tmp_path / "b.zarr") == tree(tmp_path / "a.zarr")
-
-
 def test_windows_give_the_points_of_their_ticks(tmp_path: Path) -> None:
     store = converted(lidar(tmp_path / "a.h5", "offsets"), images="keep")
     key = "observation.lidar.points"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -16,11 +15,9 @@ import pytest
 
 from tests.detection import detect
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.files.paths import list_files
 from unistore.converters.formats.hdf5 import Dataset
 from unistore.converters.protocol import Converter
-from unistore.converters.rows.family import converter as rows
 from unistore.converters.scan import Candidate, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import converter as trajectory
@@ -91,54 +88,6 @@ def test_other_hdf5_files_are_left_out(tmp_path: Path, datasets: dict) -> None:
     assert verdict.reason.startswith("holds no episodes as groups of data/, no action beside")
 
 
-@pytest.mark.parametrize("name", ["a.npy", "a.h5.txt", "a.h5.part"])
-def test_files_of_other_endings_are_left_out_unopened(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"\x89HDF\r\n\x1a\n")
-    verdict = look(tmp_path / name)
-    assert isinstance(verdict, LeftOut)
-    assert verdict.reason.startswith("is no .h5, .hdf5, .hdf, .he5, ")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is empty"),
-        (b"no", "is not an HDF5 file"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
-    ],
-)
-def test_damaged_files_are_their_problem(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "a.h5").write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        look(tmp_path / "a.h5")
-
-
-def test_the_open_file_is_shared_and_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.h5", data__demo_0__actions=np.ones((2, 2)))
-    walks = []
-
-    def counting(*arguments: Any) -> Any:
-        walks.append(arguments)
-        return walk(*arguments)
-
-    monkeypatch.setattr("unistore.converters.formats.hdf5.walk", counting)
-    with Candidate(path, [tmp_path]) as file:
-        assert isinstance(trajectory().look(file), Taken)
-        assert not walks
-        path.unlink()
-        assert isinstance(rows().look(file), Taken)
-        assert isinstance(trajectory().look(file), Taken)
-    assert len(walks) == 1
-
-
-def test_links_are_not_followed(tmp_path: Path) -> None:
-    write(tmp_path / "other.h5", data__demo_0__actions=np.ones((2, 2)))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["data"] = h5py.ExternalLink("other.h5", "/data")
-        file["label"] = np.ones(2)
-    assert isinstance(look(tmp_path / "a.h5"), LeftOut)
-
-
 # Scan -----------------------------------------------------------------------------------------------------
 
 
@@ -186,16 +135,6 @@ def test_a_scan_is_the_same_in_any_process_and_order(tmp_path: Path, make: Calla
     assert pickle.loads(pickle.dumps(here)) == here
 
 
-def test_a_scan_knows_one_file_alone(tmp_path: Path) -> None:
-    robomimic(tmp_path)
-    converter = trajectory()
-    together = [converter.scan(part) for part in parts_of(converter, tmp_path)]
-    for number in (0, 2):
-        (tmp_path / f"{number}.h5").unlink()
-    (alone,) = parts_of(converter, tmp_path)
-    assert converter.scan(alone) == together[1]
-
-
 def test_sound_episodes_and_the_problems_of_others(tmp_path: Path) -> None:
     robomimic(tmp_path)
     converter = trajectory(exclude=("1.h5: data/demo_3", "1.h5: data/demo_77"))
@@ -230,15 +169,6 @@ def test_an_episode_that_cannot_be_looked_at_can_be_left_out_alone(
     (problem,) = found.problems
     assert (problem.location, problem.source) == ("0.h5: data/demo_7", "0.h5: data/demo_7")
     assert "bad heap" in problem.message
-
-
-def test_without_a_sound_episode_the_file_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "a.h5", data__demo_0__actions=np.ones((2, 2)), data__demo_0__rewards=np.ones(3))
-    converter = trajectory()
-    (part,) = parts_of(converter, tmp_path)
-    with pytest.raises(InputError) as caught:
-        converter.scan(part)
-    assert [problem.source for problem in caught.value.problems] == ["a.h5: data/demo_0"]
 
 
 def test_names_that_are_left_out_are_noted_once(tmp_path: Path) -> None:

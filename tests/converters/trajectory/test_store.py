@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import cv2
 import h5py
 import numpy as np
 import pytest
@@ -40,60 +39,6 @@ def test_bundled_demonstrations(tmp_path: Path) -> None:
     np.testing.assert_allclose(statistics["std"], actions.std(axis=0), rtol=1e-12)
     assert statistics["count"] == [412] * 7
     assert store.text("episodes/name") == ["demo_1"]
-
-
-def write_demos(path: Path, *, following: bool) -> dict[str, list[np.ndarray]]:
-    """Synthetic robomimic file with two cameras, its `next_obs` following or not."""
-    written: dict[str, list[np.ndarray]] = {}
-    with h5py.File(path, "w") as file:
-        for k, steps in enumerate((7, 3, 5)):
-            image = RANDOM.integers(0, 256, (steps + 1, 40, 48, 3), np.uint8)
-            after = image[1:] if following else image[:-1]
-            parts = {"actions": RANDOM.normal(size=(steps, 7)), "obs/cam": image[:-1], "next_obs/cam": after}
-            parts["dones"] = np.arange(steps) == steps - 1
-            for name, array in parts.items():
-                file[f"data/demo_{k}/{name}"] = array
-                written.setdefault(name, []).append(array)
-        file["mask/train"] = np.array(["demo_0", "demo_2"], "S")
-        file["mask/valid"] = np.array(["demo_1"], "S")
-    return written
-
-
-@pytest.mark.parametrize("following", [True, False])
-def test_images_next_observations_and_splits(tmp_path: Path, *, following: bool) -> None:
-    written = write_demos(tmp_path / "a.hdf5", following=following)
-    convert(tmp_path / "a.hdf5", tmp_path / "a.zarr", image_size=32)
-    found = values(tmp_path / "a.zarr")
-    cam = np.concatenate(written["obs/cam"])
-    after = np.concatenate(written["next_obs/cam"])
-    np.testing.assert_array_equal(found["steps/observation/cam"], cam)
-    small = np.stack([cv2.resize(image, (32, 32), interpolation=cv2.INTER_LINEAR) for image in cam])
-    np.testing.assert_array_equal(found["steps/observation/cam_32"], small)
-    if following:
-        np.testing.assert_array_equal(found["episodes/final_observation/cam"], after[[6, 9, 14]])
-        assert found["episodes/final_observation/cam_32"].shape == (3, 32, 32, 3)
-    else:
-        np.testing.assert_array_equal(found["steps/next_observation/cam"], after)
-    store = Store(tmp_path / "a.zarr")
-    codes, names = store.splits()
-    assert [names[code] for code in codes] == ["train", "valid", "train"]
-
-
-def test_kept_frames(tmp_path: Path) -> None:
-    frames = [
-        cv2.imencode(".jpg", RANDOM.integers(0, 256, (24, 32, 3), np.uint8))[1].reshape(-1) for _ in range(9)
-    ]
-    for k, part in enumerate((frames[:4], frames[4:])):
-        with h5py.File(tmp_path / f"episode_{k}.hdf5", "w") as file:
-            file["action"] = np.zeros((len(part), 2))
-            dataset = file.create_dataset("observations/images/top", (len(part),), h5py.vlen_dtype(np.uint8))
-            for row, frame in enumerate(part):
-                dataset[row] = frame
-    convert(tmp_path, tmp_path.with_name("kept.zarr"), images="keep")
-    found = values(tmp_path.with_name("kept.zarr"))
-    path = "steps/observation/images/top_jpeg"
-    np.testing.assert_array_equal(found[f"{path}/data"], np.concatenate(frames))
-    np.testing.assert_array_equal(np.diff(found[f"{path}/offsets"]), [frame.size for frame in frames])
 
 
 def test_episodes_of_one_file_are_assigned_by_name_and_masks_win(tmp_path: Path) -> None:
