@@ -1,9 +1,9 @@
-"""Memory of batches: mapped segments, arenas that allocate in them, and the ring of slabs.
+"""Memory that batches are read into: slabs, the arena of one batch, and the ring that reuses slabs.
 
-A segment of shared memory is a memfd (or an unlinked temporary file): it has no name and no ``/dev/shm``
-limit, and is freed with the last process that maps it. Its pages are reserved when it is made, so that a lack
-of memory is an error here and not a SIGBUS during a decode, and mapped at once, so that batches cause no page
-faults. Private segments are mapped on use, in huge pages if the kernel has them.
+Shared memory is a memfd (or an unlinked temporary file): it has no name and no ``/dev/shm`` limit, and is
+freed with the last process that maps it. Its pages are reserved when it is made, so that a lack of memory is
+an error here and not a SIGBUS during a decode, and mapped at once, so that batches cause no page faults.
+Private memory is mapped on use, in huge pages if the kernel has them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ import tempfile
 import weakref
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import LoaderError
+from unistore.system.hints import AnyArray, Shape
 
 GRANULE = 64 * 1024
-"""Segment sizes are multiples of this: few distinct sizes, whole pages on every platform."""
+"""Sizes of slabs are multiples of this: few distinct sizes, whole pages on every platform."""
 ALIGNMENT = 128
 """Bytes: every array starts on a pair of cache lines, which suits any SIMD width."""
-FRACTION = 4
-"""A further segment has at least 1 / FRACTION of the bytes allocated so far: few segments, little waste."""
-SegmentOffset = tuple[int, int]
-"""(segment, byte offset): segment 0 is the slab; 1, 2, … are further segments in the order made."""
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
+
+_numbers = itertools.count(1)
 
 
 def round_up(size: int) -> int:
@@ -75,118 +73,82 @@ def reserve(descriptor: int, head: int, size: int) -> None:
         os.posix_fallocate(descriptor, 0, head)
 
 
-class Segment:
-    """Mapped memory for batches: the mapping, its bytes (a multiple of `GRANULE`), the address of the first.
+class Slab:
+    """A piece of memory for one batch, mapped on first use; private memory has no descriptor.
 
     The mapping is never closed explicitly: it ends with the last object that refers to it.
     """
 
-    __slots__ = ("__weakref__", "address", "map", "size")
+    def __init__(self, size: int, descriptor: int | None = None) -> None:
+        self.number = next(_numbers)  # unique in this process
+        self.size = size  # a multiple of `GRANULE`
+        self.descriptor = descriptor
 
-    def __init__(self, mapping: mmap.mmap, size: int) -> None:
-        self.map = mapping
-        self.size = size
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-
-    @classmethod
-    def private(cls, size: int) -> Segment:
-        """Return the anonymous memory of this process."""
-        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
+    @cached_property
+    def map(self) -> mmap.mmap:
+        """The mapped memory."""
+        if self.descriptor is not None:
+            return mmap.mmap(self.descriptor, self.size, flags=mmap.MAP_SHARED | _POPULATE)
+        mapping = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages
                 mapping.madvise(mmap.MADV_HUGEPAGE)
-        return cls(mapping, size)
+        return mapping
 
-    @classmethod
-    def shared(cls, descriptor: int, size: int) -> Segment:
-        """Map the shared memory of a descriptor, which the caller keeps."""
-        return cls(mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | _POPULATE), size)
+    @cached_property
+    def address(self) -> int:
+        """Address of the first byte."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
-    def lease(self, release: Callable[[], object] | None = None) -> ctypes.Array[Any]:
-        """Return a buffer over the whole segment; ``release`` is called once nothing refers to it.
+    def lease(self, release: Callable[[], object]) -> ctypes.Array[Any]:
+        """Return a buffer over the whole slab; ``release`` is called once nothing refers to it.
 
         All arrays of a batch are views of this buffer. The finalizer must be on the buffer, not on an array:
         numpy collapses chains of ``.base``, so an array between views and buffer dies before the views.
         """
         buffer = (ctypes.c_char * self.size).from_buffer(self.map)
-        if release is not None:
-            weakref.finalize(buffer, release).atexit = False
+        weakref.finalize(buffer, release).atexit = False
         return buffer
+
+    def retire(self) -> None:
+        """Close the descriptor. The memory stays until no batch refers to it."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
 
 
 class Arena:
-    """Allocates memory for one batch, and finds arrays that already lie in it."""
+    """Allocates the arrays of one batch in a slab; what does not fit gets ordinary memory."""
 
-    def __init__(
-        self,
-        slab: Segment | None,  # memory of the slab lent to this batch; None: no slab
-        # makes a further segment of at least that many bytes. None: arrays that do not fit into the slab get
-        # ordinary memory
-        grow: Callable[[int], Segment] | None = None,
-        # buffer that arrays in the slab are views of, such as a lease. None: the slab's mapping
-        over: Any = None,
-    ) -> None:
-        self._grow = grow
-        self._segments: list[tuple[Any, int, int]] = [(None, 0, 0)]
-        if slab is not None:
-            self._segments = [(slab.map if over is None else over, slab.address, slab.size)]
+    def __init__(self, slab: Slab | None, buffer: Any = None) -> None:
+        self._slab = slab
+        # what arrays are views of: a lease, or the mapping
+        self._buffer = slab.map if slab is not None and buffer is None else buffer
         self._end = 0
         self.needed = 0
         """Bytes allocated so far, in whatever memory."""
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def allocate(self, shape: Shape, dtype: np.dtype[Any]) -> AnyArray:
         """Return uninitialised C-contiguous memory that reaches the consumer without a copy."""
         dtype = np.dtype(dtype)
-        if dtype.hasobject:
-            return np.empty(shape, dtype)
         size = dtype.itemsize * prod(map(int, shape))
         rounded = -(-size // ALIGNMENT) * ALIGNMENT
+        if dtype.hasobject:
+            return np.empty(shape, dtype)
         self.needed += rounded
-        if self._end + size > self._segments[-1][2]:
-            if self._grow is None:
-                return np.empty(shape, dtype)
-            segment = self._grow(round_up(max(rounded, self.needed // FRACTION)))
-            self._segments.append((segment.map, segment.address, segment.size))
-            self._end = 0
+        if self._slab is None or self._end + size > self._slab.size:
+            return np.empty(shape, dtype)
         offset = self._end
         self._end += rounded
-        return np.ndarray(shape, dtype, buffer=self._segments[-1][0], offset=offset)
+        return np.ndarray(shape, dtype, self._buffer, offset)
 
-    def find(self, address: int, size: int) -> SegmentOffset | None:
-        """Return the segment and offset of ``size`` bytes at a memory address; None if they lie elsewhere."""
-        for number, (_, first, extent) in enumerate(self._segments):
-            if first <= address and address + size <= first + extent:
-                return number, address - first
-        return None
+    def find(self, address: int, size: int) -> int | None:
+        """Return the offset in the slab of ``size`` bytes at a memory address; None if they lie elsewhere."""
+        if self._slab is None:
+            return None
+        offset = address - self._slab.address
+        return offset if 0 <= offset <= self._slab.size - size else None
 
-
-class SharedGrowth:
-    """Lets an `Arena` grow by shared segments; keeps their descriptors until they are sent to the parent."""
-
-    def __init__(self) -> None:
-        self.descriptors: list[int] = []
-        self.sizes: list[int] = []
-
-    def __call__(self, size: int) -> Segment:
-        """Return ``size`` bytes of new shared memory."""
-        descriptor = open_shared_memory(size)
-        try:
-            segment = Segment.shared(descriptor, size)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self.descriptors.append(descriptor)
-        self.sizes.append(size)
-        return segment
-
-    def close(self) -> None:
-        """Forget the segments; the parent has copies of the descriptors that were sent."""
-        self.sizes.clear()
-        while self.descriptors:
-            os.close(self.descriptors.pop())
-
-
-# The slab ring: memory that is lent to batches and reused once nothing refers to a batch.
 
 HEADROOM = 8
 MAX_HEADROOM = 16 << 20
@@ -196,42 +158,7 @@ MAX_PREFETCHED = 256 << 20
 HISTORY = 64
 """Number of recent batches whose sizes decide the size of a slab."""
 QUANTILE = 0.95
-"""Share of the recent batches that must fit into a slab; larger ones get further segments."""
-
-_numbers = itertools.count(1)
-
-
-class Slab:
-    """One piece of the ring, of `size` bytes.
-
-    Its number, unique in this process, identifies it to workers, to which the descriptor of shared memory is
-    sent. Private memory has none.
-    """
-
-    __slots__ = ("__weakref__", "_segment", "descriptor", "number", "size")
-
-    def __init__(self, size: int, *, shared: bool) -> None:
-        self.number = next(_numbers)
-        self.size = size
-        self.descriptor = open_shared_memory(size) if shared else None
-        self._segment: Segment | None = None
-
-    @property
-    def segment(self) -> Segment:
-        """The memory, mapped on first use."""
-        if self._segment is not None:
-            return self._segment
-        if self.descriptor is None:
-            self._segment = Segment.private(self.size)
-        else:
-            self._segment = Segment.shared(self.descriptor, self.size)
-        return self._segment
-
-    def retire(self) -> None:
-        """Close the descriptor. The memory stays until no batch refers to it."""
-        if self.descriptor is not None:
-            os.close(self.descriptor)
-            self.descriptor = None
+"""Share of the recent batches that must fit into a slab; of larger ones a part is copied."""
 
 
 class SlabRing:
@@ -250,8 +177,7 @@ class SlabRing:
         held: int,
         budget: int,  # bytes of all slabs together; at least two slabs are allowed whatever their size
         least: int = 2,  # batches that are prefetched however large they are, as far as the budget allows
-        # whether slabs are shared memory, for workers, or private memory of this process
-        shared: bool = False,
+        shared: bool = False,  # whether slabs are shared memory, for workers
     ) -> None:
         self._min_in_flight = least
         self._in_flight = in_flight
@@ -260,7 +186,7 @@ class SlabRing:
         self._shared = shared
         self._free: list[Slab] = []
         self._slabs: dict[int, Slab] = {}
-        self._returned: deque[Slab | None] = deque()
+        self._returned: deque[Slab] = deque()
         self._lent = 0
         self._needs: deque[int] = deque(maxlen=HISTORY)
         self._resize(0)
@@ -282,7 +208,7 @@ class SlabRing:
             return self._free.pop()
         if len(self._slabs) >= self.limit:
             return None
-        slab = Slab(self.slab_size, shared=self._shared)
+        slab = Slab(self.slab_size, open_shared_memory(self.slab_size) if self._shared else None)
         self._slabs[slab.number] = slab
         return slab
 
@@ -299,18 +225,10 @@ class SlabRing:
         self._collect()
         return self._lent < min(self._held, self.limit - 1)
 
-    def lend(self, slab: Slab | None, extra: list[Segment]) -> list[Any]:
-        """Lend a batch's memory to the consumer: its slab, if it has one, and further segments.
-
-        Returns one buffer per segment, the slab's first (``b""`` without a slab). The slab returns to the
-        ring once nothing refers to its buffer.
-        """
-        leases: list[Any] = [b""]
-        if slab is not None:
-            leases[0] = slab.segment.lease(partial(self._returned.append, slab))
-        leases += [segment.lease(partial(self._returned.append, None)) for segment in extra]
-        self._lent += len(extra) + (slab is not None)
-        return leases
+    def lend(self, slab: Slab) -> Any:
+        """Return a buffer over a slab for the consumer; the slab returns once nothing refers to it."""
+        self._lent += 1
+        return slab.lease(partial(self._returned.append, slab))
 
     def observe(self, needed: int) -> None:
         """Adapt the slab size to the bytes that a batch needed."""
@@ -337,7 +255,5 @@ class SlabRing:
 
     def _collect(self) -> None:
         while self._returned:
-            slab = self._returned.popleft()
             self._lent -= 1
-            if slab is not None:
-                self.put(slab)
+            self.put(self._returned.popleft())

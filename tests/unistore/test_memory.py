@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from unistore.memory import MAX_PREFETCHED, Segment, SlabRing
+from unistore.memory import MAX_PREFETCHED, Slab, SlabRing
 
 
 def test_a_slab_comes_back_with_its_last_view_and_not_before():
     ring = SlabRing(in_flight=2, held=2, budget=1 << 30)
     ring.observe(1000)
     slab = ring.take()
-    lease = ring.lend(slab, [])[0]
+    lease = ring.lend(slab)
     array = np.ndarray(100, np.int64, buffer=lease)
     del lease
     view = torch.from_numpy(array[10:20].reshape(5, 2))[1:]
@@ -32,35 +32,30 @@ def test_a_slab_comes_back_with_its_last_view_and_not_before():
 
 
 def test_as_many_leases_as_are_held_and_no_more():
-    ring = SlabRing(in_flight=2, held=3, budget=1 << 30)
+    ring = SlabRing(in_flight=2, held=2, budget=1 << 30)
     ring.observe(1000)
-    segments = [Segment.private(1000), Segment.private(1000)]
-    first = ring.lend(None, segments[:1])
+    first = ring.lend(ring.take())
     assert ring.can_lend()
-    second = ring.lend(ring.take(), segments[1:])
+    second = ring.lend(ring.take())
     assert not ring.can_lend()
-    first.clear()
+    del first
     gc.collect()
     assert ring.can_lend()
-    second.clear()
-    gc.collect()
-    third = [ring.lend(ring.take(), [])]
-    third += [ring.lend(ring.take(), [])]
-    assert ring.can_lend()
+    del second
 
 
 def test_ring_grows_only_where_nothing_is_lent():
     ring = SlabRing(in_flight=3, held=1, budget=1 << 30)
     ring.observe(100_000)
     small = ring.take()
-    leases = ring.lend(small, [])
+    leases = [ring.lend(small)]
     free = ring.take()
     ring.put(free)
     ring.observe(1_000_000)
     large = ring.take()
-    assert large.segment.size >= 1_000_000
+    assert large.size >= 1_000_000
     assert large is not free
-    assert len(leases[0]) == small.segment.size
+    assert len(leases[0]) == small.size
     leases.clear()
     ring.put(large)
     assert ring.take() is large
@@ -107,8 +102,8 @@ def test_large_batches_are_few_ahead():
 
 def test_finalizer_of_a_lease_runs_once_and_after_the_last_user():
     calls = []
-    segment = Segment.private(1 << 16)
-    lease = segment.lease(lambda: calls.append(1))
+    slab = Slab(1 << 16)
+    lease = slab.lease(lambda: calls.append(1))
     keeper = SimpleNamespace(array=np.ndarray(8, np.uint8, buffer=lease, offset=3))
     del lease
     gc.collect()

@@ -65,6 +65,9 @@ class Packed:
         """Key of the group's offsets or shapes: ``"offsets"``, or ``"voxel_offsets"`` for ``voxel``."""
         return f"{self.group}_{what}" if self.group else what
 
+    def __reduce__(self) -> tuple[type[Packed], tuple[Any, ...]]:  # faster than that of dataclasses
+        return Packed, (self.values, self.offsets, self.group, self.shapes)
+
     def __len__(self) -> int:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 

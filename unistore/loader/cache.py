@@ -150,14 +150,11 @@ class CacheFile:
         samples: int,  # samples of the dataset: length of the index
         capacity: int,  # bytes of decoded samples
         name: str,  # name under which loaders share it
-        # bytes of samples with fixed offsets (`CacheRegion.add_at`); None: samples are appended
-        extent: int | None = None,
     ) -> None:
         self.samples = samples
         self.capacity = capacity
-        size = self.start + (capacity if extent is None else extent)
         try:
-            self.descriptor = join(name, size, self.start)
+            self.descriptor = join(name, self.start + capacity, self.start)
         except OSError as error:
             message = f"cannot be made in {tempfile.gettempdir()} ({error.strerror})"
             cure = "free space there, set TMPDIR to a folder with room, or leave cache out"
@@ -211,26 +208,19 @@ class CacheRegion:
         with contextlib.suppress(OSError, AttributeError):
             os.close(self._descriptor)
 
-    def find(self, samples: Int64s | slice) -> Int64s:
-        """Return offsets of samples in the file, (n,) int64; 0: not cached."""
+    def find(self, samples: Any) -> Any:
+        """Return offsets of samples (n,) or of one sample in the file, int64; 0: not cached."""
         return self._index[samples]
 
-    def add(self, sample: int, parts: Sequence[Any]) -> None:
+    def add(self, sample: int, parts: Sequence[bytes]) -> None:
         """Add a sample, its buffers aligned one after the other; does nothing if it does not fit."""
-        padded = b"".join(data.ljust(aligned(len(data)), b"\0") for data in map(bytes, parts))
-        self._add(sample, padded, len(padded), None)
-
-    def add_at(self, sample: int, data: Any, offset: int) -> None:
-        """Add a sample at an offset from `start`; it takes whole pages."""
-        self._add(sample, data, aligned(len(data), mmap.PAGESIZE), self.start + offset)
-
-    def _add(self, sample: int, data: Any, size: int, offset: int | None) -> None:
-        if not self.full and self._has_room(size):
-            offset = self._next if offset is None else offset
-            if self._write(data, offset) and self._write_number(1 + sample, offset):
-                self._next += size
-                return
-        self.full = True
+        padded = b"".join(data.ljust(aligned(len(data)), b"\0") for data in parts)
+        fits = not self.full and self._has_room(len(padded))
+        # the number after the data: what is in the index is complete
+        if fits and self._write(padded, self._next) and self._write_number(1 + sample, self._next):
+            self._next += len(padded)
+        else:
+            self.full = True
 
     def _has_room(self, size: int) -> bool:
         """Return whether `size` bytes fit; allocates a new region if necessary."""

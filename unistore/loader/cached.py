@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import struct
 import weakref
 from collections.abc import Sequence
@@ -68,8 +67,8 @@ def _parse_description(description: bytes) -> list[tuple[Any, ...]]:
     return keys
 
 
-# Version of the layout of chunks in the file; part of its name
-_VERSION = 4
+# Version of the layout of the file; part of its name
+_VERSION = 5
 
 
 def check_cacheable(dataset: Any) -> None:
@@ -91,27 +90,12 @@ def cache_file(dataset: Any, fetch: Fetch, capacity: int) -> CacheFile:
     identity = [_VERSION, str(Path.cwd()), stores, capacity]
     if _keeps_samples(dataset, fetch):
         identity += [dataset.digest, dataset.fields, dataset.names]
-        return CacheFile(len(dataset), capacity, _digest(identity))
-    counts, offsets = _layout(dataset.arrays())
-    return CacheFile(counts[-1], capacity, _digest(identity), offsets[-1])
-
-
-def _digest(identity: Any) -> str:
-    return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
-
-
-def _layout(arrays: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """Return the first chunk number and first byte of each array, which starts on a page; last, the totals.
-
-    The chunks of an array are contiguous; if they are of whole rows, so are the rows.
-    """
-    counts = [0]
-    offsets = [0]
-    for array in arrays:
-        counts.append(counts[-1] + array.chunk_count)
-        nbytes = array.chunk_count * array.metadata.chunk_bytes
-        offsets.append(offsets[-1] + -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
-    return counts, offsets
+        count = len(dataset)
+    else:
+        count = sum(array.chunk_count for array in dataset.arrays())
+    return CacheFile(
+        count, capacity, xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
+    )
 
 
 def cached(dataset: Any, fetch: Fetch, region: CacheRegion) -> Fetch:
@@ -130,7 +114,7 @@ def _keeps_samples(dataset: Any, fetch: Fetch) -> bool:
 class CachedBatches:
     """A cache of the samples of a dataset that reads packed batches."""
 
-    packed = on_any_thread = True
+    packed = True
 
     def __init__(
         self,
@@ -181,23 +165,14 @@ class CachedChunks:
     ) -> None:
         self._fetch = fetch
         self.packed = fetch.packed
-        self.on_any_thread = fetch.on_any_thread
+        self._region = region
+        self.hits = self.misses = 0
         arrays = dataset.arrays()
-        starts = zip(arrays, *_layout(arrays), strict=False)
-        self._chunks = [_ArrayChunks(region, array, first, offset) for array, first, offset in starts]
-        for array, chunks in zip(arrays, self._chunks, strict=True):
-            array.share(chunks)
+        first = 0
+        for array in arrays:
+            array.share(_ArrayChunks(self, region, array.metadata, first))
+            first += array.chunk_count
         weakref.finalize(self, _stop_sharing, arrays)
-
-    @property
-    def hits(self) -> int:
-        """Reads of chunks, rows and ranges that the cache had."""
-        return sum(chunks.hits for chunks in self._chunks)
-
-    @property
-    def misses(self) -> int:
-        """Chunks that were decoded."""
-        return sum(chunks.misses for chunks in self._chunks)
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
         """See `Fetch`."""
@@ -210,19 +185,25 @@ def _stop_sharing(arrays: Sequence[Any]) -> None:
 
 
 class _ArrayChunks:
-    """The chunks of one array: numbers from `first` on, bytes from `offset` on. See `SharedChunks`."""
+    """The chunks of one array, numbers from `first` on in the cache; see `SharedChunks`."""
 
-    def __init__(self, region: CacheRegion, array: Any, first: int, offset: int) -> None:
+    def __init__(self, counters: CachedChunks, region: CacheRegion, metadata: Any, first: int) -> None:
+        self._counters: Any = weakref.proxy(counters)
         self._region = region
+        self._shape = metadata.chunk_shape
+        self._dtype = metadata.dtype
         self._first = first
-        self._offset = offset
-        count = array.chunk_count
-        nbytes = array.metadata.chunk_bytes
-        self.chunks = region.array(region.start + offset, (count, nbytes), np.dtype(np.uint8))
-        self.there = region.find(slice(first, first + count))
-        self.hits = self.misses = 0
+
+    def get(self, number: int) -> AnyArray | None:
+        """Return a cached chunk, not to be written to, or None."""
+        offset = self._region.find(self._first + number)
+        if not offset:
+            self._counters.misses += 1
+            return None
+        self._counters.hits += 1
+        return self._region.array(int(offset), self._shape, self._dtype)
 
     def add(self, number: int, chunk: AnyArray) -> None:
-        self.misses += 1
-        data = np.ascontiguousarray(chunk).reshape(-1).view(np.uint8)
-        self._region.add_at(self._first + number, data, self._offset + number * len(data))
+        """Keep a chunk, if there is room."""
+        if not self._region.full:
+            self._region.add(self._first + number, [chunk.tobytes()])

@@ -8,16 +8,16 @@ import pickle
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeGuard
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
-from unistore.data.packed import Allocate, Batch, lending
+from unistore.data.packed import Allocate, lending
 from unistore.errors import LoaderError, SampleError, first_few
-from unistore.loader.iteration import Arrival
-from unistore.memory import Arena
+from unistore.loader.iteration import Arrival, Producer, Request
+from unistore.memory import Arena, SlabRing
 from unistore.order.permutation import At
-from unistore.order.seeding import BATCH_SALT, RandomFunction, takes_rng
+from unistore.order.seeding import BATCH_SALT, RandomFunction
 from unistore.system.hints import Int64s
 
 # Errors that travel from a worker to the consumer.
@@ -77,61 +77,25 @@ def raise_failure(failure: Failure) -> NoReturn:
     raise failure.error from cause
 
 
-Collate = Callable[[Any], Any]
-
-
-class BatchDataset(Protocol):
-    """A dataset that decodes a whole batch at once, into memory that it is given.
-
-    Its random numbers are its own matter: the Loader seeds nothing before it reads.
-    """
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        ...
-
-    def read_batch(self, indices: Int64s, allocate: Allocate) -> Batch:
-        """Return the batch of samples, its large arrays in allocated memory.
-
-        ``indices`` are (B, 2): index and epoch of each sample.
-        """
-        ...
-
-
-class Fetch(Protocol):
-    """Reads batches."""
-
-    packed: bool
-    """Whether batches are dicts of `Packed`, which the parent still turns into tensors."""
-    on_any_thread: bool
-    """Whether a thread beside the consumer's may read: nothing draws from the global generators."""
-
-    @property
-    def hits(self) -> int:
-        """Chunks or samples that were found in the cache; 0 without one."""
-        return 0
-
-    @property
-    def misses(self) -> int:
-        """Chunks or samples that were not found in the cache; 0 without one."""
-        return 0
-
-    def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
-        """Return the batch of some samples, (B,)."""
-        ...
+Collate: TypeAlias = Callable[[Any], Any]
 
 
 class BatchFetch:
-    """Reads through ``dataset.read_batch``."""
+    """Reads through ``dataset.read_batch(indices, allocate)``.
 
-    packed = on_any_thread = True
+    `indices` are (B, 2): index and epoch of each sample. Such a dataset takes care of its random numbers.
+    """
+
+    packed = True
+    """Whether batches are dicts of `Packed`, which the parent still turns into tensors."""
     hits = misses = 0
+    """Chunks or samples that the cache had and had not."""
 
-    def __init__(self, dataset: BatchDataset) -> None:
+    def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
-    def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Batch:
-        """See `Fetch`."""
+    def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
+        """Return the batch of some samples, (B,)."""
         pairs = np.full((len(indices), 2), epoch, np.int64)
         pairs[:, 0] = indices
         return self._dataset.read_batch(pairs, allocate)
@@ -151,24 +115,31 @@ class SampleFetch:
         # else as torch's ``default_collate``
         collate: Collate | None,
         seed: int,  # seed of the random numbers of the collation, and of a dataset that is not told the epoch
-        *,
-        carry_epoch: bool,  # whether indices carry the epoch, as `At`
     ) -> None:
-        self._dataset = dataset
         self._collate = collate
         self._seed = seed
         self._random_collate = RandomFunction(collate, BATCH_SALT) if _may_draw(collate) else None
-        self._carry_epoch = carry_epoch
-        self._set_epoch = None if carry_epoch else getattr(dataset, "set_epoch", None)
+        self._carry_epoch = hasattr(dataset, "read_batch")  # whether indices carry the epoch, as `At`
+        self._set_epoch = None if self._carry_epoch else getattr(dataset, "set_epoch", None)
         self._epoch: int | None = None
         self._in_batches = hasattr(dataset, "__getitems__")
         self._read = RandomFunction(dataset.__getitems__ if self._in_batches else dataset.__getitem__)
-        functions = (collate, getattr(dataset, "transform", None))
-        self.on_any_thread = carry_epoch and not any(map(_draws_globally, functions))
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:  # noqa: ARG002
-        """See `Fetch`."""
-        return self._collated(self._samples(indices, epoch), indices, epoch)
+        """Return the batch of some samples, (B,)."""
+        samples = self._samples(indices, epoch)
+        if self._random_collate is not None:
+            (batch,) = self._random_collate.map([samples], self._seed, np.array([epoch]), indices[:1])
+            return batch
+        if self._collate is not None:
+            return self._collate(samples)
+        if "unistore.data.collate" in (type(samples).__module__, type(samples[0]).__module__):
+            from unistore.data.collate import collate
+
+            return collate(samples)
+        from unistore.loader.collating import collate_samples
+
+        return collate_samples(samples)
 
     def _samples(self, indices: Int64s, epoch: int) -> Sequence[Any]:
         """Return samples as the dataset returns them."""
@@ -189,20 +160,42 @@ class SampleFetch:
         (samples,) = read.map([numbers], self._seed, epochs[:1], indices[:1])
         return samples
 
-    def _collated(self, samples: Sequence[Any], indices: Int64s, epoch: int) -> Any:
-        """Return the batch of some samples."""
-        if self._random_collate is not None:
-            (batch,) = self._random_collate.map([samples], self._seed, np.array([epoch]), indices[:1])
-            return batch
-        if self._collate is not None:
-            return self._collate(samples)
-        if "unistore.data.collate" in (type(samples).__module__, type(samples[0]).__module__):
-            from unistore.data.collate import collate
 
-            return collate(samples)
-        from unistore.loader.collating import collate_samples
+class Fetch(Protocol):
+    """Reads batches: `BatchFetch`, `SampleFetch`, or one of them through the cache."""
 
-        return collate_samples(samples)
+    packed: bool
+    hits: int
+    misses: int
+
+    def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
+        """Return the batch of some samples, (B,)."""
+
+
+def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
+    """Return the fastest way to read a dataset.
+
+    Whole batches are read in one go where nothing has to see single samples: without a transform, and with a
+    collation that only arranges the arrays that were read.
+    """
+    if isinstance(dataset, str | os.PathLike):
+        msg = f"the loader reads datasets: unistore.Loader(unistore.Dataset({os.fspath(dataset)!r}), …)"
+        raise TypeError(msg)
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        msg = f"the loader reads map-style datasets (__len__ and __getitem__), got {type(dataset).__name__}"
+        raise TypeError(msg)
+    batched = hasattr(dataset, "read_batch") and getattr(dataset, "transform", None) is None
+    return BatchFetch(dataset) if batched and only_arranges(collate) else SampleFetch(dataset, collate, seed)
+
+
+def only_arranges(collate: Collate | None) -> bool:
+    """Whether a collation only arranges the arrays of a packed batch: the parent does that without a copy."""
+    return not _may_draw(collate) and getattr(collate, "ragged", "packed") in ("packed", "list")
+
+
+def _may_draw(function: Collate | None) -> TypeGuard[Collate]:
+    """Return whether a function may draw random numbers; our collations do not."""
+    return function is not None and getattr(function, "__module__", None) != "unistore.data.collate"
 
 
 def fetch_batch(
@@ -226,47 +219,7 @@ def fetch_batch(
         del failure  # its traceback refers to this frame
 
 
-def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
-    """Return the fastest way to read a dataset.
-
-    Whole batches are read in one go where nothing has to see single samples: without a transform, and with a
-    collation that only arranges the arrays that were read.
-    """
-    if isinstance(dataset, str | os.PathLike):
-        msg = f"the loader reads datasets: unistore.Loader(unistore.Dataset({os.fspath(dataset)!r}), …)"
-        raise TypeError(msg)
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        msg = f"the loader reads map-style datasets (__len__ and __getitem__), got {type(dataset).__name__}"
-        raise TypeError(msg)
-    batched = hasattr(dataset, "read_batch")
-    if batched and only_arranges(collate) and getattr(dataset, "transform", None) is None:
-        return BatchFetch(dataset)
-    return SampleFetch(dataset, collate, seed, carry_epoch=batched)
-
-
-def only_arranges(collate: Collate | None) -> bool:
-    """Whether a collation only arranges the arrays of a packed batch: the parent does that without a copy."""
-    return not _may_draw(collate) and getattr(collate, "ragged", "packed") in ("packed", "list")
-
-
-def _may_draw(function: Callable[..., Any] | None) -> TypeGuard[Callable[..., Any]]:
-    """Return whether a function may draw random numbers; our collations do not."""
-    return function is not None and getattr(function, "__module__", None) != "unistore.data.collate"
-
-
-def _draws_globally(function: Callable[..., Any] | None) -> bool:
-    """Return whether a function may draw from the global generators."""
-    return _may_draw(function) and not takes_rng(function)
-
-
-def _sample_error(
-    error: Exception,  # what reading the batch raised
-    # how the batch was read
-    fetch: Fetch,
-    dataset: Any,
-    indices: Int64s,
-    epoch: int,
-) -> SampleError:
+def _sample_error(error: Exception, fetch: Fetch, dataset: Any, indices: Int64s, epoch: int) -> SampleError:
     """Find the sample of a batch that fails, by reading them one at a time."""
     for index in indices.tolist():
         try:
@@ -276,11 +229,6 @@ def _sample_error(
             where = f"sample {index} ({source})" if source else f"sample {index}"
             message = f"{where}, epoch {epoch}: {in_one_line(single)}"
             return caused(SampleError(message, index, source), single)
-    return batch_error(error, indices, epoch)
-
-
-def batch_error(error: BaseException, indices: Int64s, epoch: int) -> SampleError:
-    """Error that names the samples of a batch, when no single one is known to fail."""
     shown_indices = first_few([*map(str, indices)], 8)
     message = f"the batch of samples {shown_indices} (epoch {epoch}): {in_one_line(error)}"
     return caused(SampleError(message), error)
@@ -295,3 +243,45 @@ def _source(dataset: Any, index: int) -> str:
         return str(describe(index))
     except Exception as error:  # noqa: BLE001 - the failure being reported matters more than this one
         return f"source unknown: {type(error).__name__}: {error}"
+
+
+class InProcess(Producer):
+    """Makes each batch when the consumer takes it, in private memory that is reused."""
+
+    def __init__(self, fetch: Fetch, dataset: Any, ring: SlabRing) -> None:
+        self._fetch = fetch
+        self._dataset = dataset
+        self._ring = ring
+        self._requests: list[Request] = []
+
+    def begin(self) -> None:
+        """See `Producer.begin`."""
+        self._requests.clear()
+
+    def room(self) -> int:
+        """See `Producer.room`."""
+        return 1 - len(self._requests)
+
+    def submit(self, requests: Sequence[Request]) -> int:
+        """See `Producer.submit`."""
+        self._requests += requests
+        return len(requests)
+
+    def take(self, number: int) -> Arrival:  # noqa: ARG002 - there is one request at most
+        """See `Producer.take`."""
+        request = self._requests.pop()
+        slab = self._ring.take()
+        # while the consumer holds all slabs, batches get memory of their own
+        copied = slab is None and self._ring.slab_size > 0
+        arena = Arena(None) if slab is None else Arena(slab, self._ring.lend(slab))
+        arrival = fetch_batch(self._fetch, self._dataset, request.indices, request.epoch, arena)
+        if isinstance(arrival, SampleError):
+            raise arrival
+        self._ring.observe(arrival.needed)
+        missed = not copied and arrival.needed > (0 if slab is None else slab.size)
+        return arrival._replace(missed=missed, copied=copied)
+
+    def close(self) -> None:
+        """See `Producer.close`."""
+        self.begin()
+        self._ring.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from unistore.loader.cache import CacheFile
 
 
-# `Producer`, the interface of worker processes and the reading thread: requests in, batches out.
+# `Producer`, what makes batches in worker processes or in this one: requests in, batches out.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,47 +62,41 @@ class Arrival(NamedTuple):
     misses: int = 0
 
 
-class Producer(Protocol):
+class Producer(ABC):
     """Makes batches ahead of the consumer. Used by one thread at a time."""
 
+    usable = True
+    """Whether it can still make batches, in this process."""
+    capacity = 1
+    """Largest number of batches that may be under way."""
+
+    @abstractmethod
     def begin(self) -> None:
         """Drop all requests: an iteration starts."""
-        ...
 
+    @abstractmethod
     def room(self) -> int:
         """Return the number of batches that may be requested now."""
-        ...
 
-    @property
-    def capacity(self) -> int:
-        """Largest number of batches that may be under way."""
-        ...
-
+    @abstractmethod
     def submit(self, requests: Sequence[Request]) -> int:
         """Accept requests with consecutive numbers, at most `room`; return how many were accepted."""
-        ...
 
-    def wait(self) -> None:
+    def wait(self) -> None:  # noqa: B027 - where nothing runs beside the consumer
         """Wait until a batch under way is done."""
-        ...
 
+    @abstractmethod
     def take(self, number: int) -> Arrival:
         """Wait for a requested batch."""
-        ...
-
-    @property
-    def usable(self) -> bool:
-        """Whether it can still make batches, in this process."""
-        ...
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
-        ...
+        return []
 
+    @abstractmethod
     def close(self) -> None:
-        """End processes and threads, free memory. May be called twice, and from any thread."""
-        ...
+        """End processes, free memory. May be called twice, and from any thread."""
 
 
 WINDOW = 4096

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
 from unistore.loader.cached import cache_file, cached, check_cacheable
-from unistore.loader.fetch import choose_fetch
+from unistore.loader.fetch import InProcess, choose_fetch
 from unistore.loader.iteration import (
     BatchConfig,
     EpochProgress,
@@ -27,60 +27,24 @@ from unistore.loader.iteration import (
     report,
 )
 from unistore.loader.ordering import (
-    Placement,
+    DEFAULT_PREFETCH,
     drops_last,
+    ranks_of,
     refuse_torch_options,
-    resolve_placement,
+    resolve_start_method,
     sequence_for,
     workers_for,
 )
-from unistore.loader.thread import ReadingThread
 from unistore.memory import SlabRing
 from unistore.order.sequences import RankShare
 from unistore.order.shuffles import NAMED
-from unistore.system.arguments import Arguments, checked_epoch
+from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, checked_epoch
 from unistore.system.machine import available_memory
-
-# Starts the producer of batches: worker processes with shared slabs, or a thread with private ones.
 
 HELD_BATCHES = 4
 """Batches that the consumer may hold before further ones are copied."""
 MEMORY_DIVISOR = 4
 """Slabs take at most a quarter of the available memory."""
-
-
-def make_producer(
-    config: BatchConfig,  # what batches are made of
-    placement: Placement,  # start method and prefetching
-    *,
-    cache: int | None,  # capacity of the cache in bytes; None: no cache
-    round_robin: bool,  # whether workers take batches in turn
-) -> Producer:
-    """Start a producer."""
-    dataset = config.dataset
-    fetch = choose_fetch(dataset, config.collate, config.seed)
-    file = None if cache is None else cache_file(dataset, fetch, cache)
-    ring = SlabRing(
-        in_flight=placement.prefetch * max(1, config.workers),
-        held=HELD_BATCHES,
-        budget=available_memory() // MEMORY_DIVISOR,
-        least=max(1, config.workers),
-        shared=config.workers > 0,
-    )
-    producer: Producer
-    if config.workers > 0:
-        # needs sockets that carry descriptors, and poll: not on every platform
-        from unistore.loader.worker_pool import WorkerPool
-
-        shared = replace(config, cache=file)
-        producer = WorkerPool(shared, placement.start_method, ring, round_robin=round_robin)
-    else:
-        if file is not None:
-            fetch = cached(dataset, fetch, file.region(file.descriptor))
-        producer = ReadingThread(fetch, dataset, ring)
-    if file is not None:
-        weakref.finalize(producer, file.close)
-    return producer
 
 
 class Loader:
@@ -112,10 +76,8 @@ class Loader:
         or drops to make them even; the order itself is ours, of (seed, epoch). Ranks share what a sampler
         yields. ``set_epoch`` of a sampler sets the loader's epoch, and is not needed.
     num_workers
-        Number of processes. ``"auto"``: from the usable cores. 0: a thread of this process reads ahead, or
-        batches are read when they are asked for if reading ahead would not be faster. Functions that may draw
-        from the global generators, and datasets without ``read_batch``, then run inside ``next()``, and the
-        generators are as before afterwards.
+        Number of processes. ``"auto"``: from the usable cores. 0: batches are read inside ``next()``; the
+        global generators, which functions may draw from, are as before afterwards.
     collate_fn
         From a list of samples to a batch; runs in the workers. None: packed batches of a
         `unistore.Dataset`, else as ``torch.utils.data.default_collate``. With a parameter ``rng`` it gets a
@@ -172,7 +134,7 @@ class Loader:
     def __init__(
         self,
         dataset: Any,
-        batch_size: int = 1,
+        batch_size: int | None = 1,
         shuffle: bool | Literal["full", "blocks", "sources"] | None = False,
         sampler: Any = None,
         batch_sampler: None = None,
@@ -205,6 +167,9 @@ class Loader:
         check.function("collate_fn", collate_fn)
         check.function("worker_init_fn", worker_init_fn)
         check.integer("log_every", log_every)
+        check.integer("prefetch_factor", prefetch_factor, 1, MAX_WORKERS, none=True)
+        check.integer("seed", seed, None)
+        check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
         right = shuffle is None or isinstance(shuffle, bool) or shuffle in NAMED
         expected = "True, False, 'full', 'blocks' or 'sources' (an order of your own is a sampler)"
         check.expect("shuffle", shuffle, right, expected)
@@ -218,23 +183,19 @@ class Loader:
                 "in_order": in_order,
             },
         )
-        self.placement: Placement = resolve_placement(
-            check,
-            batch_size=batch_size,
-            seed=seed,
-            prefetch_factor=prefetch_factor,
-            multiprocessing_context=multiprocessing_context,
-            sampler=sampler,
-            rank=rank,
-            world_size=world_size,
-            dataset=dataset,
-        )
-        fetch = choose_fetch(dataset, collate_fn, int(seed))
-        self._packed = fetch.packed
+        if batch_size is None:
+            cure = "batch_size=1, collate_fn=operator.itemgetter(0) delivers samples one by one"
+            check.refuse("batch_size", "is None, and samples are always collated", cure)
+        else:
+            check.integer("batch_size", batch_size, 1)
+        self.start_method = resolve_start_method(check, multiprocessing_context, dataset)
+        self.rank, self.world_size = ranks_of(check, sampler, rank, world_size)
+        check.raise_problems()
+        self._packed = choose_fetch(dataset, collate_fn, int(seed)).packed
         if cache is not None:
             check_cacheable(dataset)
         self.dataset = dataset
-        self.batch_size = int(batch_size)
+        self.batch_size = int(batch_size or 1)
         self.seed = int(seed)
         self.sampler = sampler
         self._sampler_epoch = 0
@@ -249,6 +210,7 @@ class Loader:
             samples_per_epoch=samples_per_epoch,
         )
         self.num_workers = workers_for(num_workers, len(self.sequence))
+        self.prefetch_factor = int(prefetch_factor or DEFAULT_PREFETCH)
         self._config = BatchConfig(
             workers=self.num_workers,
             seed=self.seed,
@@ -256,7 +218,7 @@ class Loader:
             collate=collate_fn,
             worker_init_fn=worker_init_fn,
         )
-        self.drop_last = drops_last(drop_last, sampler, self.sequence, self.placement.world_size)
+        self.drop_last = drops_last(drop_last, sampler, self.sequence, self.world_size)
         self._pin = pin_memory and _can_pin()
         self._cache = None if cache is None else parse_size(cache)
         self._log_every = log_every
@@ -376,12 +338,11 @@ class Loader:
         return self._lock
 
     def _share(self) -> RankShare:
-        where = self.placement
         return RankShare(
             length=len(self.sequence),
             batch_size=self.batch_size,
-            rank=where.rank,
-            world_size=where.world_size,
+            rank=self.rank,
+            world_size=self.world_size,
             drop_last=self.drop_last,
         )
 
@@ -389,16 +350,41 @@ class Loader:
         if self._producer and not self._producer[0].usable:
             _close_all(self._producer)
         if not self._producer:
-            lanes = getattr(self.sequence, "lanes", None)
-            self._producer.append(
-                make_producer(self._config, self.placement, cache=self._cache, round_robin=lanes is not None)
-            )
+            self._producer.append(self._make_producer())
             self._requests = None
         if self._requests is None:
             self._requests = Requests(
                 self._producer[0], self.sequence, self._share(), across_epochs=self.num_workers > 0
             )
         return self._requests
+
+    def _make_producer(self) -> Producer:
+        """Start what makes batches: worker processes with shared slabs, or this process with private ones."""
+        config = self._config
+        fetch = choose_fetch(self.dataset, config.collate, self.seed)
+        file = None if self._cache is None else cache_file(self.dataset, fetch, self._cache)
+        ring = SlabRing(
+            in_flight=self.prefetch_factor * config.workers,
+            held=HELD_BATCHES,
+            budget=available_memory() // MEMORY_DIVISOR,
+            least=max(1, config.workers),
+            shared=config.workers > 0,
+        )
+        producer: Producer
+        if config.workers > 0:
+            # needs sockets that carry descriptors, and poll: not on every platform
+            from unistore.loader.worker_pool import WorkerPool
+
+            lanes = getattr(self.sequence, "lanes", None)
+            config = replace(config, cache=file)
+            producer = WorkerPool(config, self.start_method, ring, round_robin=lanes is not None)
+        else:
+            if file is not None:
+                fetch = cached(self.dataset, fetch, file.region(file.descriptor))
+            producer = InProcess(fetch, self.dataset, ring)
+        if file is not None:
+            weakref.finalize(producer, file.close)
+        return producer
 
     def _deliver(self, iteration: Iteration) -> Any:
         """Return the next batch of an iteration."""

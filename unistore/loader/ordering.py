@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, cast
 
@@ -23,10 +23,8 @@ from unistore.order.sequences import (
     sample_indices,
 )
 from unistore.order.shuffles import ShuffleKind, shuffled
-from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments
+from unistore.system.arguments import Arguments
 from unistore.system.workers import environment_number, plan, resolve_ranks
-
-# Resolves arguments of the Loader: rank, world size, start method, number of workers.
 
 DEFAULT_PREFETCH = 4
 """Default of ``prefetch_factor``: batches made ahead for each worker."""
@@ -41,17 +39,6 @@ _TORCH_OPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Rank of this process, and how its workers run."""
-
-    # this process among those that share an epoch
-    rank: int
-    world_size: int
-    start_method: str  # of worker processes
-    prefetch: int  # batches made ahead for each worker
-
-
 def refuse_torch_options(check: Arguments, options: Mapping[str, Any]) -> None:
     """Note options of torch's DataLoader that have no meaning here, unless they are torch's defaults."""
     for name, value in options.items():
@@ -60,39 +47,18 @@ def refuse_torch_options(check: Arguments, options: Mapping[str, Any]) -> None:
             check.refuse(name, f"is {value!r}, and has no meaning here", cure)
 
 
-def resolve_placement(
-    check: Arguments,
-    *,
-    batch_size: int | None,
-    seed: int,
-    prefetch_factor: int | None,
-    multiprocessing_context: str | BaseContext | None,
-    sampler: Any,
-    rank: int | None,
-    world_size: int | None,
-    dataset: Any,
-) -> Placement:
-    """Resolve rank, world size, start method and prefetching."""
-    if batch_size is None:
-        cure = "batch_size=1, collate_fn=operator.itemgetter(0) delivers samples one by one"
-        check.refuse("batch_size", "is None, and samples are always collated", cure)
-    else:
-        check.integer("batch_size", batch_size, 1)
-    check.integer("prefetch_factor", prefetch_factor, 1, MAX_WORKERS, none=True)
-    check.integer("seed", seed, None)
-    method = _start_method(check, multiprocessing_context, dataset)
+def ranks_of(check: Arguments, sampler: Any, rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return rank and number of ranks, which a ``DistributedSampler`` says."""
     if is_distributed(sampler):
         if rank is not None or world_size is not None:
             check.refuse("rank", "DistributedSampler says the rank, too", "leave out rank and world_size")
         rank = sampler.rank
         world_size = sampler.num_replicas
-    own_rank, ranks = resolve_ranks(check, rank, world_size)
-    check.raise_problems()
-    prefetch = DEFAULT_PREFETCH if prefetch_factor is None else int(prefetch_factor)
-    return Placement(rank=own_rank, world_size=ranks, start_method=method, prefetch=prefetch)
+    return resolve_ranks(check, rank, world_size)
 
 
-def _start_method(check: Arguments, context: str | BaseContext | None, dataset: Any) -> str:
+def resolve_start_method(check: Arguments, context: str | BaseContext | None, dataset: Any) -> str:
+    """Return the start method of workers: by default the dataset's own, else fork on Linux."""
     methods = multiprocessing.get_all_start_methods()
     if context is None:
         preferred: object = getattr(dataset, "start_method", None)
@@ -150,15 +116,13 @@ def sequence_for(
     samples_per_epoch: int | None,
 ) -> EpochSequence:
     """Return the sequence of every epoch."""
-    check = Arguments()
-    check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
     if sampler is not None:
+        check = Arguments()
         set_options = {"shuffle": shuffle or None, "subset": subset, "weights": weights}
         for name, value in (set_options | {"samples_per_epoch": samples_per_epoch}).items():
             if value is not None:
                 check.refuse(name, "a sampler decides which samples an epoch has", "give one of the two")
-    check.raise_problems()
-    if sampler is not None:
+        check.raise_problems()
         return sampler_sequence(sampler, len(dataset), seed)
     chosen = None if subset is None else sample_indices("subset", subset, len(dataset))
     length = len(dataset) if chosen is None else len(chosen)

@@ -1,13 +1,12 @@
-"""Serialisation of batches: a small pickle, and arrays that stay in shared memory.
+"""What the Loader and its workers send each other: messages with descriptors, and batches.
 
-Protocol 5 of pickle hands out the memory of arrays. What lies in the batch's arena is sent as its position
-there; anything else is copied into the arena once.
+Arrays of a batch that lie in its slab are sent as their place there, others are copied into the slab first;
+what does not fit travels inside the message.
 """
 
 from __future__ import annotations
 
 import array
-import copyreg
 import io
 import os
 import pickle
@@ -15,21 +14,21 @@ import socket
 import struct
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.lib.array_utils import byte_bounds
 
-from unistore.data.packed import Packed
 from unistore.errors import LoaderError
 from unistore.memory import Arena
-from unistore.system.hints import AnyArray, UInt8s
+from unistore.system.hints import AnyArray, Shape
 
 # The socket to a worker: framed messages, with file descriptors as ancillary data.
 
 _HEADER = struct.Struct("<QB")
-_RECEIVE_BYTES = 64 * 1024
+_RECEIVE_BYTES = 256 * 1024
 _ANCILLARY = socket.CMSG_SPACE(250 * array.array("i").itemsize)  # Linux sends at most 253 with a message
 _NOT_INHERITED = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
@@ -50,10 +49,6 @@ class Channel:
         self._buffer = bytearray()
         self._descriptors: deque[int] = deque()
 
-    def fileno(self) -> int:
-        """Return the descriptor, for waiting."""
-        return self.socket.fileno()
-
     def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
         """Send a message and copies of some descriptors."""
         data = pickle.dumps(message, protocol=5)
@@ -61,13 +56,11 @@ class Channel:
         sent = socket.send_fds(self.socket, [data], descriptors) if descriptors else 0
         self.socket.sendall(memoryview(data)[sent:])
 
-    def receive(
-        self,
-        *,
-        # whether to wait for a message; the rest of an incomplete one is waited for in any case
-        wait: bool = True,
-    ) -> list[tuple[Any, list[int]]]:
-        """Return received messages, each with its descriptors, which the caller closes."""
+    def receive(self, *, wait: bool = True) -> list[tuple[Any, list[int]]]:
+        """Return received messages, each with its descriptors, which the caller closes.
+
+        Where `wait` is False there may be none; the rest of an incomplete one is waited for in any case.
+        """
         messages: list[tuple[Any, list[int]]] = []
         while not messages or self._buffer:
             if not self._read(wait=wait or bool(self._buffer)):
@@ -131,150 +124,85 @@ def _close_parent_ends() -> None:
 os.register_at_fork(after_in_child=_close_parent_ends)
 
 
-INLINE_BYTES = 8 * 1024
-"""Longer pickles are put into the batch's memory, so that messages stay far below a socket's buffer."""
+# Batches.
 
-Message: TypeAlias = bytes | tuple[int, int, int]
-"""The pickle of a batch, or its segment, offset and length in the batch's memory."""
+# Whether it is a tensor, offset in the slab, dtype, shape, strides
+_Place: TypeAlias = tuple[bool, int, str, Shape, Shape]
 
 
 class _Packer(pickle.Pickler):
-    """Pickles a batch around the memory of its arrays."""
+    """Pickles a batch around the arrays in its slab."""
 
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
-        self.positions: list[tuple[int, int, int]] = []
+        super().__init__(file, protocol=5)
         self._arena = arena
-        super().__init__(file, protocol=5, buffer_callback=self._keep)
-        # one of its own hides what torch has registered with copyreg
-        self.dispatch_table = {**copyreg.dispatch_table, **_REDUCERS}
+        # by identity, of objects that are kept: the same one twice stays the same memory
+        self._places: dict[int, tuple[Any, _Place | None]] = {}
 
-    def _keep(self, buffer: pickle.PickleBuffer) -> None:
-        with buffer.raw() as raw:
-            self.positions.append(_position(np.asarray(raw), self._arena))
-
-
-def _position(data: UInt8s, arena: Arena) -> tuple[int, int, int]:
-    """Return segment, offset and length of some bytes in an arena; they are copied if they lie elsewhere."""
-    if not len(data):
-        return 0, 0, 0
-    location = arena.find(_address(data), len(data))
-    if location is None:
-        copy = arena.allocate(data.shape, data.dtype)
-        copy[:] = data
-        location = arena.find(_address(copy), len(copy))
-    assert location is not None
-    return *location, len(data)
-
-
-def _address(data: AnyArray) -> int:
-    address: int = data.__array_interface__["data"][0]
-    return address
-
-
-def _reduce_packed(packed: Packed) -> Any:
-    return Packed, (packed.values, packed.offsets, packed.group, packed.shapes)
-
-
-def _reduce_array(array: AnyArray) -> Any:
-    flags = array.flags
-    if flags.c_contiguous or flags.f_contiguous or array.dtype.hasobject:
-        return array.__reduce_ex__(5)  # hands out the memory, or pickles the objects
-    # images are permuted views: contiguous once their axes are in the order of memory
-    axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
-    dense = np.ascontiguousarray(array.transpose(axes))
-    return np.transpose, (dense, np.argsort(axes).tolist())
-
-
-def _reduce_tensor(tensor: torch.Tensor) -> Any:
-    strided = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
-    if not strided or tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
-        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
-    try:
-        return torch.from_numpy, (tensor.numpy(),)
-    except TypeError:  # bfloat16, float8: torch has them, numpy does not
-        data = tensor.contiguous().view(-1).view(torch.uint8).numpy()
-        return _tensor_of_bytes, (data, tensor.dtype, tensor.shape)
-
-
-def _tensor_of_bytes(data: UInt8s, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-    return torch.from_numpy(data).view(dtype).view(shape)
-
-
-_REDUCERS: dict[type, Callable[[Any], Any]] = {
-    Packed: _reduce_packed,
-    np.ndarray: _reduce_array,
-    torch.Tensor: _reduce_tensor,
-}
-
-
-# Key, segment, offset, dtype and shape
-_DenseArray: TypeAlias = tuple[str, int, int, str, tuple[int, ...]]
-
-
-def _dense_arrays(batch: Any, arena: Arena) -> list[_DenseArray] | None:
-    """Describe a batch of dense arrays in its memory, as rows are; None for others.
-
-    Small batches come many a second, and a pickler of its own takes twice as long as reading one.
-    """
-    if type(batch) is not dict:
-        return None
-    described = []
-    for key, packed in batch.items():
-        if type(packed) is not Packed or packed.offsets is not None:
+    def persistent_id(self, value: Any) -> _Place | None:
+        """Return the place of an array or tensor; None for anything that is pickled as it is."""
+        if type(value) not in (np.ndarray, torch.Tensor):
             return None
-        values = packed.values
-        is_plain = values.dtype.kind in "biufcU" and values.flags.c_contiguous and values.nbytes
-        location = arena.find(_address(values), values.nbytes) if is_plain else None
-        if location is None:
+        if id(value) not in self._places:
+            self._places[id(value)] = value, self._place(value)
+        return self._places[id(value)][1]
+
+    def _place(self, value: Any) -> _Place | None:
+        is_tensor = type(value) is torch.Tensor
+        try:
+            values: AnyArray = value.numpy() if is_tensor else value
+        except (RuntimeError, TypeError):  # sparse, with a gradient, of a dtype that numpy lacks
             return None
-        described.append((key, *location, values.dtype.str, values.shape))
-    return described
+        if values.dtype.kind in "OV" or not values.size:
+            return None
+        offset = self._find(values)
+        if offset is None:
+            values = self._copy(values)
+            offset = self._find(values)
+        return None if offset is None else (is_tensor, offset, values.dtype.str, values.shape, values.strides)
+
+    def _find(self, values: AnyArray) -> int | None:
+        first: int = values.__array_interface__["data"][0]
+        low, high = (first, first + values.nbytes) if values.flags.c_contiguous else byte_bounds(values)
+        offset = self._arena.find(low, high - low)
+        return None if offset is None else offset + first - low
+
+    def _copy(self, values: AnyArray) -> AnyArray:
+        """Copy an array into the slab, its axes in the same order."""
+        axes = np.argsort([-abs(stride) for stride in values.strides], kind="stable")
+        ordered = values.transpose(axes)
+        copy = self._arena.allocate(ordered.shape, ordered.dtype)
+        copy[...] = ordered
+        return copy.transpose(np.argsort(axes))
+
+
+class _Unpacker(pickle.Unpickler):
+    """Rebuilds a batch over the memory of its slab."""
+
+    def __init__(self, data: bytes, memory: Any, *, copy: bool) -> None:
+        super().__init__(io.BytesIO(data))
+        self._memory = memory
+        self._copy = copy
+
+    def persistent_load(self, place: _Place) -> Any:
+        """Return the array or tensor at a place."""
+        is_tensor, offset, dtype, shape, strides = place
+        values: AnyArray = np.ndarray(shape, dtype, self._memory, offset, strides)
+        if self._copy:
+            values = values.copy(order="K")
+        return torch.from_numpy(values) if is_tensor else values
 
 
 def encode(
     batch: Any,  # anything that can be pickled
-    arena: Arena,  # the batch's memory; arrays outside of it are copied into it
-) -> Message:
+    arena: Arena,  # the batch's memory; arrays outside of it are copied into it, as far as it has room
+) -> bytes:
     """Serialise a batch."""
-    dense = _dense_arrays(batch, arena)
-    if dense is not None:
-        message = pickle.dumps(dense, protocol=5)
-    else:
-        file = io.BytesIO()
-        packer = _Packer(file, arena)
-        packer.dump(batch)
-        message = pickle.dumps((file.getvalue(), packer.positions), protocol=5)
-    if len(message) <= INLINE_BYTES:
-        return message
-    return _position(np.frombuffer(message, np.uint8), arena)
+    file = io.BytesIO()
+    _Packer(file, arena).dump(batch)
+    return file.getvalue()
 
 
-def decode(
-    message: Message,  # what `encode` returned in the worker
-    memory: Sequence[Any],  # one buffer for each segment of the batch's memory, the slab first
-    *,
-    copy: bool = False,  # copy all arrays, so that the memory is free when this returns
-) -> Any:
-    """Rebuild a batch."""
-
-    def part(segment: int, offset: int, length: int) -> Any:
-        if not length:
-            return bytearray()
-        view = memoryview(memory[segment]).cast("B")[offset : offset + length]
-        return np.array(view) if copy else view
-
-    if not isinstance(message, bytes):
-        message = bytes(part(*message))
-    content = pickle.loads(message)  # noqa: S301 - from our own process
-    if isinstance(content, list):
-        return _dense_batch(content, memory, copy=copy)
-    stream, positions = content
-    return pickle.loads(stream, buffers=[part(*position) for position in positions])  # noqa: S301
-
-
-def _dense_batch(described: list[_DenseArray], memory: Sequence[Any], *, copy: bool) -> dict[str, Packed]:
-    batch = {}
-    for key, segment, offset, dtype, shape in described:
-        values: AnyArray = np.ndarray(shape, dtype, memory[segment], offset)
-        batch[key] = Packed(values.copy() if copy else values)
-    return batch
+def decode(message: bytes, memory: Any, *, copy: bool = False) -> Any:
+    """Rebuild a batch from what `encode` returned, over the memory of its slab, or of copied arrays."""
+    return _Unpacker(message, memory, copy=copy).load()

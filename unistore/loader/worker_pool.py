@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.context import BaseContext
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -31,153 +31,76 @@ from unistore.loader.fetch import (
     pack_failure,
     raise_failure,
 )
-from unistore.loader.iteration import Arrival, BatchConfig, Request
-from unistore.loader.wire import Channel, Message, decode, encode, open_channel
-from unistore.memory import Arena, Segment, SharedGrowth, Slab, SlabRing
+from unistore.loader.iteration import Arrival, BatchConfig, Producer, Request
+from unistore.loader.wire import Channel, decode, encode, open_channel
+from unistore.memory import Arena, Slab, SlabRing, open_shared_memory
 from unistore.order.seeding import seed_worker
-from unistore.system.hints import Shape
 
 # A worker process: receives tasks, decodes batches into slabs, and sends their descriptions.
 
 
 class Task(NamedTuple):
-    """One batch to make."""
+    """One batch to make. Tasks are answered in the order in which they were sent."""
 
     generation: int  # iteration it belongs to; tasks of an abandoned one are answered without work
-    epoch: int  # epoch that it belongs to
-    indices: bytes  # int64 sample indices, as bytes
+    epoch: int
+    indices: bytes  # int64 sample indices
+    # number and bytes of the slab that is lent with it, for whichever batch; its descriptor comes along once
+    lease: tuple[int, int] | None
 
 
-class SlabLease(NamedTuple):
-    """A slab for one batch; the worker decides for which. With its first lease comes its descriptor."""
-
-    # its number and bytes
-    slab: int
-    size: int
+# What answers a task: the number of the slab that is returned (0: none), and the batch, encoded; an error;
+# or None where the task was abandoned
+_Answer: TypeAlias = tuple[int, Arrival | Failure | None]
 
 
-class TaskResult(NamedTuple):
-    """The result of a task. Tasks are answered in the order in which they were sent."""
-
-    slab: int  # number of the slab that is returned with the batch; 0: no slab
-    result: Arrival | Failure | None  # the batch, encoded; an error; or None if the task was abandoned
-    # sizes of the batch's further segments, whose descriptors come with the answer
-    sizes: Shape = ()
-
-
-class _BatchMaker:
-    """Makes the batches of a worker, in the slabs that were lent to it.
+class _Worker:
+    """A worker process: makes batches in the slabs that were lent to it.
 
     A batch goes into the slab that was lent last, which may still be in the processor's caches.
     """
 
-    def __init__(self, worker: int, config: BatchConfig, cache: int | None) -> None:
-        self._slabs: dict[int, Segment] = {}
-        self._lent: list[tuple[int, Segment]] = []
+    def __init__(self, number: int, config: BatchConfig, cache: Sequence[int]) -> None:
+        self._slabs: dict[int, Slab] = {}
+        self._lent: list[int] = []
         self._dataset = config.dataset
         self._fetch = choose_fetch(config.dataset, config.collate, config.seed)
-        if config.cache is not None and cache is not None:
-            self._fetch = cached(config.dataset, self._fetch, config.cache.region(cache))
-        set_worker_info(worker, config.workers, config.seed, config.dataset)
-        seed_worker(config.seed, worker)
+        if config.cache is not None:
+            self._fetch = cached(config.dataset, self._fetch, config.cache.region(cache[0]))
+        set_worker_info(number, config.workers, config.seed, config.dataset)
+        seed_worker(config.seed, number)
         if config.worker_init_fn is not None:
-            config.worker_init_fn(worker)
+            config.worker_init_fn(number)
 
-    def take_slabs(self, leases: Sequence[SlabLease], descriptors: Sequence[int]) -> None:
-        new = [lease for lease in leases if lease.slab not in self._slabs]
-        for lease, descriptor in zip(new, descriptors, strict=True):
-            self._slabs[lease.slab] = Segment.shared(descriptor, lease.size)
-        self._lent += [(lease.slab, self._slabs[lease.slab]) for lease in reversed(leases)]
-        if new:  # slabs only grow: smaller ones are not lent again
-            size = new[-1].size
-            self._slabs = {slab: segment for slab, segment in self._slabs.items() if segment.size >= size}
+    def take_slabs(self, tasks: Sequence[Task], descriptors: Sequence[int]) -> None:
+        """Map the slabs that are lent with some tasks."""
+        new = iter(descriptors)
+        lent = []
+        for number, size in filter(None, (task.lease for task in tasks)):
+            if number not in self._slabs:
+                # slabs only grow: smaller ones are not lent again
+                self._slabs = {other: slab for other, slab in self._slabs.items() if slab.size >= size}
+                self._slabs[number] = Slab(size, next(new))
+                _ = self._slabs[number].map  # the descriptor is closed after this
+            lent.append(number)
+        self._lent += reversed(lent)
 
-    def make(self, task: Task, growth: SharedGrowth) -> TaskResult:
-        """Make a batch; `growth` makes what does not fit into its slab."""
-        slab, segment = self._lent.pop() if self._lent else (0, None)
-        arena = Arena(segment, growth)
+    def make(self, task: Task) -> _Answer:
+        """Make a batch."""
+        number = self._lent.pop() if self._lent else 0
+        slab = self._slabs.get(number)
+        arena = Arena(slab)
         indices = np.frombuffer(task.indices, np.int64)
         result = fetch_batch(self._fetch, self._dataset, indices, task.epoch, arena)
         if isinstance(result, SampleError):
-            growth.close()
-            return TaskResult(slab, pack_failure(result))
+            return number, pack_failure(result)
         try:
             message = encode(result.batch, arena)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything
-            growth.close()
             failed = caused(SampleError(f"the batch cannot be sent: {in_one_line(error)}"), error)
-            return TaskResult(slab, pack_failure(failed))
-        return TaskResult(slab, result._replace(batch=message, needed=arena.needed), tuple(growth.sizes))
-
-
-class _WorkerLoop:
-    """A worker process: its channel to the parent, and its batch maker, or why it has none."""
-
-    def __init__(
-        self,
-        number: int,  # the worker's number
-        config: BatchConfig | None,  # its configuration; None: it comes with the first message
-        channel: Channel,  # the worker's end of the channel
-    ) -> None:
-        self._channel = channel
-        self._tasks: deque[Task] = deque()
-        self._generation = 0
-        self._maker: _BatchMaker | LoaderError
-        (((message, sizes, cached_files), descriptors), *self._early) = channel.receive()
-        try:
-            cache = descriptors[0] if cached_files else None
-            if config is None:  # mapped copy-on-write: workers share it until they write to it
-                shared = zip(descriptors[cached_files:], sizes, strict=True)
-                memory = [mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE) for descriptor, size in shared]
-                config = decode(message, [b"", *memory])
-            assert config is not None
-            self._maker = _BatchMaker(number, config, cache)
-        except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
-            self._maker = _start_error(number, error)
-        finally:
-            _close_all(descriptors)
-
-    def serve(self) -> None:
-        """Answer tasks until the parent closes the channel or dies."""
-        parent = multiprocessing.parent_process()
-        sentinels = [] if parent is None else [parent.sentinel]
-        poll = select.poll()
-        for descriptor in (self._channel.fileno(), *sentinels):
-            poll.register(descriptor, select.POLLIN)
-        messages = self._early
-        while True:
-            for (generation, leases, tasks), descriptors in messages:
-                self._accept(generation, leases, tasks, descriptors)
-            if self._tasks:
-                self._answer(self._tasks.popleft())
-            elif any(descriptor in sentinels for descriptor, _ in poll.poll()):
-                return
-            # between tasks too: slabs that just came back are lent again
-            messages = self._channel.receive(wait=False)
-
-    def _accept(
-        self, generation: int, leases: list[SlabLease], tasks: list[Task], descriptors: list[int]
-    ) -> None:
-        self._generation = generation
-        self._tasks.extend(tasks)
-        try:
-            if isinstance(self._maker, _BatchMaker):
-                self._maker.take_slabs(leases, descriptors)
-        finally:
-            _close_all(descriptors)
-
-    def _answer(self, task: Task) -> None:
-        growth = SharedGrowth()
-        try:
-            if isinstance(self._maker, LoaderError):
-                answer = TaskResult(0, pack_failure(self._maker))
-            elif task.generation < self._generation:
-                answer = TaskResult(0, None)
-            else:
-                answer = self._maker.make(task, growth)
-            self._channel.send(answer, growth.descriptors)
-        finally:
-            growth.close()
+            return number, pack_failure(failed)
+        missed = arena.needed > (0 if slab is None else slab.size)
+        return number, result._replace(batch=message, needed=arena.needed, missed=missed)
 
 
 def _start_error(worker: int, error: Exception) -> SampleError:
@@ -191,21 +114,58 @@ def _start_error(worker: int, error: Exception) -> SampleError:
     return caused(SampleError(f"worker {worker} could not start: {reason}"), error)
 
 
+def _start(number: int, config: BatchConfig | None, size: int, descriptors: list[int]) -> _Worker | Failure:
+    """Make the worker; `config` None: it is pickled in the last descriptor's memory of `size` bytes."""
+    try:
+        if config is None:
+            with mmap.mmap(descriptors[-1], size, flags=mmap.MAP_SHARED) as memory:
+                config = pickle.loads(memory)  # noqa: S301 - from our own process
+        assert config is not None
+        return _Worker(number, config, descriptors)
+    except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
+        return pack_failure(_start_error(number, error))
+    finally:
+        _close_all(descriptors)
+
+
+def _serve(number: int, config: BatchConfig | None, channel: Channel) -> None:
+    """Answer tasks until the parent closes the channel or dies."""
+    ((size, descriptors), *messages) = channel.receive()
+    worker = _start(number, config, size, descriptors)
+    waiting: deque[Task] = deque()
+    current = 0
+    while True:
+        # between tasks too: slabs that just came back are lent again
+        for (generation, tasks), descriptors in messages:
+            current = generation
+            waiting += tasks
+            try:
+                if isinstance(worker, _Worker):
+                    worker.take_slabs(tasks, descriptors)
+            finally:
+                _close_all(descriptors)
+        if waiting:
+            task = waiting.popleft()
+            if not isinstance(worker, _Worker):
+                channel.send((0, worker))
+            elif task.generation < current:
+                channel.send((0, None))
+            else:
+                channel.send(worker.make(task))
+        messages = channel.receive(wait=not waiting)
+
+
 def _close_all(descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def main(
-    worker: int,  # its number
-    end: socket.socket,  # the worker's end of the socket
-    config: BatchConfig | None,  # its configuration; None: it comes with the first message
-) -> None:
-    """Run a worker until its parent closes the socket or dies."""
+def main(worker: int, end: socket.socket, config: BatchConfig | None) -> None:
+    """Run a worker until its parent closes the socket or dies; `config` None: it comes with a message."""
     prepare_process()
     channel = Channel(end)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has died
-        _WorkerLoop(worker, config, channel).serve()
+        _serve(worker, config, channel)
     channel.close()
 
 
@@ -257,17 +217,15 @@ class LoaderWorker:
         return generation, request
 
 
-def encode_config(config: BatchConfig, growth: SharedGrowth) -> Message | None:
-    """Pickle a BatchConfig into shared memory, once for all workers; None if it cannot be pickled so.
+def pickle_config(config: BatchConfig) -> bytes | None:
+    """Pickle the configuration, once for all workers; None if it can only be inherited (locks, queues).
 
-    multiprocessing would copy them through a pipe to each worker, and wait for ever where a large dataset is
-    sent to a worker that has already died. Only what may be sent in no other way (locks, queues, sockets)
-    goes there.
+    multiprocessing would send it through a pipe to each worker, and wait for ever where a large dataset is
+    sent to a worker that has already died.
     """
     try:
-        return encode(config, Arena(None, growth))
+        return pickle.dumps(config, protocol=5)
     except RuntimeError:
-        growth.close()
         return None
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         msg = (
@@ -300,8 +258,8 @@ EXIT_TIMEOUT = 2.0
 """Seconds that workers have to exit after `close`; then they are killed."""
 
 
-class WorkerPool:
-    """Makes batches in worker processes, see `unistore.loader.iteration.Producer`."""
+class WorkerPool(Producer):
+    """Makes batches in worker processes."""
 
     def __init__(
         self,
@@ -310,8 +268,7 @@ class WorkerPool:
         ring: SlabRing,  # memory that batches are decoded into
         *,
         # whether workers get batches in turn, which keeps the lanes of a block shuffle apart. Else the worker
-        # with the fewest tasks gets the next batch; while the first worker alone keeps ahead of the consumer,
-        # it gets all of them, as further processes would compete with it for processor and caches
+        # with the fewest tasks gets the next batch
         round_robin: bool = False,
     ) -> None:
         self._owner = os.getpid()
@@ -319,46 +276,47 @@ class WorkerPool:
         self._round_robin = round_robin
         self._closed = False
         self._generation = 0
-        self._ready: dict[int, tuple[Arrival | Failure, Slab | None, list[Segment]]] = {}
+        self._ready: dict[int, tuple[Arrival | Failure, Slab | None]] = {}
         self._workers: list[LoaderWorker] = []
         try:
             self._start(config, multiprocessing.get_context(start_method))
         except BaseException:
             self.close()
             raise
-        self._waiting: dict[int, LoaderWorker] = {}
         self._poll = select.poll()
-        for worker in self._workers:
-            for descriptor in (worker.channel.fileno(), worker.process.sentinel):
-                self._waiting[descriptor] = worker
-                self._poll.register(descriptor, select.POLLIN)
+        self._by_socket = {worker.channel.socket.fileno(): worker for worker in self._workers}
+        for descriptor in self._by_socket:
+            self._poll.register(descriptor, select.POLLIN)
 
     def _start(self, config: BatchConfig, context: BaseContext) -> None:
-        growth = SharedGrowth()
-        message = None if context.get_start_method() == "fork" else encode_config(config, growth)
-        inherited = config if message is None else None
-        cache = [] if config.cache is None else [config.cache.descriptor]
+        pickled = None if context.get_start_method() == "fork" else pickle_config(config)
+        descriptors = [] if config.cache is None else [config.cache.descriptor]
+        memory = None
         try:
+            if pickled is not None:
+                memory = open_shared_memory(len(pickled))
+                os.pwrite(memory, pickled, 0)
+                descriptors.append(memory)
             for number in range(config.workers):
-                worker = LoaderWorker(number, context, inherited)
+                worker = LoaderWorker(number, context, config if pickled is None else None)
                 self._workers.append(worker)
-                worker.channel.send((message, growth.sizes, len(cache)), cache + growth.descriptors)
+                worker.channel.send(len(pickled or b""), descriptors)
         finally:
-            growth.close()
+            if memory is not None:
+                os.close(memory)
 
     def begin(self) -> None:
         """See `Producer.begin`."""
         self._generation += 1
-        for _, slab, _ in self._ready.values():
-            if slab is not None:
-                self._ring.put(slab)
+        for _, slab in self._ready.values():
+            self._put(slab)
         self._ready.clear()
         for worker in self._workers:
             if worker.sent:  # tasks of the last iteration, which are answered without work from now on
-                self._send(worker, [], [], [])
+                self._send(worker, [], [])
 
     @property
-    def capacity(self) -> int:
+    def capacity(self) -> int:  # type: ignore[override]
         """See `Producer.capacity`."""
         return self._ring.batches_in_flight
 
@@ -368,31 +326,29 @@ class WorkerPool:
 
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
-        outgoing: dict[LoaderWorker, tuple[list[SlabLease], list[Task], list[int]]] = {}
+        outgoing: dict[LoaderWorker, tuple[list[Task], list[int]]] = {}
         accepted = 0
-        first_only = not self._round_robin and self._first_suffices()
         for request in requests:
-            worker = self._workers[0] if first_only else self._next_worker(request.number)
+            worker = self._next_worker(request.number)
             if worker.sent and worker.queued + request.indices.nbytes > QUEUED_BYTES:
                 break
-            leases, tasks, descriptors = outgoing.setdefault(worker, ([], [], []))
+            tasks, descriptors = outgoing.setdefault(worker, ([], []))
             slab = self._ring.take() if len(worker.lent) <= len(worker.sent) else None
+            lease = None
             if slab is not None:
-                leases.append(SlabLease(slab.number, slab.size))
+                lease = slab.number, slab.size
                 descriptors += worker.lend(slab)
             indices = np.ascontiguousarray(request.indices, np.int64).tobytes()
-            tasks.append(Task(self._generation, request.epoch, indices))
+            tasks.append(Task(self._generation, request.epoch, indices, lease))
             worker.queue(self._generation, request)
             accepted += 1
-        for worker, (leases, tasks, descriptors) in outgoing.items():
-            self._send(worker, leases, tasks, descriptors)
+        for worker, (tasks, descriptors) in outgoing.items():
+            self._send(worker, tasks, descriptors)
         return accepted
 
-    def _send(
-        self, worker: LoaderWorker, leases: list[SlabLease], tasks: list[Task], descriptors: list[int]
-    ) -> None:
+    def _send(self, worker: LoaderWorker, tasks: list[Task], descriptors: list[int]) -> None:
         try:
-            worker.channel.send((self._generation, leases, tasks), descriptors)
+            worker.channel.send((self._generation, tasks), descriptors)
         except OSError:
             self._raise_worker_died(worker)
 
@@ -401,71 +357,48 @@ class WorkerPool:
             return self._workers[number % len(self._workers)]
         return min(self._workers, key=lambda worker: len(worker.sent))
 
-    def _first_suffices(self) -> bool:
-        """Return whether all requested batches are made, and at least half of the capacity is ready."""
-        if len(self._workers) == 1:
-            return True
-        for worker in self._workers:
-            if worker.sent:
-                self._receive(worker)
-        return 2 * len(self._ready) >= self.capacity and not any(worker.sent for worker in self._workers)
-
     def take(self, number: int) -> Arrival:
         """See `Producer.take`."""
         while number not in self._ready:
             self.wait()
-        arrival, slab, extra = self._ready.pop(number)
-        if slab is not None and (isinstance(arrival, Failure) or arrival.needed == 0):
-            self._ring.put(slab)
-            slab = None
+        arrival, slab = self._ready.pop(number)
         if isinstance(arrival, Failure):
+            self._put(slab)
             raise_failure(arrival)
+        if slab is None or not arrival.needed:
+            self._put(slab)
+            return arrival._replace(batch=decode(arrival.batch, b""))
         copied = not self._ring.can_lend()
-        if not copied:
-            batch = decode(arrival.batch, self._ring.lend(slab, extra))
-        else:
-            buffers: list[Any] = [b"" if slab is None else slab.segment.map]
-            buffers += [segment.map for segment in extra]
-            batch = decode(arrival.batch, buffers, copy=True)
-            if slab is not None:
-                self._ring.put(slab)
-        return arrival._replace(batch=batch, missed=bool(extra), copied=copied)
+        batch = decode(arrival.batch, slab.map if copied else self._ring.lend(slab), copy=copied)
+        if copied:
+            self._put(slab)
+        return arrival._replace(batch=batch, copied=copied)
+
+    def _put(self, slab: Slab | None) -> None:
+        if slab is not None:
+            self._ring.put(slab)
 
     def wait(self) -> None:
         """See `Producer.wait`."""
-        woke = {descriptor: self._waiting[descriptor] for descriptor, _ in self._poll.poll()}
-        if sum(self._receive(worker) for worker in dict.fromkeys(woke.values())):
-            return
-        for descriptor, worker in woke.items():
-            if descriptor == worker.process.sentinel:
+        for descriptor, _ in self._poll.poll():
+            worker = self._by_socket[descriptor]
+            try:
+                messages = worker.channel.receive(wait=False)
+            except EOFError:
                 self._raise_worker_died(worker)
+            for answer, _ in messages:
+                self._accept(worker, answer)
 
-    def _receive(self, worker: LoaderWorker) -> bool:
-        """Receive the answers that a worker has sent; return whether there were any."""
-        try:
-            messages = worker.channel.receive(wait=False)
-        except EOFError:
-            self._raise_worker_died(worker)
-        for message, descriptors in messages:
-            self._accept(worker, message, descriptors)
-        return bool(messages)
-
-    def _accept(self, worker: LoaderWorker, answer: TaskResult, descriptors: list[int]) -> None:
-        slab = worker.lent.pop(answer.slab, None)
+    def _accept(self, worker: LoaderWorker, answer: _Answer) -> None:
+        number, result = answer
+        slab = worker.lent.pop(number, None)
         generation, request = worker.dequeue()
-        try:
-            shared = zip(descriptors, answer.sizes, strict=True)
-            extra = [Segment.shared(descriptor, size) for descriptor, size in shared]
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        if generation != self._generation or answer.result is None:
-            if slab is not None:
-                self._ring.put(slab)
+        if generation != self._generation or result is None:
+            self._put(slab)
             return
-        if not isinstance(answer.result, Failure):
-            self._ring.observe(answer.result.needed)
-        self._ready[request.number] = answer.result, slab, extra
+        if not isinstance(result, Failure):
+            self._ring.observe(result.needed)
+        self._ready[request.number] = result, slab
 
     def _raise_worker_died(self, worker: LoaderWorker) -> NoReturn:
         """Close the pool and raise how a worker ended."""
@@ -481,7 +414,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """See `Producer.close`."""
-        if self._closed or os.getpid() != self._owner:
+        if not self.usable:
             return
         self._closed = True
         for worker in self._workers:
@@ -497,7 +430,7 @@ class WorkerPool:
         self._ring.close()
 
     @property
-    def usable(self) -> bool:
+    def usable(self) -> bool:  # type: ignore[override]
         """Whether the pool is open, and belongs to this process."""
         return not self._closed and os.getpid() == self._owner
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.zarr3.chunks import ChunkReader, SharedChunks, SharedRows
+from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.zarr3.chunks import ChunkReader, SharedChunks
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import (
     AxisPieces,
@@ -53,9 +53,7 @@ class StoredArray:
         self.attributes: Mapping[str, Any] = metadata.attributes
         self._reader = ChunkReader(storage, path, metadata)
         self._pool = ChunkPool(self._reader) if ChunkPool.supports(self._reader) else None
-        self._whole_rows = self.chunk_shape[1:] == self.shape[1:]
-        self._row_is_chunk = self._whole_rows and self.chunk_shape[0] == 1
-        self._shared_rows: SharedRows | None = None
+        self._row_is_chunk = self.chunk_shape == (1, *self.shape[1:])
 
     @classmethod
     def open(cls, storage: Storage, path: str) -> StoredArray:
@@ -83,8 +81,6 @@ class StoredArray:
     def share(self, chunks: SharedChunks | None) -> None:
         """Look up and store decoded chunks in a cache shared with other processes; None: stop doing so."""
         self._reader.shared = chunks
-        follow = self._whole_rows and self._reader.row_stride == 1
-        self._shared_rows = SharedRows(chunks, self.metadata) if chunks is not None and follow else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoredArray.open, (self.storage, self.path)
@@ -95,12 +91,12 @@ class StoredArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def read(self, lo: int = 0, hi: int | None = None) -> NDArray[Any]:
+    def read(self, lo: int = 0, hi: int | None = None) -> AnyArray:
         """Read rows `lo` to `hi` of axis 0; by default all."""
         end = len(self) if hi is None else hi
         return self.read_box([lo, *(0 for _ in self.shape[1:])], [end, *self.shape[1:]])
 
-    def read_box(self, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def read_box(self, lo: Sequence[int], hi: Sequence[int], out: AnyArray | None = None) -> AnyArray:
         """Read the box ``lo <= i < hi``, one number an axis, ``0 <= lo <= hi <= shape``.
 
         `out` is C-contiguous, of shape ``hi - lo`` and the array's dtype; made where None. Raises
@@ -118,15 +114,12 @@ class StoredArray:
         out = self._output(out, tuple(high - low for low, high in zip(start, stop, strict=True)))
         if not out.size:
             return out
-        box = tuple(map(slice, start, stop))
-        if self._shared_rows is not None and self._shared_rows.take_box(box, out):
-            return out
         axes = list(map(axis_pieces, start, stop, self.chunk_shape))
         groups: list[Group] = [(chunk, [((source,), (place,))]) for chunk, source, place in axes[0]]
         gather(self._reader, groups, axes[1:], out)
         return out
 
-    def read_rows(self, rows: NDArray[Any] | Sequence[int], out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def read_rows(self, rows: AnyArray | Sequence[int], out: AnyArray | None = None) -> AnyArray:
         """Read whole rows of axis 0, in the order given, duplicates included.
 
         `rows` are (n,) numbers ``0 <= row < shape[0]``, `out` is (n, *shape[1:]). Both, and errors, as for
@@ -137,34 +130,21 @@ class StoredArray:
         out = self._output(out, (len(numbers), *self.shape[1:]))
         if not out.size:
             return out
-        if self._shared_rows is None:
-            self._gather_rows(numbers, out)
-            return out
-        missing = self._shared_rows.take_rows(numbers, out)
-        if len(missing) == len(numbers):
-            self._gather_rows(numbers, out)
-        elif len(missing):
-            part = np.empty((len(missing), *self.shape[1:]), self.dtype)
-            self._gather_rows(numbers[missing], part)
-            out[missing] = part
-        return out
-
-    def _gather_rows(self, numbers: NDArray[np.int64], out: NDArray[Any]) -> None:
         if self._row_is_chunk:
             gather_chunk_rows(self._reader, numbers.tolist(), out)
-            return
+            return out
         # rows that stand together are decoded straight into `out`, which no pool does faster
         scattered = int(numbers.max() - numbers.min()) >= len(numbers)
-        if scattered and self._pool is not None and self._pool.take(numbers, out):
-            return
-        gather(self._reader, group_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
+        if not scattered or self._pool is None or not self._pool.take(numbers, out):
+            gather(self._reader, group_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
+        return out
 
     def read_ranges(
         self,
-        lo: NDArray[Any] | Sequence[int],
-        hi: NDArray[Any] | Sequence[int],
-        out: NDArray[Any] | None = None,
-    ) -> NDArray[Any]:
+        lo: AnyArray | Sequence[int],
+        hi: AnyArray | Sequence[int],
+        out: AnyArray | None = None,
+    ) -> AnyArray:
         """Read the rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, one range behind the other.
 
         `lo` and `hi` are (n,) numbers, ``0 <= lo <= hi <= shape[0]``; ranges may overlap and come in any
@@ -184,13 +164,11 @@ class StoredArray:
             ranges.append((low, high, place))
             place += high - low
         out = self._output(out, (place, *self.shape[1:]))
-        if self._shared_rows is not None and out.size:
-            ranges = self._shared_rows.take_ranges(ranges, out)
-        if out.size and ranges:
+        if out.size:
             gather(self._reader, group_ranges(ranges, self.chunk_shape[0]), self._whole_row(), out)
         return out
 
-    def _row_numbers(self, rows: NDArray[Any] | Sequence[int], what: str) -> NDArray[np.int64]:
+    def _row_numbers(self, rows: AnyArray | Sequence[int], what: str) -> Int64s:
         numbers = np.asarray(rows)
         if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
             dtype_and_shape = f"{numbers.dtype} {numbers.shape}"
@@ -198,13 +176,13 @@ class StoredArray:
             raise IndexError(msg)
         return numbers.astype(np.int64, copy=False)
 
-    def _check_rows(self, numbers: NDArray[np.int64]) -> None:
+    def _check_rows(self, numbers: Int64s) -> None:
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.shape[0]):
             wrong = numbers[(numbers < 0) | (numbers >= self.shape[0])][0]
             msg = f"array {self.path!r} of {self.shape[0]} rows has no row {wrong}"
             raise IndexError(msg)
 
-    def _output(self, out: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _output(self, out: AnyArray | None, shape: Shape) -> AnyArray:
         if out is None:
             try:
                 return np.empty(shape, self.dtype)

@@ -8,78 +8,32 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.zarr3.cache import IndexCache
+from unistore.system.hints import AnyArray, Shape
 from unistore.zarr3.codecs import CRC_BYTES, FrameError, check_chunk, decoder, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata, decode_index, index_bytes, shard_key
 from unistore.zarr3.storage import Storage, SupportsReadEnds, SupportsReadInto
 
-# Decoded chunks in a cache shared by several processes, and reads of rows across them.
-
 
 class SharedChunks(Protocol):
-    """Decoded chunks of one array, in a cache shared by several processes."""
+    """Decoded chunks of one array, in a cache that several processes share."""
 
-    chunks: NDArray[np.uint8]
-    """(chunks, bytes), not to be written to: every chunk at its number."""
-    there: NDArray[np.int64]
-    """(chunks,): 0 if a chunk is not cached; its bytes are then undefined."""
-    hits: int
+    def get(self, number: int) -> AnyArray | None:
+        """Return a chunk that must not be written to, or None."""
 
-    def add(self, number: int, chunk: NDArray[Any]) -> None:
+    def add(self, number: int, chunk: AnyArray) -> None:
         """Keep a chunk, if there is room."""
 
 
-class SharedRows:
-    """Rows of an array whose chunks are whole rows: they follow one another from chunk to chunk."""
-
-    def __init__(self, shared: SharedChunks, metadata: ArrayMetadata) -> None:
-        self._shared = shared
-        self._step = metadata.chunk_shape[0]
-        self._rows = shared.chunks.reshape(-1).view(metadata.dtype).reshape(-1, *metadata.shape[1:])
-
-    def take_box(self, box: tuple[slice, ...], out: NDArray[Any]) -> bool:
-        """Read a box if all of its chunks are cached; returns whether they are."""
-        first_chunk = box[0].start // self._step
-        end_chunk = -(-box[0].stop // self._step)
-        if not self._shared.there[first_chunk:end_chunk].all():
-            return False
-        out[...] = self._rows[box]
-        self._shared.hits += 1
-        return True
-
-    def take_rows(self, rows: NDArray[np.int64], out: NDArray[Any]) -> NDArray[np.intp]:
-        """Read the rows (n,) that are cached into `out` (n, …); returns the positions of the others."""
-        missing = np.flatnonzero(self._shared.there[rows // self._step] == 0)
-        self._shared.hits += len(rows) - len(missing)
-        if not len(missing):
-            # mode "raise" would copy `out`
-            np.take(self._rows, rows, axis=0, out=out, mode="clip")
-        elif len(missing) < len(rows):
-            cached = np.delete(np.arange(len(rows)), missing)
-            out[cached] = self._rows[rows[cached]]
-        return missing
-
-    def take_ranges(
-        self, ranges: Iterable[tuple[int, int, int]], out: NDArray[Any]
-    ) -> list[tuple[int, int, int]]:
-        """Read ranges (first row, end, place in `out`) whose chunks are cached; returns the others."""
-        whole_axes = (slice(None),) * (out.ndim - 1)
-        missing = []
-        for start, end, place in ranges:
-            target = out[place : place + end - start]
-            if not self.take_box((slice(start, end), *whole_axes), target):
-                missing.append((start, end, place))
-        return missing
-
-
 _MAX_CACHED_KEYS = 65536
+INDEX_BYTES = 64 << 20
+"""Memory of the shard indexes of one array; at least one is kept."""
+_INDEX_OVERHEAD = 400
 _tokens = itertools.count()
 
 
@@ -128,7 +82,9 @@ class ChunkReader:
         self._decode = decoder(metadata.compressor, metadata.chunk_bytes)
         self.uncompressed = metadata.compressor is None
         self._keys: dict[int, str] = {}
-        self._indexes = IndexCache(self._load_index)
+        # by shard: offset and size of every chunk, one behind the other, as 64-bit integers
+        self._indexes: dict[int, memoryview] = {}
+        self._most_indexes = max(1, INDEX_BYTES // (self._index_bytes + _INDEX_OVERHEAD))
         self._ends = storage if isinstance(storage, SupportsReadEnds) else None
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
@@ -153,7 +109,7 @@ class ChunkReader:
                 first = shard * self.per_shard
                 end = first + self.per_shard
                 key = self._key(shard)
-                index = self._indexes.get(shard)
+                index = self._indexes.get(shard) or self._load_index(shard)
             entry = 2 * (number - first)
             keys.append(key)
             offsets.append(index[entry])
@@ -165,34 +121,33 @@ class ChunkReader:
         located: ChunkLocations,  # the chunks; all are asked for at once
         # for each, a C-contiguous array of the chunk's size to decode into, or None: what is yielded is the
         # chunk, not to be written to
-        targets: Sequence[NDArray[Any] | None],
-    ) -> Iterator[NDArray[Any]]:
+        targets: Sequence[AnyArray | None],
+    ) -> Iterator[AnyArray]:
         """Decode present chunks, one by one."""
         if self.shared is None:
             return self._decode_stored(located, targets)
         return self._decode_shared(self.shared, located, targets)
 
     def _decode_shared(
-        self, shared: SharedChunks, located: ChunkLocations, targets: Sequence[NDArray[Any] | None]
-    ) -> Iterator[NDArray[Any]]:
-        cached = shared.there[located.numbers].tolist()
-        missing = [position for position, is_cached in enumerate(cached) if not is_cached]
-        shared.hits += len(cached) - len(missing)
+        self, shared: SharedChunks, located: ChunkLocations, targets: Sequence[AnyArray | None]
+    ) -> Iterator[AnyArray]:
+        cached = [shared.get(number) for number in located.numbers]
+        missing = [position for position, chunk in enumerate(cached) if chunk is None]
         stored = self._decode_stored(located.select(missing), [targets[position] for position in missing])
-        for number, is_cached, target in zip(located.numbers, cached, targets, strict=True):
-            if not is_cached:
-                chunk = next(stored)
-                shared.add(number, chunk)
-                yield chunk
+        for number, chunk, target in zip(located.numbers, cached, targets, strict=True):
+            if chunk is None:
+                decoded = next(stored)
+                shared.add(number, decoded)
+                yield decoded
             elif target is None:
-                yield np.ndarray(self.metadata.chunk_shape, self.metadata.dtype, shared.chunks[number])
+                yield chunk
             else:
-                target.reshape(-1).view(np.uint8)[:] = shared.chunks[number]
+                target.reshape(-1)[:] = chunk.reshape(-1)
                 yield target
 
     def _decode_stored(
-        self, located: ChunkLocations, targets: Sequence[NDArray[Any] | None]
-    ) -> Iterator[NDArray[Any]]:
+        self, located: ChunkLocations, targets: Sequence[AnyArray | None]
+    ) -> Iterator[AnyArray]:
         decode = self._decode
         dtype = self.metadata.dtype
         shape = self.metadata.chunk_shape
@@ -209,7 +164,7 @@ class ChunkReader:
         except (FrameError, StoreError) as error:
             raise self._chunk_error(located, done, error) from error
 
-    def read_into(self, located: ChunkLocations, targets: Sequence[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    def read_into(self, located: ChunkLocations, targets: Sequence[AnyArray]) -> Iterator[AnyArray]:
         """Decode present chunks one by one, each into its target: a C-contiguous array of its size."""
         storage = self.storage
         stored_bytes = self.metadata.chunk_bytes + CRC_BYTES
@@ -245,20 +200,29 @@ class ChunkReader:
 
     def _load_indexes(self, storage: SupportsReadEnds, numbers: Sequence[int]) -> None:
         """Read all indexes that these chunks need and that are not cached, in one request."""
-        shards = self._indexes.missing(dict.fromkeys(number // self.per_shard for number in numbers))
-        keys = [self._key(shard) for shard in shards]
+        shards = dict.fromkeys(number // self.per_shard for number in numbers)
+        missing = [shard for shard in shards if shard not in self._indexes]
+        keys = [self._key(shard) for shard in missing]
         ends = storage.read_ends(keys, self._index_bytes) if keys else ()
-        for shard, key, end in zip(shards, keys, ends, strict=True):
+        for shard, key, end in zip(missing, keys, ends, strict=True):
             size, raw = (None, b"") if end is None else end
-            self._indexes.put(shard, self._decode_index(key, self._check_shard(key, size), raw))
+            self._keep_index(shard, self._decode_index(key, self._check_shard(key, size), raw))
 
     def _load_index(self, shard: int) -> memoryview:
-        """Read the index of a shard: offset and size of every chunk."""
+        """Read the index of a shard."""
         key = self._key(shard)
         size = self._check_shard(key, self.storage.size(key))
         raw = bytearray(self._index_bytes)
         self.storage.read_into(key, size - len(raw), memoryview(raw))
-        return self._decode_index(key, size, bytes(raw))
+        return self._keep_index(shard, self._decode_index(key, size, bytes(raw)))
+
+    def _keep_index(self, shard: int, index: memoryview) -> memoryview:
+        """Cache an index; the oldest go."""
+        surplus = len(self._indexes) + 1 - self._most_indexes
+        for oldest in list(self._indexes)[: max(0, surplus)]:
+            self._indexes.pop(oldest, None)
+        self._indexes[shard] = index
+        return index
 
     def _check_shard(self, key: str, size: int | None) -> int:
         """Check that a shard exists and has room for its index; returns its bytes."""
@@ -294,7 +258,7 @@ class ChunkReader:
         return StoreError(msg)
 
 
-def _coordinates(number: int, counts: tuple[int, ...]) -> tuple[int, ...]:
+def _coordinates(number: int, counts: Shape) -> Shape:
     """Return the coordinates of a C-ordered number in a grid of `counts`."""
     coordinates = []
     for count in reversed(counts):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,14 +15,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.zarr3.cache import CHUNKS, renew_after_fork
+from unistore.system.hints import AnyArray, Int64s
+from unistore.zarr3.cache import CHUNKS, Key
 from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.metadata import EMPTY
 from unistore.zarr3.storage import SupportsFileIdentity
 
-AxisIndices = slice | NDArray[np.int64]
+AxisIndices = slice | Int64s
 """Positions along one axis."""
 
 Selection = tuple[tuple[AxisIndices, ...], tuple[AxisIndices, ...]]
@@ -32,9 +33,6 @@ AxisPieces = list[tuple[int, slice, slice]]
 
 Group = tuple[int, list[Selection]]
 """Along axis 0: number of the chunk, and what is read of it."""
-
-Key = tuple[int, int]
-"""A chunk in the cache: token of its reader, and its number."""
 
 # By bytes of the last axis: dtype to copy each row as one number, since numpy would loop over every row
 _WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
@@ -51,7 +49,7 @@ def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
     return pieces
 
 
-def group_rows(rows: NDArray[np.int64], step: int) -> list[Group]:
+def group_rows(rows: Int64s, step: int) -> list[Group]:
     """Group rows (n,), output in the order given, by chunks of `step` rows; chunks come in rising order."""
     order = np.argsort(rows, kind="stable")
     chunks, inside = np.divmod(rows[order], step)
@@ -86,12 +84,12 @@ def group_ranges(ranges: Iterable[tuple[int, int, int]], step: int) -> list[Grou
     return groups
 
 
-def _starts(ordered: NDArray[np.int64]) -> NDArray[Any]:
+def _starts(ordered: Int64s) -> AnyArray:
     """Return the start of each run of equal values in sorted values, then their count."""
     return np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(ordered)]])
 
 
-def _part(positions: NDArray[np.int64]) -> AxisIndices:
+def _part(positions: Int64s) -> AxisIndices:
     """Return positions as a slice where they are consecutive."""
     count = len(positions)
     first = int(positions[0])
@@ -103,9 +101,7 @@ def _part(positions: NDArray[np.int64]) -> AxisIndices:
     return slice(first, end)
 
 
-def read_whole(
-    reader: ChunkReader, numbers: list[int], targets: list[NDArray[Any]]
-) -> Iterator[NDArray[Any]]:
+def read_whole(reader: ChunkReader, numbers: list[int], targets: list[AnyArray]) -> Iterator[AnyArray]:
     """Read whole chunks one by one, each into its target, C-contiguous; absent ones become fill."""
     located = reader.locate(numbers)
     if EMPTY not in located.offsets:
@@ -121,7 +117,7 @@ def read_whole(
             yield next(decoded)
 
 
-def gather_chunk_rows(reader: ChunkReader, rows: list[int], out: NDArray[Any]) -> None:
+def gather_chunk_rows(reader: ChunkReader, rows: list[int], out: AnyArray) -> None:
     """Read rows that are whole chunks, in any order, every chunk once, straight into `out` (rows, …)."""
     place_of = {row: place for place, row in enumerate(rows)}
     further_places: dict[int, list[int]] = {}
@@ -141,7 +137,7 @@ def gather_chunk_rows(reader: ChunkReader, rows: list[int], out: NDArray[Any]) -
 
 
 def gather(
-    reader: ChunkReader, groups: Sequence[Group], trailing: Sequence[AxisPieces], out: NDArray[Any]
+    reader: ChunkReader, groups: Sequence[Group], trailing: Sequence[AxisPieces], out: AnyArray
 ) -> None:
     """Read chunks along axis 0 times `trailing` pieces of each other axis; every chunk is decoded once."""
     metadata = reader.metadata
@@ -163,7 +159,7 @@ def gather(
     # the chunks to decode, in three parallel lists: position; part of `out` to decode it into; else what to
     # copy from it, and its key if it is kept
     missing: list[int] = []
-    targets: list[NDArray[Any] | None] = []
+    targets: list[AnyArray | None] = []
     copies: list[tuple[list[Selection] | None, Key | None]] = []
     chunks = zip(numbers, located.offsets, selections, strict=True)
     for position, (number, offset, places) in enumerate(chunks):
@@ -210,19 +206,17 @@ def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> list
     return selections
 
 
-def _whole_chunk(
-    places: Sequence[Selection], out: NDArray[Any], chunk_shape: tuple[int, ...]
-) -> NDArray[Any] | None:
+def _whole_chunk(places: Sequence[Selection], out: AnyArray, chunk_shape: tuple[int, ...]) -> AnyArray | None:
     """Return the part of `out` that gets all of a chunk, in its order; None where parts of it are needed."""
     source, place = places[0]
     rows = source[0]
     if type(rows) is not slice or rows.stop - rows.start != chunk_shape[0] or type(place[0]) is not slice:
         return None
-    target: NDArray[Any] = out[place]
+    target: AnyArray = out[place]
     return target if target.shape == chunk_shape and target.flags.c_contiguous else None
 
 
-def _copy(chunk: NDArray[Any], places: Sequence[Selection], out: NDArray[Any]) -> None:
+def _copy(chunk: AnyArray, places: Sequence[Selection], out: AnyArray) -> None:
     for source, place in places:
         part = chunk[source]
         whole = _WHOLE.get(part.shape[-1] * part.itemsize) if part.ndim > 1 else None
@@ -266,7 +260,7 @@ class VerifiedRows:
             and reader.row_stride == 1
         )
 
-    def read(self, chunks: NDArray[np.int64], inside: NDArray[np.int64], out: NDArray[Any]) -> bool:
+    def read(self, chunks: Int64s, inside: Int64s, out: AnyArray) -> bool:
         """Read rows `inside` of `chunks`, (n,) each and ascending, into `out` (n, columns).
 
         False, and nothing read, where a chunk is absent.
@@ -281,7 +275,7 @@ class VerifiedRows:
         out.reshape(-1).view(np.uint8)[:] = np.frombuffer(b"".join(raws), np.uint8)
         return True
 
-    def _check(self, chunks: NDArray[np.int64], keys: list[str]) -> None:
+    def _check(self, chunks: Int64s, keys: list[str]) -> None:
         reader = self._reader
         storage = reader.storage
         assert isinstance(storage, SupportsFileIdentity)
@@ -299,14 +293,17 @@ class VerifiedRows:
         self._checked[missing] = True
 
 
-_active_pools: weakref.WeakSet[ChunkPool] = weakref.WeakSet()
+_pools: weakref.WeakSet[ChunkPool] = weakref.WeakSet()
 
 
 def forget_chunks() -> None:
-    """Drop all decoded chunks of this process, for measurements; nothing may be reading."""
+    """Drop all decoded chunks of this process: in forked children, and for measurements."""
     CHUNKS.renew()
-    for pool in list(_active_pools):
+    for pool in list(_pools):
         pool.renew()
+
+
+os.register_at_fork(after_in_child=forget_chunks)
 
 
 class ChunkPool:
@@ -324,7 +321,7 @@ class ChunkPool:
         large = self._array_bytes > min(MAX_POOLED_PLAIN, POOL_BYTES)
         self._single_rows = VerifiedRows(reader) if large and VerifiedRows.supports(reader) else None
         self.renew()
-        renew_after_fork(self)
+        _pools.add(self)
 
     @staticmethod
     def supports(reader: ChunkReader) -> bool:
@@ -343,7 +340,7 @@ class ChunkPool:
         self._memory = np.empty((0, 0))
         self._next = 0
 
-    def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> bool:
+    def take(self, rows: Int64s, out: AnyArray) -> bool:
         """Read rows (n,) into `out` (n, …); False if another thread does or chunks are too large to keep."""
         if not self.fits or not self._lock.acquire(blocking=False):
             return False
@@ -365,7 +362,7 @@ class ChunkPool:
             self._lock.release()
         return True
 
-    def _read_alone(self, chunks: NDArray[np.int64], inside: NDArray[np.int64], out: NDArray[Any]) -> bool:
+    def _read_alone(self, chunks: Int64s, inside: Int64s, out: AnyArray) -> bool:
         """Read rows without their chunks, if most chunks are missing and few rows of each are wanted."""
         # a shared cache keeps whole chunks
         if self._single_rows is None or self._reader.shared is not None:
@@ -387,14 +384,14 @@ class ChunkPool:
         self._slot_of = np.full(self._chunks, -1, np.int32)
         self._chunk_in = np.full(slots, -1, np.int64)
         self._in_use = np.zeros(slots, np.bool_)
-        _active_pools.add(self)
 
     def _capacity(self) -> int:
         """Return how many chunks may be kept now."""
-        share = POOL_BYTES * self._array_bytes // sum(pool._array_bytes for pool in _active_pools)
+        in_use = sum(pool._array_bytes for pool in _pools if len(pool._memory))
+        share = POOL_BYTES * self._array_bytes // in_use
         return min(len(self._memory), max(MIN_CHUNKS, share // self._chunk_bytes))
 
-    def _slots(self, chunks: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
+    def _slots(self, chunks: Int64s, capacity: int) -> Int64s:
         """Return the slots of chunks (n,), at most `capacity` different ones; missing chunks are read."""
         slots = self._slot_of[chunks]
         missing = slots < 0
@@ -403,7 +400,7 @@ class ChunkPool:
             slots = self._slot_of[chunks]
         return slots.astype(np.int64)
 
-    def _read(self, chunks: NDArray[np.int64], in_use: NDArray[np.int32], capacity: int) -> None:
+    def _read(self, chunks: Int64s, in_use: AnyArray, capacity: int) -> None:
         """Read chunks into the slots that were filled longest ago, except slots that this call reads from."""
         self._in_use[in_use] = True
         oldest = (self._next + np.arange(min(capacity, len(chunks) + len(in_use)))) % capacity

@@ -7,18 +7,15 @@ import errno
 import os
 import resource
 import stat
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.zarr3.cache import renew_after_fork
+from unistore.system.hints import AnyArray, PathLike
 
 DOCUMENT_LIMIT = 256 << 20
 """Bytes of one object that is read whole, where the reader names no other limit."""
@@ -74,7 +71,7 @@ class SupportsReadInto(Protocol):
     """A storage that reads many ranges directly into arrays."""
 
     def read_many_into(
-        self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
+        self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[AnyArray], tail: int
     ) -> Iterator[bytearray]:
         """Fill each target (C-contiguous); yield the `tail` bytes that follow, valid until the next."""
 
@@ -96,14 +93,14 @@ _KINDS = {
 class NotRegularError(StoreError):
     """Where a store should have a regular file, or a folder, something else stands."""
 
-    def __init__(self, path: str | os.PathLike[str], mode: int) -> None:
+    def __init__(self, path: PathLike, mode: int) -> None:
         kind = _KINDS.get(stat.S_IFMT(mode), "not a file")
         cure = "; copy the store with its links followed (cp -rL), and open the copy"
         msg = f"{os.fspath(path)}: is {kind}, and a store consists of regular files and folders"
         super().__init__(msg + (cure if kind == "a link" else ""))
 
 
-def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
+def open_regular(path: PathLike) -> tuple[int, int]:
     """Open a regular file for reading: its descriptor, and its size in bytes.
 
     Raises `OSError`, or `NotRegularError` if something else stands there.
@@ -121,7 +118,7 @@ def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
     return descriptor, status.st_size
 
 
-def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
+def read_regular(path: PathLike, limit: int) -> bytes:
     """Read a whole regular file of at most `limit` bytes; raises as `open_regular`, or `StoreError`."""
     descriptor, size = open_regular(path)
     with os.fdopen(descriptor, "rb") as file:
@@ -130,7 +127,7 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
         return file.read(size)
 
 
-def check_tree(root: str | os.PathLike[str], documents: frozenset[str], limit: int) -> None:
+def check_tree(root: PathLike, documents: frozenset[str], limit: int) -> None:
     """Look at everything below a folder, for readers that open files by themselves."""
     folders = [os.fspath(root)]
     while folders:
@@ -144,7 +141,7 @@ def check_tree(root: str | os.PathLike[str], documents: frozenset[str], limit: i
                     raise _too_large(entry.path, size, limit)
 
 
-def _too_large(path: str | os.PathLike[str], size: int, limit: int) -> StoreError:
+def _too_large(path: PathLike, size: int, limit: int) -> StoreError:
     return StoreError(f"{os.fspath(path)}: {size:,} bytes, expected at most {limit:,}")
 
 
@@ -181,11 +178,14 @@ class LocalStorage:
 
     fork_safe = True
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: PathLike) -> None:
         self.root = Path(root)
         self._folder = os.fspath(root)
-        self.renew()
-        renew_after_fork(self)
+        self._disk_reads = DiskReadMonitor()
+        self._checked_folders: set[str] = set()
+        # closed with their last reference, so that files that are being read stay open; `pread` lets threads
+        # and forked children share them
+        self._open = lru_cache(MAX_OPEN_FILES)(partial(_open_object, self._folder, self._checked_folders))
 
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str]]:
         return type(self), (self._folder,)
@@ -195,13 +195,6 @@ class LocalStorage:
 
     def __str__(self) -> str:
         return self._folder
-
-    def renew(self) -> None:
-        """Forget open files and take a fresh lock."""
-        self._lock = threading.Lock()
-        self._files: OrderedDict[str, _FileHandle] = OrderedDict()
-        self._disk_reads = DiskReadMonitor()
-        self._checked_folders: set[str] = set()
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Whole object; see `Storage.get`."""
@@ -254,7 +247,7 @@ class LocalStorage:
             del raw
 
     def read_many_into(
-        self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
+        self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[AnyArray], tail: int
     ) -> Iterator[bytearray]:
         """Read many ranges into memory; see `SupportsReadInto.read_many_into`."""
         self._prefetch(keys, offsets, (target.nbytes + tail for target in targets))
@@ -285,39 +278,32 @@ class LocalStorage:
                     return
                 os.posix_fadvise(self._open(key).fd, offset, size, os.POSIX_FADV_WILLNEED)
 
-    def _open(self, key: str) -> _FileHandle:
-        with self._lock:
-            file = self._files.get(key)
-            if file is not None:
-                self._files.move_to_end(key)
-                return file
-        file = _FileHandle(self.path(key))
-        with self._lock:
-            file = self._files.setdefault(key, file)
-            while len(self._files) > MAX_OPEN_FILES:
-                self._files.popitem(last=False)  # closed with its last reference
-        return file
-
     def path(self, key: str) -> str:
         """Path of an object; `NotRegularError` if a folder above it is a link (each is looked at once)."""
-        folder = key.rpartition("/")[0]
-        if folder and folder not in self._checked_folders:
-            self._check_folders(folder)
-        return os.path.join(self._folder, key)  # noqa: PTH118 - a quarter of the time of pathlib
+        return _checked_path(self._folder, self._checked_folders, key)
 
-    def _check_folders(self, folder: str) -> None:
-        path = self._folder
+
+def _checked_path(root: str, checked_folders: set[str], key: str) -> str:
+    folder = key.rpartition("/")[0]
+    if folder and folder not in checked_folders:
+        path = root
         for part in folder.split("/"):
             path = os.path.join(path, part)  # noqa: PTH118
             try:
                 mode = os.lstat(path).st_mode
             except OSError:
-                return  # raised when the object is opened
+                break  # raised when the object is opened
             if stat.S_ISLNK(mode):
                 raise NotRegularError(path, mode)
-        if len(self._checked_folders) >= _MAX_CHECKED_FOLDERS:
-            self._checked_folders.clear()
-        self._checked_folders.add(folder)
+        else:
+            if len(checked_folders) >= _MAX_CHECKED_FOLDERS:
+                checked_folders.clear()
+            checked_folders.add(folder)
+    return os.path.join(root, key)  # noqa: PTH118 - a quarter of the time of pathlib
+
+
+def _open_object(root: str, checked_folders: set[str], key: str) -> _FileHandle:
+    return _FileHandle(_checked_path(root, checked_folders, key))
 
 
 class _FileHandle:
@@ -338,7 +324,7 @@ class _FileHandle:
         if self.fd >= 0:
             os.close(self.fd)
 
-    def read_into(self, target: NDArray[Any], behind: bytearray, offset: int) -> None:
+    def read_into(self, target: AnyArray, behind: bytearray, offset: int) -> None:
         """Fill `target` and what follows it."""
         size = target.nbytes + len(behind)
         done = os.preadv(self.fd, [target.data, behind], offset)

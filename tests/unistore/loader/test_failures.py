@@ -42,24 +42,6 @@ def test_a_bad_sample_is_named_with_its_source_and_the_rest_goes_on(data, worker
         del caught, batches
 
 
-@pytest.mark.parametrize("raised", [SystemExit(4), KeyboardInterrupt()])
-def test_a_thread_that_is_told_to_exit_does_not_leave_its_consumer_waiting(data, raised):
-    def collate(samples, rng):  # one without rng runs on the consumer's thread
-        numbers = [int(sample["x"][0]) // 1000 for sample in samples]
-        if numbers[0] == 4:
-            raise raised
-        return numbers
-
-    with Loader(data.Batched(12), 4, shuffle=False, num_workers=0, collate_fn=collate) as loader:
-        batches = iter(loader)
-        assert next(batches) == [0, 1, 2, 3]
-        with pytest.raises(SampleError, match=f"samples 4, 5, 6, 7 .*{type(raised).__name__}") as caught:
-            next(batches)
-        assert caught.value.__cause__ is raised
-        assert list(batches) == [[8, 9, 10, 11]]
-        del caught
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_collate_that_fails_names_the_batch(data, workers):
     def collate(samples):

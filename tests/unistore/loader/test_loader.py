@@ -15,7 +15,7 @@ import unistore
 from tests.programs import printed
 from unistore.data.packed import Packed
 from unistore.errors import InputError
-from unistore.loader import Loader, LoaderError, thread
+from unistore.loader import Loader, LoaderError
 from unistore.order.sequences import InOrder
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -38,37 +38,19 @@ def test_delivers_what_the_dataset_holds(data, workers):
         assert torch.equal(batch["points"][:, 0], torch.repeat_interleave(index, index % 5).float())
 
 
-def test_without_workers_a_thread_reads_whole_batches_in_turn_and_the_consumer_all_others(data, monkeypatch):
-    def recording(kind):
-        class Recording(kind):
-            def __getitem__(self, index):
-                made_by.append(threading.get_ident())
-                return super().__getitem__(index)
+def test_without_workers_nothing_but_the_consumer_reads(data):
+    made_by = set()
 
-            if kind is data.Batched:
+    class Recording(data.Batched):
+        def read_batch(self, indices, allocate=np.empty):
+            made_by.add(threading.get_ident())
+            return super().read_batch(indices, allocate)
 
-                def read_batch(self, indices, allocate=np.empty):
-                    made_by.append(threading.get_ident())
-                    return super().read_batch(indices, allocate)
-
-        return Recording(400)
-
-    for kind, key in ((data.Batched, "index"), (data.Plain, "label")):
-        made_by = []
-        with Loader(recording(kind), 4, shuffle=False, num_workers=0) as loader:
-            for number, batch in enumerate(loader):
-                assert batch[key].tolist() == list(range(4 * number, 4 * number + 4))
-                monkeypatch.setattr(thread, "thread_helps", lambda *_, ahead=number // 10 % 2: bool(ahead))
-        assert threading.get_ident() in made_by
-        assert len(set(made_by)) == (2 if kind is data.Batched else 1)
-
-
-@pytest.mark.parametrize(
-    ("away", "making", "helps"),
-    [(0.02, 0.0005, True), (0.02, 0.02, True), (0.0001, 0.0002, False), (0.0001, 0.02, False)],
-)
-def test_a_thread_is_asked_where_it_hides_all_or_much(away, making, helps):
-    assert thread.thread_helps(away, making) == helps
+    before = threading.active_count()
+    with Loader(Recording(40), 4, num_workers=0) as loader:
+        for _ in loader:
+            assert threading.active_count() == before
+    assert made_by == {threading.get_ident()}
 
 
 def test_order_does_not_depend_on_who_makes_batches(data):

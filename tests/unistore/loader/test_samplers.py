@@ -206,5 +206,5 @@ def test_ranks_are_said_once(data: Any) -> None:
     sampler: Any = DistributedSampler(dataset, 2, 1)
     with pytest.raises(InputError, match="rank: DistributedSampler says the rank"):
         Loader(dataset, 4, sampler=sampler, rank=1, world_size=2)
-    placement = Loader(dataset, 4, sampler=sampler, num_workers=0).placement
+    placement = Loader(dataset, 4, sampler=sampler, num_workers=0)
     assert (placement.rank, placement.world_size) == (1, 2)

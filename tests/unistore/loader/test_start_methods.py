@@ -12,11 +12,9 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 
 from tests.programs import printed
 from tests.unistore.loader.conftest import Batched
-from unistore.data.packed import Packed
 from unistore.loader import Loader, LoaderError, SampleError
 
 METHODS = [
@@ -180,39 +178,6 @@ def test_a_dataset_that_cannot_be_pickled(servers, data, method, nothing_left):
     dataset.function = lambda: None
     with pytest.raises(LoaderError, match=r"lambda.*at the top of a module"):
         list(Loader(dataset, 10, shuffle=True, num_workers=2, multiprocessing_context=method))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_arrays_of_a_dataset_are_shared_by_workers_and_their_own(servers, data, method, nothing_left):
-    with Loader(Ballast(), 20, shuffle=True, num_workers=2, multiprocessing_context=method) as loader:
-        for _ in range(2):
-            for batch in loader:
-                assert batch["sum"].item() == 499999500000
-        written = [batch["written"].tolist() for batch in loader]
-    for worker in {pid for pid, _ in (row[0] for row in written)}:
-        counts = [count for ((pid, count),) in written if pid == worker]
-        assert np.all(np.diff(counts) == 1)  # nobody else writes to it
-
-
-class Ballast:
-    """Has an array; each worker writes to its own view of it."""
-
-    def __init__(self):
-        self.array = np.arange(1_000_000)
-        self.more = [torch.arange(10), np.zeros(3)]
-
-    def __len__(self):
-        return 200
-
-    def __getitem__(self, index):
-        raise NotImplementedError
-
-    def read_batch(self, indices, allocate=np.empty):
-        total = int(self.array[1:].sum())
-        self.array[0] += 1
-        assert self.more[0].tolist() == list(range(10))
-        written = np.array([[os.getpid(), int(self.array[0])]])
-        return {"sum": Packed(np.array([total])), "written": Packed(written)}
 
 
 def test_a_function_of_a_notebook_is_told_what_to_do(tmp_path):

@@ -107,8 +107,6 @@ def test_evaluation_is_uneven_and_training_even_by_default(data):
 def test_ranks_come_from_the_environment(data, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    where = Loader(data.Batched(), 8, shuffle=True, num_workers=0).placement
+    where = Loader(data.Batched(), 8, shuffle=True, num_workers=0)
     assert (where.rank, where.world_size) == (1, 4)
-    assert (
-        Loader(data.Batched(), 8, shuffle=True, num_workers=0, rank=0, world_size=1).placement.world_size == 1
-    )
+    assert Loader(data.Batched(), 8, shuffle=True, num_workers=0, rank=0, world_size=1).world_size == 1

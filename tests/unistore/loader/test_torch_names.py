@@ -115,7 +115,7 @@ def test_the_cure_of_batch_size_none(data: Any) -> None:
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_contexts_and_names_of_start_methods(data: Any, method: str) -> None:
     for context in (method, multiprocessing.get_context(method)):
-        assert Loader(data.Batched(), multiprocessing_context=context).placement.start_method == method
+        assert Loader(data.Batched(), multiprocessing_context=context).start_method == method
 
 
 def test_in_order_unless_asked_to_shuffle(data: Any) -> None:

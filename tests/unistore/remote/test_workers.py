@@ -33,7 +33,7 @@ if __name__ == "__main__":
     same(batches(workers), expected, "DataLoader 1 forkserver")
     for count in (0, 1):
         with unistore.Loader(far, 64, shuffle=False, num_workers=count, drop_last=False) as loader:
-            same(batches(loader), expected, f"Loader {count} {loader.placement.start_method}")
+            same(batches(loader), expected, f"Loader {count} {loader.start_method}")
 """
 
 

@@ -401,7 +401,7 @@ class ReplayBuffer:
             with self._ring_lock:
                 slab = self._ring.take()
                 if slab is not None:
-                    return Arena(slab.segment, None, self._ring.lend(slab, [])[0])
+                    return Arena(slab, self._ring.lend(slab))
                 large = self._ring.limit < self._prefetch + 2
             if not large or time.monotonic() > latest:
                 return Arena(None)
