@@ -48,11 +48,14 @@ def join(
 ) -> int:
     """Open the file of a name, or create it. `leave` closes the returned descriptor."""
     with lock_folder() as folder:
-        _remove_stale(folder)
+        for other in os.listdir(folder):  # noqa: PTH208 - a descriptor; what killed processes left behind
+            if other != _LOCK:
+                with suppress(NotOwnError, FileNotFoundError):
+                    _remove_unused(other, folder)
         try:
-            descriptor = _open(name, folder)
+            descriptor = open_own_file(name, folder)
         except FileNotFoundError:
-            descriptor = _open(name, folder, os.O_CREAT | os.O_EXCL)
+            descriptor = open_own_file(name, folder, os.O_CREAT | os.O_EXCL)
             try:
                 reserve(descriptor, header, size)
             except OSError:
@@ -61,71 +64,48 @@ def join(
                 raise
         if os.fstat(descriptor).st_size != size:
             os.close(descriptor)
-            raise _cache_error(_path() / name, f"is not a cache of {size:,} bytes")
+            raise NotOwnError(name, f"is not a cache of {size:,} bytes")
         file_locks.lock(descriptor, shared=True)
     return descriptor
 
 
 def leave(name: str, descriptor: int) -> None:
     """Close a file of `join`, and remove it if it is unused."""
-    with suppress(InputError, OSError), lock_folder() as folder:
+    with suppress(InputError, NotOwnError, OSError), lock_folder() as folder:
         file_locks.unlock(descriptor)
         _remove_unused(name, folder)
     os.close(descriptor)
 
 
-def _path() -> Path:
-    return Path(tempfile.gettempdir()) / f"unistore-cache-{os.geteuid()}"
-
-
 @contextmanager
 def lock_folder() -> Iterator[int]:
     """Hold the folder's lock, exclusive among processes and threads; yields the folder's descriptor."""
-    path = _path()
+    path = Path(tempfile.gettempdir()) / f"unistore-cache-{os.geteuid()}"
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     try:
         folder = open_own_folder(path, 0o077)
-    except NotOwnError as error:
-        raise _cache_error(path, str(error)) from error
-    try:
-        lock = _open(_LOCK, folder, os.O_CREAT)
         try:
-            file_locks.lock(lock)
-            yield folder
+            lock = open_own_file(_LOCK, folder, os.O_CREAT)
+            try:
+                file_locks.lock(lock)
+                yield folder
+            finally:
+                file_locks.close(lock)
         finally:
-            file_locks.close(lock)
-    finally:
-        os.close(folder)
-
-
-def _open(name: str, folder: int, flags: int = 0) -> int:
-    try:
-        return open_own_file(name, folder, flags)
+            os.close(folder)
     except NotOwnError as error:
-        raise _cache_error(_path() / name, str(error)) from error
-
-
-def _remove_stale(folder: int) -> None:
-    """Remove files that killed processes left behind."""
-    for name in os.listdir(folder):
-        if name != _LOCK:
-            with suppress(InputError, FileNotFoundError):
-                _remove_unused(name, folder)
+        cure = "remove it, or set TMPDIR to a folder of your own"
+        raise InputError(Problem("cache", f"{path / error.path} {error}", cure, "option")) from error
 
 
 def _remove_unused(name: str, folder: int) -> None:
-    descriptor = _open(name, folder)
+    descriptor = open_own_file(name, folder)
     try:
         if file_locks.lock(descriptor, wait=False):
             os.unlink(name, dir_fd=folder)
     finally:
         os.close(descriptor)
-
-
-def _cache_error(path: Path, reason: str) -> InputError:
-    cure = "remove it, or set TMPDIR to a folder of your own"
-    return InputError(Problem("cache", f"{path} {reason}", cure, "option"))
 
 
 ALIGNMENT = 64

@@ -39,6 +39,10 @@ _SAFE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 class NotOwnError(Exception):
     """A file or folder does not belong to this user alone; ``str(error)`` says why: ``"is a link"``."""
 
+    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
+        super().__init__(reason)
+        self.path = os.fspath(path)  # as it was given
+
 
 def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
     """Return the descriptor of a folder of this user without `forbidden` mode bits: 0o022, 0o077.
@@ -51,7 +55,8 @@ def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int
     if state.st_uid != os.geteuid() or state.st_mode & forbidden:
         os.close(descriptor)
         foreign = state.st_uid != os.geteuid()
-        raise NotOwnError("belongs to another user" if foreign else "is open to others than this user")
+        reason = "belongs to another user" if foreign else "is open to others than this user"
+        raise NotOwnError(path, reason)
     return descriptor
 
 
@@ -65,7 +70,7 @@ def open_own_file(name: str, folder: int, flags: int = 0) -> int:
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_nlink > 1:
         os.close(descriptor)
-        raise NotOwnError("is not a file of this user alone")
+        raise NotOwnError(name, "is not a file of this user alone")
     return descriptor
 
 
@@ -77,4 +82,4 @@ def _open(path: str | os.PathLike[str], flags: int, folder: int | None) -> int:
     except OSError as error:
         mode = os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode
         reason = "is a link" if stat.S_ISLNK(mode) else f"cannot be opened ({error.strerror})"
-        raise NotOwnError(reason) from error
+        raise NotOwnError(path, reason) from error

@@ -26,7 +26,7 @@ class ChunkCache:
         self.renew()
 
     def renew(self) -> None:
-        """Drop everything; take a fresh lock, as one that was held at a fork is never released in the child."""
+        """Drop everything; take a fresh lock, as one held at a fork is never released in the child."""
         self._lock = threading.Lock()
         self._chunks: OrderedDict[Key, AnyArray] = OrderedDict()
         self.nbytes = 0

@@ -96,7 +96,7 @@ class Copies(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         assert self.foreign.exists()
-        assert not list(self.folder.glob(f"??/*{PART}"))
+        assert not list(self.folder.glob(f"*{PART}"))
         shutil.rmtree(self.folder)
 
     @initialize(limit=st.sampled_from((1, 500, 1500, SIZE // 2, SIZE)))
@@ -159,7 +159,7 @@ class Copies(RuleBasedStateMachine):
     @rule(key=st.sampled_from(sorted(STORED)), how=st.sampled_from(("bit", "cut", "empty", "gone")))
     def damage(self, key: str, how: str) -> None:
         """A copy on the disk, of which no living process has read anything."""
-        path = self.folder / CHECKSUMS[key][:2] / CHECKSUMS[key]
+        path = self.folder / CHECKSUMS[key]
         if not path.exists() or not path.stat().st_size:
             return
         self.under_way.clear()
@@ -176,9 +176,7 @@ class Copies(RuleBasedStateMachine):
     @rule(key=keys, size=st.integers(0, SIZE))
     def leave_a_part(self, key: str, size: int) -> None:
         """What a process leaves that is killed while it fetches: nobody holds its lock."""
-        shelf = self.folder / CHECKSUMS[key][:2]
-        shelf.mkdir(mode=0o700, exist_ok=True)
-        (shelf / (CHECKSUMS[key] + PART)).write_bytes(b"?" * size)
+        (self.folder / (CHECKSUMS[key] + PART)).write_bytes(b"?" * size)
         self._fetch_something()
 
     def _fetch_something(self) -> None:
@@ -188,15 +186,15 @@ class Copies(RuleBasedStateMachine):
         if len(other) <= self.limit:
             cache = ShardCache(self.folder, self.limit)
             assert cache.ensure(checksum, len(other), lambda: [other], "something else")
-            (self.folder / cache.path(checksum)).unlink()
+            (self.folder / checksum).unlink()
             self.lost.update(list(STORED))  # it may have taken the room of any
-        for part in self.folder.glob(f"??/*{PART}"):
+        for part in self.folder.glob(f"*{PART}"):
             assert len(other) > self.limit
             part.unlink()
 
     @invariant()
     def the_limit_holds(self) -> None:
-        assert sum(path.stat().st_size for path in self.folder.glob(f"??/{'[0-9a-f]' * 32}*")) <= self.limit
+        assert sum(path.stat().st_size for path in self.folder.glob(f"{'[0-9a-f]' * 32}*")) <= self.limit
 
     @invariant()
     def with_room_for_all_each_is_fetched_once(self) -> None:
