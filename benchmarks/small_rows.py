@@ -22,10 +22,34 @@ import numpy as np
 import unistore
 from benchmarks.harness.memory import processor_seconds
 from unistore.order.sequences import EpochSequence
-from unistore.order.shuffles import BlockShuffle, mixing
+from unistore.order.shuffles import BlockShuffle
 
 BATCH = 512
 LINE = "{:>11} {:>8} {:>11} {:>7} {:>8} {:>16}"
+
+
+def mixing(order: BlockShuffle, window: int, epoch: int = 0, samples: int = 64) -> float:
+    """Return how well an order mixes.
+
+    Mean number of different blocks among ``window`` consecutive samples, relative to its expectation in a
+    full shuffle, where the window is a uniform draw without replacement from the epoch. 1 is a full shuffle
+    (sampling can exceed it slightly); ``1 / window`` (for blocks of at least a window) is sequential order.
+    Use the batch size as the window for the variety inside a batch, a multiple of it for that of successive
+    batches. Averaged over `samples` windows, spread evenly over the epoch.
+    """
+    total = len(order)
+    window = min(window, total)
+    starts = np.linspace(0, total - window, samples).astype(np.int64)
+    counted = []
+    for start in starts.tolist():
+        indices = order.indices(epoch, start, start + window)
+        counted.append(len(np.unique(np.searchsorted(order.offsets, indices, side="right"))))
+    # P(no sample of a block of m in a window of w out of N) = prod_{i<w} (N - m - i) / (N - i)
+    sizes, counts = np.unique(np.diff(order.offsets), return_counts=True)
+    steps = np.arange(window, dtype=np.float64)
+    missed = [np.prod(np.clip(total - size - steps, 0, None) / (total - steps)) for size in sizes.tolist()]
+    expected = float(np.sum(counts * (1.0 - np.array(missed))))
+    return float(np.mean(counted)) / expected
 
 
 def main() -> None:

@@ -283,8 +283,7 @@ def kinds_of(stores: Path, families: Sequence[str]) -> list[Kind]:
         os.environ["TMPDIR"] = tempfile.tempdir = str(disk)
         epoch(store, values, cache="all")
 
-    own = (f"unistore-cache-{os.geteuid()}",)  # the folder of this user's caches, with its lock, stays
-    kinds.append(Kind("Loader's cache", shared, resumes=own, required=False))
+    kinds.append(Kind("Loader's cache", shared, required=False))
     kinds.append(
         Kind("cache_dir", lambda disk: epoch(store, values, cache_dir=disk / "cache"), required=False)
     )

@@ -7,11 +7,9 @@ import struct
 import weakref
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from unistore.data.packed import Allocate, Batch, Packed
 from unistore.data.parts import join_parts
@@ -67,10 +65,6 @@ def _parse_description(description: bytes) -> list[tuple[Any, ...]]:
     return keys
 
 
-# Version of the layout of the file; part of its name
-_VERSION = 5
-
-
 def check_cacheable(dataset: Any) -> None:
     """Raise an InputError if a dataset has no chunks to cache."""
     if hasattr(dataset, "parts") and hasattr(dataset, "arrays"):
@@ -81,21 +75,10 @@ def check_cacheable(dataset: Any) -> None:
 
 
 def cache_file(dataset: Any, fetch: Fetch, capacity: int) -> CacheFile:
-    """Make or open the cache file of a dataset's chunks or samples.
-
-    Loaders share one by its name, which stands for the stores that the dataset was opened from, by the same
-    paths in the same folder, for the capacity, and, where samples are kept, for which they are.
-    """
-    stores = [(part.store.path, part.store.attributes["seal"]) for part in dataset.parts]
-    identity = [_VERSION, str(Path.cwd()), stores, capacity]
+    """Make the cache file of a dataset's chunks or samples."""
     if _keeps_samples(dataset, fetch):
-        identity += [dataset.digest, dataset.fields, dataset.names]
-        count = len(dataset)
-    else:
-        count = sum(array.chunk_count for array in dataset.arrays())
-    return CacheFile(
-        count, capacity, xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
-    )
+        return CacheFile(len(dataset), capacity)
+    return CacheFile(sum(array.chunk_count for array in dataset.arrays()), capacity)
 
 
 def cached(dataset: Any, fetch: Fetch, region: CacheRegion) -> Fetch:

@@ -118,8 +118,8 @@ class Loader:
         Draws an epoch, with weights only.
     cache
         Bytes (``"4GB"``) or ``"all"``: keep decoded chunks in a file, in the folder for temporary files,
-        that all workers map, and all ranks of the machine, until it is full. What is random is drawn from
-        them anew. For a `unistore.Dataset` only. None: no cache.
+        that all workers map, until it is full. What is random is drawn from them anew. For a
+        `unistore.Dataset` only. None: no cache.
     log_every
         Report one line every so many batches; 0: never.
 

@@ -235,7 +235,7 @@ def _random(sampler: Any, seed: int) -> tuple[EpochSequence, int]:
     draws = int(sampler.num_samples)
     if sampler.replacement:
         return Weighted([1.0], [0, length], draws, seed), length
-    return Repeated.to(draws, Shuffled(length, seed)), length
+    return Repeated(Shuffled(length, seed), draws), length
 
 
 def _subset_random(sampler: Any, seed: int) -> tuple[EpochSequence, int]:
@@ -258,7 +258,7 @@ def _weighted_random(sampler: Any, seed: int) -> tuple[EpochSequence, int]:
 def _distributed(sampler: Any, seed: int) -> tuple[EpochSequence, int]:  # noqa: ARG001 - has its own
     length = len(sampler.dataset)
     order = Shuffled(length, sampler.seed) if sampler.shuffle else InOrder(length)
-    return Repeated.to(sampler.total_size, order), length
+    return Repeated(order, sampler.total_size), length
 
 
 # Torch's samplers: the order of each, and the number of samples that it is made for

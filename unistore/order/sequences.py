@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
 from unistore.order.permutation import Permutation, words
+from unistore.system.hints import Int64s
 
 
 class EpochSequence(Protocol):
@@ -28,7 +29,7 @@ class EpochSequence(Protocol):
         """Number of positions in an epoch."""
         ...
 
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+    def indices(self, epoch: int, start: int, stop: int) -> Int64s:
         """Return dataset indices (stop - start,) at positions ``start:stop``, both in 0 to ``len(self)``."""
         ...
 
@@ -53,7 +54,7 @@ class InOrder(EpochSequence):
     def __len__(self) -> int:
         return self.length
 
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:  # noqa: ARG002
+    def indices(self, epoch: int, start: int, stop: int) -> Int64s:  # noqa: ARG002
         """See `EpochSequence.indices`."""
         return np.arange(start, stop)
 
@@ -73,7 +74,7 @@ class Shuffled(EpochSequence):
     def __len__(self) -> int:
         return self.length
 
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+    def indices(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `EpochSequence.indices`."""
         if self._permutation is None or self._permutation[0] != epoch:
             self._permutation = epoch, Permutation(self.length, self.seed, epoch)
@@ -126,7 +127,7 @@ class Weighted(EpochSequence):
     def __len__(self) -> int:
         return self.length
 
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+    def indices(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `EpochSequence.indices`."""
         positions = np.arange(start, stop)
         draws = words(self.seed, np.full(len(positions), epoch), positions, 2) >> np.uint64(11)
@@ -136,7 +137,7 @@ class Weighted(EpochSequence):
             return run.astype(np.int64)
         first = self._runs[run]
         extent = self._runs[run + 1] - self._runs[run]
-        drawn: NDArray[np.int64] = first + np.minimum((uniform[:, 1] * extent).astype(np.int64), extent - 1)
+        drawn: Int64s = first + np.minimum((uniform[:, 1] * extent).astype(np.int64), extent - 1)
         return drawn
 
     def describe(self) -> dict[str, str | int]:
@@ -160,7 +161,7 @@ class Subset(EpochSequence):
     def __len__(self) -> int:
         return len(self._sequence)
 
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+    def indices(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `EpochSequence.indices`."""
         return self._samples[self._sequence.indices(epoch, start, stop)].astype(np.int64, copy=False)
 
@@ -180,15 +181,10 @@ class Repeated(EpochSequence):
         self._sequence = sequence
         self.length = length
 
-    @classmethod
-    def to(cls, length: int, sequence: EpochSequence) -> EpochSequence:
-        """Return the sequence itself if it has `length` positions, else repeated or truncated to them."""
-        return sequence if length == len(sequence) else cls(sequence, length)
-
     def __len__(self) -> int:
         return self.length
 
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+    def indices(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `EpochSequence.indices`."""
         period = len(self._sequence)
         parts = []
@@ -201,7 +197,8 @@ class Repeated(EpochSequence):
 
     def describe(self) -> dict[str, str | int]:
         """See `EpochSequence.describe`."""
-        return {**self._sequence.describe(), "positions": self.length}
+        described = self._sequence.describe()
+        return described if self.length == len(self._sequence) else {**described, "positions": self.length}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,47 +219,44 @@ class RankShare:
     drop_last: bool = False
 
     @cached_property
-    def _full_steps(self) -> int:
-        return max(0, self.length - self.start) // self._stride
+    def _steps(self) -> tuple[int, int]:
+        """Full steps, and the positions that follow the last of them."""
+        return divmod(max(0, self.length - self.start), self.batch_size * self.world_size)
 
     @cached_property
     def _tail(self) -> tuple[int, int]:
         """The part of this rank in what follows the last full step."""
-        left = max(0, self.length - self.start) % self._stride
-        share, more = divmod(0 if self.drop_last else left, self.world_size)
+        share, more = divmod(0 if self.drop_last else self._steps[1], self.world_size)
         first = self.rank * share + min(self.rank, more)
         return first, first + share + (self.rank < more)
-
-    @property
-    def _stride(self) -> int:
-        return self.batch_size * self.world_size
 
     @property
     def steps(self) -> int:
         """Number of batches of this rank."""
         first, stop = self._tail
-        return self._full_steps + (stop > first)
+        return self._steps[0] + (stop > first)
 
     def span(self, step: int) -> tuple[int, int]:
         """Return the first position of this rank's batch at a step, and the one behind its last."""
-        first = self.start + step * self._stride
-        if step < self._full_steps:
+        first = self.start + step * self.batch_size * self.world_size
+        if step < self._steps[0]:
             return first + self.rank * self.batch_size, first + (self.rank + 1) * self.batch_size
         return first + self._tail[0], first + self._tail[1]
 
     def delivered(self, steps: int) -> int:
         """Return positions of the epoch that all ranks together have delivered after `steps` steps."""
-        return min(self.start + steps * self._stride, max(self.start, self.length))
+        end = self.start + steps * self.batch_size * self.world_size
+        return min(end, max(self.start, self.length))
 
 
-def sample_indices(name: str, given: Any, samples: int) -> NDArray[np.int64]:
+def sample_indices(name: str, given: Any, samples: int) -> Int64s:
     """Return indices (n,) of samples, as they were given; raises `InputError`, of the argument `name`."""
     try:
         chosen = np.asarray(given)
     except (TypeError, ValueError):  # lists of different lengths
         chosen = np.asarray(None)
     if chosen.dtype == np.bool_ and chosen.shape == (samples,):
-        return cast("NDArray[np.int64]", np.flatnonzero(chosen))
+        return cast("Int64s", np.flatnonzero(chosen))
     if chosen.ndim != 1 or not (np.issubdtype(chosen.dtype, np.integer) or not len(chosen)):
         message = f"must be sample indices or one bool a sample, got {chosen.dtype} {chosen.shape}"
         raise InputError(Problem(name, message, kind="option"))

@@ -14,6 +14,7 @@ from unistore.errors import InputError, Problem
 from unistore.order.permutation import Permutation, words
 from unistore.order.sequences import EpochSequence, Shuffled, Subset
 from unistore.system.arguments import MAX_COUNT, is_integer
+from unistore.system.hints import Int64s
 
 # Block shuffle: nearly as mixed as a full shuffle, but every chunk is decoded once.
 #
@@ -31,7 +32,7 @@ SMALL_ROWS = 32
 """Blocks of at least so many samples, on average, take one lane."""
 
 
-def uniform_blocks(length: int, block: int) -> NDArray[np.int64]:
+def uniform_blocks(length: int, block: int) -> Int64s:
     """Return offsets (n + 1,) int64 of blocks of ``block`` samples; the last one may be shorter."""
     return np.append(np.arange(0, length, block, dtype=np.int64), length).astype(np.int64)
 
@@ -57,15 +58,14 @@ class BlockShuffle:
         if len(self.offsets) < 1 or self.offsets[0] != 0 or np.any(np.diff(self.offsets) < 0):
             msg = "block offsets must ascend from 0"
             raise ValueError(msg)
-        for name, value in (("group", group), ("lanes", lanes), ("deal", deal)):
-            if value < 1:
-                msg = f"{name} must be at least 1, got {value}"
-                raise ValueError(msg)
+        if min(group, lanes, deal) < 1:
+            msg = f"group, lanes and deal must be at least 1, got {group}, {lanes}, {deal}"
+            raise ValueError(msg)
         self.seed = seed
         self.group = group
         self.lanes = lanes
         self.deal = deal
-        self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._epoch: tuple[int, Int64s, Int64s] | None = None
         self._open: tuple[int, int, _Lanes] | None = None
 
     @classmethod
@@ -99,7 +99,7 @@ class BlockShuffle:
                 tuning[name] = int(value)
         return BlockShuffle(self.offsets, self.seed, **tuning)
 
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+    def indices(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `unistore.order.sequences.EpochSequence.indices`."""
         _, bounds = self._order(epoch)
         parts = []
@@ -112,7 +112,7 @@ class BlockShuffle:
             start = end
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
-    def _order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _order(self, epoch: int) -> tuple[Int64s, Int64s]:
         """Return blocks in the epoch's order, and the first position of each set of ``lanes`` groups."""
         if self._epoch is None or self._epoch[0] != epoch:
             count = len(self.offsets) - 1
@@ -141,7 +141,7 @@ class BlockShuffle:
 class _Group:
     """Samples of some blocks in random order, by position; one number a block in memory."""
 
-    def __init__(self, offsets: NDArray[np.int64], blocks: NDArray[np.int64], seed: int) -> None:
+    def __init__(self, offsets: Int64s, blocks: Int64s, seed: int) -> None:
         self._ends = np.cumsum(offsets[blocks + 1] - offsets[blocks])
         self._shifts = offsets[blocks + 1] - self._ends
         self._permutation = Permutation(int(self._ends[-1]), seed)
@@ -149,7 +149,7 @@ class _Group:
     def __len__(self) -> int:
         return self._permutation.length
 
-    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def __call__(self, positions: Int64s) -> Int64s:
         drawn = self._permutation(positions)
         return drawn + self._shifts[np.searchsorted(self._ends, drawn, side="right")]
 
@@ -164,7 +164,7 @@ class _Lanes:
         turn_lengths = np.diff(np.minimum(rounds, list(map(len, lanes))), axis=0)
         self._ends = np.cumsum(turn_lengths)
 
-    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def __call__(self, positions: Int64s) -> Int64s:
         turns = np.searchsorted(self._ends, positions, side="right")
         rounds, lanes = np.divmod(turns, len(self._lanes))
         starts = np.where(turns > 0, self._ends[turns - 1], 0)
@@ -174,30 +174,6 @@ class _Lanes:
             mask = lanes == number
             samples[mask] = lane(lane_positions[mask])
         return samples
-
-
-def mixing(order: BlockShuffle, window: int, epoch: int = 0, samples: int = 64) -> float:
-    """Return how well an order mixes.
-
-    Mean number of different blocks among ``window`` consecutive samples, relative to its expectation in a
-    full shuffle, where the window is a uniform draw without replacement from the epoch. 1 is a full shuffle
-    (sampling can exceed it slightly); ``1 / window`` (for blocks of at least a window) is sequential order.
-    Use the batch size as the window for the variety inside a batch, a multiple of it for that of successive
-    batches. Averaged over `samples` windows, spread evenly over the epoch.
-    """
-    total = len(order)
-    window = min(window, total)
-    starts = np.linspace(0, total - window, samples).astype(np.int64)
-    counted = []
-    for start in starts.tolist():
-        indices = order.indices(epoch, start, start + window)
-        counted.append(len(np.unique(np.searchsorted(order.offsets, indices, side="right"))))
-    # P(no sample of a block of m in a window of w out of N) = prod_{i<w} (N - m - i) / (N - i)
-    sizes, counts = np.unique(np.diff(order.offsets), return_counts=True)
-    steps = np.arange(window, dtype=np.float64)
-    missed = [np.prod(np.clip(total - size - steps, 0, None) / (total - steps)) for size in sizes.tolist()]
-    expected = float(np.sum(counts * (1.0 - np.array(missed))))
-    return float(np.mean(counted)) / expected
 
 
 ShuffleKind = Literal[True, "full", "blocks", "sources"]
@@ -218,7 +194,7 @@ def shuffled(
     *,
     seed: int,  # seed of the orders
     batch_size: int,  # turn length of a block shuffle
-    chosen: NDArray[np.int64] | None = None,  # indices of the samples to use; None: all
+    chosen: Int64s | None = None,  # indices of the samples to use; None: all
 ) -> EpochSequence:
     """Return every sample once per epoch, in random order."""
     ascending = chosen is None or not np.any(np.diff(chosen) < 0)
@@ -246,7 +222,7 @@ def shuffled(
     return sequence if chosen is None else Subset(sequence, chosen)
 
 
-def _sources(data: Sized) -> NDArray[np.int64]:
+def _sources(data: Sized) -> Int64s:
     """Return offsets of the samples of each source."""
     if not hasattr(data, "source_offsets"):
         message = f"'sources' needs a dataset with source_offsets(), got {type(data).__name__}"
@@ -254,7 +230,7 @@ def _sources(data: Sized) -> NDArray[np.int64]:
     return np.asarray(data.source_offsets(), np.int64)
 
 
-def _blocks(data: Sized) -> NDArray[np.int64]:
+def _blocks(data: Sized) -> Int64s:
     """Return offsets of the samples of each block."""
     declared = getattr(data, "block_offsets", None)
     if declared is None:

@@ -12,7 +12,6 @@ import unistore
 from unistore.errors import InputError, SampleError
 from unistore.loader import Loader
 from unistore.loader.cache import UNLIMITED, parse_size
-from unistore.loader.cached import cache_file
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -203,17 +202,3 @@ def test_a_full_disk_ends_admission_and_nothing_else(rows, monkeypatch):
             assert sorted(seen) == list(range(120))
         assert loader.stats()["cache_hits"] == 40
     assert len(written) == 21
-
-
-def test_stores_that_differ_have_caches_of_their_own(rows, make_store):
-    other = make_store("rows", {"rows/data": np.arange(9), "sources/path": ["a.h5"]}, count=9)
-    opened = [
-        cache_file(unistore.Dataset(path), None, capacity)
-        for path, capacity in ((rows, 1000), (rows, 1001), (other, 1000))
-    ]
-    same_again = cache_file(unistore.Dataset(rows, seed=3), None, 1000)
-    inodes = [os.fstat(file.descriptor).st_ino for file in [*opened, same_again]]
-    assert len(set(inodes)) == 3
-    assert inodes[0] == inodes[3]
-    for file in [*opened, same_again]:
-        file.close()

@@ -1,4 +1,4 @@
-"""Any history of the Loader's shared cache: users join, add, leave and are killed; what is found is whole.
+"""Any history of the Loader's shared cache: users map it, add, leave and are killed; what is found is whole.
 
 The model knows what was admitted; the content of a sample follows from its number.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.machines import run_machine
+from unistore.errors import InputError
 from unistore.loader.cache import ALIGNMENT, CacheFile, CacheRegion
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -34,57 +33,48 @@ def room_of(sample: int) -> int:
 
 
 class Cache(RuleBasedStateMachine):
-    """One name, and users that share what lies under it.
+    """One file, and users that share it.
 
     Attributes
     ----------
     users
-        Those that have joined; each stands for a process.
+        Those that have mapped it; each stands for a process.
     admitted
         Samples that are found.
     """
 
-    folder: Path
+    file: CacheFile
 
     def __init__(self) -> None:
         super().__init__()
-        self.users: list[tuple[CacheFile, CacheRegion]] = []
+        self.users: list[CacheRegion] = []
         self.admitted: set[int] = set()
 
     def teardown(self) -> None:
-        while self.users:
-            self.leave(0)
+        self.users.clear()
+        self.file.close()
 
     @initialize(capacity=st.sampled_from((1, 500, 2000, 1 << 20)))
     def choose(self, capacity: int) -> None:
         self.capacity = capacity
+        self.file = CacheFile(SAMPLES, capacity)
         self.join()
-
-    def _joined(self) -> tuple[CacheFile, CacheRegion]:
-        file = CacheFile(SAMPLES, self.capacity, "shared")
-        return file, file.region(file.descriptor)
 
     @precondition(lambda self: len(self.users) < 4)
     @rule()
     def join(self) -> None:
-        self.users.append(self._joined())
+        self.users.append(self.file.region(self.file.descriptor))
 
-    @precondition(lambda self: self.users)
+    @precondition(lambda self: len(self.users) > 1)
     @rule(number=st.integers(0, 3))
     def leave(self, number: int) -> None:
-        """With the last user all is gone."""
-        file, region = self.users.pop(number % len(self.users))
-        file.close()
-        del file, region
-        if not self.users:
-            self.admitted.clear()
-            assert [path.name for path in self.folder.iterdir()] == ["lock"]
+        del self.users[number % len(self.users)]
 
     @precondition(lambda self: self.users)
     @rule(number=st.integers(0, 3), chosen=st.lists(samples, min_size=1, max_size=8))
     def add(self, number: int, chosen: list[int]) -> None:
         """As a loader does: what is not there, until it is full."""
-        _, region = self.users[number % len(self.users)]
+        region = self.users[number % len(self.users)]
         for sample in chosen:
             if region.full or region.find(np.array([sample]))[0]:
                 continue
@@ -99,7 +89,7 @@ class Cache(RuleBasedStateMachine):
     def add_at_once(self, first: int, second: int, sample: int) -> None:
         """Two users have read the same sample: it is stored twice and found once."""
         for number in (first, second):
-            _, region = self.users[number % len(self.users)]
+            region = self.users[number % len(self.users)]
             region.add(sample, content(sample))
             if not region.full:
                 self.admitted.add(sample)
@@ -114,12 +104,9 @@ class Cache(RuleBasedStateMachine):
             finally:
                 os._exit(1)
         assert os.waitpid(pid, 0)[1] == signal.SIGKILL
-        if self.users:
-            found = np.flatnonzero(self.users[0][1].find(np.arange(SAMPLES)))
-            assert set(found.tolist()) - self.admitted <= {*chosen}
-            self.admitted |= set(found.tolist())
-        else:
-            self.join()  # removes what nobody uses
+        found = np.flatnonzero(self.users[0].find(np.arange(SAMPLES)))
+        assert set(found.tolist()) - self.admitted <= {*chosen}
+        self.admitted |= set(found.tolist())
 
     def _add_and_die(self, chosen: list[int], writes: int) -> None:
         left, write = writes, os.pwrite
@@ -135,19 +122,18 @@ class Cache(RuleBasedStateMachine):
 
         signal.alarm(30)
         os.pwrite = strike
-        _, region = self._joined()
+        region = self.file.region(self.file.descriptor)
         for sample in chosen:
             region.add(sample, content(sample))
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _given(self) -> int:
         """Bytes that are given away."""
-        file, _ = self.users[0]
-        return int(np.frombuffer(os.pread(file.descriptor, 8, 0), np.int64)[0])
+        return int(np.frombuffer(os.pread(self.file.descriptor, 8, 0), np.int64)[0])
 
     @invariant()
     def what_was_admitted_is_found_whole(self) -> None:
-        for file, region in self.users:
+        for region in self.users:
             places = region.find(np.arange(SAMPLES))
             assert set(np.flatnonzero(places).tolist()) == self.admitted
             for sample in self.admitted:
@@ -155,19 +141,48 @@ class Cache(RuleBasedStateMachine):
                 for part in content(sample):
                     assert bytes(region.view(place, len(part))) == part
                     place += -(-len(part) // ALIGNMENT) * ALIGNMENT
-                assert place <= file.start + self.capacity
+                assert place <= self.file.start + self.capacity
 
     @invariant()
     def the_capacity_holds(self) -> None:
-        if self.users:
-            file, _ = self.users[0]
-            assert sum(map(room_of, self.admitted)) <= self._given() <= self.capacity
-            assert os.fstat(file.descriptor).st_size == file.start + self.capacity
+        assert sum(map(room_of, self.admitted)) <= self._given() <= self.capacity
+        assert os.fstat(self.file.descriptor).st_size == self.file.start + self.capacity
 
 
-def test_any_history_of_the_cache_finds_what_was_admitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    machine = type("Shared", (Cache,), {"folder": tmp_path / f"unistore-cache-{os.geteuid()}"})
-    run_machine(machine, histories=30, steps=25)
+def test_any_history_of_the_cache_finds_what_was_admitted() -> None:
+    run_machine(Cache, histories=30, steps=25)
+
+
+def adds(file: CacheFile, writer: int) -> None:
+    region = file.region(file.descriptor)
+    for sample in range(writer, 400, 4):
+        region.add(sample, [np.full(sample % 50 + 1, sample, np.int64).tobytes()])
+    os._exit(0)
+
+
+def test_processes_that_add_at_once_do_not_write_over_each_other() -> None:
+    file = CacheFile(400, 400 * 8 * 64)
+    children = []
+    for writer in range(4):
+        pid = os.fork()
+        if pid == 0:
+            adds(file, writer)
+        children.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
+    region = file.region(file.descriptor)
+    places = region.find(np.arange(400))
+    assert np.all(places > 0)
+    for sample, place in enumerate(places.tolist()):
+        assert np.all(region.array(place, (sample % 50 + 1,), np.dtype(np.int64)) == sample)
+    file.close()
+
+
+def test_no_room_for_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a hole would be read through the map, which ends in SIGBUS on a full file system in memory."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(InputError, match=r"No space left on device.*free space there, set TMPDIR"):
+        CacheFile(9, 1 << 20)
