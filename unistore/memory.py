@@ -27,10 +27,10 @@ import numpy as np
 from unistore.errors import LoaderError
 from unistore.system.hints import AnyArray, Shape
 
+# Sizes of slabs are multiples of this: few distinct sizes, whole pages on every platform.
 GRANULE = 64 * 1024
-"""Sizes of slabs are multiples of this: few distinct sizes, whole pages on every platform."""
+# Bytes: every array starts on a pair of cache lines, which suits any SIMD width.
 ALIGNMENT = 128
-"""Bytes: every array starts on a pair of cache lines, which suits any SIMD width."""
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 _numbers = itertools.count(1)
@@ -150,15 +150,15 @@ class Arena:
         return offset if 0 <= offset <= self._slab.size - size else None
 
 
+# Slabs are larger than most batches need by 1 / HEADROOM, and by at most MAX_HEADROOM bytes.
 HEADROOM = 8
 MAX_HEADROOM = 16 << 20
-"""Slabs are larger than most batches need by 1 / HEADROOM, and by at most MAX_HEADROOM bytes."""
+# Bytes of prefetched batches, see `SlabRing.batches_in_flight`.
 MAX_PREFETCHED = 256 << 20
-"""Bytes of prefetched batches, see `SlabRing.batches_in_flight`."""
+# Number of recent batches whose sizes decide the size of a slab.
 HISTORY = 64
-"""Number of recent batches whose sizes decide the size of a slab."""
+# Share of the recent batches that must fit into a slab; of larger ones a part is copied.
 QUANTILE = 0.95
-"""Share of the recent batches that must fit into a slab; of larger ones a part is copied."""
 
 
 class SlabRing:

@@ -30,11 +30,11 @@ from unistore.system.sizes import parse_bytes
 
 ALIGNMENT = 64
 _NUMBER = struct.Struct("=q")
+# Bytes of the sparse file under ``cache="all"``: more than any disk that samples would be cached on.
 UNLIMITED = 1 << 42
-"""Bytes of the sparse file under ``cache="all"``: more than any disk that samples would be cached on."""
+# A process allocates 1/256 of the capacity at a time, at most 64 MiB; more for a larger sample.
 REGIONS = 256
 MAX_REGION = 64 << 20
-"""A process allocates 1/256 of the capacity at a time, at most 64 MiB; more for a larger sample."""
 
 
 def parse_size(size: str | int) -> int:

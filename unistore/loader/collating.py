@@ -53,8 +53,8 @@ def _stack_arrays(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
     return torch.from_numpy(np.stack(batch, out=out))
 
 
+# Entries of torch's ``default_collate_fn_map``.
 STACKING: dict[Any, Callable[..., Any]] = {torch.Tensor: _stack_tensors, np.ndarray: _stack_arrays}
-"""Entries of torch's ``default_collate_fn_map``."""
 
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -86,10 +86,10 @@ class BatchFetch:
     `indices` are (B, 2): index and epoch of each sample. Such a dataset takes care of its random numbers.
     """
 
+    # Whether batches are dicts of `Packed`, which the parent still turns into tensors.
     packed = True
-    """Whether batches are dicts of `Packed`, which the parent still turns into tensors."""
+    # Chunks or samples that the cache had and had not.
     hits = misses = 0
-    """Chunks or samples that the cache had and had not."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

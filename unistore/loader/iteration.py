@@ -65,10 +65,10 @@ class Arrival(NamedTuple):
 class Producer(ABC):
     """Makes batches ahead of the consumer. Used by one thread at a time."""
 
+    # Whether it can still make batches, in this process.
     usable = True
-    """Whether it can still make batches, in this process."""
+    # Largest number of batches that may be under way.
     capacity = 1
-    """Largest number of batches that may be under way."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -99,10 +99,10 @@ class Producer(ABC):
         """End processes, free memory. May be called twice, and from any thread."""
 
 
+# Positions whose samples are computed at a time; computing many costs little more than a few.
 WINDOW = 4096
-"""Positions whose samples are computed at a time; computing many costs little more than a few."""
+# Batches that are made in less time are requested several at a time, see `Requests.request_ahead`.
 QUICK_SECONDS = 0.002
-"""Batches that are made in less time are requested several at a time, see `Requests.request_ahead`."""
 
 
 class _Epoch:

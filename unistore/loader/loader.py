@@ -41,10 +41,10 @@ from unistore.order.shuffles import NAMED
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, checked_epoch
 from unistore.system.machine import available_memory
 
+# Batches that the consumer may hold before further ones are copied.
 HELD_BATCHES = 4
-"""Batches that the consumer may hold before further ones are copied."""
+# Slabs take at most a quarter of the available memory.
 MEMORY_DIVISOR = 4
-"""Slabs take at most a quarter of the available memory."""
 
 
 class Loader:

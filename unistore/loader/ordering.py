@@ -26,8 +26,8 @@ from unistore.order.shuffles import ShuffleKind, shuffled
 from unistore.system.arguments import Arguments
 from unistore.system.workers import environment_number, plan, resolve_ranks
 
+# Default of ``prefetch_factor``: batches made ahead for each worker.
 DEFAULT_PREFETCH = 4
-"""Default of ``prefetch_factor``: batches made ahead for each worker."""
 
 # Options of torch's DataLoader without a meaning here: the default, and what to write instead
 _TORCH_OPTIONS = {

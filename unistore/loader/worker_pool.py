@@ -9,11 +9,11 @@ import os
 import pickle
 import select
 import signal
-import socket
 import time
 import warnings
 from collections import deque
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
@@ -160,8 +160,8 @@ def _close_all(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-def main(worker: int, end: socket.socket, config: BatchConfig | None) -> None:
-    """Run a worker until its parent closes the socket or dies; `config` None: it comes with a message."""
+def main(worker: int, end: Connection[Any, Any], config: BatchConfig | None) -> None:
+    """Run a worker until its parent closes the connection or dies; `config` None: it comes with a message."""
     prepare_process()
     channel = Channel(end)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has died
@@ -180,7 +180,6 @@ class LoaderWorker:
         self.channel, theirs = open_channel()
         self.sent: deque[tuple[int, Request]] = deque()  # not answered yet, by generation
         self.lent: dict[int, Slab] = {}  # by number
-        self.queued = 0  # bytes of indices in `sent`
         self._mapped: set[int] = set()
         process: Any = context.Process(  # type: ignore[attr-defined]
             target=main, args=(number, theirs, inherited), name=f"unistore-loader-{number}", daemon=True
@@ -205,16 +204,10 @@ class LoaderWorker:
         self._mapped.add(slab.number)
         return [slab.descriptor]
 
-    def queue(self, generation: int, request: Request) -> None:
-        """Note a task that is sent."""
-        self.sent.append((generation, request))
-        self.queued += request.indices.nbytes
-
-    def dequeue(self) -> tuple[int, Request]:
-        """Return the task that is answered."""
-        generation, request = self.sent.popleft()
-        self.queued -= request.indices.nbytes
-        return generation, request
+    def has_room(self, request: Request) -> bool:
+        """Return whether one more task can be sent without blocking."""
+        queued = sum(sent.indices.nbytes for _, sent in self.sent)
+        return not self.sent or queued + request.indices.nbytes <= QUEUED_BYTES
 
 
 def pickle_config(config: BatchConfig) -> bytes | None:
@@ -239,23 +232,20 @@ def describe_exit(code: int | None) -> str:
     """Return how a worker ended, from its exit code, with a cure."""
     if code is None:
         return "closed its socket and does not answer"
-    if code < 0:
-        name = f"signal {-code}"
-        with contextlib.suppress(ValueError):
-            name = signal.Signals(-code).name
-        cure = "lower num_workers, prefetch_factor or batch_size"
-        hint = f" (out of memory? {cure})" if name == "SIGKILL" else ""
-        return f"was killed by {name}{hint}"
-    return (
-        f"ended by itself with exit code {code}; what it printed says why "
-        "(under spawn and forkserver the dataset must be importable from the module that defines it)"
-    )
+    if code >= 0:
+        return (
+            f"ended by itself with exit code {code}; what it printed says why "
+            "(under spawn and forkserver the dataset must be importable from the module that defines it)"
+        )
+    if code == -signal.SIGKILL:
+        return "was killed by SIGKILL (out of memory? lower num_workers, prefetch_factor or batch_size)"
+    return f"was killed by signal {-code} ({signal.strsignal(-code)})"
 
 
+# Bytes of tasks that may wait in a worker's socket, so that sending never blocks.
 QUEUED_BYTES = 64 * 1024
-"""Bytes of tasks that may wait in a worker's socket, so that sending never blocks."""
+# Seconds that workers have to exit after `close`; then they are killed.
 EXIT_TIMEOUT = 2.0
-"""Seconds that workers have to exit after `close`; then they are killed."""
 
 
 class WorkerPool(Producer):
@@ -284,7 +274,7 @@ class WorkerPool(Producer):
             self.close()
             raise
         self._poll = select.poll()
-        self._by_socket = {worker.channel.socket.fileno(): worker for worker in self._workers}
+        self._by_socket = {worker.channel.connection.fileno(): worker for worker in self._workers}
         for descriptor in self._by_socket:
             self._poll.register(descriptor, select.POLLIN)
 
@@ -330,7 +320,7 @@ class WorkerPool(Producer):
         accepted = 0
         for request in requests:
             worker = self._next_worker(request.number)
-            if worker.sent and worker.queued + request.indices.nbytes > QUEUED_BYTES:
+            if not worker.has_room(request):
                 break
             tasks, descriptors = outgoing.setdefault(worker, ([], []))
             slab = self._ring.take() if len(worker.lent) <= len(worker.sent) else None
@@ -340,7 +330,7 @@ class WorkerPool(Producer):
                 descriptors += worker.lend(slab)
             indices = np.ascontiguousarray(request.indices, np.int64).tobytes()
             tasks.append(Task(self._generation, request.epoch, indices, lease))
-            worker.queue(self._generation, request)
+            worker.sent.append((self._generation, request))
             accepted += 1
         for worker, (tasks, descriptors) in outgoing.items():
             self._send(worker, tasks, descriptors)
@@ -392,7 +382,7 @@ class WorkerPool(Producer):
     def _accept(self, worker: LoaderWorker, answer: _Answer) -> None:
         number, result = answer
         slab = worker.lent.pop(number, None)
-        generation, request = worker.dequeue()
+        generation, request = worker.sent.popleft()
         if generation != self._generation or result is None:
             self._put(slab)
             return

@@ -9,8 +9,8 @@ from unistore.order.sequences import EpochSequence, RankShare, Weighted
 from unistore.order.shuffles import NAMED, ShuffleKind, shuffled
 from unistore.system.arguments import MAX_EPOCH, Arguments, checked_epoch
 
+# Positions computed at a time.
 WINDOW = 8192
-"""Positions computed at a time."""
 
 
 class Shuffle:

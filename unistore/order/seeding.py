@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from unistore.order.permutation import generator, words
 
+# Keeps what a transform draws apart from what the sample itself was drawn with.
 SAMPLE_SALT = 0x6A09E667F3BCC908
-"""Keeps what a transform draws apart from what the sample itself was drawn with."""
+# Keeps what a collation draws apart from what the transform of its first sample draws.
 BATCH_SALT = 0xBB67AE8584CAA73B
-"""Keeps what a collation draws apart from what the transform of its first sample draws."""
+# Keeps what ``worker_init_fn`` draws apart from both.
 WORKER_SALT = 0x3C6EF372FE94F82B
-"""Keeps what ``worker_init_fn`` draws apart from both."""
 
 _states_lock = threading.RLock()
 # a forked child neither waits for a thread of its parent nor goes on with the seeds of a sample

@@ -25,11 +25,11 @@ from unistore.system.hints import Int64s
 # their own lanes and never decode each other's chunks. Small rows take one lane: a row's share of its chunk
 # costs little to decode in every worker, and all open blocks are mixed.
 
+# Default number of blocks in a group, and of groups open at a time.
 GROUP = 16
 LANES = 4
-"""Default number of blocks in a group, and of groups open at a time."""
+# Blocks of at least so many samples, on average, take one lane.
 SMALL_ROWS = 32
-"""Blocks of at least so many samples, on average, take one lane."""
 
 
 def uniform_blocks(length: int, block: int) -> Int64s:
@@ -176,12 +176,12 @@ class _Lanes:
         return samples
 
 
+# Kinds that a user names.
 ShuffleKind = Literal[True, "full", "blocks", "sources"]
 NAMED = ("full", "blocks", "sources")
-"""Kinds that a user names."""
 
+# Samples per block for a dataset without ``block_offsets``.
 DEFAULT_BLOCK = 256
-"""Samples per block for a dataset without ``block_offsets``."""
 
 
 def shuffled(

@@ -27,32 +27,53 @@ from unistore.zarr3.writer import ordered_map
 
 # Exceptions of obstore as one-line faults with a cure, and whether a retry may help.
 
-CREDENTIALS = {
+# Of environment variables, by scheme.
+_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+_CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SKIP_SIGNATURE=true for a public bucket)",
     "gs": "GOOGLE_SERVICE_ACCOUNT (GOOGLE_SKIP_SIGNATURE=true for a public bucket)",
     "az": "AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN (AZURE_SKIP_SIGNATURE=true if public)",
 }
-"""Environment variables with credentials, by scheme."""
-ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STORAGE_ENDPOINT"}
-"""Environment variable with the endpoint, by scheme."""
+_ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STORAGE_ENDPOINT"}
 
-_ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
-_METADATA_HOSTS = ("169.254.169.254", "metadata.google.internal")  # asked for credentials on cloud machines
 _STATUS = re.compile(r"status(?: code)?: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_KIND = re.compile(r"kind: (Connect|Timeout|Interrupted|Request|Decode)\b")
-_CONNECTION_MESSAGES = {
-    "Connect": "no connection",
-    "Timeout": "no answer in time",
-    "Interrupted": "the connection broke during a response",
-    "Request": "the connection broke",
-    "Decode": "the response cannot be decoded",
-}
 _OTHER_COPY = "restore it from a copy"
-_NO_RANGES = "this server has no ranges: serve it from one that has them, python -m http.server has none"
-_WHOLE_FILE = ("NotPartial", "Range request not supported")
-_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_RETRYABLE_STATUSES = (408, 425, 429)
+_RANGES = "this server has no ranges: serve it from one that has them, python -m http.server has none"
+_NETWORK = "check the network and the endpoint"
+
+# Exceptions of obstore: a pattern in their type and text, what happened, what to do, and fields of `Fault`
+_RULES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        "<Code>(NoSuchBucket|ContainerNotFound)",
+        "there is no bucket {bucket!r}",
+        "check its name and {endpoint}",
+        (),
+    ),
+    ("^FileNotFoundError", "no such object", "", ("absent", "answered")),
+    # asked for credentials on cloud machines
+    (r"169\.254\.169\.254|metadata\.google\.internal", "no credentials found", "set {credentials}", ()),
+    ("^(PermissionDenied|Unauthenticated)Error", "access denied{code}", "check {credentials}", ()),
+    ("status(?: code)?: 40[13]", "access denied{code}", "check {credentials}", ()),
+    ("BareRedirect", "the bucket is in another region", "set AWS_REGION", ()),
+    ("BadScheme", "the endpoint is not encrypted (http)", "set {prefix}ALLOW_HTTP=true", ()),
+    ("MissingAccount", "no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME", ()),
+    ("NotPartial|Range request not supported", _RANGES, "", ()),
+    ("status(?: code)?: 416", "ends before the range that was asked for", _OTHER_COPY, ("damaged",)),
+    (
+        "status(?: code)?: (?!501)(5..|408|425|429)",
+        "the server answers {status}{code}",
+        "try again later",
+        ("transient", "answered"),
+    ),
+    (_STATUS.pattern, "the server answers {status}{code}", "", ()),
+    ("kind: Connect", "no connection", _NETWORK, ("transient",)),
+    ("kind: Timeout", "no answer in time", _NETWORK, ("transient",)),
+    ("kind: Interrupted", "the connection broke during a response", _NETWORK, ("transient",)),
+    ("kind: Request", "the connection broke", _NETWORK, ("transient",)),
+    ("kind: Decode", "the response cannot be decoded", _NETWORK, ("transient",)),
+    ("", "{first_line}", "check the settings of {endpoint}", ()),
+)
 
 
 class ShortRead(Exception):  # noqa: N818 - becomes a CorruptionError if retries do not help
@@ -65,18 +86,14 @@ class ShortRead(Exception):  # noqa: N818 - becomes a CorruptionError if retries
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why an operation failed, in one line, and what to do about it.
-
-    `transient` if a retry may help, `answered` if a server has spoken, `absent` if there is no such object,
-    `damaged` if it is too short.
-    """
+    """Why an operation failed, in one line, and what to do about it."""
 
     message: str
     cure: str = ""
-    transient: bool = False
-    answered: bool = False
-    absent: bool = False
-    damaged: bool = False
+    transient: bool = False  # a retry may help
+    answered: bool = False  # a server has spoken
+    absent: bool = False  # there is no such object
+    damaged: bool = False  # it is too short
 
 
 def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
@@ -87,33 +104,19 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
     if isinstance(error, ShortRead):
         return Fault(str(error), error.cure, transient=True, answered=True, damaged=True)
     text = str(error)
-    status = _status(text)
-    kinds = _KIND.findall(text)
-    code = match[1] if (match := _CODE.search(text)) else ""
-    endpoint = ENDPOINT.get(scheme, "the host")
-    credentials = CREDENTIALS.get(scheme, "a server that lets everybody read")
-    allow_http = _ALLOW_HTTP.get(scheme, _ALLOW_HTTP["s3"])
-    denied = type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403)
-    retryable = (status >= 500 and status != 501) or status in _RETRYABLE_STATUSES
-    detail = f" ({code})" if code else ""
-    answer = f"the server answers {status}{detail}"
-    connection = _CONNECTION_MESSAGES[kinds[0]] if kinds else _first_line(text)
-    faults = (
-        (code in _NO_BUCKET, Fault(f"there is no bucket {bucket!r}", f"check its name and {endpoint}")),
-        (isinstance(error, FileNotFoundError), Fault("no such object", absent=True)),
-        (any(host in text for host in _METADATA_HOSTS), Fault("no credentials found", f"set {credentials}")),
-        (denied, Fault(f"access denied{detail}", f"check {credentials}")),
-        ("BareRedirect" in text, Fault("the bucket is in another region", "set AWS_REGION")),
-        ("BadScheme" in text, Fault("the endpoint is not encrypted (http)", f"set {allow_http}=true")),
-        ("MissingAccount" in text, Fault("no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME")),
-        (any(sign in text for sign in _WHOLE_FILE), Fault(_NO_RANGES)),
-        (not kinds and not status, Fault(_first_line(text), f"check the settings of {endpoint}")),
-        (status == 416, Fault("ends before the range that was asked for", _OTHER_COPY, damaged=True)),
-        (retryable, Fault(answer, "try again later", transient=True, answered=True)),
-        (status > 0, Fault(answer)),
-        (True, Fault(connection, "check the network and the endpoint", transient=True)),
-    )
-    return next(fault for applies, fault in faults if applies)
+    named = f"{type(error).__name__} {text}"
+    code = _CODE.search(text)
+    facts = {
+        "bucket": bucket,
+        "status": _status(text),
+        "code": f" ({code[1]})" if code else "",
+        "endpoint": _ENDPOINT.get(scheme, "the host"),
+        "credentials": _CREDENTIALS.get(scheme, "a server that lets everybody read"),
+        "prefix": _PREFIXES.get(scheme, "AWS_"),
+        "first_line": _first_line(text),
+    }
+    _, message, cure, fields = next(rule for rule in _RULES if re.search(rule[0], named))
+    return Fault(message.format(**facts), cure.format(**facts), **dict.fromkeys(fields, True))
 
 
 def lacks_conditional_put(error: Exception) -> bool:
@@ -140,18 +143,17 @@ def _first_line(text: str) -> str:
 
 T = TypeVar("T")
 
+# Seconds of retries after which an operation fails.
 RETRY_TIMEOUT = 60.0
-"""Seconds of retries after which an operation fails."""
+# Attempts while no server has answered, so that a wrong endpoint fails early.
 MAX_FIRST_ATTEMPTS = 3
-"""Attempts while no server has answered, so that a wrong endpoint fails early."""
+# Seconds before the second attempt, and at most; doubles with every attempt, with random jitter.
 FIRST_DELAY = 0.1
 MAX_DELAY = 8.0
-"""Seconds before the second attempt, and at most; doubles with every attempt, with random jitter."""
+# Of one request, body included.
 READ_TIMEOUT = "60s"
 WRITE_TIMEOUT = "300s"
-"""Of one request, body included."""
 
-_VARIABLE_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _CLIENT_KEYS = (
     *("allow_http", "allow_invalid_certificates", "root_certificate"),
     *("connect_timeout", "read_timeout", "timeout"),
@@ -325,7 +327,7 @@ class ObjectClient:
                 result = operation(obs, handle)
             except (obs.exceptions.BaseError, FileNotFoundError, ShortRead) as error:
                 fault = classify_error(error, *bucket)
-                if fault.answered or fault.absent:
+                if fault.answered:
                     _responsive_buckets.add(bucket)
                 if fault.absent:
                     return None
@@ -386,7 +388,7 @@ def _delete(obs: Any, handle: Any, keys: str | list[str]) -> bool:
 def _client_options(location: StoreLocation, timeout: str) -> dict[str, Any]:
     """Return HTTP options from the environment variables of the object store (``AWS_PROXY_URL``)."""
     options: dict[str, Any] = {"timeout": timeout}
-    prefix = _VARIABLE_PREFIXES.get(location.scheme)
+    prefix = _PREFIXES.get(location.scheme)
     if prefix is None:
         return options | ({"allow_http": True} if location.scheme == "http" else {})
     settings = {key: os.environ.get(f"{prefix}{key.upper()}") for key in _CLIENT_KEYS}
@@ -395,13 +397,13 @@ def _client_options(location: StoreLocation, timeout: str) -> dict[str, Any]:
 
 U = TypeVar("U")
 
+# Unwanted bytes between two ranges that are fetched along with them: they take a millisecond or two, another
+# request takes tens.
 GAP = 128 << 10
-"""Unwanted bytes between two ranges that are fetched along with them: they take a millisecond or two, another
-request takes tens."""
+# Bytes of one request; larger reads are split into concurrent ones.
 LIMIT = 4 << 20
-"""Bytes of one request; larger reads are split into concurrent ones."""
+# Concurrent requests of one process.
 CONCURRENCY = 16
-"""Concurrent requests of one process."""
 
 
 class ObjectStorage:

@@ -11,8 +11,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from unistore.errors import InputError
 
+# Schemes of object stores that can be written to.
 BUCKETS = ("s3", "gs", "az")
-"""Schemes of object stores that can be written to."""
 SCHEMES = (*BUCKETS, "https", "http", "file")
 
 _URL_START = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
@@ -57,12 +57,12 @@ def redact_urls(value: Any) -> Any:
 class StoreLocation:
     """A prefix in an object store, or a path on a web server."""
 
+    # ``"s3"``, ``"gs"``, ``"az"``, ``"https"`` or ``"http"``.
     scheme: str
-    """``"s3"``, ``"gs"``, ``"az"``, ``"https"`` or ``"http"``."""
+    # Bucket, container or host.
     bucket: str
-    """Bucket, container or host."""
+    # Path below the bucket, without leading and trailing slashes.
     prefix: str
-    """Path below the bucket, without leading and trailing slashes."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")

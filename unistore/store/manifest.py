@@ -134,8 +134,8 @@ def _violation(member: str, value: object, rule: str) -> GrammarError:
     return GrammarError(f"{member} is {shown(value)}, expected {rule}")
 
 
+# Largest manifest in bytes: about five million files.
 MANIFEST_LIMIT = 1 << 30
-"""Largest manifest in bytes: about five million files."""
 
 _UNSIGNED = "0" * 32
 _ROOT_MEMBER = b'"root": "%b"'
@@ -145,15 +145,12 @@ _ROOT_MEMBER = b'"root": "%b"'
 class Entry:
     """One file of a store."""
 
-    key: str
-    """Path in the store, with ``/``."""
+    key: str  # path in the store, with ``/``
     bytes: int
-    checksum: str
-    """xxh3-128 of the file, hexadecimal."""
-    rows: tuple[int, int] | None = None
-    """Of a shard: its rows ``[lo, hi)`` of the table."""
+    checksum: str  # xxh3-128 of the file, hexadecimal
+    rows: tuple[int, int] | None = None  # of a shard: its rows ``[lo, hi)`` of the table
+    # of a shard: xxh3-128 of its decoded values (C order, little-endian), the same on every machine
     content: str | None = None
-    """Of a shard: xxh3-128 of its decoded values (C order, little-endian), the same on every machine."""
 
     @classmethod
     def from_json(cls, line: object) -> Entry:
@@ -279,13 +276,17 @@ def consolidated_problems(
     if not isinstance(repeated, dict) or consolidated != expected:
         yield f"its {_MEMBER} are {shown(consolidated)}, expected those of every group and array, inline"
         return
-    paths = {key.removesuffix(f"/{ROOT}"): key for key in sorted(keys)}
-    for path in sorted({*paths} ^ {*repeated}):
-        where = f"lack {path}" if path in paths else f"name {shown(path)}, which the store does not have"
-        yield f"its {_MEMBER} {where}"
-    for path, key in paths.items():
-        if path in repeated and key in documents:
-            with suppress(DocumentError):
-                if repeated[path] == parse_document(documents[key]):
-                    continue
-            yield f"its {_MEMBER} of {path} are not what {key} says"
+    paths = {key.removesuffix(f"/{ROOT}"): key for key in keys}
+    for path in sorted({*paths, *repeated}):
+        if path not in paths:
+            yield f"its {_MEMBER} name {shown(path)}, which the store does not have"
+        elif path not in repeated:
+            yield f"its {_MEMBER} lack {path}"
+        elif paths[path] in documents and not _is_document(repeated[path], documents[paths[path]]):
+            yield f"its {_MEMBER} of {path} are not what {paths[path]} says"
+
+
+def _is_document(value: object, raw: bytes) -> bool:
+    with suppress(DocumentError):
+        return value == parse_document(raw)
+    return False

@@ -8,18 +8,19 @@ from pathlib import Path
 
 FORMAT_VERSION = 1
 MANIFEST = "unistore-manifest.jsonl"
+# Lists what was left out because of problems; exists only if something was.
 REPORT = "unistore-report.json"
-"""Lists what was left out because of problems; exists only if something was."""
+# Statistics of the samples; may be added to a sealed store, which does not list it.
 STATISTICS = "unistore-statistics.npz"
-"""Statistics of the samples; may be added to a sealed store, which does not list it."""
+# Suffix of the folder beside a store that a repair works in.
 REPAIR = "unistore-repair"
-"""Suffix of the folder beside a store that a repair works in."""
+# Metadata of the root group; written last, which completes the store.
 ROOT = "zarr.json"
-"""Metadata of the root group; written last, which completes the store."""
 
+# In an object store: names the conversion that writes to a prefix; removed once the store is sealed.
 BUILD_MARK = "unistore-build.json"
-"""In an object store: names the conversion that writes to a prefix; removed once the store is sealed."""
 
+# Entry of the root's ``zarr_conventions``; its URLs are relative to the project.
 CONVENTION = {
     "uuid": "6d7f2a9e-9b0c-4f43-9f0e-4b1d6f0c7a51",
     "name": "unistore",
@@ -27,7 +28,6 @@ CONVENTION = {
     "schema_url": "docs/format/schema.json",
     "spec_url": "docs/format.md",
 }
-"""Entry of the root's ``zarr_conventions``; its URLs are relative to the project."""
 
 
 def build_folder(destination: Path) -> Path:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import zarr
 
 
+# Default size of the folder of local copies.
 CACHE_LIMIT = "20GB"
-"""Default size of the folder of local copies."""
 
 
 def open_storage(path: str | os.PathLike[str]) -> Storage:

@@ -26,9 +26,9 @@ from unistore.system.hints import PathLike
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage
 
+# Seconds between updates of a copy's modification time, which records its last use.
 PART = ".part"
 TOUCH_INTERVAL = 60.0
-"""Seconds between updates of a copy's modification time, which records its last use."""
 _BLOCK = 1 << 20
 _OTHERS_WRITE = 0o022
 _COPY_NAME = re.compile(rf"[0-9a-f]{{32}}({re.escape(PART)})?")
@@ -240,8 +240,8 @@ def _is_current(descriptor: int, name: str, folder: int) -> bool:
     return os.path.samestat(state, os.fstat(descriptor))
 
 
+# Attempts to read a copy that other processes keep evicting; then the store is read instead.
 MAX_ATTEMPTS = 5
-"""Attempts to read a copy that other processes keep evicting; then the store is read instead."""
 
 
 class CachedStorage:

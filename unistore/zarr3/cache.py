@@ -7,11 +7,11 @@ from collections import OrderedDict
 
 from unistore.system.hints import AnyArray
 
+# A chunk: token of its reader, and its number.
 Key = tuple[int, int]
-"""A chunk: token of its reader, and its number."""
 
+# Misses that are remembered, in addition to as many as there are cached chunks.
 MIN_TRACKED_MISSES = 4096
-"""Misses that are remembered, in addition to as many as there are cached chunks."""
 
 
 class ChunkCache:
@@ -64,5 +64,5 @@ class ChunkCache:
                 self.nbytes -= self._chunks.popitem(last=False)[1].nbytes
 
 
+# The decoded chunks of this process.
 CHUNKS = ChunkCache(64 << 20)
-"""The decoded chunks of this process."""

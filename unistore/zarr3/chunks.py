@@ -30,9 +30,9 @@ class SharedChunks(Protocol):
         """Keep a chunk, if there is room."""
 
 
+# Memory of the shard indexes of one array; at least one is kept.
 _MAX_CACHED_KEYS = 65536
 INDEX_BYTES = 64 << 20
-"""Memory of the shard indexes of one array; at least one is kept."""
 _INDEX_OVERHEAD = 400
 _tokens = itertools.count()
 

@@ -16,8 +16,8 @@ from typing import Any
 import google_crc32c
 import numpy as np
 from numcodecs import blosc  # type: ignore[attr-defined]
-from numpy.typing import NDArray
 
+from unistore.system.hints import AnyArray
 from unistore.zarr3.documents import ANY, check_equal, is_list_of, shown, unsupported
 
 if sys.byteorder != "little":
@@ -25,25 +25,23 @@ if sys.byteorder != "little":
 
 blosc.use_threads = False
 
+# Parts of one encoded chunk; their concatenation is stored.
 Buffers = list[bytes | memoryview]
-"""Parts of one encoded chunk; their concatenation is stored."""
-Encoder = Callable[[NDArray[Any]], Buffers]
-"""``encode(chunk)``: a C-contiguous chunk into buffers."""
-Decoded = bytes | NDArray[Any]
-Decoder = Callable[[bytes, NDArray[Any] | None], Decoded]
-"""``decode(raw, out)``: a stored chunk into `out`, C-contiguous and of the chunk's size.
-
-None: what is returned starts with the chunk, in memory of its own or in `raw`.
-"""
+# ``encode(chunk)``: a C-contiguous chunk into buffers.
+Encoder = Callable[[AnyArray], Buffers]
+Decoded = bytes | AnyArray
+# ``decode(raw, out)``: a stored chunk into `out`, C-contiguous and of the chunk's size. None: what is returned
+# starts with the chunk, in memory of its own or in `raw`.
+Decoder = Callable[[bytes, AnyArray | None], Decoded]
 
 SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _COMPRESSORS = ("lz4", "zstd")
 
+# Checksum of bytes or a contiguous array (memoryviews are refused by google_crc32c).
 crc32c = google_crc32c.value
-"""Checksum of bytes or a contiguous array (memoryviews are refused by google_crc32c)."""
+# Checksum of any bytes followed by their own checksum: both are checked without being parted.
 CRC_BYTES = 4
 RESIDUE = crc32c(crc32c(b"").to_bytes(CRC_BYTES, "little"))
-"""Checksum of any bytes followed by their own checksum: both are checked without being parted."""
 
 _HEADER = struct.Struct("<BBBBIII")  # version, versionlz, flags, typesize, and the sizes below
 _HEADER_SIZES = struct.Struct("<4xIII")  # decoded bytes, bytes of a block, bytes of the frame
@@ -119,7 +117,7 @@ def encoder(compressor: Blosc | None) -> Encoder:
     typesize = compressor.typesize
     element = np.dtype(f"V{typesize}")
 
-    def encode(chunk: NDArray[Any]) -> Buffers:
+    def encode(chunk: AnyArray) -> Buffers:
         # blosc shuffles the items of the array's dtype: rows of a few numbers may be one item
         if chunk.itemsize != typesize and chunk.nbytes % typesize == 0:
             chunk = chunk.reshape(-1).view(element)
@@ -129,7 +127,7 @@ def encoder(compressor: Blosc | None) -> Encoder:
     return encode
 
 
-def _encode_uncompressed(chunk: NDArray[Any]) -> Buffers:
+def _encode_uncompressed(chunk: AnyArray) -> Buffers:
     content = chunk.reshape(-1).view(np.uint8)
     return [content.data, crc32c(content).to_bytes(CRC_BYTES, "little")]
 
@@ -143,7 +141,7 @@ def decoder(compressor: Blosc | None, nbytes: int) -> Decoder:
     return _uncompressed_decoder(nbytes) if compressor is None else _blosc_decoder(nbytes)
 
 
-def check_chunk(chunk: NDArray[Any], stored: bytes | bytearray) -> None:
+def check_chunk(chunk: AnyArray, stored: bytes | bytearray) -> None:
     """Check a chunk that was read apart from its stored checksum; raises `FrameError`."""
     checksum = crc32c(chunk)
     if checksum != int.from_bytes(stored, "little"):
@@ -161,7 +159,7 @@ def _checksum_error(checksum: int, stored: bytes | bytearray) -> FrameError:
 
 
 def _uncompressed_decoder(nbytes: int) -> Decoder:
-    def decode(raw: bytes, out: NDArray[Any] | None) -> Decoded:
+    def decode(raw: bytes, out: AnyArray | None) -> Decoded:
         if len(raw) != nbytes + CRC_BYTES:
             msg = f"chunk of {len(raw)} bytes, expected {nbytes + CRC_BYTES}"
             raise FrameError(msg)
@@ -181,7 +179,7 @@ def _blosc_decoder(nbytes: int) -> Decoder:
     decompress = blosc.decompress
     least = _HEADER.size + CRC_BYTES
 
-    def decode(raw: bytes, out: NDArray[Any] | None) -> Decoded:
+    def decode(raw: bytes, out: AnyArray | None) -> Decoded:
         if checksum(raw) != RESIDUE:
             _check_checksum(raw)
         size = len(raw)

@@ -9,12 +9,12 @@ from typing import Any, NoReturn, TypeGuard
 
 from unistore.errors import StoreError, UnsupportedError
 
+# Levels of objects and lists in one document.
 DEEPEST = 64
-"""Levels of objects and lists in one document."""
 _LONGEST_INTEGER = 20  # digits of 2**64 - 1; the sign of a negative one, which has 19
 
+# In an expected document: any value.
 ANY: Any = ...
-"""In an expected document: any value."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 120

@@ -23,8 +23,8 @@ import xxhash
 
 from unistore.errors import ConversionError, writing_cure
 
+# Ending of temporary names; a file that has it was left behind by a killed process.
 PART_SUFFIX = ".part"
-"""Ending of temporary names; a file that has it was left behind by a killed process."""
 
 fsync = os.fsync
 rename = os.replace

@@ -22,17 +22,17 @@ from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.metadata import EMPTY
 from unistore.zarr3.storage import SupportsFileIdentity
 
+# Positions along one axis.
 AxisIndices = slice | Int64s
-"""Positions along one axis."""
 
+# Indices into a chunk, and into the output; one item per axis.
 Selection = tuple[tuple[AxisIndices, ...], tuple[AxisIndices, ...]]
-"""Indices into a chunk, and into the output; one item per axis."""
 
+# Along one axis: number of the chunk, positions in the chunk, positions in the output.
 AxisPieces = list[tuple[int, slice, slice]]
-"""Along one axis: number of the chunk, positions in the chunk, positions in the output."""
 
+# Along axis 0: number of the chunk, and what is read of it.
 Group = tuple[int, list[Selection]]
-"""Along axis 0: number of the chunk, and what is read of it."""
 
 # By bytes of the last axis: dtype to copy each row as one number, since numpy would loop over every row
 _WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
@@ -230,17 +230,17 @@ def _copy(chunk: AnyArray, places: Sequence[Selection], out: AnyArray) -> None:
 
 # Rows of many chunks at once: from a pool of decoded chunks, or from verified uncompressed ones.
 
+# Fewest rows of a chunk for which a pool is faster.
 MIN_CHUNK_ROWS = 16
-"""Fewest rows of a chunk for which a pool is faster."""
+# Least capacity of a pool in chunks; arrays with larger chunks have no pool.
 MIN_CHUNKS = 64
-"""Least capacity of a pool in chunks; arrays with larger chunks have no pool."""
 
+# Memory of all pools of a process: as much as a block shuffle of small rows needs to mix well.
 POOL_BYTES = 320 << 20
-"""Memory of all pools of a process: as much as a block shuffle of small rows needs to mix well."""
+# Rows of larger uncompressed arrays are read one by one, from the page cache that processes share.
 MAX_POOLED_PLAIN = 64 << 20
-"""Rows of larger uncompressed arrays are read one by one, from the page cache that processes share."""
+# Where more rows of a missing chunk are wanted (on average), whole chunks are read.
 MAX_SINGLE_ROWS = 4
-"""Where more rows of a missing chunk are wanted (on average), whole chunks are read."""
 
 
 class VerifiedRows:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import StoreError
+from unistore.system.hints import Int64s, JsonObject, Shape
 from unistore.zarr3.codecs import (
     CRC_BYTES,
     Blosc,
@@ -32,12 +32,12 @@ from unistore.zarr3.documents import ANY, check_equal, is_list_of, must_be, show
 #
 # The index has a pair (offset, size) of 64-bit numbers for each chunk, in C order, and a crc32c.
 
+# Offset and size of an absent chunk: 2**64 - 1 as a signed number (sharding codec, "Empty chunks").
 EMPTY = -1
-"""Offset and size of an absent chunk: 2**64 - 1 as a signed number (sharding codec, "Empty chunks")."""
 _ENTRY_BYTES = 16
 
 
-def sharding_document(chunk_shape: Any, codecs: Any) -> dict[str, Any]:
+def sharding_document(chunk_shape: Any, codecs: Any) -> JsonObject:
     """Return the sharding codec as ``zarr.json`` lists it."""
     configuration = {
         "chunk_shape": chunk_shape,
@@ -53,14 +53,14 @@ def index_bytes(chunks: int) -> int:
     return _ENTRY_BYTES * chunks + CRC_BYTES
 
 
-def encode_index(entries: NDArray[np.int64]) -> bytes:
+def encode_index(entries: Int64s) -> bytes:
     """Encode (chunks, 2) offsets and sizes; `EMPTY` in both marks an absent chunk."""
     raw = entries.astype("<i8").tobytes()
     checksum: int = crc32c(raw)
     return raw + checksum.to_bytes(CRC_BYTES, "little")
 
 
-def decode_index(raw: bytes, shard_bytes: int, most: int) -> NDArray[np.int64]:
+def decode_index(raw: bytes, shard_bytes: int, most: int) -> Int64s:
     """Decode and check the index of a shard of `shard_bytes` bytes.
 
     Returns (chunks, 2): offset and size of every chunk, `EMPTY` in both where it is absent. Raises
@@ -90,13 +90,13 @@ def decode_index(raw: bytes, shard_bytes: int, most: int) -> NDArray[np.int64]:
     return entries
 
 
+# Names of the data types of arrays; numpy uses the same names.
 DTYPE_NAMES = (
     "bool",
     *("int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
 )
-"""Names of the data types of arrays; numpy uses the same names."""
 
 _MOST_AXES = 32
 # Of a whole array: what a 64-bit number can count
@@ -112,10 +112,10 @@ _NOT_IN_JSON = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 class ArrayMetadata:
     """What ``zarr.json`` says about an array."""
 
-    shape: tuple[int, ...]  # extent of every axis; at least one axis
+    shape: Shape  # extent of every axis; at least one axis
     dtype: np.dtype[Any]  # native numpy dtype
-    chunk_shape: tuple[int, ...]  # shape of what is decoded at once
-    shard_shape: tuple[int, ...]  # shape of one stored object, a multiple of `chunk_shape`
+    chunk_shape: Shape  # shape of what is decoded at once
+    shard_shape: Shape  # shape of one stored object, a multiple of `chunk_shape`
     fill_value: np.generic  # scalar of `dtype`
     compressor: Blosc | None  # options of blosc; None: chunks are not compressed
     attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON attributes
@@ -155,7 +155,7 @@ class ArrayMetadata:
         metadata._check_sizes(where)
         return metadata
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the ``zarr.json`` document, members in a fixed order."""
         return _document(
             shape=list(self.shape),
@@ -173,12 +173,12 @@ class ArrayMetadata:
         return json_bytes(self.to_json())
 
     @property
-    def chunks_per_shard(self) -> tuple[int, ...]:
+    def chunks_per_shard(self) -> Shape:
         """Chunks of one shard along every axis."""
         return tuple(large // small for large, small in zip(self.shard_shape, self.chunk_shape, strict=True))
 
     @property
-    def shards(self) -> tuple[int, ...]:
+    def shards(self) -> Shape:
         """Shards along every axis."""
         return tuple(-(-extent // step) for extent, step in zip(self.shape, self.shard_shape, strict=True))
 
@@ -209,7 +209,7 @@ def _document(
     codecs: Any = ANY,
     attributes: Any = ANY,
     dimension_names: Any = ANY,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the document of an array; without names of dimensions where they are None."""
     document = {
         "shape": shape,
@@ -230,7 +230,7 @@ def json_bytes(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=2, allow_nan=False).encode()
 
 
-def shard_key(coordinates: tuple[int, ...]) -> str:
+def shard_key(coordinates: Shape) -> str:
     """Return the key of a shard, relative to the array."""
     return "/".join(["c", *map(str, coordinates)])
 
@@ -262,7 +262,7 @@ def _encode_fill(fill: np.generic) -> Any:
     return "Infinity" if number > 0 else "-Infinity"
 
 
-def _extents(value: object, what: str, where: str, *, least: int, ndim: int | None = None) -> tuple[int, ...]:
+def _extents(value: object, what: str, where: str, *, least: int, ndim: int | None = None) -> Shape:
     if is_list_of(value, int) and all(least <= extent <= _MOST_BYTES for extent in value):
         if ndim is None and 1 <= len(value) <= _MOST_AXES:
             return tuple(value)

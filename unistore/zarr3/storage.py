@@ -17,8 +17,8 @@ import numpy as np
 from unistore.errors import CorruptionError, StoreError
 from unistore.system.hints import AnyArray, PathLike
 
+# Bytes of one object that is read whole, where the reader names no other limit.
 DOCUMENT_LIMIT = 256 << 20
-"""Bytes of one object that is read whole, where the reader names no other limit."""
 
 
 class AbsentError(StoreError):
@@ -31,8 +31,8 @@ class Storage(Protocol):
     ``str(storage)`` names the place in errors: a folder, a URL.
     """
 
+    # Whether a child forked from a process that has used it can use it too.
     fork_safe: bool
-    """Whether a child forked from a process that has used it can use it too."""
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Whole object; raises `AbsentError`, or `StoreError` if it has more than `limit` bytes."""
@@ -148,26 +148,11 @@ def _too_large(path: PathLike, size: int, limit: int) -> StoreError:
 # `LocalStorage`: objects of a store in a local folder.
 
 _CAN_PREFETCH = hasattr(os, "posix_fadvise")  # macOS has no such call
+# Most bytes that are prefetched for one batch.
 PREFETCH_BYTES = 256 << 20
-"""Most bytes that are prefetched for one batch."""
+# Files that one `LocalStorage` keeps open.
 MAX_OPEN_FILES = 64
-"""Files that one `LocalStorage` keeps open."""
 _MAX_CHECKED_FOLDERS = 65536
-
-
-class DiskReadMonitor:
-    """Whether reads reach the disk; prefetching is a waste if all of it is in the page cache."""
-
-    def __init__(self) -> None:
-        self._blocks_read = -1
-
-    def has_read(self) -> bool:
-        """Return whether this process has read from a disk since the last call; True for the first call."""
-        if not _CAN_PREFETCH:
-            return False
-        before = self._blocks_read
-        self._blocks_read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
-        return before != self._blocks_read
 
 
 class LocalStorage:
@@ -181,7 +166,7 @@ class LocalStorage:
     def __init__(self, root: PathLike) -> None:
         self.root = Path(root)
         self._folder = os.fspath(root)
-        self._disk_reads = DiskReadMonitor()
+        self._blocks_read = -1
         self._checked_folders: set[str] = set()
         # closed with their last reference, so that files that are being read stay open; `pread` lets threads
         # and forked children share them
@@ -268,7 +253,7 @@ class LocalStorage:
 
         Its own readahead reads more than twice the bytes for random chunks, one chunk after the other.
         """
-        if len(keys) < 2 or not self._disk_reads.has_read():
+        if len(keys) < 2 or not self._reads_disk():
             return
         left = PREFETCH_BYTES
         with contextlib.suppress(StoreError, OSError):
@@ -277,6 +262,15 @@ class LocalStorage:
                 if left < 0:
                     return
                 os.posix_fadvise(self._open(key).fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def _reads_disk(self) -> bool:
+        """Return whether this process has read from a disk since the last call; True for the first call.
+
+        Prefetching is a waste if all of a store is in the page cache.
+        """
+        before = self._blocks_read
+        self._blocks_read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+        return _CAN_PREFETCH and before != self._blocks_read
 
     def path(self, key: str) -> str:
         """Path of an object; `NotRegularError` if a folder above it is a link (each is looked at once)."""

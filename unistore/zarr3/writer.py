@@ -7,13 +7,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from unistore.errors import StoreError
+from unistore.system.hints import AnyArray, Shape
 from unistore.zarr3.codecs import SHUFFLES, Blosc, Buffers, encoder
 from unistore.zarr3.metadata import EMPTY, ArrayMetadata, encode_index, parse_dtype
 
@@ -25,15 +25,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class OrderedMap(Protocol):
-    """Like the built-in ``map``, with a bound on the results that wait to be taken."""
-
-    def __call__(self, function: Callable[[T], R], items: Iterable[T], max_pending: int, /) -> Iterator[R]:
-        """Yield the results in order; at most `max_pending` of them wait to be taken."""
-        ...
+# ``ordered_map(function, items, max_pending)``: like ``map``; at most `max_pending` results wait.
+OrderedMap: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any], int], Iterator[Any]]
 
 
-def serial_map(function: Callable[[T], R], items: Iterable[T], max_pending: int, /) -> Iterator[R]:  # noqa: ARG001
+def serial_map(function: Callable[[T], R], items: Iterable[T], max_pending: int) -> Iterator[R]:  # noqa: ARG001
     """Map on the calling thread."""
     return map(function, items)
 
@@ -72,13 +68,13 @@ class EncoderThreads:
 
 # The metadata of arrays as unistore writes them: codec presets, crc32c on every chunk and index.
 
+# Named codecs, from fastest to decode to smallest; ``none`` stores uncompressed bytes.
 PRESETS = ("fast", "balanced", "small", "none")
-"""Named codecs, from fastest to decode to smallest; ``none`` stores uncompressed bytes."""
+# Values of the option ``codec``; ``auto`` chooses a codec per column.
 CODECS = ("auto", *PRESETS)
-"""Values of the option ``codec``; ``auto`` chooses a codec per column."""
 
+# Longest row that is shuffled as one element: coordinates, colours.
 MAX_VECTOR = 4
-"""Longest row that is shuffled as one element: coordinates, colours."""
 
 
 def compressor_of(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -> Blosc | None:
@@ -120,12 +116,12 @@ def _shuffle(dtype: np.dtype[Any], chunk: Sequence[int]) -> tuple[str, int]:
     return "bitshuffle", size
 
 
+# Share of the uncompressed bytes that lz4 must save to be used.
 MIN_SAVING = 1 / 8
-"""Share of the uncompressed bytes that lz4 must save to be used."""
+# Share of the uncompressed bytes that another shuffle, or zstd, must also save: both decode slower.
 MIN_EXTRA_SAVING = 1 / 4
-"""Share of the uncompressed bytes that another shuffle, or zstd, must also save: both decode slower."""
+# Share of lz4's bytes that zstd, which decodes at a third of the speed, must also save.
 MIN_ZSTD_SAVING = 3 / 4
-"""Share of lz4's bytes that zstd, which decodes at a third of the speed, must also save."""
 
 
 def choose_codec(dtype: np.dtype[Any], chunk: Sequence[int], size: Callable[[str], int]) -> str:
@@ -198,15 +194,15 @@ def array_metadata(
     return ArrayMetadata.from_json(metadata.to_json(), where)
 
 
+# Bytes of chunks (at least one chunk) per task of a thread, so that submitting costs little.
 RUN_BYTES = 1 << 20
-"""Bytes of chunks (at least one chunk) per task of a thread, so that submitting costs little."""
+# Bytes of chunks that may be encoded before they are written.
 MAX_PENDING_BYTES = 16 << 20
-"""Bytes of chunks that may be encoded before they are written."""
 
 Box: TypeAlias = tuple[slice, ...]
 
 
-def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDArray[Any]) -> Buffers:
+def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: AnyArray) -> Buffers:
     """Encode one whole shard; see `iter_shard_buffers`."""
     return list(iter_shard_buffers(metadata, shard_coord, [block]))
 
@@ -219,7 +215,7 @@ def iter_shard_buffers(
     # either rows (n, …), n a multiple of the chunk's rows except in the last block; or, where a chunk holds
     # one row, planes of one row (1, p, …), p a multiple of the chunk's extent except in the row's last. A
     # block must not be changed until the iterator ends
-    blocks: Iterable[NDArray[Any]],
+    blocks: Iterable[AnyArray],
     # runs the encoder, perhaps on threads; the bytes are the same. Blocks are taken on the calling thread
     ordered_map: OrderedMap = serial_map,
 ) -> Iterator[bytes | memoryview]:
@@ -231,8 +227,8 @@ def iter_shard_buffers(
 
 
 def _with_chunk_extents(
-    metadata: ArrayMetadata, at: Sequence[int], extent: tuple[int, ...], blocks: Iterable[NDArray[Any]]
-) -> Iterator[tuple[NDArray[Any], Sequence[int]]]:
+    metadata: ArrayMetadata, at: Sequence[int], extent: Shape, blocks: Iterable[AnyArray]
+) -> Iterator[tuple[AnyArray, Sequence[int]]]:
     """Yield the blocks of a shard, each with its shape rounded up to whole chunks."""
     covered = 0
     for block in blocks:
@@ -248,9 +244,7 @@ def _with_chunk_extents(
         raise ValueError(msg)
 
 
-def _chunk_extent(
-    metadata: ArrayMetadata, extent: tuple[int, ...], shape: tuple[int, ...], *, ends_row: bool
-) -> tuple[int, ...] | None:
+def _chunk_extent(metadata: ArrayMetadata, extent: Shape, shape: Shape, *, ends_row: bool) -> Shape | None:
     """Return the shape of a block rounded up to whole chunks; None if it does not fit the shard."""
     step = metadata.chunk_shape
     shard = metadata.shard_shape
@@ -281,7 +275,7 @@ class _ShardEncoder:
         self._encode = encoder(metadata.compressor)
 
     def encode(
-        self, blocks: Iterable[tuple[NDArray[Any], Sequence[int]]], ordered_map: OrderedMap
+        self, blocks: Iterable[tuple[AnyArray, Sequence[int]]], ordered_map: OrderedMap
     ) -> Iterator[bytes | memoryview]:
         """Encode blocks, each with its shape rounded up to whole chunks."""
         nbytes = self._fill_chunk.nbytes
@@ -295,15 +289,15 @@ class _ShardEncoder:
             yield from buffers
 
     def _runs(
-        self, blocks: Iterable[tuple[NDArray[Any], Sequence[int]]], chunks_per_run: int
-    ) -> Iterator[tuple[NDArray[Any], list[Box]]]:
+        self, blocks: Iterable[tuple[AnyArray, Sequence[int]]], chunks_per_run: int
+    ) -> Iterator[tuple[AnyArray, list[Box]]]:
         """Yield chunks of blocks that are encoded together."""
         for block, extent in blocks:
             boxes = chunk_slices(extent, self._metadata.chunk_shape)
-            for run in _batches(boxes, chunks_per_run):
+            while run := list(itertools.islice(boxes, chunks_per_run)):
                 yield block, run
 
-    def _encode_run(self, run: tuple[NDArray[Any], list[Box]]) -> tuple[Buffers, list[int | None]]:
+    def _encode_run(self, run: tuple[AnyArray, list[Box]]) -> tuple[Buffers, list[int | None]]:
         """Return buffers of chunks, and the encoded bytes of each; None: it holds only the fill value."""
         block, boxes = run
         buffers: Buffers = []
@@ -325,18 +319,18 @@ class _ShardEncoder:
         return encode_index(np.array(self._entries + [(EMPTY, EMPTY)] * missing, np.int64))
 
 
-def content_digest(block: NDArray[Any]) -> str:
+def content_digest(block: AnyArray) -> str:
     """Return xxh3-128 (hexadecimal) of the values of `block` in C order, little-endian."""
     return xxhash.xxh3_128_hexdigest(little_endian_bytes(block))
 
 
-def little_endian_bytes(block: NDArray[Any]) -> memoryview:
+def little_endian_bytes(block: AnyArray) -> memoryview:
     """Return values in C order, little-endian."""
     little = np.ascontiguousarray(block, block.dtype.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8).data
 
 
-def _shard_extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> tuple[int, ...]:
+def _shard_extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> Shape:
     """Return the shape of the part of the array in a shard."""
     exists = len(coordinates) == len(metadata.shape) and all(
         0 <= index < count for index, count in zip(coordinates, metadata.shards, strict=True)
@@ -359,12 +353,7 @@ def chunk_slices(extent: Sequence[int], chunk_shape: Sequence[int]) -> Iterator[
     return itertools.product(*axes)
 
 
-def _batches(boxes: Iterator[Box], chunks_per_run: int) -> Iterator[list[Box]]:
-    while run := list(itertools.islice(boxes, chunks_per_run)):
-        yield run
-
-
-def pad_chunk(part: NDArray[Any], fill_chunk: NDArray[Any]) -> NDArray[Any]:
+def pad_chunk(part: AnyArray, fill_chunk: AnyArray) -> AnyArray:
     """Pad a part of a chunk with `fill_chunk` to a whole, C-contiguous chunk."""
     if part.shape == fill_chunk.shape:
         return part if part.flags.c_contiguous else np.ascontiguousarray(part)
@@ -373,13 +362,13 @@ def pad_chunk(part: NDArray[Any], fill_chunk: NDArray[Any]) -> NDArray[Any]:
     return padded
 
 
-def _fill_test(fill_chunk: NDArray[Any]) -> Callable[[NDArray[Any]], bool]:
+def _fill_test(fill_chunk: AnyArray) -> Callable[[AnyArray], bool]:
     """Make a function that tells whether a chunk equals `fill_chunk` bit for bit."""
     content = fill_chunk.tobytes()
     first = fill_chunk.item(0)
     comparable = first == first  # False for NaN; comparing the first element is mostly enough
 
-    def is_fill(chunk: NDArray[Any]) -> bool:
+    def is_fill(chunk: AnyArray) -> bool:
         if comparable and chunk.item(0) != first:
             return False
         return bool(chunk.tobytes() == content)

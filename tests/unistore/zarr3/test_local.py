@@ -116,7 +116,7 @@ def test_reads_are_announced_while_they_come_from_a_disk(
     prefetched: list[int] = []
     monkeypatch.setattr(storage.os, "posix_fadvise", lambda _, __, size, ___: prefetched.append(size))
     disk = iter((True, False, True, True))
-    monkeypatch.setattr(storage.DiskReadMonitor, "has_read", lambda _: next(disk))
+    monkeypatch.setattr(storage.LocalStorage, "_reads_disk", lambda _: next(disk))
     rows = [3, 17, 31, 38]
     for expected in (4, 4, 8):
         np.testing.assert_array_equal(array.read_rows(rows), values[rows])
@@ -130,7 +130,7 @@ def test_reads_are_announced_while_they_come_from_a_disk(
 def test_what_is_announced_and_missing_is_said_where_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage.DiskReadMonitor, "has_read", lambda _: True)
+    monkeypatch.setattr(storage.LocalStorage, "_reads_disk", lambda _: True)
     (tmp_path / "x").write_bytes(bytes(range(100)))
     read = LocalStorage(tmp_path).read_many(["x", "y", "x"], [5, 0, 7], [2, 3, 4])
     assert next(read) == bytes([5, 6])
