@@ -30,8 +30,8 @@ Buffers = list[bytes | memoryview]
 # ``encode(chunk)``: a C-contiguous chunk into buffers.
 Encoder = Callable[[AnyArray], Buffers]
 Decoded = bytes | AnyArray
-# ``decode(raw, out)``: a stored chunk into `out`, C-contiguous and of the chunk's size. None: what is returned
-# starts with the chunk, in memory of its own or in `raw`.
+# ``decode(raw, out)``: a stored chunk into `out`, C-contiguous and of the chunk's size. Where that is None,
+# what is returned starts with the chunk, in memory of its own or in `raw`.
 Decoder = Callable[[bytes, AnyArray | None], Decoded]
 
 SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
@@ -39,8 +39,8 @@ _COMPRESSORS = ("lz4", "zstd")
 
 # Checksum of bytes or a contiguous array (memoryviews are refused by google_crc32c).
 crc32c = google_crc32c.value
-# Checksum of any bytes followed by their own checksum: both are checked without being parted.
 CRC_BYTES = 4
+# Checksum of any bytes followed by their own checksum: both are checked without being parted.
 RESIDUE = crc32c(crc32c(b"").to_bytes(CRC_BYTES, "little"))
 
 _HEADER = struct.Struct("<BBBBIII")  # version, versionlz, flags, typesize, and the sizes below
