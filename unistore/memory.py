@@ -125,8 +125,8 @@ class Arena:
         # what arrays are views of: a lease, or the mapping
         self._buffer = slab.map if slab is not None and buffer is None else buffer
         self._end = 0
-        self.needed = 0
-        """Bytes allocated so far, in whatever memory."""
+        self.needed = 0  # bytes of all arrays of the batch
+        self.overflow = 0  # of those that did not fit
 
     def allocate(self, shape: Shape, dtype: np.dtype[Any]) -> AnyArray:
         """Return uninitialised C-contiguous memory that reaches the consumer without a copy."""
@@ -136,11 +136,16 @@ class Arena:
         if dtype.hasobject:
             return np.empty(shape, dtype)
         self.needed += rounded
-        if self._slab is None or self._end + size > self._slab.size:
+        if not self.has_room(size):
+            self.overflow += rounded
             return np.empty(shape, dtype)
         offset = self._end
         self._end += rounded
         return np.ndarray(shape, dtype, self._buffer, offset)
+
+    def has_room(self, size: int) -> bool:
+        """Return whether an array of ``size`` bytes fits into the slab."""
+        return self._slab is not None and self._end + size <= self._slab.size
 
     def find(self, address: int, size: int) -> int | None:
         """Return the offset in the slab of ``size`` bytes at a memory address; None if they lie elsewhere."""

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.lib.array_utils import byte_bounds
 
-from unistore.memory import Arena
+from unistore.memory import ALIGNMENT, Arena
 from unistore.system.hints import AnyArray, Shape
 
 # The connection to a worker, over which descriptors go as well.
@@ -97,6 +97,7 @@ class _Packer(pickle.Pickler):
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
         super().__init__(file, protocol=5)
         self._arena = arena
+        self.outside = 0  # bytes of arrays that are sent inside the message
         # by identity, of objects that are kept: the same one twice stays the same memory
         self._places: dict[int, tuple[Any, _Place | None]] = {}
 
@@ -117,10 +118,13 @@ class _Packer(pickle.Pickler):
         if values.dtype.kind in "OV" or not values.size:
             return None
         offset = self._find(values)
-        if offset is None:
+        if offset is None and self._arena.has_room(values.nbytes):
             values = self._copy(values)
             offset = self._find(values)
-        return None if offset is None else (is_tensor, offset, values.dtype.str, values.shape, values.strides)
+        if offset is None:
+            self.outside += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
+            return None
+        return is_tensor, offset, values.dtype.str, values.shape, values.strides
 
     def _find(self, values: AnyArray) -> int | None:
         first: int = values.__array_interface__["data"][0]
@@ -160,7 +164,9 @@ def encode(
 ) -> bytes:
     """Serialise a batch."""
     file = io.BytesIO()
-    _Packer(file, arena).dump(batch)
+    packer = _Packer(file, arena)
+    packer.dump(batch)
+    arena.needed += max(0, packer.outside - arena.overflow)  # so that the next slab has room for them
     return file.getvalue()
 
 
