@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import default_collate
@@ -13,61 +11,6 @@ from torch.utils.data import default_collate
 from unistore.loader import Loader
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-
-
-def drawn(loader):
-    found = {}
-    for batch in loader:
-        rows = zip(*(batch[key].tolist() for key in ("index", "python", "numpy", "torch")), strict=True)
-        found.update({row[0]: row[1:] for row in rows})
-    return found
-
-
-def test_generators_depend_on_seed_epoch_and_sample_alone(data):
-    runs = []
-    for workers, prefetch, batch_size in ((1, 1, 6), (2, 4, 6), (3, 2, 7)):
-        with Loader(
-            data.Random(60), batch_size, shuffle=True, seed=5, num_workers=workers, prefetch_factor=prefetch
-        ) as loader:
-            runs.append([drawn(loader), drawn(loader)])
-    assert runs[0] == runs[1] == runs[2]
-    first, second = runs[0]
-    assert len({value for values in first.values() for value in values}) == 180
-    assert all(first[index] != second[index] for index in first)
-    with Loader(data.Random(60), 6, shuffle=True, seed=6, num_workers=1) as loader:
-        assert drawn(loader) != first
-
-
-def test_resumed_samples_draw_the_same(data):
-    with Loader(data.Random(60), 6, shuffle=True, seed=5, num_workers=1) as loader:
-        whole = drawn(loader)
-    with Loader(data.Random(60), 6, shuffle=True, seed=5, num_workers=1) as loader:
-        batches = iter(loader)
-        early = {i for _ in range(4) for i in next(batches)["index"].tolist()}
-        state = loader.state_dict()
-    with Loader(data.Random(60), 9, shuffle=True, seed=5, num_workers=2) as loader:
-        loader.load_state_dict(state)
-        rest = drawn(loader)
-    assert rest == {index: values for index, values in whole.items() if index not in early}
-
-
-def test_the_parents_generators_are_left_alone(data):
-    def draws():
-        return random.random(), np.random.random(), torch.rand(()).item()  # noqa: NPY002 - the global one
-
-    def reseed():
-        random.seed(1)
-        np.random.seed(1)  # noqa: NPY002 - the global one
-        torch.manual_seed(1)
-
-    reseed()
-    expected = draws()
-    reseed()
-    with Loader(data.Batched(), 10, shuffle=True, num_workers=1) as loader:
-        list(loader)
-    with Loader(data.Batched(), 10, shuffle=True, num_workers=0) as loader:
-        list(loader)
-    assert draws() == expected
 
 
 def test_worker_info_threads_and_init_function(data, tmp_path):

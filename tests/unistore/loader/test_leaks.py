@@ -86,16 +86,6 @@ def test_many_lifetimes_leave_nothing(data, store, census):
     assert resident() - before[3] < 8 << 20
 
 
-@pytest.mark.parametrize(("method", "ends"), [("forkserver", ENDS), ("spawn", ("left", "raise", "kill"))])
-def test_lifetimes_under_other_start_methods_leave_nothing(servers, data, store, census, method, ends):
-    rng = random.Random(5)
-    before = census.descriptors(), census.children(), shared_memory()
-    for end in ends:
-        one_life(data, store, rng, 1, end, method)
-    gc.collect()
-    assert (census.descriptors(), census.children(), shared_memory()) == before
-
-
 def test_a_long_iteration_does_not_grow(data):
     with Loader(data.Batched(10_000, 16), 4, shuffle=True, num_workers=1) as loader:
         list(zip(loader, range(500), strict=False))
@@ -103,18 +93,3 @@ def test_a_long_iteration_does_not_grow(data):
         for _ in loader:
             pass
         assert resident() - before < 8 << 20
-
-
-def test_replaced_slabs_are_given_back(data, census):
-    """Batches that grow replace the slabs; what is no longer used is unmapped in the parent."""
-
-    class Growing(data.Plain):
-        def __getitem__(self, index):
-            return np.zeros(1000 if index < 400 else 300_000, np.uint8)
-
-    with Loader(Growing(800), 4, shuffle=False, num_workers=2) as loader:
-        for number, _ in enumerate(loader):
-            if number == 90:
-                small = [entry for entry in census.descriptors() if entry.startswith("/memfd:unistore")]
-        large = [entry for entry in census.descriptors() if entry.startswith("/memfd:unistore")]
-    assert len(large) <= len(small) + 4

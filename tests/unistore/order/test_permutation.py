@@ -46,13 +46,6 @@ def test_small_permutations_are_spread_evenly() -> None:
     assert chi_squared < 70  # 23 degrees of freedom; the 0.999999 quantile is 71
 
 
-def test_neighbours_are_torn_apart() -> None:
-    found = Permutation(100_000, seed=1)(np.arange(100_000))
-    jumps = np.abs(np.diff(found))
-    assert abs(jumps.mean() - 100_000 / 3) < 1000  # mean distance of two uniform draws
-    assert (jumps == 1).sum() < 20
-
-
 def test_shuffle_yields_each_sample_once_with_its_epoch() -> None:
     order = Shuffle(20_000, seed=7)
     first = list(order)

@@ -161,22 +161,6 @@ def test_chunks_are_decoded_once_where_the_groups_fit_into_the_cache():
     assert decoded < 1.15 * 2000
 
 
-def test_lanes_are_opened_once_a_set(monkeypatch):
-    """Opening takes as long as a group has blocks, and a batch is a small part of it."""
-    opened = []
-    open_lanes = BlockShuffle._open_lanes
-
-    def counted(*given):
-        opened.append(given[1:])
-        return open_lanes(*given)
-
-    monkeypatch.setattr(BlockShuffle, "_open_lanes", counted)
-    order = BlockShuffle(uniform_blocks(160, 4), 1, group=5, lanes=4, deal=8)
-    for start in range(0, 160, 8):
-        order.indices(2, start, start + 8)
-    assert opened == [(2, 0), (2, 1)]
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("data", -1), ("data", 2.5), ("seed", 1.5), ("batch_size", 0), ("shuffle", "block")]
 )

@@ -19,7 +19,6 @@ from tests.steps import Disturbing
 from tests.unistore.conversion.conftest import Stopping
 from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
-from unistore.conversion.object_build import ObjectBuild
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError, StoreError
@@ -161,14 +160,6 @@ def test_killed_anywhere_it_continues(
     assert bucket.objects("x.zarr") == tree(local)
     assert report.digest == Store(local).attributes["seal"]["digest"]
     assert not list(work.iterdir())
-
-
-def test_several_kills_in_a_row(proxy: Any, bucket: Any, sources: Path, local: Path, work: Path) -> None:
-    url = bucket.url("x.zarr")
-    for skip in (3, 4):
-        killed(proxy, [str(sources), url, str(work)], "PUT", "", skip)
-    unistore.convert(sources, url, work=work)
-    assert bucket.objects("x.zarr") == tree(local)
 
 
 def test_a_finished_destination_is_refused(
@@ -431,9 +422,3 @@ def test_the_command_line(bucket: Any, sources: Path, local: Path, work: Path) -
     output = printed("-c", COMMAND, *arguments)
     assert json.loads(output)["digest"] == Store(local).attributes["seal"]["digest"]
     assert np.array_equal(unistore.Dataset(bucket.url("cli.zarr"))[3]["index"], 3)
-
-
-def test_it_is_an_object_build(bucket: Any, work: Path) -> None:
-    build = ObjectBuild(bucket.url("a/x.zarr/"), work=work)
-    assert build.folder == work / "x.zarr.unistore-build"
-    assert build.destination == bucket.url("a/x.zarr")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from tests.programs import printed
 from unistore.errors import CorruptionError, InputError, StoreError
 from unistore.remote.client import ObjectStorage
 from unistore.store.reader import Store
-from unistore.zarr3 import LocalStorage, StoredArray
+from unistore.zarr3 import LocalStorage
 
 
 def test_every_array_is_that_of_the_local_store(
@@ -42,15 +41,6 @@ def test_a_dataset_gives_the_samples_of_the_local_one(uploaded: str, sources: Pa
     assert np.array_equal(batch["label"].values, expected["label"][rows])
     assert dataset.path == uploaded
     assert dataset.start_method == "spawn"
-
-
-def test_it_pickles_small(uploaded: str) -> None:
-    dataset = unistore.Dataset(uploaded)
-    dataset.read_batch([0])
-    assert len(pickle.dumps(dataset)) < 1000
-    again = pickle.loads(pickle.dumps(dataset))
-    assert np.array_equal(again.read_batch([7])["data"].values, dataset.read_batch([7])["data"].values)
-    assert "secret" not in repr(pickle.dumps(dataset)), "credentials stay in the environment"
 
 
 def test_opening_asks_for_the_root_alone(uploaded: str, proxy: Any) -> None:
@@ -231,13 +221,3 @@ def test_storages_say_whether_they_survive_a_fork(uploaded: str, local: Path) ->
     assert not ObjectStorage(uploaded).fork_safe
     assert LocalStorage(local).fork_safe
     assert unistore.Dataset(local).start_method is None
-
-
-def test_arrays_read_without_a_store(uploaded: str, local: Path) -> None:
-    far, near = (
-        StoredArray.open(ObjectStorage(uploaded), "rows/data"),
-        StoredArray.open(LocalStorage(local), "rows/data"),
-    )
-    lo, hi = np.array([10, 590, 0]), np.array([250, 600, 1])
-    assert np.array_equal(far.read_ranges(lo, hi), near.read_ranges(lo, hi))
-    assert np.array_equal(far.read_box([7, 3], [222, 9]), near.read_box([7, 3], [222, 9]))

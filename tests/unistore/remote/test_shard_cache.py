@@ -140,20 +140,6 @@ def test_use_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fetched
 
 
-def test_a_small_limit_still_gives_right_values(
-    uploaded: str, tmp_path: Path, sources: Path, truth: Any
-) -> None:
-    """Shards evict each other all the time; one that does not fit at all is read in parts."""
-    expected = truth(sources)["data"]
-    rows = np.random.default_rng(0).integers(0, 600, 300)
-    for limit in (1, 5000, 20_000, 40_000):
-        store = Store(uploaded, cache_dir=tmp_path / str(limit), cache_limit=limit)
-        array = store.array("rows/data")
-        for part in np.array_split(rows, 10):
-            assert np.array_equal(array.read_rows(part), expected[part])
-            assert held(tmp_path / str(limit)) <= limit
-
-
 READ = """
 import sys
 import numpy as np
@@ -256,32 +242,6 @@ def test_one_fetches_while_others_wait(tmp_path: Path) -> None:
         thread.join()
     assert found == [True] * 4
     assert len(fetches) == 1
-    assert list(copies(tmp_path)) == [name]
-
-
-DIE = """
-import os, signal, sys
-from unistore.store.shard_cache import ShardCache
-
-def fetch():
-    yield b"a" * 4000
-    os.kill(os.getpid(), signal.SIGKILL)
-
-ShardCache(sys.argv[1], 10000).ensure(sys.argv[2], 8000, fetch, "a")
-"""
-
-
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
-    content = b"a" * 8000
-    name = xxhash.xxh3_128_hexdigest(content)
-    done = subprocess.run([sys.executable, "-c", DIE, str(tmp_path), name], check=False)
-    assert done.returncode == -9
-    assert [path.suffix for path in tmp_path.glob("[0-9a-f]" * 32 + "*")] == [".part"]
-    other = b"b" * 6000
-    cache = ShardCache(tmp_path, 10_000)
-    assert cache.ensure(xxhash.xxh3_128_hexdigest(other), 6000, lambda: [other], "b")
-    assert held(tmp_path) == 6000, "the part that nobody holds made room"
-    assert cache.ensure(name, 8000, lambda: [content], "a")
     assert list(copies(tmp_path)) == [name]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unistore.errors import CorruptionError
-from unistore.zarr3 import LocalStorage, StoredArray, cache
+from unistore.zarr3 import LocalStorage, StoredArray
 from unistore.zarr3 import chunks as chunks_module
 from unistore.zarr3.cache import CHUNKS, ChunkCache
 from unistore.zarr3.chunks import ChunkReader
@@ -139,18 +139,6 @@ def test_one_read_keeps_a_part_of_the_cache_at_most(
     assert CHUNKS.nbytes == 2 * array.metadata.chunk_bytes
 
 
-def test_chunks_seen_once_are_not_kept(tmp_path: Path, write: Any, decoded: list[int]) -> None:
-    array = write(tmp_path, np.arange(4000), (10,), (100,))
-    rows = np.arange(0, 4000, 10)
-    array.read_ranges(rows, rows + 5)
-    assert not CHUNKS.nbytes
-    array.read_ranges(rows[:3], rows[:3] + 5)
-    assert CHUNKS.nbytes == 3 * 10 * 8
-    decoded.clear()
-    np.testing.assert_array_equal(array.read_ranges([20, 0], [25, 3]), [20, 21, 22, 23, 24, 0, 1, 2])
-    assert not decoded
-
-
 def test_chunks_that_are_part_of_the_output_are_decoded_into_it(
     tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,18 +224,6 @@ def test_indexes_are_bounded_and_right(tmp_path: Path, write: Any, monkeypatch: 
         assert len(array._reader._indexes) <= 3
 
 
-def test_indexes_are_read_once(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    loads: list[int] = []
-    load = ChunkReader._load_index
-    monkeypatch.setattr(
-        ChunkReader, "_load_index", lambda self, shard: (loads.append(shard), load(self, shard))[1]
-    )
-    array = volumes(write, tmp_path)
-    for _ in range(3):
-        array.read_box([0, 0, 0], [5, 8, 12])
-    assert loads == [0, 1, 2]
-
-
 class Distant(LocalStorage):
     """A storage with high latency, which counts what it is asked for."""
 
@@ -279,16 +255,6 @@ def test_indexes_of_a_distant_storage_are_read_together(
     (tmp_path / "a/c/1/0/0").unlink()
     with pytest.raises(CorruptionError, match=r"a/c/1/0/0 .* is missing"):
         StoredArray.open(storage, "a").read_box([0, 0, 0], [5, 8, 12])
-
-
-def test_large_chunks_are_not_kept(
-    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch, same_bits: Any
-) -> None:
-    monkeypatch.setattr(cache.CHUNKS, "limit", 100)
-    CHUNKS.renew()
-    array = volumes(write, tmp_path)
-    same_bits(array.read_box([1, 2, 2], [3, 8, 10]), VOLUMES[1:3, 2:8, 2:10])
-    assert CHUNKS.nbytes == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from unistore.errors import CorruptionError
 from unistore.zarr3 import StoredArray, gather
 from unistore.zarr3.chunks import ChunkReader
-from unistore.zarr3.gather import ChunkPool
 
 CHUNK = 16 * 12
 """Bytes of a chunk of `VALUES`."""
@@ -83,37 +82,10 @@ def test_chunks_stay_until_others_need_their_room(
     assert read == [100, 0]
 
 
-def test_rooms_are_taken_in_turn(array: StoredArray, read: list[int], small_pools: None) -> None:
-    first = np.arange(0, 64 * 16, 16)
-    for rows in (first, [100 * 16], [101 * 16]):
-        array.read_rows(rows)
-    read.clear()
-    array.read_rows(first[2:])
-    assert read == []
-
-
-def test_chunks_of_a_batch_are_read_once_each(array: StoredArray, read: list[int], small_pools: None) -> None:
-    rows = np.random.default_rng(0).integers(0, 3200, 60)
-    np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
-    assert sorted(read) == sorted({row // 16 for row in rows.tolist()} - {10})
-
-
 def test_more_rows_than_there_is_room_for(array: StoredArray, small_pools: None) -> None:
     rows = np.random.default_rng(0).permutation(3200)
     for _ in range(2):
         np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
-
-
-def test_rows_of_few_chunks_are_taken_at_once(
-    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array = write(tmp_path, VALUES[:100], (64, 3), (128, 3))
-    taken = []
-    slots = ChunkPool._slots
-    monkeypatch.setattr(ChunkPool, "_slots", lambda *given: (taken.append(len(given[1])), slots(*given))[1])
-    rows = np.random.default_rng(0).permutation(100)
-    np.testing.assert_array_equal(array.read_rows(rows[:90]), VALUES[rows[:90]])
-    assert taken == [90]
 
 
 def test_pools_share_the_memory(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
