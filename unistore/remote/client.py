@@ -187,7 +187,7 @@ class ObjectClient:
         return partial(type(self), writing=self._writing, raises=self._raises), (self.location,)
 
     def __repr__(self) -> str:
-        return f"ObjectClient({str(self.location)!r})"
+        return f"{type(self).__name__}({str(self.location)!r})"
 
     @property
     def handle(self) -> Any:
@@ -406,8 +406,8 @@ LIMIT = 4 << 20
 CONCURRENCY = 16
 
 
-class ObjectStorage:
-    """Objects under a URL; see `unistore.zarr3.storage.Storage`. Connects with the first read.
+class ObjectStorage(ObjectClient):
+    """Objects under a URL, for reading; see `unistore.zarr3.storage.Storage`.
 
     Ranges that lie close together in one object are fetched by one request; up to `CONCURRENCY` requests run
     at once. Not fork-safe: a read in a forked process raises an error.
@@ -415,34 +415,21 @@ class ObjectStorage:
 
     fork_safe = False
 
-    def __init__(self, location: StoreLocation | str) -> None:
-        self.client = ObjectClient(location)
-
-    def __reduce__(self) -> tuple[type[ObjectStorage], tuple[StoreLocation]]:
-        return type(self), (self.client.location,)
-
-    def __repr__(self) -> str:
-        return f"ObjectStorage({str(self.client.location)!r})"
-
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Return the content of an object; see `Storage.get`."""
-        document = self.client.get(key, limit)
+        document = super().get(key, limit)
         if document is None:
-            msg = f"{self.client.location}/{key}: no such object"
+            msg = f"{self.location}/{key}: no such object"
             raise AbsentError(msg)
         return document
 
-    def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None; see `Storage.size`."""
-        return self.client.size(key)
-
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
         """Fill `out`; see `Storage.read_into`."""
-        out[:] = self.client.get_range(key, offset, len(out))
+        out[:] = self.get_range(key, offset, len(out))
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Read many ranges; see `Storage.read_many`."""
-        self.client.check_process()  # our thread pool does not survive a fork, either
+        self.check_process()  # our thread pool does not survive a fork, either
         arriving = map_concurrently(self._fetch, coalesce(keys, offsets, sizes))
         received: dict[int, bytes] = {}
         for position in range(len(keys)):
@@ -455,11 +442,11 @@ class ObjectStorage:
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
         """Yield sizes and ends of objects; see `Storage.read_ends`."""
-        self.client.check_process()
-        return map_concurrently(lambda key: self.client.get_end(key, size), keys)
+        self.check_process()
+        return map_concurrently(lambda key: self.get_end(key, size), keys)
 
     def _fetch(self, request: RangeRequest) -> tuple[RangeRequest, bytes]:
-        return request, self.client.get_range(request.key, request.start, request.stop - request.start)
+        return request, self.get_range(request.key, request.start, request.stop - request.start)
 
 
 @dataclass(slots=True)

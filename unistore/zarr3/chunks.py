@@ -81,6 +81,8 @@ class ChunkReader:
         ]
         self._decode = decoder(metadata.compressor, metadata.chunk_bytes)
         self.uncompressed = metadata.compressor is None
+        # reads uncompressed chunks straight into their targets, their checksums apart
+        self._read_into = storage if self.uncompressed and isinstance(storage, SupportsReadInto) else None
         self._keys: dict[int, str] = {}
         # by shard: offset and size of every chunk, one behind the other, as 64-bit integers
         self._indexes: dict[int, memoryview] = {}
@@ -148,12 +150,22 @@ class ChunkReader:
     def _decode_stored(
         self, located: ChunkLocations, targets: Sequence[AnyArray | None]
     ) -> Iterator[AnyArray]:
-        decode = self._decode
-        dtype = self.metadata.dtype
-        shape = self.metadata.chunk_shape
+        keys = located.keys
+        offsets = located.offsets
+        outs = [target for target in targets if target is not None]
         done = 0
         try:
-            raws = iter(self.storage.read_many(located.keys, located.offsets, located.sizes))
+            if self._read_into is not None and len(outs) == len(targets) and self._are_whole(located.sizes):
+                checksums = self._read_into.read_many_into(keys, offsets, outs, CRC_BYTES)
+                for out, checksum in zip(outs, checksums, strict=True):
+                    check_chunk(out, checksum)
+                    yield out
+                    done += 1
+                return
+            decode = self._decode
+            dtype = self.metadata.dtype
+            shape = self.metadata.chunk_shape
+            raws = iter(self.storage.read_many(keys, offsets, located.sizes))
             for target in targets:
                 if target is None:
                     yield np.ndarray(shape, dtype, decode(next(raws), None))
@@ -164,30 +176,9 @@ class ChunkReader:
         except (FrameError, StoreError) as error:
             raise self._chunk_error(located, done, error) from error
 
-    def read_into(self, located: ChunkLocations, targets: Sequence[AnyArray]) -> Iterator[AnyArray]:
-        """Decode present chunks one by one, each into its target: a C-contiguous array of its size."""
-        storage = self.storage
+    def _are_whole(self, sizes: Sequence[int]) -> bool:
         stored_bytes = self.metadata.chunk_bytes + CRC_BYTES
-        # uncompressed chunks are read straight into their targets, their checksums apart
-        straight = (
-            self.uncompressed
-            and self.shared is None
-            and isinstance(storage, SupportsReadInto)
-            and all(size == stored_bytes for size in located.sizes)
-        )
-        if not straight:
-            yield from self.decode(located, targets)
-            return
-        assert isinstance(storage, SupportsReadInto)
-        done = 0
-        try:
-            checksums = storage.read_many_into(located.keys, located.offsets, targets, CRC_BYTES)
-            for target, checksum in zip(targets, checksums, strict=True):
-                check_chunk(target, checksum)
-                yield target
-                done += 1
-        except (FrameError, StoreError) as error:
-            raise self._chunk_error(located, done, error) from error
+        return all(size == stored_bytes for size in sizes)
 
     def _key(self, shard: int) -> str:
         key = self._keys.get(shard)

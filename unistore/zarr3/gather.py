@@ -105,10 +105,10 @@ def read_whole(reader: ChunkReader, numbers: list[int], targets: list[AnyArray])
     """Read whole chunks one by one, each into its target, C-contiguous; absent ones become fill."""
     located = reader.locate(numbers)
     if EMPTY not in located.offsets:
-        yield from reader.read_into(located, targets)
+        yield from reader.decode(located, targets)
         return
     present = [position for position, offset in enumerate(located.offsets) if offset != EMPTY]
-    decoded = reader.read_into(located.select(present), [targets[position] for position in present])
+    decoded = reader.decode(located.select(present), [targets[position] for position in present])
     for target, offset in zip(targets, located.offsets, strict=True):
         if offset == EMPTY:
             target[...] = reader.metadata.fill_value

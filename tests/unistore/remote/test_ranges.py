@@ -40,7 +40,7 @@ def test_ranges_come_in_the_order_asked_for(ranges: list[tuple[str, int, int]]) 
         asked.append(key)
         return content[key][start : start + size]
 
-    storage.client.get_range = get_range  # type: ignore[method-assign]
+    storage.get_range = get_range  # type: ignore[method-assign]
     keys, offsets, sizes = ([each[part] for each in ranges] for part in range(3))
     found = list(storage.read_many(keys, offsets, sizes))  # type: ignore[arg-type]
     assert found == [content[key][low : low + size] for key, low, size in ranges]

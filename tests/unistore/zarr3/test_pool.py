@@ -26,13 +26,14 @@ VALUES[160:176] = 0  # a chunk that is absent, and reads as fill
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of the chunks that were read into pools."""
     seen: list[int] = []
-    read_into = ChunkReader.read_into
+    decode = ChunkReader.decode
 
     def watched(self: Any, located: Any, targets: Any) -> Any:
-        seen.extend(located.numbers)
-        return read_into(self, located, targets)
+        if all(target is not None for target in targets):
+            seen.extend(located.numbers)
+        return decode(self, located, targets)
 
-    monkeypatch.setattr(ChunkReader, "read_into", watched)
+    monkeypatch.setattr(ChunkReader, "decode", watched)
     return seen
 
 
