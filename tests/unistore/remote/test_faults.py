@@ -26,7 +26,7 @@ def test_faults_are_survived(
     array = Store(uploaded).array("rows/data")
     proxy.spoil(what, times=4, path="rows/data/c/")
     assert np.array_equal(array.read_rows(range(600)), truth(sources)["data"])
-    assert array.storage.client.retries == 4  # type: ignore[attr-defined]
+    assert array.storage.retries == 4  # type: ignore[attr-defined]
     assert not proxy.rules[0]["left"]
 
 
@@ -37,7 +37,7 @@ def test_a_server_that_does_not_answer_is_asked_again(
     array = Store(uploaded).array("rows/data")
     proxy.spoil("stall", path="rows/data/c/", delay=3)
     assert array.read_rows([0]).shape == (1, 24)
-    assert array.storage.client.retries == 1  # type: ignore[attr-defined]
+    assert array.storage.retries == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
