@@ -13,17 +13,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import torch
 import torch.utils.data._utils.worker as torch_worker
 from torch.utils.data._utils.collate import (
     collate,
-    collate_numpy_array_fn,
     collate_tensor_fn,
     default_collate_fn_map,
 )
 
-from unistore.data.packed import lent_memory
+from unistore.data.collate import empty_tensor
 from unistore.system.machine import keep_freed_memory
 
 
@@ -37,24 +35,13 @@ def _stack_tensors(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None)
     if all(type(item) is torch.Tensor and item.dtype is first.dtype for item in batch):
         # tensors without memory that numpy knows, and those of different shapes, are left to torch
         with suppress(RuntimeError, TypeError):
-            allocate = lent_memory() or np.empty
-            out = torch.from_numpy(allocate((len(batch), *first.shape), first.numpy().dtype))
+            out = empty_tensor((len(batch), *first.shape), first.dtype)
             return torch.stack(tuple(batch), 0, out=out)
     return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 
 
-def _stack_arrays(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
-    first = batch[0]
-    same = all(item.dtype == first.dtype and item.shape == first.shape for item in batch)
-    if not same or first.dtype.kind not in "biufc" or not first.dtype.isnative:
-        return collate_numpy_array_fn(batch, collate_fn_map=collate_fn_map)
-    allocate = lent_memory() or np.empty
-    out = allocate((len(batch), *first.shape), first.dtype)
-    return torch.from_numpy(np.stack(batch, out=out))
-
-
 # Entries of torch's ``default_collate_fn_map``.
-STACKING: dict[Any, Callable[..., Any]] = {torch.Tensor: _stack_tensors, np.ndarray: _stack_arrays}
+STACKING: dict[Any, Callable[..., Any]] = {torch.Tensor: _stack_tensors}
 
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
