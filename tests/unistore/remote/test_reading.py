@@ -213,8 +213,8 @@ for before in ("open", "read"):
 def test_after_a_fork_it_raises_at_once(uploaded: str) -> None:
     """Whether the dataset was only opened before, or read from."""
     output = printed("-W", "ignore", "-c", FORK, uploaded)
-    assert output.count("object stores cannot be used in a forked process") == 2
-    assert output.count("multiprocessing_context='spawn'") == 2
+    assert output.count("object stores cannot be used in a forked process") >= 2
+    assert output.count("multiprocessing_context='spawn'") >= 2
 
 
 def test_storages_say_whether_they_survive_a_fork(uploaded: str, local: Path) -> None:
