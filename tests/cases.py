@@ -197,8 +197,6 @@ def _write_frame(path: Path, spikes: np.ndarray, layout: str) -> None:
     rows = spikes[:, ::-1]
     if layout == "bytes":
         path.write_bytes(rows.tobytes())
-    elif layout == "stream":
-        path.write_bytes(np.packbits(rows.reshape(-1), bitorder="little").tobytes())
     else:
         padded = np.pad(rows, ((0, 0), (0, 0), (0, -rows.shape[2] % 8)))
         path.write_bytes(np.packbits(padded.reshape(-1), bitorder="little").tobytes())
@@ -237,12 +235,6 @@ def spike_keep(folder: Path) -> Case:
 def spike_bytes(folder: Path) -> Case:
     _sequences(folder, "bytes", 24, lengths=(9,))
     return Case("spike", [folder], {"height": 12, "width": 24, "layout": "bytes"})
-
-
-def spike_stream(folder: Path) -> Case:
-    """Bits without padding: rows of 20 pixels."""
-    _sequences(folder, "stream", 20, lengths=(6,))
-    return Case("spike", [folder], {"height": 12, "width": 20})
 
 
 def spike_arrays(folder: Path) -> Case:
@@ -388,7 +380,6 @@ MAKERS: dict[str, Callable[[Path], Case]] = {
         spike_tiles,
         spike_keep,
         spike_bytes,
-        spike_stream,
         spike_arrays,
         events_of_two_cameras,
         robot_real,

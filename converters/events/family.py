@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.events.layout import (
-    Layout,
-    Place,
-    find_layout,
-    original_arrays,
-    read_columns,
-    time_blocks,
-)
 from unistore.converters.events.options import EventsOptions, Unit
-from unistore.converters.events.units import from_microseconds, to_microseconds
 from unistore.converters.formats.aedat import Aedat4
+from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.prophesee import Dat, Evt
 from unistore.converters.plugin import (
     Array,
@@ -48,12 +40,22 @@ from unistore.schemas.events.fields import FAMILY_NAME, MARK_ROWS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "t": ("t", "ts", "time", "timestamp", "timestamps"),
+    "x": ("x", "xs"),
+    "y": ("y", "ys"),
+    "p": ("p", "ps", "pol", "polarity", "polarities", "on"),
+}
+"""Names that files give to each column."""
+_PLACES = ("events", "CD/events", "data", "")
+"""Groups or arrays of records that are looked at: of DSEC, Prophesee and ``.npy``, and the file itself."""
 _OWN = "recording/"
 """Begins the names of facts that are the family's, not the file's."""
 _WIDTH, _HEIGHT, _OFFSET, _COLUMNS, _LOW = (
     f"{_OWN}{name}" for name in ("width", "height", "t_offset", "columns", "low")
 )
 _SENSOR_CURE = "give it, as in --sensor 640 480 (width, then height)"
+_POLARITY_CURE = "write polarities as 0 and 1, or all as -1 and 1"
 _INDEX = "ms_to_idx"
 _MAP = "rectify_map.h5"
 _MAPPED = "events.h5"
@@ -64,6 +66,28 @@ _ECF_CURE = "export it again: metavision_file_to_dat -i FILE"
 _BITS = "lz4 bitshuffle 2"
 _BLOCK = 1 << 16
 """Polarities that are looked at together to tell -1 and 1 from 0 and 1."""
+_MICROSECONDS = {"auto": 1, "us": 1, "ms": 1_000, "s": 1_000_000}
+
+
+class Place(NamedTuple):
+    """Where a column is: an array, a field of its records if it has some, and the dtype as text."""
+
+    array: str
+    field: str
+    dtype: str
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"{self.array}/{self.field}" if self.field else self.array
+
+    def of(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the column of rows of the array."""
+        return rows[self.field] if self.field else rows
+
+
+Layout = Mapping[str, Place]
+"""Place of each column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +133,9 @@ class Events(EventsOptions, Family):
         if _is_map(head.file):
             return sure(f"lies beside {_MAPPED}")
         layout = find_layout(head.opened, self.events)
-        if layout is None:
+        if not layout:
             return no(f"holds no t, x, y and p in {self.events or 'events'}")
-        return sure(f"holds {', '.join(map(_label, layout.values()))}")
+        return sure(f"holds {', '.join([place.label for place in layout.values()])}")
 
     def group(
         self, files: Sequence[SourceFile]
@@ -125,80 +149,118 @@ class Events(EventsOptions, Family):
 
     def choose(self, head: Head) -> Chosen:
         """Check what is known without the values: the size of the sensor, units, filters."""
-        layout = _layout(head.opened, self.events)
-        problems = [*self._sensor_problems(head.opened), *self._time_problems(head.opened, layout)]
-        problems += _filter_problems(head, layout)
+        opened = head.opened
+        layout = find_layout(opened, self.events)
+        problems = [*self._sensor_problems(opened), *_filter_problems(head, layout)]
+        time_dtype = np.dtype(layout["t"].dtype)
+        if time_dtype.kind == "f" and self.unit == "auto":
+            cure = "say which: --unit s, --unit ms, --unit us or --unit ns"
+            message = f"is {time_dtype}: nothing says whether these are seconds, or microseconds"
+            problems.append(Problem(opened.name, message, cure, "unit", dataset=layout["t"].label))
         if problems:
             raise InputError(problems)
         columns = {}
         for name, place in layout.items():
             columns[name] = replace(self.schema.columns[name], source=place.array, field=place.field)
-        columns["t"] = replace(columns["t"], dtype=self._time_dtype(head.opened, layout["t"]))
+        # Half the bytes of int64, and any time fits that a file has so
+        is_narrow = self.unit in ("auto", "us") and time_dtype.kind == "u" and time_dtype.itemsize <= 4
+        columns["t"] = replace(columns["t"], dtype="uint32" if is_narrow else "int64")
         array_names = {place.array for place in layout.values()}
-        unused = [name for name in head.opened.arrays if name not in array_names and name not in head.facts]
-        left_out = dict.fromkeys(unused, "is no column of the events")
-        width, height = self._sensor(head.opened)
+        unused = [name for name in opened.arrays if name not in array_names and name not in head.facts]
+        width, height = self._sensor(opened)
         facts = {
             _WIDTH: width,
             _HEIGHT: height,
-            _OFFSET: _offset(head.facts),
-            _COLUMNS: {name: _described(head.opened, place) for name, place in layout.items()},
-            _LOW: _low(head.opened, layout),
+            _OFFSET: int(head.facts.get("t_offset", 0)),
+            _COLUMNS: {name: list(place) for name, place in layout.items()},
+            _LOW: _low(opened, layout["p"]),
         }
-        return Chosen(columns, left_out, facts=facts)
+        return Chosen(columns, dict.fromkeys(unused, "is no column of the events"), facts=facts)
 
     def cut(self, opened: Opened) -> Iterator[Cut]:
         """Take each recording as a whole; readers choose windows."""
-        layout = _layout(opened, self.events)
-        yield Cut(len(opened.arrays[layout["t"].array]))
+        yield Cut(len(opened.arrays[find_layout(opened, self.events)["t"].array]))
 
     def typical_rows(self, head: Head) -> int:
         """Return the events of a window of 33 ms at a million a second."""
         return 1 << 15
 
     def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, NDArray[Any]]]]:
-        """Check that times do not fall, and mark some of them."""
-        layout = _layout(opened, self.events)
-        check = _TimeCheck(opened, layout["t"])
+        """Check that times do not fall and agree with the file's index, and mark some of them."""
+        place = find_layout(opened, self.events)["t"]
+        index = np.zeros(0, np.int64)
+        if _INDEX in opened.arrays and len(opened.arrays[_INDEX].shape) == 1:
+            index = opened.arrays[_INDEX][:].astype(np.int64)
         last = np.zeros(0, np.int64)
-        for lo, stored in time_blocks(opened, layout):
-            times = self._times(opened, layout["t"], stored, lo)
-            check.check(times, lo)
+        for lo, rows in opened.arrays[place.array].blocks():
+            times = self._times(opened, place, place.of(rows), lo)
+            joined = np.concatenate((last, times))
+            falls = np.flatnonzero(joined[1:] < joined[:-1])
+            if len(falls):
+                earlier, later = joined[falls[0] : falls[0] + 2]
+                row = lo + int(falls[0]) + 1 - len(last)
+                cure = "sort the events by time, or cut the recording there"
+                problem = _problem_at(opened, place, row, f"falls from {earlier} to {later}", cure, "order")
+                raise InputError(problem)
+            _check_index(opened, place, index, times, lo)
             yield "marks", {"t": times[-lo % MARK_ROWS :: MARK_ROWS]}
             last = times[-1:]
         yield "marks", {"t": last}
 
     def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
         """Read events, with places inside the sensor and polarities of 0 and 1."""
-        layout = _layout(opened, self.events)
-        columns = read_columns(opened, layout, lo, hi)
-        low = _low(opened, layout)
+        layout = find_layout(opened, self.events)
+        # Each array is read once: some have all columns as fields of records
+        stored = {array: opened.arrays[array][lo:hi] for array in {place.array for place in layout.values()}}
+        t, x, y, p = (layout[name].of(stored[layout[name].array]) for name in "txyp")
+        low = _low(opened, layout["p"])
         width, height = self._sensor(opened)
-        problems = [
-            *_place_problems(opened, layout["x"], columns["x"], width, "columns", lo),
-            *_place_problems(opened, layout["y"], columns["y"], height, "rows", lo),
-            *_polarity_problems(opened, layout["p"], columns["p"], low, lo),
-        ]
+        problems = []
+        for name, values, is_wrong, expected, cure in (
+            ("x", x, (x < 0) | (x >= width), f"the sensor has {width} columns", _SENSOR_CURE),
+            ("y", y, (y < 0) | (y >= height), f"the sensor has {height} rows", _SENSOR_CURE),
+            ("p", p, (p != 1) & (p != low), f"expected {low} or 1", _POLARITY_CURE),
+        ):
+            if is_wrong.any():
+                row = int(np.argmax(is_wrong))
+                message = f"is {values[row]}, {expected}"
+                problems.append(_problem_at(opened, layout[name], lo + row, message, cure, "range"))
         if problems:
             raise InputError(problems)
         return {
-            "t": self._times(opened, layout["t"], columns["t"], lo),
-            "x": columns["x"].astype(np.uint16),
-            "y": columns["y"].astype(np.uint16),
-            "p": (columns["p"] > 0).astype(np.uint8),
+            "t": self._times(opened, layout["t"], t, lo),
+            "x": x.astype(np.uint16),
+            "y": y.astype(np.uint16),
+            "p": (p > 0).astype(np.uint8),
         }
 
     def restore(self, columns: Mapping[str, Array], facts: Facts) -> Restored:
         """Return the arrays of a file in its unit, its dtypes and its polarities."""
-        layout = {}
         arrays = {}
-        for name, (array, field, code) in facts[_COLUMNS].items():
-            layout[name] = Place(array, field)
-            unit = self.unit if name == "t" else None
-            low = facts[_LOW] if name == "p" else 0
-            arrays[name] = Array(_Original(columns[name], np.dtype(code), unit, low))
+        records: dict[str, dict[str, Array]] = {}
+        for name, described in facts[_COLUMNS].items():
+            place = Place(*described)
+            array = self._original(name, columns[name], np.dtype(place.dtype), facts[_LOW])
+            if place.field:
+                records.setdefault(place.array, {})[place.field] = array
+            else:
+                arrays[place.array] = array
+        arrays |= {name: _records_of(fields) for name, fields in records.items()}
         of_file = {name: value for name, value in facts.items() if not name.startswith(_OWN)}
-        return Restored(original_arrays(arrays, layout), of_file)
+        return Restored(arrays, of_file)
+
+    def _original(self, name: str, column: Array, dtype: np.dtype[Any], low: int) -> Array:
+        """Return a column as a file had it."""
+
+        def read(lo: int, hi: int) -> NDArray[Any]:
+            stored = column[lo:hi]
+            if name == "t":
+                return from_microseconds(stored, self.unit, dtype)
+            if name == "p" and low < 0:
+                stored = np.where(stored > 0, 1, low)
+            return stored.astype(dtype)
+
+        return Array(LazyRows(column.shape, dtype, read))
 
     def draw(self, sample: Mapping[str, NDArray[Any]], axes: Axes) -> None:
         """Draw the first events as an image: red where pixels became brighter, blue where darker."""
@@ -230,19 +292,6 @@ class Events(EventsOptions, Family):
             message = f"says that the sensor has {of_file[0]} × {of_file[1]} pixels, --sensor another size"
             yield Problem(opened.name, message, "convert it without --sensor", "option")
 
-    def _time_dtype(self, opened: Opened, place: Place) -> str:
-        """Return uint32 for times that a file has as such: half the bytes of int64, and any of them fits."""
-        dtype = _dtype(opened, place)
-        is_narrow = self.unit in ("auto", "us") and dtype.kind == "u" and dtype.itemsize <= 4
-        return "uint32" if is_narrow else "int64"
-
-    def _time_problems(self, opened: Opened, layout: Layout) -> Iterator[Problem]:
-        dtype = _dtype(opened, layout["t"])
-        if dtype.kind == "f" and self.unit == "auto":
-            cure = "say which: --unit s, --unit ms, --unit us or --unit ns"
-            message = f"is {dtype}: nothing says whether these are seconds, or microseconds"
-            yield Problem(opened.name, message, cure, "unit", dataset=_label(layout["t"]))
-
     def _times(self, opened: Opened, place: Place, stored: NDArray[Any], lo: int) -> NDArray[np.int64]:
         """Return times in microseconds; those that are none to the last bit are a problem."""
         with np.errstate(invalid="ignore"):
@@ -252,66 +301,81 @@ class Events(EventsOptions, Family):
             row = int(np.argmax(differing))
             message = f"is {stored[row]}, which is no whole number of microseconds"
             cure = "store whole microseconds, or say the unit of the times with --unit"
-            raise InputError(_problem_at(opened.name, place, lo + row, message, cure, "unit"))
+            raise InputError(_problem_at(opened, place, lo + row, message, cure, "unit"))
         return times
 
 
-class _TimeCheck:
-    """Checks the times of a recording, block by block: they do not fall, and its index agrees."""
-
-    def __init__(self, opened: Opened, place: Place) -> None:
-        self._file = opened.name
-        self._place = place
-        self._last: int | None = None
-        self._index = np.zeros(0, np.int64)
-        if _INDEX in opened.arrays and len(opened.arrays[_INDEX].shape) == 1:
-            self._index = opened.arrays[_INDEX][0 : len(opened.arrays[_INDEX])].astype(np.int64)
-
-    def check(self, times: NDArray[np.int64], lo: int) -> None:
-        """Refuse a block that falls or contradicts the index."""
-        before = times[0] if self._last is None else self._last
-        steps = np.diff(times, prepend=before)
-        if (steps < 0).any():
-            row = int(np.argmax(steps < 0))
-            earlier = times[row - 1] if row else before
-            message = f"falls from {earlier} to {times[row]}"
-            cure = "sort the events by time, or cut the recording there"
-            raise InputError(_problem_at(self._file, self._place, lo + row, message, cure, "order"))
-        self._check_index(times, lo)
-        self._last = int(times[-1])
-
-    def _check_index(self, times: NDArray[np.int64], lo: int) -> None:
-        """Refuse times of which the index of milliseconds tells another unit."""
-        numbers = np.flatnonzero((self._index > lo) & (self._index < lo + len(times)))
-        rows = self._index[numbers] - lo
-        # writers disagree on whether the first millisecond has the number 0 or 1
-        is_early = times[rows] < 1000 * (numbers - 1)
-        is_late = times[rows - 1] >= 1000 * (numbers + 2)
-        if (is_early | is_late).any():
-            first = int(np.argmax(is_early | is_late))
-            message = f"is {times[rows[first]]}, and {_INDEX} says millisecond {numbers[first]}"
-            cure = "say the unit of the times with --unit, or write the index again"
-            row = lo + int(rows[first])
-            raise InputError(_problem_at(self._file, self._place, row, message, cure, "unit"))
+def find_layout(opened: Opened, group: str = "") -> Layout:
+    """Return where the columns are, in one group or array if it is named; empty if they are nowhere."""
+    for place in (group,) if group else _PLACES:
+        above, _, name = place.rpartition("/")
+        is_array = bool(name) and opened.members(above).get(name) == "array"
+        names: Sequence[str] = ()
+        if is_array:
+            names = opened.arrays[place].dtype.names or ()
+        else:
+            names = [key for key, kind in opened.members(place).items() if kind == "array"]
+        present = {
+            column: [name for name in names if name in aliases] for column, aliases in _ALIASES.items()
+        }
+        if any(len(of_column) != 1 for of_column in present.values()):
+            continue
+        layout = {}
+        for column, (name,) in present.items():
+            array = place if is_array else "/".join(filter(None, (place, name)))
+            field = name if is_array else ""
+            dtype = opened.arrays[array].dtype
+            layout[column] = Place(array, field, (dtype[field] if field else dtype).str)
+        return layout
+    return {}
 
 
-class _Original:
-    """A column as a file had it."""
+def _records_of(fields: Mapping[str, Array]) -> Array:
+    """Return records of columns."""
+    dtype = np.dtype([(name, array.dtype) for name, array in fields.items()])
 
-    def __init__(self, column: Array, dtype: np.dtype[Any], unit: Unit | None, low: int) -> None:
-        self._column = column
-        self._unit = unit
-        self._low = low
-        self.dtype = dtype
-        self.shape = column.shape
+    def read(lo: int, hi: int) -> NDArray[Any]:
+        records = np.empty(hi - lo, dtype)
+        for name, array in fields.items():
+            records[name] = array[lo:hi]
+        return records
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        stored = self._column[rows]
-        if self._unit is not None:
-            return from_microseconds(stored, self._unit, self.dtype)
-        if self._low < 0:
-            return np.where(stored > 0, 1, self._low).astype(self.dtype)
-        return stored.astype(self.dtype)
+    return Array(LazyRows(next(iter(fields.values())).shape, dtype, read))
+
+
+def to_microseconds(times: NDArray[Any], unit: Unit) -> NDArray[np.int64]:
+    """Return times as whole microseconds, the nearest ones."""
+    if unit == "ns":
+        microseconds: NDArray[Any] = np.rint(times / 1000) if times.dtype.kind == "f" else times // 1000
+    elif times.dtype.kind == "f":
+        microseconds = np.rint(times.astype(np.float64) * _MICROSECONDS[unit])
+    else:
+        microseconds = times.astype(np.int64) * _MICROSECONDS[unit]
+    return microseconds.astype(np.int64)
+
+
+def from_microseconds(times: NDArray[np.int64], unit: Unit, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return times in a file's unit and dtype."""
+    if unit == "ns":
+        return (times * 1000).astype(dtype)
+    if dtype.kind == "f":
+        return (times / _MICROSECONDS[unit]).astype(dtype)
+    return (times // _MICROSECONDS[unit]).astype(dtype)
+
+
+def _check_index(
+    opened: Opened, place: Place, index: NDArray[np.int64], times: NDArray[np.int64], lo: int
+) -> None:
+    """Refuse times of which the index of milliseconds tells another unit."""
+    numbers = np.flatnonzero((index > lo) & (index < lo + len(times)))
+    rows = index[numbers] - lo
+    # writers disagree on whether the first millisecond has the number 0 or 1
+    is_wrong = (times[rows] < 1000 * (numbers - 1)) | (times[rows - 1] >= 1000 * (numbers + 2))
+    if is_wrong.any():
+        first = int(np.argmax(is_wrong))
+        message = f"is {times[rows[first]]}, and {_INDEX} says millisecond {numbers[first]}"
+        cure = "say the unit of the times with --unit, or write the index again"
+        raise InputError(_problem_at(opened, place, lo + int(rows[first]), message, cure, "unit"))
 
 
 def _is_map(file: SourceFile) -> bool:
@@ -320,67 +384,21 @@ def _is_map(file: SourceFile) -> bool:
     return file.path.name == _MAP and is_near
 
 
-def _layout(opened: Opened, group: str) -> Layout:
-    layout = find_layout(opened, group)
-    assert layout is not None
-    return layout
+def _problem_at(opened: Opened, place: Place, row: int, message: str, cure: str, kind: str) -> Problem:
+    return Problem(opened.name, message, cure, kind, dataset=place.label, row=row)
 
 
-def _label(place: Place) -> str:
-    return f"{place.array}/{place.field}" if place.field else place.array
-
-
-def _problem_at(file: str, place: Place, row: int, message: str, cure: str, kind: str) -> Problem:
-    return Problem(file, message, cure, kind, dataset=_label(place), row=row)
-
-
-def _dtype(opened: Opened, place: Place) -> np.dtype[Any]:
-    dtype = opened.arrays[place.array].dtype
-    return dtype[place.field] if place.field else dtype
-
-
-def _described(opened: Opened, place: Place) -> list[str]:
-    """Return array, field and dtype of a column."""
-    return [place.array, place.field, _dtype(opened, place).str]
-
-
-def _offset(facts: Facts) -> int:
-    offset = facts.get("t_offset", 0)
-    return int(offset)
-
-
-def _low(opened: Opened, layout: Layout) -> int:
+def _low(opened: Opened, place: Place) -> int:
     """Return what the file has for pixels that became darker: 0, or -1 if the first one has that."""
-    place = layout["p"]
-    if _dtype(opened, place).kind not in "if":
+    if np.dtype(place.dtype).kind not in "if":
         return 0
-    for lo in range(0, len(opened.arrays[place.array]), _BLOCK):
-        polarities = read_columns(opened, {"p": place}, lo, lo + _BLOCK)["p"]
-        other_polarities = polarities[polarities != 1]
-        if len(other_polarities):
-            return -1 if other_polarities[0] < 0 else 0
+    array = opened.arrays[place.array]
+    for lo in range(0, len(array), _BLOCK):
+        polarities = place.of(array[lo : lo + _BLOCK])
+        darker = polarities[polarities != 1]
+        if len(darker):
+            return -1 if darker[0] < 0 else 0
     return 0
-
-
-def _place_problems(
-    opened: Opened, place: Place, values: NDArray[Any], extent: int, what: str, lo: int
-) -> Iterator[Problem]:
-    is_outside = (values < 0) | (values >= extent)
-    if is_outside.any():
-        row = int(np.argmax(is_outside))
-        message = f"is {values[row]}, the sensor has {extent} {what}"
-        yield _problem_at(opened.name, place, lo + row, message, _SENSOR_CURE, "range")
-
-
-def _polarity_problems(
-    opened: Opened, place: Place, values: NDArray[Any], low: int, lo: int
-) -> Iterator[Problem]:
-    is_unknown = (values != 1) & (values != low)
-    if is_unknown.any():
-        row = int(np.argmax(is_unknown))
-        message = f"is {values[row]}, expected {low} or 1"
-        cure = "write polarities as 0 and 1, or all as -1 and 1"
-        yield _problem_at(opened.name, place, lo + row, message, cure, "range")
 
 
 def _filter_problems(head: Head, layout: Layout) -> Iterator[Problem]:

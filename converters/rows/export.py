@@ -30,15 +30,11 @@ from unistore.schemas.indices import StoreView
 from unistore.schemas.rows.fields import TABLE
 
 _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.IGNORECASE)
-_NPY_NAME = "data"
-_BY_CONVERTER = ("hdf5", "npy", "npz")
-"""Formats whose files are made here, not by the format."""
 
 
 def files(store: StoreView) -> Iterator[File]:
     """Every file of a rows store."""
-    mapping: Mapping[str, str] = store.attributes["options"].get("map", {})
-    reverse_axes = bool(store.attributes["options"].get("reverse_axes"))
+    options = store.attributes["options"]
     paths = [path for path in store.paths() if path.startswith(f"{TABLE}/")]
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
@@ -48,37 +44,47 @@ def files(store: StoreView) -> Iterator[File]:
             for path in paths
             if source.number not in store.array(path).attributes.get("missing_in", ())
         }
-        arrays = _unmapped(columns, mapping)
-        if opening.name not in _BY_CONVERTER:
+        arrays = _unmapped(columns, options.get("map", {}))
+        joint = _JOINT.fullmatch(source.name)
+        if joint is not None and not any("/" in name for name in arrays):
+            for name, values in arrays.items():
+                file = f"{joint['before']}{name}{joint['after']}"
+                yield File(name=file, form="npy", source=source.number, values={"": values})
+        elif opening.name == "npy" and list(arrays) == ["data"]:
+            yield File(name=source.name, form="npy", source=source.number, values={"": arrays["data"]})
+        elif opening.name == "npz":
+            yield File(name=source.name, form="npz", source=source.number, values=arrays)
+        elif opening.name in ("npy", "hdf5"):
+            name = f"{source.name[:-4]}.h5" if opening.name == "npy" else source.name
+            if options.get("reverse_axes") and opening.name == "hdf5":
+                arrays = {key: _reversed(values) for key, values in arrays.items()}
+            attributes = parse_attributes(texts[source.number])
+            yield File(name=name, form="hdf5", source=source.number, values=arrays, attributes=attributes)
+        else:
             whole = {name: Array(values.whole()) for name, values in arrays.items()}
             yield file_of_format(opening, source, whole, stored_facts(store, source))
-        else:
-            attributes = parse_attributes(texts[source.number])
-            yield from _files(source, arrays, attributes, reverse_axes=reverse_axes)
 
 
 def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore every array of a source; the scan says which array of which file a column is."""
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
-    reverse_axes = bool(scan.options.get("reverse_axes"))
     formats = {one.name: one for one in formats_for(Rows())}
 
     def source(number: int) -> Restored:
         source = scan.sources[number]
-        arrays: dict[int, list[RestoredArray]] = {}
-        for column, place in source.detail.places.items():
-            values = _own_rows(store, f"{TABLE}/{column}", sources[number])
-            if reverse_axes and source.detail.formats[place.file] == "hdf5":
-                values = _reversed(values)
-            arrays.setdefault(place.file, []).append(RestoredArray(place.array, values, place.field))
         facts = stored_facts(store, sources[number])
-        paths = source.files[: len(source.detail.files)]
         files = []
-        for file, path in enumerate(paths):
-            opening = partial(open_arrays, formats[source.detail.formats[file]], source.name)
-            restored = arrays.get(file, [])
-            files.append(RestoredFile(path, restored, opening, attributes=texts[number], facts=facts))
+        for file, (path, name) in enumerate(zip(source.files, source.detail.formats, strict=False)):
+            arrays = []
+            for column, place in source.detail.places.items():
+                if place.file == file:
+                    values = _own_rows(store, f"{TABLE}/{column}", sources[number])
+                    if scan.options.get("reverse_axes") and name == "hdf5":
+                        values = _reversed(values)
+                    arrays.append(RestoredArray(place.array, values, place.field))
+            opening = partial(open_arrays, formats[name], source.name)
+            files.append(RestoredFile(path, arrays, opening, attributes=texts[number], facts=facts))
         return Restored(files)
 
     return source
@@ -89,30 +95,6 @@ def _own_rows(store: StoreView, path: str, source: SourceRows) -> Values:
     array = store.array(path)
     values = row_values(array, source.lo, source.hi)
     return converted(values, source_dtype(array.attributes, source.number, array.dtype))
-
-
-def _files(
-    source: SourceRows,
-    arrays: Mapping[str, Values],
-    attributes: Mapping[str, Mapping[str, Any]],
-    *,
-    reverse_axes: bool,
-) -> Iterator[File]:
-    suffix = source.name.lower().rpartition(".")[2]
-    joint = _JOINT.fullmatch(source.name)
-    if joint is not None and not any("/" in name for name in arrays):
-        for name, values in arrays.items():
-            file = f"{joint['before']}{name}{joint['after']}"
-            yield File(name=file, form="npy", source=source.number, values={"": values})
-    elif suffix == "npy" and list(arrays) == [_NPY_NAME]:
-        yield File(name=source.name, form="npy", source=source.number, values={"": arrays[_NPY_NAME]})
-    elif suffix == "npz":
-        yield File(name=source.name, form="npz", source=source.number, values=arrays)
-    else:
-        name = f"{source.name[:-4]}.h5" if suffix == "npy" else source.name
-        if reverse_axes and suffix != "npy":
-            arrays = {key: _reversed(values) for key, values in arrays.items()}
-        yield File(name=name, form="hdf5", source=source.number, values=arrays, attributes=attributes)
 
 
 def _unmapped(arrays: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[str, Values]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,29 +27,23 @@ _SIDE = 4
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one row."""
-    arrays = [store.array(path) for path in store.paths() if path.startswith(f"{TABLE}/")]
-    arrays = [array for array in arrays if np.prod(array.shape[1:], dtype=object) <= _MOST]
-    numbers = [array for array in arrays if np.prod(array.shape[1:], dtype=object) == 1]
-    pictured = sorted(
-        (array for array in arrays if array not in numbers), key=lambda array: -len(array.shape)
-    )
-    pictured = [array for array in pictured if 0 not in array.shape][:_PANELS]
-    widths = [2.0] * len(pictured) + [1.0] * (bool(numbers) or not pictured)
+    rows = {}
+    for path in store.paths():
+        if path.startswith(f"{TABLE}/") and prod(store.array(path).shape[1:]) <= _MOST:
+            rows[path.removeprefix(f"{TABLE}/")] = store.array(path).read(sample, sample + 1)[0]
+    lines = [f"{name}: {row.item()}" for name, row in rows.items() if row.size == 1]
+    pictured = sorted([name for name in rows if rows[name].size > 1], key=lambda name: -rows[name].ndim)
+    pictured = pictured[:_PANELS]
+    widths = [2.0] * len(pictured) + [1.0] * (bool(lines) or not pictured)
     panels = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
-    for axes, array in zip(panels, pictured, strict=False):
-        name = array.path.removeprefix(f"{TABLE}/")
-        title = f"{name}\n{' × '.join(map(str, array.shape[1:]))} {array.dtype}"
-        _show(axes, array.read(sample, sample + 1)[0], title)
-    if numbers:
-        lines = [
-            f"{array.path.removeprefix(f'{TABLE}/')}: {array.read(sample, sample + 1).reshape(-1)[0]}"
-            for array in numbers[:_NUMBERS]
-        ]
-        more = [f"and {len(numbers) - _NUMBERS} more"] if len(numbers) > _NUMBERS else []
+    for axes, name in zip(panels, pictured, strict=False):
+        row = rows[name]
+        _show(axes, row, f"{name}\n{' × '.join(map(str, row.shape))} {row.dtype}")
+    if lines:
+        if len(lines) > _NUMBERS:
+            lines[_NUMBERS:] = [f"and {len(lines) - _NUMBERS} more"]
         panels[-1].set_axis_off()
-        panels[-1].text(
-            0, 0.95, "\n".join([*lines, *more]), va="top", transform=panels[-1].transAxes, fontsize=12
-        )
+        panels[-1].text(0, 0.95, "\n".join(lines), va="top", transform=panels[-1].transAxes, fontsize=12)
     figure.suptitle(f"row {sample}")
 
 
@@ -56,27 +51,17 @@ PREVIEW = Preview(draw=draw)
 
 
 def _show(axes: Axes, values: NDArray[Any], title: str) -> None:
-    image = _as_image(values)
-    if image is not None:
+    """Show an array as (H, W), or (H, W, 3) u1, at the middle of further axes, or else as its values."""
+    image = values
+    while image.ndim > 2 and not (image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8):
+        image = image[..., 0] if image.shape[-1] in (1, 3) else image[len(image) // 2]
+    if image.ndim > 1 and min(image.shape[:2]) >= _SIDE:
         bare(axes, title)
         axes.imshow(image, cmap="gray", interpolation="nearest")
         return
     axes.set_title(title)
-    flat = values.reshape(-1).astype(np.float64)
+    flat = values.reshape(-1)
     if len(flat) <= _NUMBERS:
-        axes.bar(np.arange(len(flat)), flat, tick_label=list(map(str, range(len(flat)))))
+        axes.bar(range(len(flat)), flat, tick_label=list(map(str, range(len(flat)))))
     else:
         axes.plot(flat, linewidth=1)
-
-
-def _as_image(values: NDArray[Any]) -> NDArray[Any] | None:
-    """(H, W), or (H, W, 3) u1; the middle index of further axes; None if it is no image."""
-    while values.ndim > 3 or (values.ndim == 3 and values.shape[-1] != 3 and values.shape[0] not in (1, 3)):
-        values = values[len(values) // 2]
-    if values.ndim == 3 and values.shape[-1] != 3:
-        values = np.moveaxis(values, 0, -1)
-    if values.ndim == 3 and (values.shape[-1] == 1 or values.dtype != np.uint8):
-        values = values[..., 0]
-    if values.ndim < 2 or min(values.shape[:2]) < _SIDE:
-        return None
-    return values if values.dtype == np.uint8 else values.astype(np.float64)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from math import prod
 from pathlib import PurePosixPath
 from typing import Any
@@ -12,17 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import BLOCK, File, Values, array_values
+from unistore.converters.common.exported import BLOCK, File, Form, Values, array_values
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
-from unistore.converters.files.libraries import BY_FORMAT, ONLY, Open, open_bytes, open_image
-from unistore.converters.formats.raw import Raw
-from unistore.converters.plugin import Format, SourceFile
+from unistore.converters.files.libraries import BY_FORMAT, open_bytes, open_image
 from unistore.converters.scan import Scan, Source
-from unistore.converters.seam.formats import format_by_ending, formats_of
-from unistore.converters.seam.stored import open_original
-from unistore.converters.spike.family import Spike
-from unistore.converters.spike.frames import IMAGE_ROLES, STREAM_ENDING, FrameOrigin, SpikeForm
-from unistore.converters.spike.spikes import bits_of_step
+from unistore.converters.spike.family import IMAGE_ROLES
+from unistore.converters.spike.frames import RAW_ARRAY, FrameOrigin
+from unistore.errors import InputError, Problem
 from unistore.schemas.indices import Column, StoreView
 from unistore.schemas.spike.fields import (
     BITS,
@@ -39,125 +34,101 @@ from unistore.schemas.spike.fields import (
 )
 from unistore.schemas.spike.specs import require_version_2
 
-_ARRAY_ENDING = ".npy"
+_STREAM_ENDINGS = (".dat", ".bin")
 _PNG = b"\x89PNG"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a spike store; what needs no path or layout is known without these."""
+    """One frame of a spike store."""
 
     store: StoreView
-    number: int
-    """The row of ``frames``."""
-    path: PurePosixPath = field(default_factory=PurePosixPath)
-    """Its spike (or voxel) file relative to the sources' common root, from the store."""
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Attributes of the group ``frames``, among them the layout of the sources."""
+    number: int  # the row of ``frames``
 
-    @property
-    def format(self) -> Format:
-        """Format of its spike (or voxel) file."""
-        return format_by_ending(formats_of(Spike.formats), self.path.name)
+    def _row(self, path: str) -> Any:
+        return Column(self.store, path).take(np.array([self.number]))[0]
 
-    @property
-    def is_stream(self) -> bool:
-        """Whether its spikes came from a headerless stream."""
-        return isinstance(self.format, Raw)
-
-    def length(self) -> int:
-        """Its time steps."""
-        lo, hi = self._steps()
-        return hi - lo
-
-    def packed(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Some time steps as packed bits, (t, H, ⌈W/8⌉) u1, row 0 = top."""
-        first, _ = self._steps()
-        height, width = self.extent()
-        box = self.store.array(BITS).read_box([first + start, 0, 0], [first + stop, height, row_bytes(width)])
-        return np.asarray(box)
-
-    def beginning(self, most: int) -> NDArray[np.uint8]:
-        """Its first steps as packed bits, (t, H, ⌈W/8⌉) u1, of at most so many bytes."""
-        return self.packed(0, min(self.length(), self._steps_of(most)))
-
-    def _steps(self) -> tuple[int, int]:
-        lo, hi = Column(self.store, FRAME_OFFSETS).ranges(np.array([self.number]))
+    def _range(self, offsets: str) -> tuple[int, int]:
+        lo, hi = Column(self.store, offsets).ranges(np.array([self.number]))
         return int(lo[0]), int(hi[0])
 
-    def _steps_of(self, nbytes: int) -> int:
-        """Time steps of so many bytes of packed bits, at least one."""
-        height, width = self.extent()
-        return max(1, nbytes // max(1, height * row_bytes(width)))
+    def _box(self, path: str, *extent: int) -> NDArray[Any]:
+        """Row of a column of frames, without padding."""
+        array = self.store.array(path)
+        stop = [self.number + 1, *extent]
+        return np.asarray(array.read_box([self.number, *[0] * len(extent)], stop)[0])
 
+    @property
+    def length(self) -> int:
+        """Its time steps."""
+        lo, hi = self._range(FRAME_OFFSETS)
+        return hi - lo
+
+    @property
     def extent(self) -> tuple[int, int]:
         """Height and width of its spikes and voxels."""
         height, width = self._row(SPIKE_EXTENT).tolist()
         return height, width
 
+    def packed(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Some time steps as packed bits, (t, H, ⌈W/8⌉) u1, row 0 = top."""
+        first, _ = self._range(FRAME_OFFSETS)
+        height, width = self.extent
+        box = self.store.array(BITS).read_box([first + start, 0, 0], [first + stop, height, row_bytes(width)])
+        return np.asarray(box)
+
+    def beginning(self, most: int) -> NDArray[np.uint8]:
+        """Its first steps as packed bits, (t, H, ⌈W/8⌉) u1, of at most so many bytes."""
+        return self.packed(0, min(self.length, self._steps_of(most)))
+
+    def _steps_of(self, nbytes: int) -> int:
+        """Time steps of so many bytes of packed bits, at least one."""
+        height, width = self.extent
+        return max(1, nbytes // (height * row_bytes(width)))
+
+    def spikes(self, layout: str, *, flip: bool = False) -> Values:
+        """Its spikes as pixels (T, H, W) u1 of an array, or as the bytes of a stream of a layout."""
+        length = self.length
+        height, width = self.extent
+        steps = self._steps_of(BLOCK // 8)
+        shape = (length, height, row_bytes(width) if layout == "packed" else width)
+
+        def blocks() -> Iterator[NDArray[np.uint8]]:
+            for start in range(0, length, steps):
+                rows = self.packed(start, min(start + steps, length))
+                if layout != "packed":
+                    rows = unpack(rows, width)
+                if flip:
+                    rows = rows[:, ::-1]
+                yield rows if layout == "array" else rows.reshape(-1)
+
+        return Values(shape if layout == "array" else (prod(shape),), np.dtype(np.uint8), blocks)
+
     def stream(self) -> Values:
         """The bytes of its stream."""
-        layout = self.attributes["source_layout"]
-        height, width = self.extent()
-        size = -(-self.length() * bits_of_step(layout, height, width) // 8)
-        # Bits without padding are whole bytes only together.
-        steps = self.length() if layout == "stream" else self._steps_of(BLOCK)
-
-        def blocks() -> Iterator[NDArray[np.uint8]]:
-            for start in range(0, self.length(), steps):
-                packed = self.packed(start, min(start + steps, self.length()))
-                if self.attributes["source_rows"] == "bottom first":
-                    packed = packed[:, ::-1]
-                packed = np.ascontiguousarray(packed)
-                pixels = packed if layout == "packed" else unpack(packed, width)
-                flat = pixels.reshape(-1)
-                yield np.packbits(flat, bitorder="little") if layout == "stream" else flat
-
-        return Values((size,), np.dtype(np.uint8), blocks)
-
-    def spikes(self) -> Values:
-        """Its spikes as pixels of 0 and 1, (T, H, W) u1."""
-        height, width = self.extent()
-        steps = self._steps_of(BLOCK // 8)
-
-        def blocks() -> Iterator[NDArray[np.uint8]]:
-            for start in range(0, self.length(), steps):
-                yield unpack(self.packed(start, min(start + steps, self.length())), width)
-
-        return Values((self.length(), height, width), np.dtype(np.uint8), blocks)
+        attributes = self.store.group(FRAMES)
+        layout = attributes["source_layout"]
+        if layout not in ("packed", "bytes"):
+            message = f"holds streams of the layout {layout!r}, which is not written any more"
+            raise InputError(Problem(self.store.path, message, "read spikes/bits instead", "version"))
+        return self.spikes(layout, flip=attributes["source_rows"] == "bottom first")
 
     def voxels(self, path: str) -> NDArray[Any]:
-        """A voxel set in the orientation of its source, (B, H, W)."""
-        array = self.store.array(path)
-        height, width = self.extent()
-        box = array.read_box([self.number, 0, 0, 0], [self.number + 1, array.shape[1], height, width])[0]
-        upside_down = self.attributes["existing_voxels"] == "bottom first"
-        return np.ascontiguousarray(box[:, ::-1]) if upside_down else box
+        """A voxel set that came with the spikes, in the orientation of its source, (B, H, W)."""
+        rows = self.stored_voxels(path)
+        upside_down = self.store.group(FRAMES)["existing_voxels"] == "bottom first"
+        return np.ascontiguousarray(rows[:, ::-1]) if upside_down else rows
+
+    def stored_voxels(self, path: str) -> NDArray[Any]:
+        """A voxel set, (B, H, W), row 0 = top."""
+        return self._box(path, self.store.array(path).shape[1], *self.extent)
 
     def image(self, image: str) -> NDArray[np.uint8]:
         """A blur or sharp frame: pixels (H, W, 3) u1 RGB, or the bytes (n,) of its file."""
         table = file_table_name(image)
         if self.store.has(f"{table}/data"):
-            lo, hi = Column(self.store, f"{table}/offsets").ranges(np.array([self.number]))
-            return np.asarray(self.store.array(f"{table}/data").read(int(lo[0]), int(hi[0])))
-        height, width = self._row(IMAGE_EXTENT).tolist()
-        array = self.store.array(f"{FRAMES}/{image}")
-        return np.asarray(array.read_box([self.number, 0, 0, 0], [self.number + 1, height, width, 3])[0])
-
-    def path_in(self, folder: str) -> str:
-        """Path of its file in another folder of the sequence, without suffix."""
-        return (self.path.parent.parent / folder / self.path.stem).as_posix()
-
-    def _row(self, path: str) -> Any:
-        return Column(self.store, path).take(np.array([self.number]))[0]
-
-
-def frames(store: StoreView) -> Iterator[Frame]:
-    """Every frame of a spike store."""
-    require_version_2(store)
-    attributes = store.group(FRAMES)
-    for number, path in enumerate(store.text("sources/path")):
-        yield Frame(store=store, number=number, path=PurePosixPath(path), attributes=attributes)
+            return np.asarray(self.store.array(f"{table}/data").read(*self._range(f"{table}/offsets")))
+        return self._box(f"{FRAMES}/{image}", *self._row(IMAGE_EXTENT).tolist(), 3)
 
 
 def images_in(store: StoreView) -> list[str]:
@@ -167,10 +138,10 @@ def images_in(store: StoreView) -> list[str]:
 
 def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore the spikes, existing voxels and images of a frame; the scan says which file is which."""
-    all_frames = list(frames(store))
+    require_version_2(store)
 
     def source(number: int) -> Restored:
-        return _restored(all_frames[number], scan.sources[number])
+        return _restored(Frame(store, number), scan.sources[number])
 
     return source
 
@@ -179,98 +150,56 @@ def _restored(frame: Frame, source: Source) -> Restored:
     origin: FrameOrigin = source.detail
     restored: list[RestoredFile] = []
     left_out: list[str] = []
-    for number, role in enumerate(origin.roles):
-        path = source.files[number]
-        key = origin.arrays[number]
+    for role, path, key, name in zip(origin.roles, source.files, origin.arrays, origin.formats, strict=True):
+        opening = BY_FORMAT[name]
         if role in IMAGE_ROLES:
             pixels = frame.image(role)
-            is_decoded = pixels.ndim == 3
-            image = RestoredArray(ONLY, array_values(pixels))
-            restored.append(RestoredFile(path, [image], open_image if is_decoded else open_bytes))
-            if is_decoded and role in origin.inexact:
+            values = array_values(pixels)
+            opening = open_image if pixels.ndim == 3 else open_bytes
+            if pixels.ndim == 3 and role in origin.inexact:
                 left_out.append(f"{role}/{path.name} (alpha or bits beyond 8)")
-        elif role == "spike" and origin.spikes is not None:
-            spikes = _restored_spikes(frame, origin.spikes, key)
-            restored.append(RestoredFile(path, [spikes], _reader(source, number)))
-        elif origin.voxels is not None:
-            bins = origin.voxels.bins
-            if bins in origin.counted:
+        elif role == "spike":
+            values = frame.stream() if key == RAW_ARRAY else frame.spikes("array")
+        else:
+            bins = origin.shapes[role][0]
+            stored = frame.store.array(voxel_path(bins))
+            if stored.attributes["counted"]:
                 left_out.append(f"existing voxels of {bins} bins (counted from the spikes instead)")
-            else:
-                voxels = RestoredArray(key, array_values(frame.voxels(voxel_path(bins))))
-                restored.append(RestoredFile(path, [voxels], _reader(source, number)))
+                continue
+            values = array_values(frame.voxels(voxel_path(bins)))
+        restored.append(RestoredFile(path, [RestoredArray(key, values)], opening))
     return Restored(restored, left_out)
-
-
-def _reader(source: Source, number: int) -> Open:
-    """How a file of spikes or voxels is read: by NumPy, or by a format of a package."""
-    origin: FrameOrigin = source.detail
-    name = origin.formats[number]
-    if name in BY_FORMAT:
-        return BY_FORMAT[name]
-    by_name = {known.name: known for known in formats_of(Spike.formats)}
-    file = SourceFile(source.files[number], origin.files[number], source.files)
-    return partial(open_original, by_name[name], file)
-
-
-def _restored_spikes(frame: Frame, form: SpikeForm, key: str) -> RestoredArray:
-    if not frame.is_stream:
-        return RestoredArray(key, frame.spikes())
-    used = prod(form.extent) % 8
-
-    def without_unused_bits(stream: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        stream = stream.copy()
-        if form.layout == "stream" and used:
-            stream[-1] &= (1 << used) - 1
-        return stream
-
-    return RestoredArray(key, frame.stream(), of_file=without_unused_bits)
 
 
 def files(store: StoreView) -> Iterator[File]:
     """Every file of a spike store."""
+    require_version_2(store)
     options = store.attributes["options"]
-    existing = [
-        path
-        for path in store.paths()
-        if voxel_bins(path) is not None and not store.array(path).attributes["counted"]
-    ]
-    images = images_in(store)
-    for frame in frames(store):
+    sets = [path for path in store.paths() if voxel_bins(path) is not None]
+    existing = [path for path in sets if not store.array(path).attributes["counted"]]
+    for number, name in enumerate(store.text("sources/path")):
+        frame = Frame(store, number)
+        path = PurePosixPath(name)
+        sequence = path.parent.parent
         if store.has(BITS):
-            yield _spikes(frame)
-        for path in existing:
-            name = PurePosixPath(f"{frame.path_in(options['voxel_dir'])}{_ARRAY_ENDING}")
-            voxels = array_values(frame.voxels(path))
-            yield _array(frame, name if store.has(BITS) else frame.path, "voxel", voxels)
-        for image in images:
-            yield _image(frame, image, options[f"{image}_dir"])
+            is_stream = path.suffix.lower() in _STREAM_ENDINGS
+            values = frame.stream() if is_stream else frame.spikes("array")
+            yield _file(frame, path, "spk", values)
+        for voxels in existing:
+            beside = sequence / options["voxel_dir"] / f"{path.stem}.npy"
+            values = array_values(frame.voxels(voxels))
+            yield _file(frame, beside if store.has(BITS) else path, "voxel", values)
+        for image in images_in(store):
+            pixels = frame.image(image)
+            is_png = pixels.ndim == 3 or pixels[:4].tobytes() == _PNG
+            beside = sequence / options[f"{image}_dir"] / f"{path.stem}.{'png' if is_png else 'jpg'}"
+            form: Form = "png" if pixels.ndim == 3 else "raw"
+            yield File(name=str(beside), form=form, source=number, values={"": array_values(pixels)})
 
 
-def _spikes(frame: Frame) -> File:
-    if not frame.is_stream:
-        return _array(frame, frame.path, "spk", frame.spikes())
-    is_raw = type(frame.format) is Raw
-    name = frame.path if is_raw else frame.path.with_suffix(STREAM_ENDING)
-    values = {"": frame.stream()}
-    return File(name=str(name), form="raw", source=frame.number, values=values)
-
-
-def _array(frame: Frame, name: PurePosixPath, key: str, values: Values) -> File:
-    """An array in a ``.npz`` file if it came in one, else in a ``.npy`` file."""
-    if name.suffix.lower() == ".npz":
-        inside = {key: values}
-        return File(name=str(name), form="npz", source=frame.number, values=inside)
-    inside = {"": values}
-    name = name.with_suffix(_ARRAY_ENDING)
-    return File(name=str(name), form="npy", source=frame.number, values=inside)
-
-
-def _image(frame: Frame, image: str, folder: str) -> File:
-    pixels = frame.image(image)
-    values: Mapping[str, Values] = {"": array_values(pixels)}
-    path = frame.path_in(folder)
-    if pixels.ndim == 3:
-        return File(name=f"{path}.png", form="png", source=frame.number, values=values)
-    ending = "png" if pixels[:4].tobytes() == _PNG else "jpg"
-    return File(name=f"{path}.{ending}", form="raw", source=frame.number, values=values)
+def _file(frame: Frame, path: PurePosixPath, key: str, values: Values) -> File:
+    """A stream as it was, an array in a ``.npz`` file if it came in one, else in a ``.npy`` file."""
+    forms: Mapping[str, Form] = {".npz": "npz", ".dat": "raw", ".bin": "raw"}
+    form = forms.get(path.suffix.lower(), "npy")
+    inside = {key if form == "npz" else "": values}
+    return File(name=str(path), form=form, source=frame.number, values=inside)

@@ -14,19 +14,27 @@ from typing import ClassVar
 from unistore.converters.plugin import Claim, Family, Group, Head, Problem, Schema, SourceFile, no, sure
 from unistore.converters.seam.formats import formats_of
 from unistore.converters.seam.record import ConverterOf
-from unistore.converters.spike.frames import (
-    IMAGE_FORMATS,
-    IMAGE_ROLES,
-    RAW_FORMAT,
-    ROLES,
-    STREAM_ENDING,
-    may_be,
-)
 from unistore.converters.spike.options import SpikeOptions
 from unistore.errors import printable
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES
 
+ROLES = ("spike", "voxel", "blur", "sharp")
+"""Roles of the files of a frame; the first file present names the frame."""
+IMAGE_ROLES = ("blur", "sharp")
+IMAGE_FORMATS = ("png", "jpeg")
+RAW_FORMAT = "raw"
+STREAM_ENDING = ".dat"
+"""Ending of recordings without a header that lie in no folder of a sequence."""
 _SPIKES = "spk"
+
+
+def may_be(format: str, role: str) -> bool:
+    """Whether files of a format (empty: unknown) can have a role."""
+    if role in IMAGE_ROLES:
+        return format in IMAGE_FORMATS
+    if role == "voxel" and format == RAW_FORMAT:
+        return False
+    return bool(format) and format not in IMAGE_FORMATS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from math import prod
-from typing import NamedTuple
+from statistics import median_low
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.columns import promote
 from unistore.converters.common.exclusion import with_source
 from unistore.converters.common.left_out import left_out_notes
 from unistore.converters.preview import evenly
-from unistore.converters.protocol import Scan, Sources
-from unistore.converters.spike.frames import ROLES, ScannedFrame, first_frames
+from unistore.converters.protocol import Scan, Source, Sources
+from unistore.converters.spike.family import ROLES
+from unistore.converters.spike.frames import Extent, FrameOrigin, ScannedFrame, Spikes, Values, first_frames
 from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.spikes import Extent, Spikes, Stream, StreamSpikes
 from unistore.converters.spike.streams import ResolvedStreams, resolve_streams
-from unistore.converters.spike.tables import make_source, make_tables
 from unistore.errors import InputError, Problem, first_few
-from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, SPIKES, bin_edges
-from unistore.system.sizes import count_of, size
+from unistore.schemas.spike import fields
+from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, SPIKES, bin_edges, file_table_name
+from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
+from unistore.system.sizes import count_of
 
 # Recordings of which the first frame is compared
 _CHECKED_RECORDINGS = 8
@@ -32,6 +35,8 @@ SATURATED = 0.9
 _LOOKED_AT = 24
 # Blocks of a recording that its rate is taken from: all of most frames
 _BLOCKS = 8
+# Bytes that reading a block takes above which a recording is not read only to look at it
+LARGE = 64 << 20
 # Ratio of stored to source values from which a note warns of padding
 _LARGE_PADDING = 3
 
@@ -39,265 +44,213 @@ _LARGE_PADDING = 3
 def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:
     """Make the scan of all frames (at least one, in order); only roles that all frames have are converted.
 
-    All frames have spikes, or all have voxels. If some have problems, the streams are still compared, and the
+    All frames have spikes, or all have voxels. If some have problems, the others are still compared, and the
     scan is empty. Raises an `InputError` with every disagreement between frames, and every stream of unknown
     layout or resolution.
     """
     roles = tuple(role for role in ROLES if all(role in frame.group.roles for frame in frames))
     resolved = _resolve(frames, options)
-    spikes = _spikes(frames, resolved, options.flip)
-    extents = {name: source.extent for name, source in spikes.items()}
-    misread = None if resolved.problems else misread_note(frames, extents)
-    problems = [*resolved.problems, *compare_with_spikes([] if misread else frames, extents)]
-    if options.voxel_bins and "spike" not in roles:
-        message = "cannot be counted: there are no spikes, only existing voxels"
-        problems.append(Problem("--voxel-bins", message, "leave it out", "missing"))
-    if problems:
-        raise InputError(problems)
+    spikes = _spikes(frames, resolved, options)
+    misread = _misread_note(frames, spikes)
+    if not misread:
+        _check_voxels(frames, spikes)
     if any(frame.problems for frame in frames):
         return Scan(family=FAMILY_NAME, sources=Sources(), tables=(), sample_table=FRAMES, main_table=SPIKES)
     voxels = _plan_voxels(frames, spikes, options.voxel_bins, misread)
-    existing = [] if misread else [frame.voxels for frame in frames if frame.voxels is not None]
-    sources = Sources(
-        make_source(frame, roles, spikes.get(frame.name), options.frames, voxels.upside_down, voxels.counted)
-        for frame in frames
-    )
-    tables = make_tables(frames, extents, voxels.counted, existing, roles, options.frames)
+    tables = tuple(_tables(frames, spikes, voxels, roles, options.frames))
     return Scan(
         family=FAMILY_NAME,
-        sources=sources,
+        sources=Sources(_source(frame, roles, spikes, options.frames) for frame in frames),
         units=[frame.group.unit for frame in frames],
         tables=tables,
         sample_table=FRAMES,
         main_table=tables[0].name,
         options={**options.recorded(), "found": {"layout": resolved.layout}},
         notes=(
-            size_note(frames, extents),
             *resolved.notes,
-            *firing_notes(frames, spikes),
+            *_firing_notes(frames, spikes),
             *voxels.notes,
-            *padding_note(extents),
-            *image_size_note(frames, options.frames),
+            *_padding_notes([source.extent for source in spikes.values()], list(spikes)),
             *left_out_notes(_left_out(frames, options.frames)),
         ),
+        shared={"counted": voxels.counted, "upside_down": voxels.upside_down},
     )
+
+
+def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedStreams:
+    """Find the layout and the extents of the streams, of the size that options or files beside them say."""
+    by_sequence: dict[str, list[Values]] = {}
+    configs = []
+    for frame in frames:
+        stream = frame.values.get("spike")
+        if stream is not None and stream.is_stream:
+            by_sequence.setdefault(frame.sequence, []).append(stream)
+            configs.append(frame.config)
+    if not by_sequence:
+        return ResolvedStreams({}, "arrays")
+    named = [config for config in configs if config is not None]
+    if not named:
+        return resolve_streams(by_sequence, options, options.height, options.width)
+    height, width, name = named[0]
+    if len(named) < len(configs) or len({config[:2] for config in named}) > 1:
+        message = "says the size of some streams, and of others another file does, or none"
+        cure = "convert them apart, or give --height and --width"
+        raise InputError(Problem(name, message, cure, "geometry"))
+    if options.height not in (None, height) or options.width not in (None, width):
+        message = f"says {height} x {width} pixels, unlike the one of --height and --width that is given"
+        raise InputError(Problem(name, message, "give both, or none", "geometry"))
+    resolved = resolve_streams(by_sequence, options, height, width)
+    note = f"streams are {height} x {width} pixels, as {name} says"
+    return resolved._replace(notes=[note, *resolved.notes])
+
+
+def _spikes(
+    frames: Sequence[ScannedFrame], resolved: ResolvedStreams, options: SpikeOptions
+) -> dict[str, Spikes]:
+    """Spikes by name of the frame."""
+    by_name = {}
+    for frame in frames:
+        values = frame.values.get("spike")
+        if values is None:
+            continue
+        if values.is_stream:
+            extent = resolved.extents[frame.name]
+            by_name[frame.name] = Spikes(values.array, extent, resolved.layout, options.flip)
+        else:
+            by_name[frame.name] = Spikes(values.array, Extent(*values.shape), "array", flip=False)
+    return by_name
 
 
 class _VoxelPlan(NamedTuple):
     """Bins of the sets that are counted from spikes, and what becomes of existing ones."""
 
     counted: tuple[int, ...]
+    existing: Sequence[Values] = ()
     upside_down: bool = False
     notes: tuple[str, ...] = ()
 
 
 def _plan_voxels(
-    frames: Sequence[ScannedFrame],
-    spikes: Mapping[str, Spikes],
-    voxel_bins: tuple[int, ...],
-    misread: str | None,
+    frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes], voxel_bins: tuple[int, ...], misread: str
 ) -> _VoxelPlan:
-    existing = {frame.voxels.bins for frame in frames if frame.voxels is not None}
-    if misread is not None:
-        return _VoxelPlan(tuple(sorted(existing.union(voxel_bins))), notes=(misread,))
+    if voxel_bins and not spikes:
+        message = "cannot be counted: there are no spikes, only existing voxels"
+        raise InputError(Problem("--voxel-bins", message, "leave it out", "missing"))
+    existing = [frame.values["voxel"] for frame in frames if "voxel" in frame.values]
+    all_bins = {voxels.shape[0] for voxels in existing}
     if not existing:
         return _VoxelPlan(voxel_bins)
-    if existing <= set(voxel_bins):
-        note = f"existing voxels are left out: sets of {min(existing)} bins are counted from the spikes"
-        return _VoxelPlan(voxel_bins, notes=(note,))
-    upside_down, note = detect_orientation(frames, spikes)
-    return _VoxelPlan(voxel_bins, upside_down, (note,))
+    if misread:
+        return _VoxelPlan(tuple(sorted(all_bins.union(voxel_bins))), notes=(misread,))
+    if all_bins <= set(voxel_bins):
+        note = f"existing voxels are left out: sets of {min(all_bins)} bins are counted from the spikes"
+        return _VoxelPlan(voxel_bins, existing, notes=(note,))
+    upside_down, note = _detect_orientation(frames, spikes)
+    return _VoxelPlan(voxel_bins, existing, upside_down, (note,))
 
 
-def _left_out(frames: Sequence[ScannedFrame], images: str) -> Iterator[tuple[str, str]]:
-    """Yield what the files of frames hold and the store does not, with the reason."""
-    for frame in frames:
-        for name in frame.others:
-            yield name, "of another name"
-        for role, header in frame.images.items():
-            if images == "tiles" and not header.exact:
-                yield frame.called(role), "alpha or bits beyond 8, which --convert-images drops"
-
-
-def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedStreams:
-    by_sequence: dict[str, list[Stream]] = {}
-    for frame in frames:
-        if frame.stream is not None:
-            by_sequence.setdefault(frame.sequence, []).append(frame.stream)
-    if not by_sequence:
-        return ResolvedStreams({}, "arrays")
-    height, width, notes = _size_of_streams(list(chain.from_iterable(by_sequence.values())), options)
-    resolved = resolve_streams(by_sequence, options.layout, height, width, options.flip)
-    return resolved._replace(notes=[*notes, *resolved.notes])
-
-
-def _size_of_streams(
-    streams: Sequence[Stream], options: SpikeOptions
-) -> tuple[int | None, int | None, list[str]]:
-    """Height and width of all streams by the options or the files beside them, and a remark on these."""
-    height = options.height
-    width = options.width
-    named = [stream.config for stream in streams if stream.config is not None]
-    if not named:
-        return height, width, []
-    name = named[0].name
-    cure = "convert them apart, or give --height and --width"
-    if len(named) < len(streams) or len({(config.height, config.width) for config in named}) > 1:
-        message = "says the size of some streams, and of others another file does, or none"
-        raise InputError(Problem(name, message, cure, "geometry"))
-    rows, columns, _ = named[0]
-    if height not in (None, rows) or width not in (None, columns):
-        message = f"says {rows} x {columns} pixels, unlike the one of --height and --width that is given"
-        raise InputError(Problem(name, message, "give both, or none", "geometry"))
-    return rows, columns, [f"streams are {rows} x {columns} pixels, as {name} says"]
-
-
-def _spikes(frames: Sequence[ScannedFrame], resolved: ResolvedStreams, flip: bool) -> dict[str, Spikes]:
-    """Spikes of known extent by name of the frame."""
-    by_name: dict[str, Spikes] = {}
-    for frame in frames:
-        if isinstance(frame.spikes, Spikes):
-            by_name[frame.name] = frame.spikes
-        elif frame.spikes is not None and frame.name in resolved.extents:
-            extent = resolved.extents[frame.name]
-            stream = frame.spikes.array
-            by_name[frame.name] = StreamSpikes(array=stream, extent=extent, layout=resolved.layout, flip=flip)
-    return by_name
-
-
-def detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> tuple[bool, str]:
-    """Whether row 0 of existing grids is the bottom row, and a note.
-
-    The first grid of some sequences is compared with voxels counted from its spikes, given by the frame's
-    name.
-
-    Raises
-    ------
-    InputError
-        If it is the bottom row of some grids, and the top row of others.
-    """
-    seen: dict[str, str] = {}
-    compared = first_frames(frame for frame in frames if frame.name in spikes)[:_CHECKED_RECORDINGS]
-    for frame in compared:
-        way = _way_up(frame, spikes[frame.name])
-        if way:
-            seen.setdefault(way, frame.called("voxel"))
-    if set(seen) == {"top", "bottom"}:
-        message = f"holds its bottom row first, but {seen['top']} its top row"
-        cure = "remove the existing voxels and use --voxel-bins"
-        raise InputError(Problem(seen["bottom"], message, cure, "orientation"))
-    if "other" in seen:
-        note = f"existing voxels are kept as they are; {seen['other']} differs from sums of its spikes"
-    elif "bottom" in seen:
-        note = "existing voxels equal the spikes' upside down: flipped in the store"
-    elif seen:
-        note = "existing voxels equal those counted from the spikes"
-    else:
-        note = "existing voxels are kept as they are; row 0 is taken as the top"
-    return set(seen) == {"bottom"}, note
-
-
-def _way_up(frame: ScannedFrame, spikes: Spikes) -> str:
-    """Which row the grid of a frame begins with, ``"other"`` if it differs; empty: both ways are alike."""
-    assert frame.voxels is not None
-    if spikes.is_large:
-        message = f"takes {size(spikes.memory)} of memory to be compared with its voxels"
-        cure = "save it uncompressed, or in C order"
-        raise InputError(Problem(spikes.name, message, cure, "memory"))
-    counted = spikes.counted(frame.voxels.bins)
-    existing = frame.voxels.values()
-    upright = np.array_equal(existing, counted)
-    flipped = np.array_equal(existing[:, ::-1], counted)
-    if upright and flipped:
-        return ""
-    if upright:
-        return "top"
-    return "bottom" if flipped else "other"
-
-
-def compare_with_spikes(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> list[Problem]:
-    """Problems of voxel grids of another resolution than their spikes, or with different numbers of bins.
-
-    `extents` are those of the spikes, as far as known, by the frame's name.
-    """
+def _check_voxels(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> None:
+    """Refuse voxels of another resolution than their spikes, or with different numbers of bins."""
     problems: list[Problem] = []
-    by_bins: dict[int, list[str]] = {}
+    by_bins: dict[int, str] = {}
     for frame in frames:
-        extent = extents.get(frame.name)
-        voxels = frame.voxels
-        if voxels is None:
+        if "voxel" not in frame.values:
             continue
-        by_bins.setdefault(voxels.bins, []).append(voxels.name)
-        if extent and (voxels.height, voxels.width) != (extent.height, extent.width):
-            cure = f"count them from the spikes: --voxel-dir none --voxel-bins {voxels.bins}"
-            message = (
-                f"is {voxels.height} x {voxels.width}, but its spikes are {extent.height} x {extent.width}"
-            )
+        voxels = frame.values["voxel"]
+        bins, height, width = voxels.shape
+        by_bins.setdefault(bins, voxels.name)
+        cure = f"count them from the spikes: --voxel-dir none --voxel-bins {bins}"
+        if frame.name in spikes and spikes[frame.name].extent[1:] != (height, width):
+            extent = spikes[frame.name].extent
+            message = f"is {height} x {width}, but its spikes are {extent.height} x {extent.width}"
             problems.append(Problem(voxels.name, message, cure, "shape", frame.name))
     if len(by_bins) > 1:
-        listing = "; ".join(
-            f"{bins} in {names[0]} and {len(names) - 1} more" for bins, names in by_bins.items()
-        )
+        listing = ", ".join(f"{bins} in {name}" for bins, name in by_bins.items())
         message = f"have different numbers of bins: {listing}"
         cure = "count them from the spikes: --voxel-dir none --voxel-bins 5"
         problems.append(Problem("existing voxels", message, cure, "shape"))
-    return problems
+    if problems:
+        raise InputError(problems)
 
 
-def misread_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> str | None:
-    """A note if grids of other pixels than their spikes were counted from packed bytes taken for pixels.
+def _detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> tuple[bool, str]:
+    """Whether row 0 of existing voxels is the bottom row, and a note.
 
-    None if every grid has the pixels of its spikes (`extents`, by the frame's name), or one was made in
-    another way.
+    The first voxels of some sequences are compared with those counted from their spikes.
     """
-    differing = []
-    for frame in frames:
-        voxels = frame.voxels
-        extent = extents.get(frame.name)
-        if voxels is None or extent is None:
+    first_of: dict[str, str] = {}
+    for frame in first_frames(frame for frame in frames if frame.name in spikes)[:_CHECKED_RECORDINGS]:
+        if frame.values["spike"].memory > LARGE:
             continue
-        if (voxels.height, voxels.width) == (extent.height, extent.width):
-            continue
-        if frame.stream is None or frame.stream.size % (voxels.height * voxels.width):
-            return None
-        differing.append(frame)
+        with frame.values["voxel"].array.open() as array:
+            existing = array[:]
+        counted = spikes[frame.name].counted(len(existing))
+        upright = np.array_equal(existing, counted)
+        flipped = np.array_equal(existing[:, ::-1], counted)
+        if upright != flipped:
+            first_of.setdefault("top" if upright else "bottom", frame.called("voxel"))
+        elif not upright:
+            first_of.setdefault("other", frame.called("voxel"))
+    if first_of.keys() == {"top", "bottom"}:
+        message = f"holds its bottom row first, but {first_of['top']} its top row"
+        cure = "remove the existing voxels and use --voxel-bins"
+        raise InputError(Problem(first_of["bottom"], message, cure, "orientation"))
+    if "other" in first_of:
+        note = f"existing voxels are kept as they are; {first_of['other']} differs from sums of its spikes"
+    elif "bottom" in first_of:
+        note = "existing voxels equal the spikes' upside down: flipped in the store"
+    elif first_of:
+        note = "existing voxels equal those counted from the spikes"
+    else:
+        note = "existing voxels are kept as they are; row 0 is taken as the top"
+    return first_of.keys() == {"bottom"}, note
+
+
+def _misread_note(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> str:
+    """A note if voxels of other pixels than their spikes were counted from packed bytes taken for pixels.
+
+    Empty if all voxels have the pixels of their spikes, or some were made in another way.
+    """
+    differing = [
+        frame
+        for frame in frames
+        if frame.name in spikes
+        and "voxel" in frame.values
+        and frame.values["voxel"].shape[1:] != spikes[frame.name].extent[1:]
+    ]
     compared = first_frames(differing)[:_CHECKED_RECORDINGS]
     if not compared or not all(map(_is_sum_of_bytes, compared)):
-        return None
-    voxels = compared[0].voxels
-    assert voxels is not None
-    extent = extents[compared[0].name]
+        return ""
+    voxels = compared[0].values["voxel"]
+    bins, height, width = voxels.shape
+    extent = spikes[compared[0].name].extent
     return (
-        f"careful: existing voxels ({voxels.name}: {voxels.bins} x {voxels.height} x {voxels.width}) were "
-        f"counted from packed bytes taken for pixels; sets of {voxels.bins} bins are counted from the spikes "
+        f"careful: existing voxels ({voxels.name}: {bins} x {height} x {width}) were "
+        f"counted from packed bytes taken for pixels; sets of {bins} bins are counted from the spikes "
         f"instead, {extent.height} x {extent.width}"
     )
 
 
 def _is_sum_of_bytes(frame: ScannedFrame) -> bool:
-    """Whether a grid is a sum over bytes of its stream, either way up."""
-    voxels = frame.voxels
-    stream = frame.stream
-    assert voxels is not None
-    assert stream is not None
-    pixels = voxels.height * voxels.width
-    length = stream.size // pixels
-    if length < voxels.bins:
+    """Whether voxels are a sum over bytes of their stream, either way up."""
+    stream = frame.values["spike"]
+    voxels = frame.values["voxel"]
+    bins, height, width = voxels.shape
+    length, beyond = divmod(stream.shape[0], height * width)
+    if not stream.is_stream or beyond or length < bins:
         return False
-    counted = np.zeros((voxels.bins, voxels.height, voxels.width))
-    bins = np.repeat(np.arange(voxels.bins), np.diff(bin_edges(length, voxels.bins)))
+    counted = np.zeros(voxels.shape)
+    bin_of_step = np.repeat(np.arange(bins), np.diff(bin_edges(length, bins)))
     with stream.array.open() as content:
-        for step, number in enumerate(bins.tolist()):
-            step_bytes = content[step * pixels : (step + 1) * pixels]
-            counted[number] += step_bytes.reshape(voxels.height, voxels.width)
-    existing = voxels.values().astype(np.float64)
+        for step, number in enumerate(bin_of_step.tolist()):
+            pixels = content[step * height * width : (step + 1) * height * width]
+            counted[number] += pixels.reshape(height, width)
+    with voxels.array.open() as array:
+        existing = array[:].astype(np.float64)
     if not existing.std() or not counted.std():
         return not existing.any() and not counted.any()
-    return any(_correlation(grid, counted) >= _SAME for grid in (existing, existing[:, ::-1]))
-
-
-def _correlation(grid: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    return float(np.corrcoef(grid.ravel(), other.ravel())[0, 1])
+    ways_up = (existing, existing[:, ::-1])
+    return any(np.corrcoef(grid.ravel(), counted.ravel())[0, 1] >= _SAME for grid in ways_up)
 
 
 def firing_rate(blocks: Iterable[NDArray[np.uint8]], width: int) -> float:
@@ -309,13 +262,11 @@ def firing_rate(blocks: Iterable[NDArray[np.uint8]], width: int) -> float:
     return fired / max(1, pixels)
 
 
-def firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> list[str]:
-    """Rates at the start of some sequences, and a remark on those that are dark or saturated.
-
-    `spikes` has those of each frame by its name.
-    """
-    small = {name for name, source in spikes.items() if not source.is_large}
-    firsts = first_frames(frame for frame in frames if frame.name in small)
+def _firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> list[str]:
+    """Rates at the start of some sequences, and a remark on those that are dark or saturated."""
+    firsts = first_frames(
+        frame for frame in frames if frame.name in spikes and frame.values["spike"].memory <= LARGE
+    )
     rates: dict[str, float] = {}
     for number in evenly(0, len(firsts), _LOOKED_AT).tolist():
         frame = firsts[number]
@@ -339,49 +290,136 @@ def firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -
     return notes
 
 
-def size_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> str:
-    """Frames, sequences, time steps and pixels."""
-    lengths = sorted({extent.length for extent in extents.values()})
-    pixels = sorted({(extent.height, extent.width) for extent in extents.values()})
-    sequences = count_of(len({frame.sequence for frame in frames}), "sequence")
-    note = f"spikes: {count_of(len(frames), 'frame')} of {sequences}"
-    if extents:
-        steps = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-        listing = ", ".join(f"{height} x {width}" for height, width in pixels)
-        note += f", {steps} time steps of {listing} pixels"
-        if len(pixels) > 1:
-            note += "; smaller ones are padded with zeros"
-    return note
-
-
-def padding_note(extents: Mapping[str, Extent]) -> list[str]:
+def _padding_notes(extents: Sequence[Extent], names: Sequence[str]) -> Iterator[str]:
     """A note if padding to the most pixels makes the store several times as large as its sources."""
     if not extents:
-        return []
-    steps = sum(extent.length for extent in extents.values())
-    height = max(extent.height for extent in extents.values())
-    width = max(extent.width for extent in extents.values())
-    factor = steps * height * width / sum(prod(extent) for extent in extents.values())
-    if factor < _LARGE_PADDING:
-        return []
-    name = max(extents, key=lambda name: extents[name].height * extents[name].width)
-    note = (
-        f"careful: {name} has {extents[name].height} x {extents[name].width} pixels, and all frames are "
-        f"padded to the largest: {factor:.1f} times the values that the sources hold; convert it apart "
-        f"(--exclude {name})"
-    )
-    return [note]
+        return
+    _, height, width = map(max, zip(*extents, strict=True))
+    steps = sum(extent.length for extent in extents)
+    factor = steps * height * width / sum(map(prod, extents))
+    if factor >= _LARGE_PADDING:
+        sizes = [extent.height * extent.width for extent in extents]
+        name = names[sizes.index(max(sizes))]
+        yield (
+            f"careful: all frames are padded to the largest ({name}), {height} x {width} pixels: "
+            f"{factor:.1f} times the values that the sources hold; convert it apart (--exclude {name})"
+        )
 
 
-def image_size_note(scanned: Sequence[ScannedFrame], frames: str) -> list[str]:
-    """Bytes of all blur and sharp frames in both ways to store them."""
+def _left_out(frames: Sequence[ScannedFrame], images: str) -> Iterator[tuple[str, str]]:
+    """Yield what the files of frames hold and the store does not, with the reason."""
+    for frame in frames:
+        for name in frame.others:
+            yield name, "of another name"
+        for role, header in frame.images.items():
+            if images == "tiles" and not header.exact:
+                yield frame.called(role), "alpha or bits beyond 8, which --convert-images drops"
+
+
+def _tables(
+    scanned: Sequence[ScannedFrame],
+    spikes: Mapping[str, Spikes],
+    voxels: _VoxelPlan,
+    roles: Sequence[str],
+    frames: str,
+) -> Iterator[Table]:
+    """Tables of time steps, and of voxels and images, where there are some; kept images are one each.
+
+    Rows are padded to the most pixels of spikes and voxels, and of images.
+    """
+    lengths = [source.extent.length for source in spikes.values()]
+    sizes: list[tuple[int, ...]] = [source.extent[1:] for source in spikes.values()]
+    sizes += [grid.shape[1:] for grid in voxels.existing]
+    height, width = map(max, zip(*sizes, strict=True))
+    if lengths:
+        yield Table(name=SPIKES, fields=(fields.bits_field(height, width, fields.chunk_steps(lengths)),))
+    columns: dict[int, Field] = {}
+    dtype = promote([grid.dtype for grid in voxels.existing]) if voxels.existing else None
+    if dtype is not None:
+        bins = voxels.existing[0].shape[0]
+        columns[bins] = fields.voxel_field(bins, dtype.name, height, width, counted=False)
+    for bins in voxels.counted:
+        counts = fields.count_dtype(max(lengths), bins)
+        columns[bins] = fields.voxel_field(bins, counts, height, width, counted=True)
+    of_frames = [columns[bins] for bins in sorted(columns)]
+    kept = []
     headers = list(chain.from_iterable(frame.images.values() for frame in scanned))
-    if not headers:
-        return []
-    tiles = sum(header.height * header.width * 3 for header in headers) / 1e6
-    keep = sum(header.size for header in headers) / 1e6
-    note = (
-        f"blur and sharp frames: at most {tiles:,.1f} MB as tiles (before compression), "
-        f"{keep:,.1f} MB with --frames keep; taken: {frames}"
+    for image in IMAGES:
+        if image not in roles:
+            continue
+        if frames == "tiles":
+            tallest = max(header.height for header in headers)
+            widest = max(header.width for header in headers)
+            of_frames.append(fields.image_field(image, tallest, widest))
+        else:
+            run = median_low([frame.images[image].size for frame in scanned])
+            kept.append(fields.file_table(image, run))
+    if of_frames:
+        yield Table(name=FRAMES, fields=tuple(of_frames))
+    yield from kept
+
+
+def _source(frame: ScannedFrame, roles: Sequence[str], spikes: Mapping[str, Spikes], frames: str) -> Source:
+    """The source of a frame, of the files of the roles that are converted."""
+    group = frame.group
+    used = [number for number, role in enumerate(group.roles) if role in roles]
+    rows = {FRAMES: 1}
+    shapes: dict[str, tuple[int, ...]] = {}
+    memory = sum(values.memory for values in frame.values.values())
+    for role in roles:
+        if role in frame.images:
+            header = frame.images[role]
+            shapes[role] = (header.height, header.width)
+            memory = max(memory, 6 * header.height * header.width + header.size)
+            if frames == "keep":
+                rows[file_table_name(role)] = header.size
+        elif role == "spike":
+            shapes[role] = spikes[frame.name].extent
+            rows[SPIKES] = spikes[frame.name].extent.length
+        else:
+            shapes[role] = frame.values[role].shape
+    keys = {role: values.array.key for role, values in frame.values.items()}
+    return Source(
+        path=group.files[used[0]].path,
+        name=frame.name,
+        files=tuple([group.files[number].path for number in used]),
+        rows=rows,
+        split=group.detail.split,
+        reading=memory,
+        detail=FrameOrigin(
+            files=tuple([group.files[number].name for number in used]),
+            formats=tuple([frame.formats[number] for number in used]),
+            arrays=tuple([keys.get(group.roles[number], "image") for number in used]),
+            roles=tuple([group.roles[number] for number in used]),
+            sequence=frame.sequence,
+            shapes=shapes,
+            inexact=tuple([image for image, header in frame.images.items() if not header.exact]),
+        ),
     )
-    return [note]
+
+
+def index_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
+    """All index arrays of the sources, one source for each frame."""
+    origins: list[FrameOrigin] = list(scan.sources.details)
+    arrays: list[tuple[Field, NDArray[Any]]] = []
+    arrays.append((fields.FRAME_SOURCE_FIELD, np.arange(len(origins), dtype=np.int32)))
+    if scan.main_table == SPIKES:
+        arrays.append((fields.FRAME_OFFSETS_FIELD, offsets_of(scan.sources.rows(SPIKES))))
+    pixels = np.array([origin.pixels for origin in origins], np.int32)
+    arrays.append((fields.extent_field(fields.SPIKE_EXTENT), pixels))
+    images = [image for image in IMAGES if image in origins[0].shapes]
+    if images:
+        pixels = np.array([origin.shapes[images[0]] for origin in origins], np.int32)
+        arrays.append((fields.extent_field(fields.IMAGE_EXTENT), pixels))
+    for image in images:
+        sizes = scan.sources.rows(file_table_name(image))
+        if any(sizes):
+            arrays.append((fields.file_offsets_field(image), offsets_of(sizes)))
+    names: list[str] = []
+    lengths: list[int] = []
+    for name, frames in groupby(origin.sequence for origin in origins):
+        names.append(name)
+        lengths.append(len(list(frames)))
+    arrays.append((fields.SEQUENCE_OFFSETS_FIELD, offsets_of(lengths)))
+    description = "Name of the sequence"
+    return arrays + text_arrays(fields.SEQUENCE_NAME, names, axis="sequence", description=description)

@@ -28,39 +28,34 @@ _MEASURED_BITS = 1 << 20
 
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
-    """Draw one frame."""
+    """Draw one frame: images, sum of the spikes and raster above, voxel bins below."""
     require_version_2(store)
-    frame = Frame(store=store, number=sample)
-    packed = frame.beginning(_BITS) if store.has(BITS) else None
-    width = frame.extent()[1]
-    bins, caption = _bins(frame, packed)
-    shown: list[tuple[str, NDArray[Any]]] = [(image, _image(frame, image)) for image in images_in(store)]
-    if packed is not None:
-        shown.append((f"sum of {len(packed)} steps", voxelize(packed, width, 1)[0]))
-    else:
-        shown.append(("sum of bins", bins.sum(axis=0)))
+    frame = Frame(store, sample)
+    height, width = frame.extent
+    shown: dict[str, NDArray[Any]] = {image: _image(frame, image) for image in images_in(store)}
+    stored = sorted(filter(None, map(voxel_bins, store.paths())))
+    if store.has(BITS):
+        packed = frame.beginning(_BITS)
+        shown[f"sum of {len(packed)} steps"] = voxelize(packed, width, 1)[0]
+        raster = unpack(packed, width)[:, :, width // 2]
+        shown[f"spikes of column {width // 2}, time to the right"] = 1 - raster.T
+    # A store has spikes or voxels
+    bins = frame.stored_voxels(voxel_path(stored[0])) if stored else voxelize(packed, width, _BINS)
     positions = evenly(0, len(bins), _BINS).tolist()
-    counts = [len(shown) + (packed is not None), max(1, len(positions))]
-    tall = frame.extent()[0] / max(1, width)
-    heights = [float(np.clip(9.6 / count * tall, 1.4, 3.2)) + 0.6 for count in counts]
+    counts = [max(1, len(shown)), len(positions)]
+    heights = [float(np.clip(9.6 / count * height / width, 1.4, 3.2)) + 0.6 for count in counts]
     figure.set_size_inches(10, sum(heights) + 0.3)
     above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
-    panels = above.subplots(1, counts[0], squeeze=False)[0]
-    for axes, (title, values) in zip(panels, shown, strict=False):
+    for axes, (title, values) in zip(
+        above.subplots(1, counts[0], squeeze=False)[0], shown.items(), strict=False
+    ):
         bare(axes, title)
-        axes.imshow(values, cmap="gray")
-    if packed is not None:
-        axes = panels[-1]
-        axes.imshow(
-            unpack(packed, width)[:, :, width // 2].T, cmap="gray_r", aspect="auto", interpolation="nearest"
-        )
-        axes.set_title(f"spikes of column {width // 2}")
-        axes.set_xlabel("time step")
-        axes.set_ylabel("y")
-    for axes, number in zip(below.subplots(1, counts[1], squeeze=False)[0], positions, strict=False):
-        bare(axes, f"bin {number} of {len(bins)}, {caption}")
-        axes.imshow(bins[number], cmap="magma", vmin=0, vmax=max(float(bins.max()), 1e-6))
-    figure.suptitle(f"frame {sample}: {' × '.join(map(str, frame.extent()))} pixels")
+        axes.imshow(values, cmap="gray", aspect="auto" if title.startswith("spikes") else "equal")
+    brightest = max(float(bins.max()), 1e-6)
+    for axes, number in zip(below.subplots(1, counts[1], squeeze=False)[0], positions, strict=True):
+        bare(axes, f"bin {number} of {len(bins)}, {'stored' if stored else 'counted'}")
+        axes.imshow(bins[number], cmap="magma", vmin=0, vmax=brightest)
+    figure.suptitle(f"frame {sample}: {height} × {width} pixels")
 
 
 def measures(store: StoreView) -> Iterator[Measure]:
@@ -69,10 +64,11 @@ def measures(store: StoreView) -> Iterator[Measure]:
         return
     yield Measure(name="time steps", values=np.diff(whole(store, FRAME_OFFSETS)))
     samples = evenly(0, store.sample_count, _MEASURED)
-    some = [Frame(store=store, number=sample) for sample in samples.tolist()]
+    frames = [Frame(store, sample) for sample in samples.tolist()]
+    rates = [firing_rate([frame.beginning(_MEASURED_BITS)], frame.extent[1]) for frame in frames]
     yield Measure(
         name="spikes a pixel and step",
-        values=np.array([firing_rate([view.beginning(_MEASURED_BITS)], view.extent()[1]) for view in some]),
+        values=np.array(rates),
         samples=samples,
         most=SATURATED,
         cure="look at the recordings",
@@ -80,18 +76,6 @@ def measures(store: StoreView) -> Iterator[Measure]:
 
 
 PREVIEW = Preview(draw=draw, measures=measures)
-
-
-def _bins(frame: Frame, packed: NDArray[np.uint8] | None) -> tuple[NDArray[Any], str]:
-    """The stored voxels of the fewest bins, or some counted from the spikes, (B, H, W)."""
-    stored = sorted(bins for path in frame.store.paths() if (bins := voxel_bins(path)) is not None)
-    if not stored:
-        assert packed is not None  # a store has spikes or voxels
-        return voxelize(packed, frame.extent()[1], _BINS), "counted"
-    array = frame.store.array(voxel_path(stored[0]))
-    start = [frame.number, 0, 0, 0]
-    end = [frame.number + 1, stored[0], *frame.extent()]
-    return array.read_box(start, end)[0], "stored"
 
 
 def _image(frame: Frame, image: str) -> NDArray[Any]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unistore.converters.common.columns import Column, reconcile
 from unistore.converters.common.exclusion import with_source
@@ -22,14 +22,8 @@ from unistore.converters.files.links import broken_link, real_files
 from unistore.converters.files.paths import natural_key, real_path, split_of
 from unistore.converters.options import Columns
 from unistore.converters.plugin import Group, Problem, SourceFile
-from unistore.converters.spike.frames import (
-    IMAGE_FORMATS,
-    RAW_FORMAT,
-    ROLES,
-    STREAM_ENDING,
-    Place,
-    may_be,
-)
+from unistore.converters.spike.family import IMAGE_FORMATS, RAW_FORMAT, ROLES, STREAM_ENDING, may_be
+from unistore.converters.spike.frames import Place
 from unistore.errors import first_few, printable
 
 Frame = Mapping[str, SourceFile]
@@ -52,20 +46,14 @@ class Recording(NamedTuple):
         """Roles of the files of each frame."""
         return tuple(self.frames[0])
 
-    @property
-    def files(self) -> Iterator[SourceFile]:
-        """Files of all frames."""
-        return chain.from_iterable(frame.values() for frame in self.frames)
-
     def groups(self, roles: Collection[str]) -> Iterator[Group]:
-        """Make a group of each frame, of the files of some roles."""
+        """Make a group of each frame, of the files of some roles; its first file names it."""
         sequence = self.name if self.part == 1 else f"{self.name}~{self.part}"
         own_roles = tuple([role for role in self.roles if role in roles])
         for frame in self.frames:
             files = tuple([frame[role] for role in own_roles])
             name = next(iter(frame.values())).name
-            place = Place(sequence, self.split)
-            yield Group(name, files, roles=own_roles, unit=self.name, detail=place)
+            yield Group(name, files, roles=own_roles, unit=self.name, detail=Place(sequence, self.split))
 
 
 @dataclass
@@ -118,17 +106,19 @@ class RecordingFinder:
         self._folders = folders
         self._endings = endings
         self._role_of = {name: role for role, name in folders.items()}
-        self._excluded = frozenset(excluded)
-        self._without_spikes: list[tuple[Problem, set[Path]]] = []
+        self._excluded = [PurePosixPath(name) for name in excluded]
         roots = [Path(os.path.abspath(root)) for root in files[0].roots] if files else []  # noqa: PTH100  keeps links
         self._roots = sorted(roots, key=lambda root: len(root.parts))  # the outermost first
+        without_spikes = []
         for folder in self._by_folder(files):
-            if folder.by_role:
+            if not folder.by_role:
+                self._add_loose(folder)
+            elif {"spike", "voxel"} & folder.by_role.keys():
                 self._add_sequence(folder)
             else:
-                self._add_loose(folder)
+                without_spikes.append(folder)
         self._drop_duplicates()
-        self._check_images()
+        self._check_images(without_spikes)
 
     def _by_folder(self, files: Iterable[SourceFile]) -> Iterable[_Folder]:
         """Sort files by the folder of their sequence, or by their own."""
@@ -139,111 +129,78 @@ class RecordingFinder:
             if parent not in role_folders:
                 role_folders[parent] = self._role_folder(parent)
             role_folder = role_folders[parent]
-            if role_folder is None:
-                folder = by_path.get(parent) or by_path.setdefault(parent, _folder_above(file, 1))
-                folder.loose.append(file)
-                self._check_link(file)
-            elif role_folder == parent:
-                above = parent.parent
-                folder = by_path.get(above) or by_path.setdefault(above, _folder_above(file, 2))
-                folder.by_role.setdefault(self._role_of[parent.name], []).append(file)
+            if role_folder not in (None, parent):
+                continue
+            levels = 1 if role_folder is None else 2
+            path = file.path.parents[levels - 1]
+            if path not in by_path:
+                prefix = "".join([f"{part}/" for part in file.name.split("/")[:-levels]])
+                by_path[path] = _Folder(path, prefix)
+            if role_folder is not None:
+                by_path[path].by_role.setdefault(self._role_of[parent.name], []).append(file)
+                continue
+            by_path[path].loose.append(file)
+            if file.path.name in self._role_of and not file.path.exists():
+                problem = Problem(file.name, broken_link(file.path), "fix the link", "missing", file.name)
+                self.problems.append(problem)
         return by_path.values()
 
     def _role_folder(self, folder: Path) -> Path | None:
         """Return the outermost folder of a role, below the given ones, that a folder is or lies in."""
         root = self._root(folder)
-        below = [] if root is None else folder.relative_to(root).parts
-        for depth, name in enumerate(below, 1):
-            if name in self._role_of:
-                return folder.parents[len(below) - depth - 1] if depth < len(below) else folder
-        return None
+        above = [folder, *folder.parents]
+        below_root = above[: above.index(root)] if root is not None else []
+        return next((path for path in reversed(below_root) if path.name in self._role_of), None)
 
     def _root(self, folder: Path) -> Path | None:
         """Return the outermost of the given folders that a folder lies in."""
         return next((root for root in self._roots if folder.is_relative_to(root)), None)
 
-    def _check_link(self, file: SourceFile) -> None:
-        """Refuse a broken link that has the name of a folder."""
-        if file.path.name in self._role_of and not file.path.exists():
-            problem = Problem(file.name, broken_link(file.path), "fix the link", "missing", file.name)
-            self.problems.append(problem)
-
     def _add_sequence(self, folder: _Folder) -> None:
-        present = [role for role in ROLES if self._has(folder, role)]
-        if not {"spike", "voxel"}.intersection(present):
-            self._without_spikes.append(self._problem_without_spikes(folder, present))
-            return
-        frames: dict[str, dict[str, SourceFile]] = {}
-        for role in present:
-            files = [file for file in folder.by_role.get(role, ()) if may_be(file.format, role)]
-            frames[role] = self._by_stem(files)
-            if not files:
+        names = {role: f"{folder.prefix}{self._folders[role]}" for role in ROLES if role in folder.by_role}
+        by_role: dict[str, list[SourceFile]] = {}
+        excluded: set[str] = set()
+        for role, name in names.items():
+            by_role[role] = [file for file in folder.by_role[role] if may_be(file.format, role)]
+            if not by_role[role]:
                 message = f"holds no {self._endings[role]} file"
-                where = f"{folder.prefix}{self._folders[role]}"
-                self.problems.append(Problem(where, message, kind="missing", source=folder.name))
-        if not all(frames.values()):
-            return
-        names = {role: f"{folder.prefix}{self._folders[role]}" for role in frames}
-        excluded = set[str]()
-        for role, by_stem in frames.items():
-            excluded |= self._excluded_stems(names[role], by_stem.values()) - by_stem.keys()
-        runs, problems = pair_files(frames, names, excluded)
-        self.problems += with_source(folder.name, problems)
-        self._add_runs(folder, runs)
-
-    def _has(self, folder: _Folder, role: str) -> bool:
-        """Whether the folder of a sequence has one for a role, perhaps an empty one."""
-        name = self._folders[role]
-        path = folder.path / name
-        return role in folder.by_role or (path.is_dir() and not self._is_excluded(f"{folder.prefix}{name}"))
-
-    def _is_excluded(self, name: str) -> bool:
-        above = PurePosixPath(name).parents
-        return name in self._excluded or any(str(folder) in self._excluded for folder in above)
-
-    def _problem_without_spikes(self, folder: _Folder, present: Sequence[str]) -> tuple[Problem, set[Path]]:
-        """The problem, and the real folders of the images, which another sequence may lead to."""
-        missing = f"neither {self._folders['spike']}/ nor {self._folders['voxel']}/"
-        names = [self._folders[role] for role in present]
-        message = f"has {' and '.join(f'{name}/' for name in names)}, but {missing}"
-        cure = "name the folder with --spike-dir"
-        problem = Problem(folder.name, message, cure, "missing", folder.name)
-        return problem, {real_path(folder.path / name) for name in names}
-
-    def _by_stem(self, files: Iterable[SourceFile]) -> dict[str, SourceFile]:
-        by_stem: dict[str, SourceFile] = {}
-        for file in files:
-            stem = file.path.stem
-            if stem in by_stem:
-                message = f"and {printable(by_stem[stem].path.name)} are both frame {printable(stem)}"
-                problem = Problem(file.name, message, "remove one of them", "count", file.name)
-                self.problems.append(problem)
-            by_stem[stem] = file
-        return by_stem
+                self.problems.append(Problem(name, message, kind="missing", source=folder.name))
+            stems: dict[str, SourceFile] = {}
+            for file in by_role[role]:
+                first = stems.setdefault(file.path.stem, file)
+                if first is not file:
+                    message = f"and {printable(first.path.name)} are both frame {printable(file.path.stem)}"
+                    problem = Problem(file.name, message, "remove one of them", "count", file.name)
+                    self.problems.append(problem)
+            excluded |= self._excluded_stems(name, by_role[role]) - stems.keys()
+        if all(by_role.values()):
+            runs, problems = pair_files(by_role, names, excluded)
+            self.problems += with_source(folder.name, problems)
+            self._add_runs(folder, runs)
 
     def _excluded_stems(self, folder: str, files: Iterable[SourceFile]) -> set[str]:
         """Stems of files of a folder that are left out by their own names."""
         endings = {file.path.suffix for file in files}
-        names = [PurePosixPath(name) for name in self._excluded if name.rpartition("/")[0] == folder]
-        return {name.stem for name in names if name.suffix in endings}
+        inside = [name for name in self._excluded if str(name.parent) == (folder or ".")]
+        return {name.stem for name in inside if name.suffix in endings}
 
     def _add_loose(self, folder: _Folder) -> None:
         """Numbered spike files are consecutive frames of one recording, others a recording each."""
-        named = [file for file in folder.loose if file.path in self._roots]
+        alone = [file for file in folder.loose if file.path in self._roots]
         inside = [file for file in folder.loose if file.path not in self._roots and _is_recording(file)]
-        numbered = {file.path.stem: file for file in inside if file.path.stem.isdigit()}
+        numbered = [file for file in inside if file.path.stem.isdigit()]
         if len(numbered) > 1:
             stems = self._excluded_stems(folder.prefix.rstrip("/"), inside)
-            frames = {stem: {"spike": file} for stem, file in numbered.items()}
-            self._add_runs(folder, split_at_gaps(frames, {stem for stem in stems if stem.isdigit()}))
-            inside = [file for file in inside if file.path.stem not in numbered]
-        for file in (*named, *inside):
+            frames = {file.path.stem: {"spike": file} for file in numbered}
+            self._add_runs(folder, split_at_gaps(frames, filter(str.isdigit, stems)))
+            inside = [file for file in inside if not file.path.stem.isdigit()]
+        for file in (*alone, *inside):
             if file.format in IMAGE_FORMATS:
                 message = "is an image, and no file of spikes"
                 cure = "give the folder of its sequence, or the spikes beside it"
                 self.problems.append(Problem(file.name, message, cure, "missing", file.name))
-                continue
-            self.recordings.append(Recording(file.name, self._split(file.path.parent), ({"spike": file},)))
+            else:
+                self.recordings.append(Recording(file.name, self._split(folder.path), ({"spike": file},)))
 
     def _add_runs(self, folder: _Folder, runs: Iterable[tuple[Frame, ...]]) -> None:
         split = self._split(folder.path)
@@ -254,39 +211,39 @@ class RecordingFinder:
         top = self._root(folder) or folder
         return split_of(f"{folder.relative_to(top.parent).as_posix()}/")
 
-    def _check_images(self) -> None:
-        """Refuse folders of images alone, unless a recording leads to them."""
-        if self._without_spikes:
-            files = chain.from_iterable([recording.files for recording in self.recordings])
-            used = {path.parent for path in real_files([file.path for file in files])}
-            self.problems += [problem for problem, real in self._without_spikes if not real & used]
-
     def _drop_duplicates(self) -> None:
-        """Drop recordings that share a file with one of more roles."""
-
-        def fullest(recording: Recording) -> tuple[int, bool]:
-            return -len(recording.roles), recording.split is None
-
-        by_name = sorted(self.recordings, key=lambda recording: natural_key(recording.name))
+        """Drop recordings that share a file with one of more roles, or with one that names a split."""
         used_files: set[Path] = set()
         kept: list[Recording] = []
         doubles: list[str] = []
-        for recording in sorted(by_name, key=fullest):
+        by_name = sorted(self.recordings, key=_natural_name)
+        for recording in sorted(by_name, key=lambda one: (-len(one.roles), one.split is None)):
             files = set(real_files([next(iter(frame.values())).path for frame in recording.frames]))
             if files & used_files:
                 doubles.append(recording.name)
             else:
                 kept.append(recording)
                 used_files |= files
-        self.recordings = sorted(kept, key=lambda recording: natural_key(recording.name))
+        self.recordings = sorted(kept, key=_natural_name)
         if doubles:
             self.notes.append(f"left out, since other recordings hold the same files: {', '.join(doubles)}")
 
+    def _check_images(self, without_spikes: Iterable[_Folder]) -> None:
+        """Refuse folders of images alone, unless a recording leads to them."""
+        frames = chain.from_iterable(recording.frames for recording in self.recordings)
+        files = chain.from_iterable(frame.values() for frame in frames)
+        used = {path.parent for path in real_files([file.path for file in files])}
+        for folder in without_spikes:
+            names = [self._folders[role] for role in folder.by_role]
+            if not used.intersection(real_path(folder.path / name) for name in names):
+                message = f"has {' and '.join(f'{name}/' for name in names)}, but neither "
+                message += f"{self._folders['spike']}/ nor {self._folders['voxel']}/"
+                cure = "name the folder with --spike-dir"
+                self.problems.append(Problem(folder.name, message, cure, "missing", folder.name))
 
-def _folder_above(file: SourceFile, count: int) -> _Folder:
-    """The folder of a file, or the one above it."""
-    parts = file.name.split("/")[:-count]
-    return _Folder(file.path.parents[count - 1], "".join([f"{part}/" for part in parts]))
+
+def _natural_name(recording: Recording) -> Any:
+    return natural_key(recording.name)
 
 
 def _is_recording(file: SourceFile) -> bool:
@@ -297,28 +254,28 @@ def _is_recording(file: SourceFile) -> bool:
 
 
 def pair_files(
-    files: Mapping[str, Mapping[str, SourceFile]], folders: Mapping[str, str], excluded: Collection[str] = ()
+    by_role: Mapping[str, Sequence[SourceFile]], folders: Mapping[str, str], excluded: Collection[str] = ()
 ) -> tuple[list[tuple[Frame, ...]], list[Problem]]:
     """Make frames from files of the same stem or, if stems differ between roles, of the same last number.
 
-    `files` has files by stem for each role, in the order of `ROLES`; messages call the folders of the roles
-    `folders`. Each of the `excluded` stems leaves out its whole frame. Returns runs of consecutive frames in
-    natural order, split where a frame is left out; none if a role has missing or extra files.
+    Messages call the folders of the roles `folders`. Each of the `excluded` stems leaves out its whole frame.
+    Returns runs of consecutive frames in natural order, split where a frame is left out; none if a role has
+    missing or extra files.
     """
-    stems = {frozenset(by_stem.keys() - excluded) for by_stem in files.values()}
-    if len(stems) > 1:
-        numbered = {role: _by_number(by_stem) for role, by_stem in files.items()}
-        if all("" not in numbered[role] and len(numbered[role]) == len(files[role]) for role in files):
-            files = numbered
+    keyed = _keyed(by_role, excluded, str)
+    if len(set(map(frozenset, keyed.values()))) > 1:
+        numbered = _keyed(by_role, excluded, _number)
+        counts = {role: len(files) for role, files in keyed.items()}
+        if all("" not in files and len(files) == counts[role] for role, files in numbered.items()):
+            keyed = numbered
             excluded = {_number(stem) for stem in excluded}
-    kept = {role: _without(by_key, excluded) for role, by_key in files.items()}
-    first_role, first_files = next(iter(kept.items()))
+    first_role, first_files = next(iter(keyed.items()))
     problems = []
-    for role, by_key in kept.items():
-        lacking = [first_files[key].path.name for key in first_files if key not in by_key]
-        extra = [by_key[key].path.name for key in by_key if key not in first_files]
+    for role, files in keyed.items():
+        lacking = [file.path.name for key, file in first_files.items() if key not in files]
+        extra = [file.path.name for key, file in files.items() if key not in first_files]
         if lacking or extra:
-            message = f"{len(by_key)} files beside {len(first_files)} in {folders[first_role]}"
+            message = f"{len(files)} files beside {len(first_files)} in {folders[first_role]}"
             message += f"; none for {first_few(lacking)}" if lacking else ""
             message += f"; too many: {first_few(extra)}" if extra else ""
             cure = "every frame needs one file of each, of the same name or number"
@@ -326,16 +283,20 @@ def pair_files(
     if problems:
         return [], problems
     keys = sorted(first_files, key=lambda key: natural_key(first_files[key].path.stem))
-    frames = {key: {role: by_key[key] for role, by_key in kept.items()} for key in keys}
+    frames = {key: {role: files[key] for role, files in keyed.items()} for key in keys}
     return split_at_gaps(frames, excluded), []
 
 
-def _by_number(files: Mapping[str, SourceFile]) -> dict[str, SourceFile]:
-    return {_number(stem): file for stem, file in files.items()}
-
-
-def _without(files: Mapping[str, SourceFile], excluded: Collection[str]) -> dict[str, SourceFile]:
-    return {key: file for key, file in files.items() if key not in excluded}
+def _keyed(
+    by_role: Mapping[str, Sequence[SourceFile]], excluded: Collection[str], key_of: Callable[[str], str]
+) -> dict[str, dict[str, SourceFile]]:
+    """Files of each role by a key of their stems, without those of excluded frames."""
+    excluded_keys = {key_of(stem) for stem in excluded}
+    keyed = {}
+    for role, files in by_role.items():
+        by_key = {key_of(file.path.stem): file for file in files}
+        keyed[role] = {key: file for key, file in by_key.items() if key not in excluded_keys}
+    return keyed
 
 
 def _number(stem: str) -> str:
@@ -344,9 +305,9 @@ def _number(stem: str) -> str:
     return str(int(numbers[-1])) if numbers else ""
 
 
-def split_at_gaps(frames: Mapping[str, Frame], excluded: Collection[str]) -> list[tuple[Frame, ...]]:
+def split_at_gaps(frames: Mapping[str, Frame], excluded: Iterable[str]) -> list[tuple[Frame, ...]]:
     """Runs of consecutive frames, split where an excluded key lies between theirs in natural order."""
-    breaks = sorted(natural_key(key) for key in excluded)
+    breaks = sorted(map(natural_key, excluded))
     runs: dict[int, list[Frame]] = {}
     for key, frame in frames.items():
         runs.setdefault(bisect_left(breaks, natural_key(key)), []).append(frame)

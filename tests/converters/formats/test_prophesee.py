@@ -128,7 +128,7 @@ SIZE = b"% Width 64\n% Height 48\n"
         ("a.dat", b"% Version 1\n" + SIZE + b"\x0c\x08" + bytes(8), "is of version 1", "format"),
         ("a.dat", SIZE + b"\x0c\x08" + bytes(8), "is of version unknown", "format"),
         ("a.dat", b"% Version 2\n" + SIZE + b"\x0e\x08" + bytes(8), "holds events of type 14", "format"),
-        ("a.raw", HEADER3 + b"\0\0\0", "ends 1 bytes into a word", "truncated"),
+        ("a.raw", HEADER3 + b"\0\0\0", "ends 1 bytes into an event", "truncated"),
         ("a.raw", HEADER3, "holds no events", "empty"),
         ("a.raw", b"% evt 2.1\n% end\n" + bytes(8), "is of format EVT21, of which EVT2 and EVT3", "format"),
         ("a.raw", b"% date today\n% end\n" + bytes(8), "is of format unknown", "format"),

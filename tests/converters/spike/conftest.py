@@ -42,8 +42,6 @@ def _stream(spikes: Array, layout: str = "packed", flip: bool = True) -> bytes:
     rows = spikes[:, ::-1] if flip else spikes
     if layout == "bytes":
         return rows.tobytes()
-    if layout == "stream":
-        return np.packbits(rows.reshape(-1), bitorder="little").tobytes()
     padded = np.pad(rows, ((0, 0), (0, 0), (0, -rows.shape[2] % 8)))
     return np.packbits(padded.reshape(-1), bitorder="little").tobytes()
 

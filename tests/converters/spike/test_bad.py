@@ -116,20 +116,6 @@ def test_arrays_that_are_no_spikes(tmp_path: Path) -> None:
     assert "holds a, b, expected spk" in found["names.npz"].message
 
 
-def test_one_byte_a_pixel_refuses_values_above_one(
-    tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
-) -> None:
-    for number in range(3):
-        (tmp_path / f"{number:03d}.dat").write_bytes(stream(record(8, 6, 16, number), "bytes"))
-    raw = bytearray((tmp_path / "001.dat").read_bytes())
-    raw[-1] = 7
-    (tmp_path / "001.dat").write_bytes(raw)
-    found = problems(tmp_path, height=6, width=16, layout="bytes")
-    assert list(found) == ["001.dat"]
-    assert found["001.dat"].kind == "values"
-    assert "bytes above 1 (up to 7): packed bits" in found["001.dat"].message
-
-
 def test_two_layouts_in_one_conversion(
     tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
 ) -> None:
@@ -145,10 +131,7 @@ def test_dark_recordings_decide_nothing(tmp_path: Path) -> None:
     assert {place: problem.kind for place, problem in found.items()} == {"dark.dat": "dark"}
     assert "--layout packed or --layout bytes" in found["dark.dat"].cure
     scan = scan_sources(spike_converter(height=6, width=16, layout="packed"), [tmp_path])
-    assert scan.sources[0].detail.spikes.extent.length == 32
-    (tmp_path / "dark.dat").write_bytes(bytes(3 * 12))
-    scan = scan_sources(spike_converter(height=6, width=16), [tmp_path])
-    assert scan.options["found"]["layout"] == "packed", "36 bytes are no whole frame of 96 pixels"
+    assert scan.sources[0].detail.shapes["spike"][0] == 32
 
 
 def test_a_dark_recording_takes_the_layout_of_the_others(
@@ -157,7 +140,7 @@ def test_a_dark_recording_takes_the_layout_of_the_others(
     (tmp_path / "000.dat").write_bytes(bytes(96))
     (tmp_path / "001.dat").write_bytes(stream(record(8, 6, 16), "packed"))
     scan = scan_sources(spike_converter(height=6, width=16), [tmp_path])
-    assert [source.detail.spikes.extent.length for source in scan.sources] == [8, 8]
+    assert [source.detail.shapes["spike"][0] for source in scan.sources] == [8, 8]
 
 
 def test_folders_that_only_some_sequences_have(tmp_path: Path, sequences: Callable[..., Any]) -> None:
@@ -228,18 +211,6 @@ def test_jpegs_cut_short(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     }
 
 
-def test_a_stream_cut_while_it_is_converted(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path, {"a": (16,)}, images=None)
-    converter = spike_converter(height=24, width=40)
-    scan = scan_sources(converter, [tmp_path])
-    file = tmp_path / "a/spike/000.dat"
-    file.write_bytes(file.read_bytes()[:-100])
-    out = {"bits": np.zeros((16, 24, 5), np.uint8)}
-    with pytest.raises(InputError) as error:
-        converter.read(scan, "spikes", 0, 0, 16, out)
-    assert error.value.problems[0].kind == "truncated"
-
-
 def test_pipes_are_refused_and_never_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "001.dat")
     (found,) = problems(tmp_path).values()
@@ -253,23 +224,6 @@ def test_nothing_to_convert(tmp_path: Path) -> None:
     assert found.kind == "missing"
     (found,) = problems(tmp_path / "absent").values()
     assert (found.kind, found.message) == ("missing", "does not exist")
-
-
-@pytest.mark.parametrize(
-    ("options", "location"),
-    [
-        ({"height": 0}, "--height"),
-        ({"width": -8}, "--width"),
-        ({"voxel_bins": (0, 5)}, "--voxel-bins"),
-        ({"layout": "raw"}, "--layout"),
-        ({"frames": "jpeg"}, "--frames"),
-        ({"columns": "union"}, "--columns"),
-    ],
-)
-def test_options_that_mean_nothing(options: dict[str, Any], location: str) -> None:
-    with pytest.raises(InputError) as error:
-        spike_converter(**options)
-    assert [problem.location for problem in error.value.problems] == [location]
 
 
 def test_a_stream_that_is_gone_after_the_scan(tmp_path: Path) -> None:

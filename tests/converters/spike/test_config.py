@@ -36,7 +36,7 @@ def test_the_size_is_that_of_the_nearest_file(folder: Path, place: str) -> None:
     (folder / "config.yaml").write_text(PUBLISHED if not place else PUBLISHED.replace("30", "15"))
     (folder / place / "config.yaml").write_text(PUBLISHED)
     scan = scan_sources(spike_converter(), [folder])
-    assert [source.detail.spikes.extent for source in scan.sources] == [(9, 30, 16)] * 2
+    assert [source.detail.shapes["spike"] for source in scan.sources] == [(9, 30, 16)] * 2
     name = f"{place}/config.yaml" if place else "config.yaml"
     assert f"streams are 30 x 16 pixels, as {name} says" in scan.notes
 
@@ -50,7 +50,7 @@ def test_a_file_outside_the_given_paths_is_not_read(folder: Path) -> None:
 def test_options_come_first_and_other_files_of_that_name_are_none(folder: Path) -> None:
     (folder / "config.yaml").write_text("spike_h: eight\nfps: 20000\n")
     scan = scan_sources(spike_converter(height=15, width=16), [folder])
-    assert [source.detail.spikes.extent for source in scan.sources] == [(18, 15, 16)] * 2
+    assert [source.detail.shapes["spike"] for source in scan.sources] == [(18, 15, 16)] * 2
     (folder / "config.yaml").write_text("DATA:\n  ROOT: x\n")
     with pytest.raises(InputError, match="of any known camera"):
         scan_sources(spike_converter(), [folder])

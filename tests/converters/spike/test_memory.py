@@ -18,9 +18,9 @@ from unistore.conversion.settings import Settings
 from unistore.converters.plugin import SourceFile
 from unistore.converters.scanning import scan_sources
 from unistore.converters.seam.formats import FileArray, formats
-from unistore.converters.spike import spikes as reading
+from unistore.converters.spike import frames as reading
 from unistore.converters.spike.family import converter as spike_converter
-from unistore.converters.spike.spikes import Extent, PixelSpikes, StreamSpikes
+from unistore.converters.spike.frames import Extent, Spikes
 from unistore.errors import InputError
 from unistore.schemas.spike.fields import voxelize
 
@@ -75,7 +75,9 @@ def test_a_member_is_read_in_blocks(tmp_path: Path, compression: int) -> None:
         scan = scan_sources(spike_converter(), [tmp_path])
         assert scan.sources[0].reading == 0
         out = np.ones((600, 360, 80), np.uint8)
-        PixelSpikes(array=array_of(tmp_path / "a.npz", "npz", "spk"), extent=Extent(600, 360, 640)).read(out)
+        Spikes(array_of(tmp_path / "a.npz", "npz", "spk"), Extent(600, 360, 640), "array", flip=False).read(
+            out
+        )
     assert not out.any()
 
 
@@ -108,13 +110,13 @@ def test_a_compressed_array_in_fortran_order_is_counted_and_not_looked_at(
     scan = scan_sources(spike_converter(), [tmp_path])
     assert scan.sources[0].reading == spikes.nbytes
     assert any("spikes a pixel and step" in note for note in scan.notes)
-    monkeypatch.setattr(reading, "LARGE", spikes.nbytes - 1)
+    monkeypatch.setattr("unistore.converters.spike.gather.LARGE", spikes.nbytes - 1)
     monkeypatch.setattr("unistore.converters.files.npy.array.ArrayValues.read_into", None)
     notes = scan_sources(spike_converter(), [tmp_path]).notes
     assert not any("spikes a pixel and step" in note for note in notes)
 
 
-@pytest.mark.parametrize("layout", ["packed", "stream", "bytes"])
+@pytest.mark.parametrize("layout", ["packed", "bytes"])
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("block", [1, 700, 1 << 20])
 def test_blocks_are_the_recording(
@@ -131,7 +133,7 @@ def test_blocks_are_the_recording(
     path = tmp_path / "a.dat"
     path.write_bytes(stream(spikes, layout, flip))
     array, extent = array_of(path, "raw", "bytes"), Extent(23, 12, 21)
-    opened = StreamSpikes(array=array, extent=extent, layout=layout, flip=flip)
+    opened = Spikes(array, extent, layout, flip)
     packed = np.packbits(np.pad(spikes, ((0, 0), (0, 0), (0, 3))), axis=-1, bitorder="little")
     np.testing.assert_array_equal(np.concatenate(list(opened.blocks())), packed)
     for first, last in ((0, 23), (0, 9), (5, 20), (16, 17), (22, 23)):

@@ -123,7 +123,7 @@ def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(
     part.files[1].write_bytes(b"")
     scanned = spike_converter().scan(part)
     assert [problem.location for problem in scanned.problems] == ["a/blur/000.png"]
-    assert scanned.stream is not None
+    assert scanned.values["spike"].is_stream
     for file in part.files:
         file.write_bytes(b"")
     with pytest.raises(InputError) as error:

@@ -167,39 +167,23 @@ def test_mixed_lengths_and_resolutions(
         },
     )
     assert converted.arrays["spikes/bits"].shape == (12 + 5 + 9, 14, 4)
-    assert any("padded with zeros" in note for note in converted.scan.notes)
     assert converted.finalized.groups["frames"]["flip_undone"] is False
 
 
-@pytest.mark.parametrize("layout", ["packed", "stream"])
 def test_rows_of_no_whole_bytes(
     tmp_path: Path,
-    layout: str,
     record: Callable[..., np.ndarray],
     stream: Callable[..., bytes],
     check_contract: Callable[..., Any],
 ) -> None:
     spikes = record(16, 16, 13)
-    (tmp_path / "a.dat").write_bytes(stream(spikes, layout))
-    converted = check_contract(
-        spike_converter(height=16, width=13),
-        [tmp_path],
-        stored_spikes([spikes]),
-    )
-    assert converted.scan.options["found"]["layout"] == layout
-
-
-def test_both_paddings_fit_and_the_bits_decide(
-    tmp_path: Path, record: Callable[..., np.ndarray], stream: Callable[..., bytes]
-) -> None:
-    for layout, frames in (("packed", 13), ("stream", 16)):
-        file = tmp_path / f"{layout}.dat"
-        file.write_bytes(stream(record(frames, 16, 13), layout))
-        assert file.stat().st_size == 416
-        scan = scan_sources(spike_converter(height=16, width=13), [file])
-        assert scan.options["found"]["layout"] == layout
-        assert scan.sources[0].detail.spikes.extent == (frames, 16, 13)
-        assert any("rows of 13 pixels are" in note for note in scan.notes)
+    (tmp_path / "a.dat").write_bytes(stream(spikes))
+    check_contract(spike_converter(height=16, width=13), [tmp_path], stored_spikes([spikes]))
+    content = bytearray(stream(spikes))
+    content[-1] |= 128
+    (tmp_path / "a.dat").write_bytes(content)
+    with pytest.raises(InputError, match="rows of 13 pixels have bits behind the last pixel"):
+        scan_sources(spike_converter(height=16, width=13), [tmp_path])
 
 
 def test_streams_with_the_top_row_first(
@@ -262,22 +246,13 @@ def test_other_colours_are_converted_when_asked(
     np.testing.assert_array_equal(sharp[2], clear[..., 2::-1])
 
 
-def test_notes_say_what_images_take_in_both_modes(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    made = sequences(tmp_path, {"a": (8,) * 3}, images=(480, 800))
-    kept = sum(file.stat().st_size for file in tmp_path.rglob("*.png"))
-    for frames in ("tiles", "keep"):
-        notes = scan_sources(spike_converter(height=24, width=40, frames=frames), [made.root]).notes
-        assert f"at most {6 * 480 * 800 * 3 / 1e6:.1f} MB as tiles" in notes[-1]
-        assert f"{kept / 1e6:.1f} MB with --frames keep; taken: {frames}" in notes[-1]
-
-
 def test_one_large_recording_among_small_ones_is_remarked(tmp_path: Path) -> None:
     for name, height in (("a", 4), ("b", 4), ("c", 4), ("huge", 120)):
         np.save(tmp_path / f"{name}.npy", np.ones((8, height, 16), np.uint8))
     (note,) = [
         note for note in scan_sources(spike_converter(), [tmp_path]).notes if "padded to the largest" in note
     ]
-    assert "huge.npy has 120 x 16 pixels" in note
+    assert "(huge.npy), 120 x 16 pixels" in note
     assert f"{4 * 120 / 132:.1f} times" in note
     assert "--exclude huge.npy" in note
     alike = scan_sources(spike_converter(exclude=("huge.npy",)), [tmp_path])

@@ -26,7 +26,7 @@ REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.
 CONVERSION = {
     "ct": {"agreement", "counting", "finalize", "group", "scan", "tables", "volume"},
     "point_cloud": {"cloud", "derive", "finalize", "gather", "grids", "sorting"},
-    "spike": {"gather", "recordings", "tables"},
+    "spike": {"gather", "recordings", "streams"},
     "trajectory": {"finalize", "gather", "read", "scan"},
 }
 """Modules of the families that are not asked whether a file is theirs."""

@@ -164,9 +164,7 @@ def test_names_of_ct_files_are_not_trusted(
     assert [path.name for path in tmp_path.iterdir()] == [store.name]
 
 
-@pytest.mark.parametrize(
-    "name", ["spike_real", "spike_tiles", "spike_keep", "spike_bytes", "spike_stream", "spike_arrays"]
-)
+@pytest.mark.parametrize("name", ["spike_real", "spike_tiles", "spike_keep", "spike_bytes", "spike_arrays"])
 def test_spike_files(name: str, make_case: Make, tmp_path: Path) -> None:
     case, _ = make_case(name)
     before, after = exported(name, make_case, tmp_path)

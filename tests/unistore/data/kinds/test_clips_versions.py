@@ -39,7 +39,6 @@ VERSION_1 = {
     "spike_tiles": "1b00e28d8c884186597cc03c9772952a",
     "spike_keep": "907e98249d1e6a535ac0003f74c6de85",
     "spike_bytes": "295b8c3fc7d81e0047e3f09f963e143b",
-    "spike_stream": "c50f5a6bcb8870129b05ce80fda07df6",
     "spike_arrays": "e8d85f565a31ca5c387b2c08e22ca2a7",
 }
 """By the name of the case."""
