@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.events.options import EventsOptions, Unit
 from unistore.converters.formats.aedat import Aedat4
+from unistore.converters.formats.frame_times import FRAMES, FrameTimes
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.prophesee import Dat, Evt
 from unistore.converters.plugin import (
@@ -51,14 +54,19 @@ _PLACES = ("events", "CD/events", "data", "")
 """Groups or arrays of records that are looked at: of DSEC, Prophesee and ``.npy``, and the file itself."""
 _OWN = "recording/"
 """Begins the names of facts that are the family's, not the file's."""
-_WIDTH, _HEIGHT, _OFFSET, _COLUMNS, _LOW = (
-    f"{_OWN}{name}" for name in ("width", "height", "t_offset", "columns", "low")
+_WIDTH, _HEIGHT, _OFFSET, _COLUMNS, _LOW, _BOXES = (
+    f"{_OWN}{name}" for name in ("width", "height", "t_offset", "columns", "low", "boxes")
 )
 _SENSOR_CURE = "give it, as in --sensor 640 480 (width, then height)"
 _POLARITY_CURE = "write polarities as 0 and 1, or all as -1 and 1"
 _INDEX = "ms_to_idx"
 _MAP = "rectify_map.h5"
 _MAPPED = "events.h5"
+_TIMES_NAME = "timestamps.txt"
+_BOXES_NAME = "tracks.npy"
+_RECORDINGS = ("events/left/events.h5", "events.h5")
+"""Recordings that frames and boxes belong to, from their own folder or one of the two above."""
+_BOX_FIELDS = {"t", "x", "y", "w", "h"}
 _ECF = 0x8ECF
 _ECF_CURE = "export it again: metavision_file_to_dat -i FILE"
 # Chosen by the time to decode 50,000 events, which a trial by size would miss: coordinates 31 instead of 40
@@ -96,7 +104,7 @@ class Events(EventsOptions, Family):
 
     name: ClassVar[str] = FAMILY_NAME
     summary: ClassVar[str] = "Recordings of event cameras: HDF5, .dat, .raw, .aedat4, .npy, .npz."
-    formats: ClassVar[tuple[type[Format] | str, ...]] = ("hdf5", "npy", "npz", Dat, Evt, Aedat4)
+    formats: ClassVar[tuple[type[Format] | str, ...]] = ("hdf5", "npy", "npz", Dat, Evt, Aedat4, FrameTimes)
     any_format: ClassVar[bool] = True
     schema: ClassVar[Schema] = Schema(
         table="events",
@@ -132,6 +140,9 @@ class Events(EventsOptions, Family):
         """Take files with columns of times, places and polarities, and the maps of DSEC beside them."""
         if _is_map(head.file):
             return sure(f"lies beside {_MAPPED}")
+        if head.file.path.name in (_TIMES_NAME, _BOXES_NAME):
+            is_beside = _recording_of(head.file) is not None
+            return sure(f"lies beside {_MAPPED}") if is_beside else no(f"lies beside no {_MAPPED}")
         layout = find_layout(head.opened, self.events)
         if not layout:
             return no(f"holds no t, x, y and p in {self.events or 'events'}")
@@ -140,24 +151,40 @@ class Events(EventsOptions, Family):
     def group(
         self, files: Sequence[SourceFile]
     ) -> Iterable[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
-        """Take every file but the maps that DSEC has beside its events."""
+        """Take every recording, with the frames and boxes that DSEC has beside it; leave out its maps."""
+        beside: dict[Path | None, list[SourceFile]] = {}
+        recordings = []
         for file in files:
             if _is_map(file):
                 yield file, "maps pixels, and holds no events"
+            elif file.path.name in (_TIMES_NAME, _BOXES_NAME):
+                beside.setdefault(_recording_of(file), []).append(file)
             else:
-                yield file
+                recordings.append(file)
+        for file in recordings:
+            further = beside.pop(file.path, [])
+            yield Group(file.name, (file, *further)) if further else file
+        for file in chain.from_iterable(beside.values()):
+            yield file, "lies beside no recording of events"
 
     def choose(self, head: Head) -> Chosen:
         """Check what is known without the values: the size of the sensor, units, filters."""
         opened = head.opened
         layout = find_layout(opened, self.events)
-        problems = [*self._sensor_problems(opened), *_filter_problems(head, layout)]
+        problems = list(_filter_problems(head, layout))
+        sensor = self._sensor(opened)
+        if sensor is None:
+            message = "does not say the size of the sensor"
+            problems.append(Problem(opened.name, message, _SENSOR_CURE, "missing"))
+        elif self.sensor not in (None, sensor):
+            message = f"says that the sensor has {sensor[0]} × {sensor[1]} pixels, --sensor another size"
+            problems.append(Problem(opened.name, message, "convert it without --sensor", "option"))
         time_dtype = np.dtype(layout["t"].dtype)
         if time_dtype.kind == "f" and self.unit == "auto":
             cure = "say which: --unit s, --unit ms, --unit us or --unit ns"
             message = f"is {time_dtype}: nothing says whether these are seconds, or microseconds"
             problems.append(Problem(opened.name, message, cure, "unit", dataset=layout["t"].label))
-        if problems:
+        if problems or sensor is None:
             raise InputError(problems)
         columns = {}
         for name, place in layout.items():
@@ -165,17 +192,23 @@ class Events(EventsOptions, Family):
         # Half the bytes of int64, and any time fits that a file has so
         is_narrow = self.unit in ("auto", "us") and time_dtype.kind == "u" and time_dtype.itemsize <= 4
         columns["t"] = replace(columns["t"], dtype="uint32" if is_narrow else "int64")
+        tables = _tables_beside(opened)
         array_names = {place.array for place in layout.values()}
+        for table in tables.values():
+            array_names |= {column.source for column in table.values()}
         unused = [name for name in opened.arrays if name not in array_names and name not in head.facts]
-        width, height = self._sensor(opened)
         facts = {
-            _WIDTH: width,
-            _HEIGHT: height,
+            _WIDTH: sensor[0],
+            _HEIGHT: sensor[1],
             _OFFSET: int(head.facts.get("t_offset", 0)),
             _COLUMNS: {name: list(place) for name, place in layout.items()},
             _LOW: _low(opened, layout["p"]),
         }
-        return Chosen(columns, dict.fromkeys(unused, "is no column of the events"), facts=facts)
+        if "boxes" in tables:
+            source = tables["boxes"]["t"].source
+            facts[_BOXES] = [source, opened.arrays[source].dtype.descr]
+        left_out = dict.fromkeys(unused, "is no column of the events")
+        return Chosen(columns, left_out, facts=facts, tables=tables)
 
     def cut(self, opened: Opened) -> Iterator[Cut]:
         """Take each recording as a whole; readers choose windows."""
@@ -214,7 +247,7 @@ class Events(EventsOptions, Family):
         stored = {array: opened.arrays[array][lo:hi] for array in {place.array for place in layout.values()}}
         t, x, y, p = (layout[name].of(stored[layout[name].array]) for name in "txyp")
         low = _low(opened, layout["p"])
-        width, height = self._sensor(opened)
+        width, height = self._sensor(opened) or (0, 0)
         problems = []
         for name, values, is_wrong, expected, cure in (
             ("x", x, (x < 0) | (x >= width), f"the sensor has {width} columns", _SENSOR_CURE),
@@ -245,7 +278,11 @@ class Events(EventsOptions, Family):
                 records.setdefault(place.array, {})[place.field] = array
             else:
                 arrays[place.array] = array
+        if _BOXES in facts:
+            source, descr = facts[_BOXES]
+            records[source] = {name: columns[f"boxes/{name}"] for name, _ in descr}
         arrays |= {name: _records_of(fields) for name, fields in records.items()}
+        arrays |= {name: array for name, array in columns.items() if name.startswith(f"{FRAMES}/")}
         of_file = {name: value for name, value in facts.items() if not name.startswith(_OWN)}
         return Restored(arrays, of_file)
 
@@ -264,33 +301,20 @@ class Events(EventsOptions, Family):
 
     def draw(self, sample: Mapping[str, NDArray[Any]], axes: Axes) -> None:
         """Draw the first events as an image: red where pixels became brighter, blue where darker."""
-        height = int(sample["y"].max(initial=0)) + 1
-        width = int(sample["x"].max(initial=0)) + 1
-        pixels = sample["y"].astype(np.int64) * width + sample["x"]
-        signs = 2.0 * sample["p"] - 1
-        image = np.bincount(pixels, signs, height * width).reshape(height, width)
+        t, x, y, p = (sample[name].astype(np.int64) for name in "txyp")
+        image = np.zeros((y.max(initial=0) + 1, x.max(initial=0) + 1))
+        np.add.at(image, (y, x), 2 * p - 1)
         axes.imshow(image, cmap="coolwarm", vmin=-2, vmax=2)
-        duration = int(np.ptp(sample["t"])) if len(sample["t"]) else 0
-        axes.set_title(f"{len(sample['t']):,} events in {duration / 1000:g} ms")
+        duration = t[-1] - t[0] if len(t) else 0
+        axes.set_title(f"{len(t):,} events in {duration / 1000:g} ms")
 
-    def _sensor(self, opened: Opened) -> tuple[int, int]:
+    def _sensor(self, opened: Opened) -> tuple[int, int] | None:
         """Return width and height, of the file if it says them."""
         width = opened.facts.get("width")
         height = opened.facts.get("height")
         if isinstance(width, int) and isinstance(height, int):
             return width, height
-        assert self.sensor is not None
         return self.sensor
-
-    def _sensor_problems(self, opened: Opened) -> Iterator[Problem]:
-        of_file = opened.facts.get("width"), opened.facts.get("height")
-        is_known = all(isinstance(extent, int) for extent in of_file)
-        if not is_known and self.sensor is None:
-            message = "does not say the size of the sensor"
-            yield Problem(opened.name, message, _SENSOR_CURE, "missing")
-        if is_known and self.sensor is not None and of_file != self.sensor:
-            message = f"says that the sensor has {of_file[0]} × {of_file[1]} pixels, --sensor another size"
-            yield Problem(opened.name, message, "convert it without --sensor", "option")
 
     def _times(self, opened: Opened, place: Place, stored: NDArray[Any], lo: int) -> NDArray[np.int64]:
         """Return times in microseconds; those that are none to the last bit are a problem."""
@@ -376,6 +400,43 @@ def _check_index(
         message = f"is {times[rows[first]]}, and {_INDEX} says millisecond {numbers[first]}"
         cure = "say the unit of the times with --unit, or write the index again"
         raise InputError(_problem_at(opened, place, lo + int(rows[first]), message, cure, "unit"))
+
+
+def _tables_beside(opened: Opened) -> Mapping[str, Mapping[str, Column]]:
+    """Return the tables of frames and boxes of a recording, which have times on the clock of t + t_offset."""
+    tables: dict[str, dict[str, Column]] = {}
+    image = opened.arrays.get(f"{FRAMES}/image")
+    if image is not None and f"{FRAMES}/t" in opened.arrays:
+        axes = ("y", "x", "channel")[: len(image.shape) - 1]
+        description = "Time of the frame, on the clock of t + t_offset"
+        tables[FRAMES] = {
+            "t": Column(kinds="iu", unit="us", description=description, source=f"{FRAMES}/t"),
+            "image": Column(kinds="u", axes=axes, description="Frame", source=f"{FRAMES}/image"),
+        }
+    for name, array in opened.arrays.items():
+        fields = array.dtype.names or ()
+        if set(fields) >= _BOX_FIELDS:
+            times = array[:]["t"].astype(np.int64)
+            falls = np.flatnonzero(np.diff(times) < 0)
+            if len(falls):
+                row = int(falls[0]) + 1
+                message = f"has boxes beside it whose t falls from {times[row - 1]} to {times[row]}"
+                cure = f"sort {_BOXES_NAME} by t, or leave it out with --exclude"
+                raise InputError(Problem(opened.name, message, cure, "order", dataset=name, row=row))
+            description = "Of a box; t is on the clock of t + t_offset"
+            tables["boxes"] = {
+                field: Column(description=description, source=name, field=field) for field in fields
+            }
+    return tables
+
+
+def _recording_of(file: SourceFile) -> Path | None:
+    """Return the recording of DSEC that frames or boxes lie beside."""
+    for folder in file.path.parents[:3]:
+        for name in _RECORDINGS:
+            if file.near is not None and file.near.has(str(folder / name)):
+                return folder / name
+    return None
 
 
 def _is_map(file: SourceFile) -> bool:

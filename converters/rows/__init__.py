@@ -21,7 +21,7 @@ FAMILY = Family(
     export="unistore.converters.rows.export:files",
     restore="unistore.converters.rows.export:restore",
     kind="unistore.data.kinds.defaults:rows",
-    preview="unistore.converters.rows.preview:PREVIEW",
+    preview="unistore.converters.rows.export:PREVIEW",
     batch_size=64,
     general=True,
 )

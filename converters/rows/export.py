@@ -25,10 +25,12 @@ from unistore.converters.plugin import Array
 from unistore.converters.rows.family import Rows
 from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import formats_for
+from unistore.converters.seam.record import stored_parts
 from unistore.converters.seam.stored import file_of_format, formats_of_sources, open_arrays, stored_facts
 from unistore.schemas.indices import StoreView
 from unistore.schemas.rows.fields import TABLE
 
+PREVIEW = stored_parts(Rows)["preview"]
 _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.IGNORECASE)
 
 

@@ -103,7 +103,10 @@ def gather_sources(
         problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
     further: dict[str, dict[str, Merged]] = {}
     for table in seen.tables:
-        further[table], wrong = reconcile(seen.table_forms(table, parts, scanned), mode)
+        table_forms = list(seen.table_forms(table, parts, scanned))
+        further[table], wrong = reconcile([(name, form) for name, form in table_forms if form], mode)
+        if mode == "exact" and not wrong:  # sources without the table have no rows in it
+            further[table], _ = reconcile(table_forms, "union")
         problems += wrong
     if problems:
         raise InputError(problems)

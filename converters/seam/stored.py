@@ -23,6 +23,7 @@ from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import format_by_ending, formats_for, formats_of, open_file
+from unistore.converters.seam.sources import Origin
 from unistore.converters.seam.specs import FACTS, FORMAT, stored_tables, table_offsets
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.indices import ArrayView, StoreView
@@ -158,10 +159,25 @@ def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
     def source(number: int) -> RestoredSource:
         source = scan.sources[number]
         stored = restored(family, store, sources[number])
-        arrays = [RestoredArray(name, _values(array)) for name, array in stored.arrays.items()]
-        file = SourceFile(source.path, source.name, source.files)
-        opening = partial(open_original, by_name[source.detail.formats[0]], file)
-        return RestoredSource([RestoredFile(source.path, arrays, opening, facts=stored.facts)])
+        origin: Origin = source.detail
+        file_of: dict[str, int] = {}
+        for places in (origin.places, *[table.places for table in origin.tables.values()]):
+            for place in places.values():
+                array = origin.arrays[place.file] if origin.arrays else place.array
+                file_of[array] = place.file
+        files = []
+        for file, (path, name, kind) in enumerate(
+            zip(source.files, origin.files, origin.formats, strict=False)
+        ):
+            arrays = [
+                RestoredArray(array_name, _values(array))
+                for array_name, array in stored.arrays.items()
+                if file_of.get(array_name, 0) == file
+            ]
+            opening = partial(open_original, by_name[kind], SourceFile(path, name, source.files))
+            facts = {} if file else stored.facts
+            files.append(RestoredFile(path, arrays, opening, facts=facts))
+        return RestoredSource(files)
 
     return source
 

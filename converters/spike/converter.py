@@ -17,7 +17,7 @@ from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import FileArray, open_file
 from unistore.converters.seam.sources import group_of
-from unistore.converters.spike.family import IMAGE_ROLES, Spike
+from unistore.converters.spike.family import Spike
 from unistore.converters.spike.frames import (
     RAW_ARRAY,
     Extent,
@@ -27,6 +27,7 @@ from unistore.converters.spike.frames import (
     Values,
     values_in,
 )
+from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError
 from unistore.schemas.spike.fields import FRAMES, SPIKES, row_bytes
 

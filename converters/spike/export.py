@@ -15,8 +15,8 @@ from unistore.converters.common.exported import BLOCK, File, Form, Values, array
 from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
 from unistore.converters.files.libraries import BY_FORMAT, open_bytes, open_image
 from unistore.converters.scan import Scan, Source
-from unistore.converters.spike.family import IMAGE_ROLES
 from unistore.converters.spike.frames import RAW_ARRAY, FrameOrigin
+from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import Column, StoreView
 from unistore.schemas.spike.fields import (

@@ -8,33 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import ClassVar
 
 from unistore.converters.plugin import Claim, Family, Group, Head, Problem, Schema, SourceFile, no, sure
-from unistore.converters.seam.formats import formats_of
 from unistore.converters.seam.record import ConverterOf
-from unistore.converters.spike.options import SpikeOptions
+from unistore.converters.spike.options import (
+    IMAGE_FORMATS,
+    IMAGE_ROLES,
+    RAW_FORMAT,
+    ROLE_FILES,
+    ROLES,
+    STREAM_ENDING,
+    SpikeOptions,
+    may_be,
+)
 from unistore.errors import printable
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES
 
-ROLES = ("spike", "voxel", "blur", "sharp")
-"""Roles of the files of a frame; the first file present names the frame."""
-IMAGE_ROLES = ("blur", "sharp")
-IMAGE_FORMATS = ("png", "jpeg")
-RAW_FORMAT = "raw"
-STREAM_ENDING = ".dat"
-"""Ending of recordings without a header that lie in no folder of a sequence."""
 _SPIKES = "spk"
-
-
-def may_be(format: str, role: str) -> bool:
-    """Whether files of a format (empty: unknown) can have a role."""
-    if role in IMAGE_ROLES:
-        return format in IMAGE_FORMATS
-    if role == "voxel" and format == RAW_FORMAT:
-        return False
-    return bool(format) and format not in IMAGE_FORMATS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +89,13 @@ class Spike(SpikeOptions, Family):
         # Asking about files of other families loads none of it.
         from unistore.converters.spike.recordings import RecordingFinder, common_roles
 
-        endings = self._endings()
-        finder = RecordingFinder(files, self.folders, self.exclude, endings)
+        finder = RecordingFinder(files, self.folders, self.exclude)
         roles, problems = common_roles(finder.recordings, self.folders, self.columns)
         yield from finder.problems
         yield from problems
         yield from finder.notes
         if not finder.recordings and not finder.problems and files:
-            message = f"no {self.spike_dir}/ folder and no {endings['spike']} file"
+            message = f"no {self.spike_dir}/ folder and no file of {ROLE_FILES['spike']}"
             where = ", ".join(printable(str(root)) for root in files[0].roots)
             yield Problem(where, message, "name the folder with --spike-dir", "missing")
         common = set(ROLES).intersection(*[recording.roles for recording in finder.recordings])
@@ -113,25 +103,16 @@ class Spike(SpikeOptions, Family):
             for recording in finder.recordings:
                 yield from recording.groups(roles)
         for file in files:
-            yield file, self._why_unused(file, roles, endings)
+            yield file, self._why_unused(file, roles)
 
-    def _why_unused(self, file: SourceFile, roles: Sequence[str], endings: Mapping[str, str]) -> str:
+    def _why_unused(self, file: SourceFile, roles: Sequence[str]) -> str:
         role = self._role(file)
         if role and role not in roles:
             return f"not every sequence has {printable(self.folders[role])}/"
         if role and not may_be(file.format, role):
-            return f"is no {endings[role]} file"
+            return f"is no file of {ROLE_FILES[role]}"
         folders = ", ".join([f"{name}/" for name in self.folders.values()])
         return f"belongs to no frame; their files lie in {folders}"
-
-    def _endings(self) -> dict[str, str]:
-        """What messages say of the endings of each role's files."""
-        formats = formats_of(self.formats)
-        endings = {}
-        for role in ROLES:
-            suffixes = [opening.suffixes for opening in formats if may_be(opening.name, role)]
-            endings[role] = " or ".join(chain.from_iterable(suffixes))
-        return endings
 
 
 converter = ConverterOf(Spike, by="unistore.converters.spike.converter:SpikeConverter")

@@ -16,20 +16,17 @@ from unistore.converters.common.exclusion import with_source
 from unistore.converters.common.left_out import left_out_notes
 from unistore.converters.preview import evenly
 from unistore.converters.protocol import Scan, Source, Sources
-from unistore.converters.spike.family import ROLES
 from unistore.converters.spike.frames import Extent, FrameOrigin, ScannedFrame, Spikes, Values, first_frames
 from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.streams import ResolvedStreams, resolve_streams
 from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.spike import fields
-from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, SPIKES, bin_edges, file_table_name
+from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, SPIKES, file_table_name
 from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
 from unistore.system.sizes import count_of
 
 # Recordings of which the first frame is compared
 _CHECKED_RECORDINGS = 8
-# Least correlation of a grid with sums of bytes; scaled grids are recognised, too
-_SAME = 0.999
 SATURATED = 0.9
 """Spikes a pixel and step above which a recording shows nothing."""
 _LOOKED_AT = 24
@@ -42,25 +39,21 @@ _LARGE_PADDING = 3
 
 
 def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:
-    """Make the scan of all frames (at least one, in order); only roles that all frames have are converted.
+    """Make the scan of all frames: at least one, in order, all of the same roles.
 
-    All frames have spikes, or all have voxels. If some have problems, the others are still compared, and the
+    If some have problems, the others are still compared, and the
     scan is empty. Raises an `InputError` with every disagreement between frames, and every stream of unknown
     layout or resolution.
     """
-    roles = tuple(role for role in ROLES if all(role in frame.group.roles for frame in frames))
     resolved = _resolve(frames, options)
     spikes = _spikes(frames, resolved, options)
-    misread = _misread_note(frames, spikes)
-    if not misread:
-        _check_voxels(frames, spikes)
     if any(frame.problems for frame in frames):
         return Scan(family=FAMILY_NAME, sources=Sources(), tables=(), sample_table=FRAMES, main_table=SPIKES)
-    voxels = _plan_voxels(frames, spikes, options.voxel_bins, misread)
-    tables = tuple(_tables(frames, spikes, voxels, roles, options.frames))
+    voxels = _plan_voxels(frames, spikes, options.voxel_bins)
+    tables = tuple(_tables(frames, spikes, voxels, options.frames))
     return Scan(
         family=FAMILY_NAME,
-        sources=Sources(_source(frame, roles, spikes, options.frames) for frame in frames),
+        sources=Sources(_source(frame, spikes, options.frames) for frame in frames),
         units=[frame.group.unit for frame in frames],
         tables=tables,
         sample_table=FRAMES,
@@ -131,46 +124,37 @@ class _VoxelPlan(NamedTuple):
 
 
 def _plan_voxels(
-    frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes], voxel_bins: tuple[int, ...], misread: str
+    frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes], voxel_bins: tuple[int, ...]
 ) -> _VoxelPlan:
+    """Choose the sets that are counted, and take others over; those of other pixels are counted again."""
     if voxel_bins and not spikes:
         message = "cannot be counted: there are no spikes, only existing voxels"
         raise InputError(Problem("--voxel-bins", message, "leave it out", "missing"))
     existing = [frame.values["voxel"] for frame in frames if "voxel" in frame.values]
-    all_bins = {voxels.shape[0] for voxels in existing}
+    first_of = {voxels.shape[0]: voxels.name for voxels in reversed(existing)}
     if not existing:
         return _VoxelPlan(voxel_bins)
-    if misread:
-        return _VoxelPlan(tuple(sorted(all_bins.union(voxel_bins))), notes=(misread,))
-    if all_bins <= set(voxel_bins):
-        note = f"existing voxels are left out: sets of {min(all_bins)} bins are counted from the spikes"
-        return _VoxelPlan(voxel_bins, existing, notes=(note,))
-    upside_down, note = _detect_orientation(frames, spikes)
-    return _VoxelPlan(voxel_bins, existing, upside_down, (note,))
-
-
-def _check_voxels(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> None:
-    """Refuse voxels of another resolution than their spikes, or with different numbers of bins."""
-    problems: list[Problem] = []
-    by_bins: dict[int, str] = {}
-    for frame in frames:
-        if "voxel" not in frame.values:
-            continue
-        voxels = frame.values["voxel"]
-        bins, height, width = voxels.shape
-        by_bins.setdefault(bins, voxels.name)
-        cure = f"count them from the spikes: --voxel-dir none --voxel-bins {bins}"
-        if frame.name in spikes and spikes[frame.name].extent[1:] != (height, width):
-            extent = spikes[frame.name].extent
-            message = f"is {height} x {width}, but its spikes are {extent.height} x {extent.width}"
-            problems.append(Problem(voxels.name, message, cure, "shape", frame.name))
-    if len(by_bins) > 1:
-        listing = ", ".join(f"{bins} in {name}" for bins, name in by_bins.items())
+    if len(first_of) > 1:
+        listing = ", ".join(f"{bins} in {name}" for bins, name in sorted(first_of.items()))
         message = f"have different numbers of bins: {listing}"
         cure = "count them from the spikes: --voxel-dir none --voxel-bins 5"
-        problems.append(Problem("existing voxels", message, cure, "shape"))
-    if problems:
-        raise InputError(problems)
+        raise InputError(Problem("existing voxels", message, cure, "shape"))
+    (bins,) = first_of
+    if bins in voxel_bins:
+        note = f"existing voxels are left out: sets of {bins} bins are counted from the spikes"
+        return _VoxelPlan(voxel_bins, existing, notes=(note,))
+    for frame in frames:
+        extent = spikes[frame.name].extent if frame.name in spikes else None
+        voxels = frame.values.get("voxel")
+        if extent and voxels and voxels.shape[1:] != extent[1:]:
+            note = (
+                f"careful: existing voxels ({voxels.name}) have {voxels.shape[1]} x {voxels.shape[2]} pixels "
+                f"and their spikes {extent.height} x {extent.width}, as if packed bytes were taken for "
+                f"pixels; sets of {bins} bins are counted from the spikes instead"
+            )
+            return _VoxelPlan(tuple(sorted({*voxel_bins, bins})), notes=(note,))
+    upside_down, note = _detect_orientation(frames, spikes)
+    return _VoxelPlan(voxel_bins, existing, upside_down, (note,))
 
 
 def _detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> tuple[bool, str]:
@@ -196,61 +180,13 @@ def _detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spi
         cure = "remove the existing voxels and use --voxel-bins"
         raise InputError(Problem(first_of["bottom"], message, cure, "orientation"))
     if "other" in first_of:
-        note = f"existing voxels are kept as they are; {first_of['other']} differs from sums of its spikes"
-    elif "bottom" in first_of:
-        note = "existing voxels equal the spikes' upside down: flipped in the store"
-    elif first_of:
-        note = "existing voxels equal those counted from the spikes"
-    else:
-        note = "existing voxels are kept as they are; row 0 is taken as the top"
-    return first_of.keys() == {"bottom"}, note
-
-
-def _misread_note(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> str:
-    """A note if voxels of other pixels than their spikes were counted from packed bytes taken for pixels.
-
-    Empty if all voxels have the pixels of their spikes, or some were made in another way.
-    """
-    differing = [
-        frame
-        for frame in frames
-        if frame.name in spikes
-        and "voxel" in frame.values
-        and frame.values["voxel"].shape[1:] != spikes[frame.name].extent[1:]
-    ]
-    compared = first_frames(differing)[:_CHECKED_RECORDINGS]
-    if not compared or not all(map(_is_sum_of_bytes, compared)):
-        return ""
-    voxels = compared[0].values["voxel"]
-    bins, height, width = voxels.shape
-    extent = spikes[compared[0].name].extent
-    return (
-        f"careful: existing voxels ({voxels.name}: {bins} x {height} x {width}) were "
-        f"counted from packed bytes taken for pixels; sets of {bins} bins are counted from the spikes "
-        f"instead, {extent.height} x {extent.width}"
-    )
-
-
-def _is_sum_of_bytes(frame: ScannedFrame) -> bool:
-    """Whether voxels are a sum over bytes of their stream, either way up."""
-    stream = frame.values["spike"]
-    voxels = frame.values["voxel"]
-    bins, height, width = voxels.shape
-    length, beyond = divmod(stream.shape[0], height * width)
-    if not stream.is_stream or beyond or length < bins:
-        return False
-    counted = np.zeros(voxels.shape)
-    bin_of_step = np.repeat(np.arange(bins), np.diff(bin_edges(length, bins)))
-    with stream.array.open() as content:
-        for step, number in enumerate(bin_of_step.tolist()):
-            pixels = content[step * height * width : (step + 1) * height * width]
-            counted[number] += pixels.reshape(height, width)
-    with voxels.array.open() as array:
-        existing = array[:].astype(np.float64)
-    if not existing.std() or not counted.std():
-        return not existing.any() and not counted.any()
-    ways_up = (existing, existing[:, ::-1])
-    return any(np.corrcoef(grid.ravel(), counted.ravel())[0, 1] >= _SAME for grid in ways_up)
+        return (
+            False,
+            f"existing voxels are kept as they are; {first_of['other']} differs from sums of its spikes",
+        )
+    if "bottom" in first_of:
+        return True, "existing voxels equal the spikes' upside down: flipped in the store"
+    return False, "existing voxels are kept as they are, row 0 at the top"
 
 
 def firing_rate(blocks: Iterable[NDArray[np.uint8]], width: int) -> float:
@@ -317,11 +253,7 @@ def _left_out(frames: Sequence[ScannedFrame], images: str) -> Iterator[tuple[str
 
 
 def _tables(
-    scanned: Sequence[ScannedFrame],
-    spikes: Mapping[str, Spikes],
-    voxels: _VoxelPlan,
-    roles: Sequence[str],
-    frames: str,
+    scanned: Sequence[ScannedFrame], spikes: Mapping[str, Spikes], voxels: _VoxelPlan, frames: str
 ) -> Iterator[Table]:
     """Tables of time steps, and of voxels and images, where there are some; kept images are one each.
 
@@ -344,12 +276,10 @@ def _tables(
     of_frames = [columns[bins] for bins in sorted(columns)]
     kept = []
     headers = list(chain.from_iterable(frame.images.values() for frame in scanned))
-    for image in IMAGES:
-        if image not in roles:
-            continue
+    tallest = max((header.height for header in headers), default=0)
+    widest = max((header.width for header in headers), default=0)
+    for image in scanned[0].images:
         if frames == "tiles":
-            tallest = max(header.height for header in headers)
-            widest = max(header.width for header in headers)
             of_frames.append(fields.image_field(image, tallest, widest))
         else:
             run = median_low([frame.images[image].size for frame in scanned])
@@ -359,38 +289,33 @@ def _tables(
     yield from kept
 
 
-def _source(frame: ScannedFrame, roles: Sequence[str], spikes: Mapping[str, Spikes], frames: str) -> Source:
-    """The source of a frame, of the files of the roles that are converted."""
+def _source(frame: ScannedFrame, spikes: Mapping[str, Spikes], frames: str) -> Source:
+    """The source of a frame."""
     group = frame.group
-    used = [number for number, role in enumerate(group.roles) if role in roles]
     rows = {FRAMES: 1}
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {role: values.shape for role, values in frame.values.items()}
     memory = sum(values.memory for values in frame.values.values())
-    for role in roles:
-        if role in frame.images:
-            header = frame.images[role]
-            shapes[role] = (header.height, header.width)
-            memory = max(memory, 6 * header.height * header.width + header.size)
-            if frames == "keep":
-                rows[file_table_name(role)] = header.size
-        elif role == "spike":
-            shapes[role] = spikes[frame.name].extent
-            rows[SPIKES] = spikes[frame.name].extent.length
-        else:
-            shapes[role] = frame.values[role].shape
+    if frame.name in spikes:
+        shapes["spike"] = spikes[frame.name].extent
+        rows[SPIKES] = spikes[frame.name].extent.length
+    for image, header in frame.images.items():
+        shapes[image] = (header.height, header.width)
+        memory = max(memory, 6 * header.height * header.width + header.size)
+        if frames == "keep":
+            rows[file_table_name(image)] = header.size
     keys = {role: values.array.key for role, values in frame.values.items()}
     return Source(
-        path=group.files[used[0]].path,
+        path=group.files[0].path,
         name=frame.name,
-        files=tuple([group.files[number].path for number in used]),
+        files=tuple([file.path for file in group.files]),
         rows=rows,
         split=group.detail.split,
         reading=memory,
         detail=FrameOrigin(
-            files=tuple([group.files[number].name for number in used]),
-            formats=tuple([frame.formats[number] for number in used]),
-            arrays=tuple([keys.get(group.roles[number], "image") for number in used]),
-            roles=tuple([group.roles[number] for number in used]),
+            files=tuple([file.name for file in group.files]),
+            formats=frame.formats,
+            arrays=tuple([keys.get(role, "image") for role in group.roles]),
+            roles=group.roles,
             sequence=frame.sequence,
             shapes=shapes,
             inexact=tuple([image for image, header in frame.images.items() if not header.exact]),

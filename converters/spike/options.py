@@ -1,4 +1,4 @@
-"""Options of spike recordings."""
+"""Options of spike recordings, and the roles of their files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,29 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unistore.converters.options import Options, option
+
+ROLES = ("spike", "voxel", "blur", "sharp")
+"""Roles of the files of a frame; the first file present names the frame."""
+ROLE_FILES = {
+    "spike": "spikes (.dat, .bin, .npy, .npz)",
+    "voxel": "voxels (.npy, .npz)",
+    "blur": "images (.png, .jpg)",
+    "sharp": "images (.png, .jpg)",
+}
+IMAGE_ROLES = ("blur", "sharp")
+IMAGE_FORMATS = ("png", "jpeg")
+RAW_FORMAT = "raw"
+STREAM_ENDING = ".dat"
+"""Ending of recordings without a header that lie in no folder of a sequence."""
+
+
+def may_be(format: str, role: str) -> bool:
+    """Whether files of a format (empty: unknown) can have a role."""
+    if role in IMAGE_ROLES:
+        return format in IMAGE_FORMATS
+    if role == "voxel" and format == RAW_FORMAT:
+        return False
+    return bool(format) and format not in IMAGE_FORMATS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,22 +8,27 @@ A file with several names is used once.
 from __future__ import annotations
 
 import os
-import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from unistore.converters.common.columns import Column, reconcile
 from unistore.converters.common.exclusion import with_source
-from unistore.converters.files.links import broken_link, real_files
-from unistore.converters.files.paths import natural_key, real_path, split_of
+from unistore.converters.files.links import real_files
+from unistore.converters.files.paths import natural_key, split_of
 from unistore.converters.options import Columns
 from unistore.converters.plugin import Group, Problem, SourceFile
-from unistore.converters.spike.family import IMAGE_FORMATS, RAW_FORMAT, ROLES, STREAM_ENDING, may_be
 from unistore.converters.spike.frames import Place
+from unistore.converters.spike.options import (
+    IMAGE_FORMATS,
+    RAW_FORMAT,
+    ROLE_FILES,
+    ROLES,
+    STREAM_ENDING,
+    may_be,
+)
 from unistore.errors import first_few, printable
 
 Frame = Mapping[str, SourceFile]
@@ -82,8 +87,6 @@ class RecordingFinder:
         Name of the folder of each role.
     excluded
         Names of files that are left out, see `Options.exclude`.
-    endings
-        What messages say of the endings of a role's files.
 
     Attributes
     ----------
@@ -98,27 +101,21 @@ class RecordingFinder:
         files: Sequence[SourceFile],
         folders: Mapping[str, str],
         excluded: Collection[str],
-        endings: Mapping[str, str],
     ) -> None:
         self.recordings: list[Recording] = []
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self._folders = folders
-        self._endings = endings
         self._role_of = {name: role for role, name in folders.items()}
         self._excluded = [PurePosixPath(name) for name in excluded]
         roots = [Path(os.path.abspath(root)) for root in files[0].roots] if files else []  # noqa: PTH100  keeps links
         self._roots = sorted(roots, key=lambda root: len(root.parts))  # the outermost first
-        without_spikes = []
         for folder in self._by_folder(files):
-            if not folder.by_role:
-                self._add_loose(folder)
-            elif {"spike", "voxel"} & folder.by_role.keys():
+            if {"spike", "voxel"} & folder.by_role.keys():
                 self._add_sequence(folder)
-            else:
-                without_spikes.append(folder)
+            elif not folder.by_role:
+                self._add_loose(folder)
         self._drop_duplicates()
-        self._check_images(without_spikes)
 
     def _by_folder(self, files: Iterable[SourceFile]) -> Iterable[_Folder]:
         """Sort files by the folder of their sequence, or by their own."""
@@ -138,11 +135,8 @@ class RecordingFinder:
                 by_path[path] = _Folder(path, prefix)
             if role_folder is not None:
                 by_path[path].by_role.setdefault(self._role_of[parent.name], []).append(file)
-                continue
-            by_path[path].loose.append(file)
-            if file.path.name in self._role_of and not file.path.exists():
-                problem = Problem(file.name, broken_link(file.path), "fix the link", "missing", file.name)
-                self.problems.append(problem)
+            else:
+                by_path[path].loose.append(file)
         return by_path.values()
 
     def _role_folder(self, folder: Path) -> Path | None:
@@ -158,25 +152,28 @@ class RecordingFinder:
 
     def _add_sequence(self, folder: _Folder) -> None:
         names = {role: f"{folder.prefix}{self._folders[role]}" for role in ROLES if role in folder.by_role}
-        by_role: dict[str, list[SourceFile]] = {}
+        by_role: dict[str, dict[str, SourceFile]] = {}
         excluded: set[str] = set()
         for role, name in names.items():
-            by_role[role] = [file for file in folder.by_role[role] if may_be(file.format, role)]
-            if not by_role[role]:
-                message = f"holds no {self._endings[role]} file"
+            stems = by_role[role] = {}
+            files = [file for file in folder.by_role[role] if may_be(file.format, role)]
+            if not files:
+                message = f"holds no file of {ROLE_FILES[role]}"
                 self.problems.append(Problem(name, message, kind="missing", source=folder.name))
-            stems: dict[str, SourceFile] = {}
-            for file in by_role[role]:
+            for file in files:
                 first = stems.setdefault(file.path.stem, file)
                 if first is not file:
                     message = f"and {printable(first.path.name)} are both frame {printable(file.path.stem)}"
                     problem = Problem(file.name, message, "remove one of them", "count", file.name)
                     self.problems.append(problem)
-            excluded |= self._excluded_stems(name, by_role[role]) - stems.keys()
+            excluded |= self._excluded_stems(name, files) - stems.keys()
         if all(by_role.values()):
-            runs, problems = pair_files(by_role, names, excluded)
+            for stems in by_role.values():
+                for stem in excluded & stems.keys():
+                    del stems[stem]
+            frames, problems = pair_files(by_role, names)
             self.problems += with_source(folder.name, problems)
-            self._add_runs(folder, runs)
+            self._add_runs(folder, split_at_gaps(frames, excluded))
 
     def _excluded_stems(self, folder: str, files: Iterable[SourceFile]) -> set[str]:
         """Stems of files of a folder that are left out by their own names."""
@@ -228,19 +225,6 @@ class RecordingFinder:
         if doubles:
             self.notes.append(f"left out, since other recordings hold the same files: {', '.join(doubles)}")
 
-    def _check_images(self, without_spikes: Iterable[_Folder]) -> None:
-        """Refuse folders of images alone, unless a recording leads to them."""
-        frames = chain.from_iterable(recording.frames for recording in self.recordings)
-        files = chain.from_iterable(frame.values() for frame in frames)
-        used = {path.parent for path in real_files([file.path for file in files])}
-        for folder in without_spikes:
-            names = [self._folders[role] for role in folder.by_role]
-            if not used.intersection(real_path(folder.path / name) for name in names):
-                message = f"has {' and '.join(f'{name}/' for name in names)}, but neither "
-                message += f"{self._folders['spike']}/ nor {self._folders['voxel']}/"
-                cure = "name the folder with --spike-dir"
-                self.problems.append(Problem(folder.name, message, cure, "missing", folder.name))
-
 
 def _natural_name(recording: Recording) -> Any:
     return natural_key(recording.name)
@@ -254,55 +238,27 @@ def _is_recording(file: SourceFile) -> bool:
 
 
 def pair_files(
-    by_role: Mapping[str, Sequence[SourceFile]], folders: Mapping[str, str], excluded: Collection[str] = ()
-) -> tuple[list[tuple[Frame, ...]], list[Problem]]:
-    """Make frames from files of the same stem or, if stems differ between roles, of the same last number.
+    by_role: Mapping[str, Mapping[str, SourceFile]], folders: Mapping[str, str]
+) -> tuple[dict[str, Frame], list[Problem]]:
+    """Make frames, in natural order, from files of the same stem; none if a role has missing or extra files.
 
-    Messages call the folders of the roles `folders`. Each of the `excluded` stems leaves out its whole frame.
-    Returns runs of consecutive frames in natural order, split where a frame is left out; none if a role has
-    missing or extra files.
+    `by_role` has the files by stem for each role; messages call the folders of the roles `folders`.
     """
-    keyed = _keyed(by_role, excluded, str)
-    if len(set(map(frozenset, keyed.values()))) > 1:
-        numbered = _keyed(by_role, excluded, _number)
-        counts = {role: len(files) for role, files in keyed.items()}
-        if all("" not in files and len(files) == counts[role] for role, files in numbered.items()):
-            keyed = numbered
-            excluded = {_number(stem) for stem in excluded}
-    first_role, first_files = next(iter(keyed.items()))
+    first_role, first_files = next(iter(by_role.items()))
     problems = []
-    for role, files in keyed.items():
-        lacking = [file.path.name for key, file in first_files.items() if key not in files]
-        extra = [file.path.name for key, file in files.items() if key not in first_files]
+    for role, files in by_role.items():
+        lacking = [file.path.name for stem, file in first_files.items() if stem not in files]
+        extra = [file.path.name for stem, file in files.items() if stem not in first_files]
         if lacking or extra:
             message = f"{len(files)} files beside {len(first_files)} in {folders[first_role]}"
             message += f"; none for {first_few(lacking)}" if lacking else ""
             message += f"; too many: {first_few(extra)}" if extra else ""
-            cure = "every frame needs one file of each, of the same name or number"
+            cure = "every frame needs one file of each, of the same name"
             problems.append(Problem(folders[role], message, cure, "count"))
     if problems:
-        return [], problems
-    keys = sorted(first_files, key=lambda key: natural_key(first_files[key].path.stem))
-    frames = {key: {role: files[key] for role, files in keyed.items()} for key in keys}
-    return split_at_gaps(frames, excluded), []
-
-
-def _keyed(
-    by_role: Mapping[str, Sequence[SourceFile]], excluded: Collection[str], key_of: Callable[[str], str]
-) -> dict[str, dict[str, SourceFile]]:
-    """Files of each role by a key of their stems, without those of excluded frames."""
-    excluded_keys = {key_of(stem) for stem in excluded}
-    keyed = {}
-    for role, files in by_role.items():
-        by_key = {key_of(file.path.stem): file for file in files}
-        keyed[role] = {key: file for key, file in by_key.items() if key not in excluded_keys}
-    return keyed
-
-
-def _number(stem: str) -> str:
-    """The last number of a stem, empty if it has none."""
-    numbers = re.findall(r"[0-9]+", stem)
-    return str(int(numbers[-1])) if numbers else ""
+        return {}, problems
+    stems = sorted(first_files, key=natural_key)
+    return {stem: {role: files[stem] for role, files in by_role.items()} for stem in stems}, []
 
 
 def split_at_gaps(frames: Mapping[str, Frame], excluded: Iterable[str]) -> list[tuple[Frame, ...]]:

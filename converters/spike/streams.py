@@ -16,6 +16,7 @@ bytes
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -101,8 +102,8 @@ def choose_resolutions(
 ) -> tuple[dict[str, Resolution], list[Problem]]:
     """Choose a known camera for every recording from the `sizes` of its files in bytes.
 
-    Of the cameras that fit most files: the one with a typical size, the only one, the only one that was
-    chosen for another recording. Otherwise the recording is refused, with all cameras that fit.
+    Of the cameras that fit most files: the one with a typical size, or the only one. Otherwise the recording
+    is refused, with all cameras that fit.
     """
     possible = [
         camera
@@ -118,7 +119,7 @@ def choose_resolutions(
         for size in own_sizes:
             counts.update([camera for camera in possible if camera.frames(size, layout)])
         most = max(counts.values(), default=0)
-        fitting = [camera for camera in possible if counts[camera] == most > 0]
+        fitting = [camera for camera in counts if counts[camera] == most]
         typical = [camera for camera in fitting if camera.is_typical(own_sizes, layout)]
         if len(typical) == 1:
             chosen[name] = _resolution(typical[0], own_sizes, layout, "a typical size of its files")
@@ -126,22 +127,19 @@ def choose_resolutions(
             chosen[name] = _resolution(fitting[0], own_sizes, layout, "the only known camera that fits")
         else:
             undecided[name] = fitting
-    established = {choice[:2] for choice in chosen.values()}
     problems: dict[str, Problem] = {}
     for name, fitting in undecided.items():
-        common = [camera for camera in fitting if (camera.height, camera.width) in established]
-        if len(common) == 1:
-            chosen[name] = _resolution(common[0], sizes[name], layout, "as other recordings here")
-            continue
         size = Counter(sizes[name]).most_common(1)[0][0]
-        listing = "; ".join([f"{camera.extent(size, layout)} ({camera.name})" for camera in fitting])
-        message = f"{size:,} bytes fit several cameras: {listing}"
-        if not fitting:
+        if fitting:
+            listing = "; ".join([f"{camera.extent(size, layout)} ({camera.name})" for camera in fitting])
+            message = f"{size:,} bytes fit several cameras: {listing}"
+            problem = Problem(printable(name), message, _SIZE_CURE, "ambiguous")
+        else:
             message = f"{size:,} bytes are not a whole number of frames of any known camera"
-        kind = "ambiguous" if fitting else "unknown size"
-        # Where others fit, this recording is at fault, and may be skipped.
-        source = name if chosen and not fitting else ""
-        problems.setdefault(message, Problem(printable(name), message, _SIZE_CURE, kind, source))
+            # Where others fit, this recording is at fault, and may be skipped.
+            source = name if chosen else ""
+            problem = Problem(printable(name), message, _SIZE_CURE, "unknown size", source)
+        problems.setdefault(message, problem)
     return chosen, list(problems.values())
 
 
@@ -271,9 +269,6 @@ def _remainder_problem(stream: Values, height: int, width: int, layout: str) -> 
     whole = f"{frames} frames of {height} x {width} in {_LAYOUT_NAMES[layout]} ({frame:,} bytes each)"
     message = f"{size:,} bytes are {whole} and {beyond:,} bytes over"
     cure = "cut short? or another camera, with other --height and --width"
-    fitting = [camera for camera in CAMERAS if camera.layout == "packed" and camera.frames(size, layout)]
-    if fitting:
-        cure += f"; these fit: {', '.join([camera.extent(size, layout) for camera in fitting])}"
     return Problem(stream.name, message, cure, "size", stream.name)
 
 
@@ -303,17 +298,10 @@ def row_correlation(packed: NDArray[np.uint8], width: int) -> float:
     return float(np.corrcoef(above, below)[0, 1])
 
 
-# The ``config.yaml`` of a SpikeCV data set.
-
 CONFIG = "config.yaml"
-_SIZES = ("spike_h", "spike_w")
-# Keys that say nothing of the spikes
-_OF_LABELS = (
-    *("filename", "transform", "is_labeled", "labeled_data_type", "labeled_data_suffix"),
-    *("data_field_identifier", "label_field_identifier"),
-)
 # Bytes of a file that is read
 _LARGEST = 1 << 16
+_SIZE_LINE = re.compile(r"^(spike_[hw])(?:: *([1-9][0-9]*))?", re.MULTILINE | re.ASCII)
 
 
 def config_of(stream: SourceFile) -> Config | None:
@@ -322,36 +310,18 @@ def config_of(stream: SourceFile) -> Config | None:
     Raises
     ------
     InputError
-        If it says something that is not known here, or no whole size.
+        If it says a height or width, and not both as whole numbers.
     """
     parts = stream.name.split("/")
     for level in range(len(parts)):
         path = stream.path.parents[level] / CONFIG
-        if path.is_file() and is_inside(path, stream.roots):
-            name = "/".join([*parts[: len(parts) - level - 1], CONFIG])
-            config = _read_config(SourceFile(path, name, stream.roots))
-            if config is not None:
-                return config
+        if not path.is_file() or not is_inside(path, stream.roots):
+            continue
+        file = SourceFile(path, "/".join([*parts[: len(parts) - level - 1], CONFIG]))
+        sizes = dict(_SIZE_LINE.findall(file.head(_LARGEST).decode("utf-8", "replace")))
+        if sizes and not (sizes.get("spike_h") and sizes.get("spike_w")):
+            message = "says no whole spike_h and spike_w"
+            raise file.problem(message, "correct it, or give --height and --width")
+        if sizes:
+            return Config(int(sizes["spike_h"]), int(sizes["spike_w"]), file.name)
     return None
-
-
-def _read_config(file: SourceFile) -> Config | None:
-    """Read lines ``key: value``; None if none of them is a size; see `config_of`."""
-    cure = "correct it, or give --height and --width"
-    lines = file.head(_LARGEST).decode("utf-8", "replace").splitlines()
-    if not any(line.startswith(_SIZES) for line in lines):
-        return None
-    settings: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        text = line.partition("#")[0].rstrip()
-        key, colon, value = text.partition(":")
-        if text and (not colon or key in settings or key not in (*_SIZES, *_OF_LABELS)):
-            message = f"says {text[:60]!r} in line {number}, which is not known of SpikeCV"
-            raise file.problem(message, cure)
-        settings[key] = value.strip()
-    sizes = [settings.get(key, "") for key in _SIZES]
-    if not all(size.isascii() and size.isdigit() and int(size) for size in sizes):
-        message = f"says no whole {' and '.join(_SIZES)}"
-        raise file.problem(message, cure)
-    height, width = map(int, sizes)
-    return Config(height, width, file.name)

@@ -8,6 +8,9 @@
   ``sources/marks/offsets`` says which marks are whose.
 - ``sources/width``, ``sources/height``: pixels of the sensor. ``sources/t_offset``: microseconds to add to
   ``t`` for the time on the clock that the file names.
+- ``frames/t``, ``frames/image`` and ``boxes/t``, ``boxes/<field>``: what lies beside some recordings, with
+  times on the clock of ``t`` plus ``t_offset``. ``sources/frames/offsets`` and ``sources/boxes/offsets`` say
+  which rows are whose.
 """
 
 from __future__ import annotations
@@ -19,5 +22,8 @@ MARKS = "marks/t"
 MARKS_OF = "sources/marks/offsets"
 WIDTHS = "sources/width"
 HEIGHTS = "sources/height"
+T_OFFSETS = "sources/t_offset"
+BESIDE = ("frames", "boxes")
+"""Tables of what lies beside recordings, each with a column ``t``."""
 MARK_ROWS = 4096
 """Events from one mark to the next."""

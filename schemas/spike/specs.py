@@ -23,6 +23,8 @@ from unistore.schemas.spike.fields import (
 )
 
 _ROWS = (SAMPLES, 0)
+_OFFSETS = ArraySpec(dtypes=("int64",), row_shape=())
+_EXTENT = ArraySpec(dtypes=("int32",), row_shape=(2,), rows=_ROWS, least=1)
 
 
 def require_version_2(store: StoreView) -> None:
@@ -42,31 +44,37 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
     bins = voxel_bins(path)
     if bins is not None:
         return ArraySpec(kinds="uif", row_shape=(bins, None, None), rows=_ROWS)
-    voxels = [voxel_path for voxel_path in sorted(paths) if voxel_bins(voxel_path) is not None]
-    if path == BITS:
-        like = tuple(Limit(voxel_path, (2, 3), 8) for voxel_path in voxels)
-        return ArraySpec(dtypes=("uint8",), row_shape=(None, None), beside=(FRAME_OFFSETS,), like=like)
-    if path == FRAME_OFFSETS:
-        return ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=BITS)
-    if path == FRAME_SOURCE:
-        sources = ("sources/path/offsets", -1)
-        return ArraySpec(dtypes=("int32",), row_shape=(), rows=_ROWS, indexes=sources, ascending=True)
-    if path == SPIKE_EXTENT:
-        limits = [Limit(BITS, (1, 2), 8)] if BITS in paths else []
-        limits += [Limit(voxel_path, (2, 3)) for voxel_path in voxels]
-        return ArraySpec(dtypes=("int32",), row_shape=(2,), rows=_ROWS, least=1, limits=tuple(limits))
-    if path == IMAGE_EXTENT:
-        images = [f"{FRAMES}/{image}" for image in IMAGES]
-        inside = tuple(Limit(image, (1, 2)) for image in images if image in paths)
-        return ArraySpec(dtypes=("int32",), row_shape=(2,), rows=_ROWS, least=1, limits=inside)
-    if path == SEQUENCE_OFFSETS:
-        return ArraySpec(dtypes=("int64",), row_shape=(), offsets_of=SPIKE_EXTENT)
     if group in map(file_table_name, IMAGES):
-        offsets = ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=f"{group}/data")
+        offsets = replace(_OFFSETS, rows=(SAMPLES, 1), offsets_of=f"{group}/data")
         return offsets if name == "offsets" else replace(BYTES, beside=(f"{group}/offsets", IMAGE_EXTENT))
-    if group == FRAMES and name in IMAGES:
-        return ArraySpec(dtypes=("uint8",), row_shape=(None, None, 3), rows=_ROWS, beside=(IMAGE_EXTENT,))
-    return ArraySpec(rows=_ROWS) if group == FRAMES else ArraySpec()
+    voxels = [voxel_path for voxel_path in sorted(paths) if voxel_bins(voxel_path) is not None]
+    pixels = [Limit(voxel_path, (2, 3)) for voxel_path in voxels]
+    if BITS in paths:
+        pixels.insert(0, Limit(BITS, (1, 2), 8))
+    images = [f"{FRAMES}/{image}" for image in IMAGES]
+    inside = [Limit(image, (1, 2)) for image in images if image in paths]
+    image_spec = ArraySpec(dtypes=("uint8",), row_shape=(None, None, 3), rows=_ROWS, beside=(IMAGE_EXTENT,))
+    specs = {
+        BITS: ArraySpec(
+            dtypes=("uint8",),
+            row_shape=(None, None),
+            beside=(FRAME_OFFSETS,),
+            like=tuple([Limit(voxel_path, (2, 3), 8) for voxel_path in voxels]),
+        ),
+        FRAME_OFFSETS: replace(_OFFSETS, rows=(SAMPLES, 1), offsets_of=BITS),
+        FRAME_SOURCE: ArraySpec(
+            dtypes=("int32",),
+            row_shape=(),
+            rows=_ROWS,
+            indexes=("sources/path/offsets", -1),
+            ascending=True,
+        ),
+        SPIKE_EXTENT: replace(_EXTENT, limits=tuple(pixels)),
+        IMAGE_EXTENT: replace(_EXTENT, limits=tuple(inside)),
+        SEQUENCE_OFFSETS: replace(_OFFSETS, offsets_of=SPIKE_EXTENT),
+        **dict.fromkeys(images, image_spec),
+    }
+    return specs.get(path) or ArraySpec(rows=_ROWS if group == FRAMES else None)
 
 
 def _no_frames(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:

@@ -171,7 +171,7 @@ def test_a_family_may_fail_in_any_way(rows: Store, monkeypatch: pytest.MonkeyPat
         figure.subplots().draw = fails
 
     preview = Preview(draw=fails_late if late else fails)
-    monkeypatch.setattr("unistore.converters.rows.preview.PREVIEW", preview)
+    monkeypatch.setattr("unistore.converters.rows.export.PREVIEW", preview)
     with pytest.raises(StoreError, match="sample 0 cannot be drawn: ZeroDivisionError"):
         sample_picture(rows, 0)
     shown = pictures_html(rows, [(0, "one")])

@@ -9,7 +9,6 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.detection import detect
 from unistore.converters.protocol import Converter
 from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
@@ -43,8 +42,19 @@ def test_npz_members_become_columns(tmp_path: Path, check_contract, save) -> Non
     assert any("compressed" in note for note in converted.scan.notes) == (save is np.savez_compressed)
 
 
-@pytest.mark.parametrize("dtype", ["?", "i1", ">i2", "<u4", ">u8", "f2", ">f4", ">f8"])
-@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(
+    ("dtype", "order"),
+    [
+        ("?", "C"),
+        ("i1", "F"),
+        (">i2", "F"),
+        ("<u4", "C"),
+        (">u8", "F"),
+        ("f2", "C"),
+        (">f4", "F"),
+        (">f8", "C"),
+    ],
+)
 def test_npy_of_every_dtype_and_order(tmp_path: Path, check_contract, dtype: str, order: str) -> None:
     values = (RANDOM.random((17, 3, 5)) * 100).astype(dtype)
     np.save(tmp_path / "x.npy", np.asarray(values, order=order))
@@ -260,15 +270,6 @@ def test_no_rows_and_no_values(tmp_path: Path, check_contract) -> None:
     assert "hold no values" in problems_of(rows_converter(), tmp_path / "c.npy")
 
 
-def test_splits_from_names(tmp_path: Path, convert_in_memory) -> None:
-    for name in ("train/a.npy", "train/b.npy", "test/a.npy"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        np.save(tmp_path / name, np.arange(3))
-    converted = convert_in_memory(rows_converter(), [tmp_path])
-    splits = {source.name: source.split for source in converted.scan.sources}
-    assert splits == {"test/a.npy": "test", "train/a.npy": "train", "train/b.npy": "train"}
-
-
 def test_a_file_of_scalars_alone(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["version"] = 3
@@ -280,26 +281,3 @@ def test_a_file_of_scalars_alone(tmp_path: Path) -> None:
         scan_sources(rows_converter(), [tmp_path / "a.npz"])
     (problem,) = caught.value.problems
     assert problem.cure == "save arrays whose axis 0 counts the rows"
-
-
-def test_bundled_rows(bundled: Path, check_contract) -> None:
-    path = bundled / "rows" / "autzen_returns.h5"
-    with h5py.File(path) as file:
-        oracle = {f"rows/{name}": file[name][:] for name in ("data", "label")}
-    converted = check_contract(rows_converter(), [path], oracle)
-    assert converted.finalized.samples == 1065
-
-
-def test_unknown_mode_is_refused() -> None:
-    with pytest.raises(InputError, match="--columns: must be one of 'exact', 'union', 'inter"):
-        rows_converter(columns="all")
-
-
-def test_detect(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.arange(3))
-    found = detect([tmp_path])
-    assert found is not None
-    assert found.family == "rows"
-    (tmp_path / "b.txt").write_text("x")
-    assert detect([tmp_path / "b.txt"]) is None
-    assert detect([tmp_path / "absent"]) is None

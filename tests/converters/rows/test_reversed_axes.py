@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.converters.rows.family import Rows
 from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -32,7 +31,7 @@ def matlab(path: Path, rows: int = 11, **creation: Any) -> dict[str, np.ndarray]
     return values
 
 
-@pytest.mark.parametrize("creation", [{}, {"chunks": True}, {"chunks": True, "compression": "gzip"}])
+@pytest.mark.parametrize("creation", [{}, {"chunks": True, "compression": "gzip"}])
 def test_rows_on_the_last_axis(
     tmp_path: Path, check_contract: Callable[..., Any], creation: dict[str, Any]
 ) -> None:
@@ -72,11 +71,6 @@ def test_files_of_matlab_are_said_to_be(tmp_path: Path) -> None:
     reversed_axes = scan_sources(rows_converter(reverse_axes=True), [tmp_path])
     assert not any("MATLAB" in note for note in reversed_axes.notes)
     assert reversed_axes.sources[0].rows == {"rows": 9}
-
-
-def test_options_of_other_stores_do_not_change() -> None:
-    assert "reverse_axes" not in Rows().recorded()
-    assert Rows(reverse_axes=True).recorded()["reverse_axes"] is True
 
 
 def test_arrays_of_numpy_are_as_they_are(tmp_path: Path, check_contract: Callable[..., Any]) -> None:

@@ -90,17 +90,6 @@ def test_several_cameras_fit_and_nothing_decides(
     assert scan_one(file, height=360)[0] == [40, 360, 640], "one of the two may be enough"
 
 
-def test_other_recordings_establish_the_camera(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path, {"train/a": (88, 56), "train/b": (16,)}, size=(360, 640), images=None)
-    scan = scan_sources(spike_converter(), [tmp_path])
-    assert [source.detail.shapes["spike"] for source in scan.sources] == [
-        (88, 360, 640),
-        (56, 360, 640),
-        (16, 360, 640),
-    ]
-    assert any("as other recordings here" in note for note in scan.notes)
-
-
 def test_cameras_may_differ_by_recording(
     tmp_path: Path,
     record: Callable[..., Any],
@@ -123,14 +112,13 @@ def test_sizes_of_no_known_camera(tmp_path: Path) -> None:
     assert (problem.kind, problem.location) == ("unknown size", "a.dat")
 
 
-def test_the_remainder_is_named_and_what_would_fit(tmp_path: Path) -> None:
+def test_the_remainder_is_named(tmp_path: Path) -> None:
     file = tmp_path / "a.dat"
     file.write_bytes(np.resize(np.arange(256, dtype=np.uint8), 5 * 12_500).tobytes())
     problem = refusal(file, height=360, width=640)
     assert problem.kind == "size"
     assert "62,500 bytes are 2 frames of 360 x 640 in packed bits (28,800 bytes each)" in problem.message
     assert "4,900 bytes over" in problem.message
-    assert "these fit: 5 x 250 x 400" in problem.cure
 
 
 def test_every_camera_is_found_by_its_typical_size_or_given_size() -> None:

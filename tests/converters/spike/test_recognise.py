@@ -93,22 +93,6 @@ def test_damaged_files_are_problems(tmp_path: Path, name: str, kind: str) -> Non
     assert [problem.kind for problem in error.value.problems] == [kind]
 
 
-def test_a_placeholder_is_no_recording(tmp_path: Path) -> None:
-    (tmp_path / "a.dat").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
-    with pytest.raises(InputError, match="Git LFS pointer"):
-        look(tmp_path / "a.dat")
-
-
-def test_other_files_change_no_verdict(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path, {"a": (8,)})
-    files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
-    before = [look(path) for path in files]
-    np.save(tmp_path / "a/other.npy", np.zeros(3))
-    (tmp_path / "a/spike/broken.npz").write_bytes(b"PK")
-    assert [look(path) for path in files] == before
-    assert all(isinstance(verdict, Taken) for verdict in before)
-
-
 def test_links_to_the_folders_of_a_sequence(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path / "raw", {"a": (8,)}, images=None)
     (tmp_path / "unified/train/a").mkdir(parents=True)

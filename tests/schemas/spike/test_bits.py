@@ -42,14 +42,6 @@ def test_crops_of_bits(data: st.DataObject) -> None:
     np.testing.assert_array_equal(voxelize(part, w, bins, left=x % 8), formula(spikes[:, :, x : x + w], bins))
 
 
-@pytest.mark.parametrize("length", [88, 56, 10, 301])
-@pytest.mark.parametrize("bins", [5, 10, 32])
-@pytest.mark.parametrize("width", [16, 13])
-def test_voxels(length: int, bins: int, width: int) -> None:
-    spikes = np.random.default_rng(length).integers(0, 2, (length, 7, width)).astype(np.uint8)
-    np.testing.assert_array_equal(voxelize(pack(spikes), width, bins), formula(spikes, bins))
-
-
 @pytest.mark.parametrize("width", [16, 13])
 def test_voxels_piece_by_piece_and_above_255(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     spikes = np.random.default_rng(0).integers(0, 4, (1_500, 3, width)).astype(bool).astype(np.uint8)

@@ -11,16 +11,8 @@ from unistore.schemas.spike.fields import (
     even_tile,
     file_table,
     image_field,
-    voxel_bins,
     voxel_field,
-    voxel_path,
 )
-
-
-def test_paths_of_voxel_sets() -> None:
-    assert voxel_bins(voxel_path(32)) == 32
-    assert voxel_bins("frames/voxel/x") is None
-    assert voxel_bins("spikes/bits") is None
 
 
 @given(st.integers(1, 2_000), st.integers(1, 300))

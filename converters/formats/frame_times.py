@@ -1,0 +1,91 @@
+"""Frames of a camera: a text of their times, one a line, beside a folder of images, as in DSEC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.files.paths import natural_key
+from unistore.converters.formats.images import decode_file, read_header
+from unistore.converters.formats.lazy import LazyRows
+from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+
+FRAMES = "frames"
+"""Begins the names of the arrays: ``frames/t`` and ``frames/image``."""
+_FOLDERS = ("left/rectified", "left/distorted", "left", "")
+"""Folders of images beside the text, of which the first one with images is taken."""
+_ENDINGS = (".png", ".jpg", ".jpeg")
+_CURE = "copy what is missing, or leave the frames out: --exclude with the name of this file"
+
+
+class FrameTimes(Format):
+    """Times (n,) int64 and images (n, height, width[, channel]) of frames, in the order of their names."""
+
+    name: ClassVar[str] = "frame_times"
+    suffixes: ClassVar[tuple[str, ...]] = ("timestamps.txt",)
+    offered: ClassVar[bool] = False
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Look at the first line."""
+        first, _, _ = file.head(64).partition(b"\n")
+        return (
+            sure("has a time in each line") if first.strip().isdigit() else no("does not begin with a time")
+        )
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        """Read the times and the header of the first image; others are checked when they are read."""
+        times = _read_times(file)
+        images = _images_beside(file)
+        if len(images) != len(times):
+            message = f"has {len(times)} times, and there are {len(images)} images beside it"
+            raise file.problem(message, _CURE, "count")
+        header = read_header(images[0].path, images[0].name)
+        pixels = header.shape
+        if pixels is None:  # a JPEG, which EXIF may turn
+            pixels = decode_file(images[0].path, images[0].name, exact=True).shape
+
+        def read(lo: int, hi: int) -> NDArray[Any]:
+            frames = np.empty((hi - lo, *pixels), header.dtype)
+            for frame, image in zip(frames, images[lo:hi], strict=True):
+                decoded = decode_file(image.path, image.name, exact=True)
+                if decoded.shape != pixels or decoded.dtype != header.dtype:
+                    message = f"is {decoded.dtype} {decoded.shape}, other frames are {header.dtype} {pixels}"
+                    raise image.problem(message, "write all frames alike", "shape")
+                frame[...] = decoded
+            return frames
+
+        frames = LazyRows((len(images), *pixels), header.dtype, read)
+        arrays = {f"{FRAMES}/t": Array(times), f"{FRAMES}/image": Array(frames)}
+        yield Opened(arrays, further=images, memory=2 * header.size + 4 * header.height * header.width)
+
+
+def _read_times(file: SourceFile) -> NDArray[np.int64]:
+    """Read the times, which do not fall."""
+    lines = file.path.read_text("ascii", "replace").split("\n")
+    times = []
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if text and not text.isdigit():
+            message = f"has {text[:40]!r} in line {number}, expected whole microseconds"
+            raise file.problem(message, "write a time a line", "values")
+        if text:
+            times.append(int(text))
+        if len(times) > 1 and times[-1] < times[-2]:
+            message = f"falls from {times[-2]} to {times[-1]} in line {number}"
+            raise file.problem(message, "sort the frames by time", "order")
+    return np.array(times, np.int64)
+
+
+def _images_beside(file: SourceFile) -> list[SourceFile]:
+    for folder in _FOLDERS:
+        inside = file.path.parent / folder
+        names = [path.name for path in inside.iterdir()] if inside.is_dir() else []
+        images = sorted([name for name in names if name.lower().endswith(_ENDINGS)], key=natural_key)
+        if images:
+            return [file.beside(f"{folder}/{name}" if folder else name) for name in images]
+    raise file.problem("has no images beside it", _CURE, "missing")
