@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem
-from unistore.schemas.events.fields import MARK_ROWS, MARKS, MARKS_OF, RECORDINGS, TIMES
+from unistore.schemas.events.fields import BESIDE, MARK_ROWS, MARKS, MARKS_OF, RECORDINGS, TIMES
 from unistore.schemas.rules import View
 
 
@@ -46,4 +46,15 @@ def mark_rows(first: int, stop: int) -> NDArray[np.int64]:
     return np.append(np.arange(first, stop, MARK_ROWS), stop - 1)
 
 
-RULES = (check_marks, check_times)
+def check_times_beside(view: View) -> Iterator[Problem]:
+    """Yield a problem if times of frames or boxes fall within a recording."""
+    for table in BESIDE:
+        if view.under(f"{table}/"):
+            times = view.whole(f"{table}/t")
+            falls = np.flatnonzero(times[1:] < times[:-1]) + 1
+            inside = falls[~np.isin(falls, view.whole(f"sources/{table}/offsets"))]
+            if len(inside):
+                yield Problem(f"{table}/t", f"falls at row {inside[0]}", "convert again", "order")
+
+
+RULES = (check_marks, check_times, check_times_beside)

@@ -72,7 +72,7 @@ def test_a_changed_frame_is_found(tmp_path: Path) -> None:
     sequence(tmp_path / "in/seq")
     unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "events", sensor=SENSOR)
     image = tmp_path / "in/seq/images/left/rectified/000003.png"
-    cv2.imwrite(str(image), 255 - cv2.imread(str(image)))
+    cv2.imwrite(str(image), np.zeros((12, 16, 3), "u1"))
     problems = unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").problems
     assert any("frames/image: row 3" in str(problem) for problem in problems)
 

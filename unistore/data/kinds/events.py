@@ -23,6 +23,7 @@ from unistore.data.kinds.protocol import (
 from unistore.data.kinds.rows import Ragged
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.schemas.events.fields import (
+    BESIDE,
     COLUMNS,
     HEIGHTS,
     MARK_ROWS,
@@ -31,6 +32,7 @@ from unistore.schemas.events.fields import (
     POLARITIES,
     RECORDINGS,
     ROWS,
+    T_OFFSETS,
     TIMES,
     WIDTHS,
 )
@@ -53,7 +55,8 @@ class Events(SampleKind):
 
     Keys: ``t`` (N,) int64 microseconds, ``x``, ``y`` (N,) uint16, ``p`` (N,) uint8, 1 or 0: ragged, in the
     order of time. With `voxel` or `frame`, those instead, dense, and the others on request. Also on request:
-    ``start``, int64, when the window begins; ``source``.
+    ``start``, int64, when the window begins; ``source``; ragged ``frames.t``, ``frames.image`` and
+    ``boxes.<field>``: what lies beside the recording, of the time of the window.
 
     Parameters
     ----------
@@ -130,7 +133,7 @@ class Events(SampleKind):
         """Keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, *_EVENTS.values(), RECORDINGS, MARKS, MARKS_OF)
         images = [key for key, is_asked in (("voxel", self.voxel), ("frame", self.frame)) if is_asked]
-        on_request = [_START, *source_keys(store)]
+        on_request = [_START, *_keys_beside(store), *source_keys(store)]
         if images:
             return select_keys(images, fields, [*_EVENTS, *on_request])
         return select_keys(_EVENTS, fields, on_request)
@@ -138,6 +141,12 @@ class Events(SampleKind):
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EventReader:
         """Reader of the windows of the recordings `units`."""
         return EventReader(store, self, fields, units)
+
+
+def _keys_beside(store: Store) -> dict[str, str]:
+    """Path of each key of frames and boxes: ``boxes/x`` of ``boxes.x``."""
+    paths = [path for path in store.paths() if path.partition("/")[0] in BESIDE]
+    return {path.replace("/", "."): path for path in paths}
 
 
 def _microseconds(duration: object) -> int:
@@ -170,6 +179,11 @@ class EventReader(SampleReader):
         }
         self._images = {key: image for key, image in images.items() if key in fields}
         self._sources = RowValues(store, fields, {}, "recordings/source")
+        paths = _keys_beside(store)
+        self._beside = {key: store.array(path) for key, path in paths.items() if key in fields}
+        self._times = {table: whole(store, f"{table}/t") for table in self._tables}
+        self._bounds = {table: whole(store, f"sources/{table}/offsets") for table in self._tables}
+        self._clocks = whole(store, T_OFFSETS)
         # First place of each recording, and how many it has
         bounds = self._offsets if kind.count is not None else self._mark_offsets
         lo = bounds[self._recordings]
@@ -183,6 +197,11 @@ class EventReader(SampleReader):
             self._extents[has_events] = last - self._origins[has_events] + 1
         counts = (self._extents - kind.length) // kind.step + 1
         self._first = offsets_from_lengths(np.maximum(counts, 0))
+
+    @property
+    def _tables(self) -> set[str]:
+        """Tables of what is read beside the events."""
+        return {key.partition(".")[0] for key in self._beside}
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -235,7 +254,34 @@ class EventReader(SampleReader):
                 own = slice(offsets[number], offsets[number + 1])
                 x, y, p = (columns[name][own] for name in "xyp")
                 image[...] = make(times[number].astype(np.int64), x, y, p, shape)
+        if self._beside:
+            stops = starts + self._kind.length
+            if self._kind.count is not None:
+                stops = np.array([own[-1] for own in times], np.int64) + 1
+            batch |= self._read_beside(recordings, starts, stops, allocate)
         return batch | self._sources.read(recordings, allocate)
+
+    def _read_beside(
+        self, recordings: Int64s, starts: Int64s, stops: Int64s, allocate: Allocate
+    ) -> dict[str, Packed]:
+        """Read the frames and boxes of the time of each window, whose clocks add `t_offset`."""
+        batch = {}
+        rows: dict[str, tuple[Int64s, Int64s]] = {}
+        for table in self._tables:
+            lo = np.empty(len(recordings), np.int64)
+            hi = np.empty(len(recordings), np.int64)
+            for number, recording in enumerate(recordings.tolist()):
+                first, last = self._bounds[table][recording : recording + 2].tolist()
+                times = self._times[table][first:last].astype(np.int64)
+                bounds = np.array([starts[number], stops[number]]) + self._clocks[recording]
+                lo[number], hi[number] = first + np.searchsorted(times, bounds)
+            rows[table] = lo, hi
+        for key, array in self._beside.items():
+            lo, hi = rows[key.partition(".")[0]]
+            offsets = offsets_from_lengths(hi - lo)
+            out = allocate((int(offsets[-1]), *array.shape[1:]), array.dtype)
+            batch[key] = Packed(array.read_ranges(lo, hi, out), offsets)
+        return batch
 
     def _by_time(self, recordings: Int64s, starts: Int64s) -> tuple[Int64s, Int64s, list[AnyArray]]:
         """Find events of windows, ``lo:hi`` each, and their times: between two marks, and there by time."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -156,6 +157,16 @@ def test_times_of_a_rate_begin_with_each_episode() -> None:
 def robots(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, np.ndarray]]]:
     folder = tmp_path_factory.mktemp("robots")
     path, episodes = streams.robot(folder)
+    with h5py.File(path, "r+") as file:
+        for number, arrays in enumerate(episodes):
+            rng = np.random.default_rng(number)
+            times = streams.ticks(rng, 0.6 + 0.3 * number, 10)
+            scans = [rng.normal(size=(count, 3)).astype("f4") for count in rng.integers(0, 6, len(times))]
+            lidar = file.create_group(f"data/demo_{number}/obs/lidar")
+            lidar["points"] = np.concatenate(scans)
+            lidar["offsets"] = np.cumsum([0, *map(len, scans)])
+            lidar["timestamps"] = times
+            arrays |= {"obs/lidar": scans, "obs/lidar_timestamps": times}  # type: ignore[dict-item]  # ragged
     unistore.convert(path, folder / "robot.zarr")
     for arrays in episodes:  # the rate counts from the first step on
         count = len(arrays["obs/qpos"])
@@ -169,6 +180,8 @@ AROUND: dict[str, Any] = {
     "action": range(4),
     "observation.qpos": (-0.011, 0.0, 0.0035),
     "wrist": (0, -1),
+    "right": (-0.04, 0.0),
+    "lidar": (-0.25, -0.1, 0.0),
 }
 ARRAYS = {
     "left": ("obs/images/left", "observation.images.left"),
@@ -176,6 +189,8 @@ ARRAYS = {
     "action": ("action", "action"),
     "observation.qpos": ("obs/qpos", "observation.qpos"),
     "wrist": ("obs/images/wrist", "observation.images.wrist"),
+    "right": ("obs/images/right", "observation.images.right"),
+    "lidar": ("obs/lidar", "observation.lidar.points"),
 }
 
 
@@ -220,6 +235,13 @@ def test_windows_of_a_robot_are_those_of_numpy(
                     rows = window(arrays[f"{array}_timestamps"], ticks, tick, asked)
                 mask = np.array([row.is_real for row in rows])
                 assert np.array_equal(sample[f"{name}_valid"].numpy(), mask), name
+                if name == "lidar":
+                    counts = sample[f"{key}_counts"].numpy()
+                    scans = np.split(sample[key].numpy(), np.cumsum(counts)[:-1])
+                    for scan, row in zip(scans, rows, strict=True):
+                        if row.is_real:
+                            assert np.array_equal(scan, arrays[array][row.row])
+                    continue
                 expected = expected_of(arrays, name, rows)
                 found = sample[key].numpy()
                 found = np.moveaxis(found, 1, -1) if found.ndim == 4 else found
