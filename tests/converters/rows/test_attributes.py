@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -179,18 +178,6 @@ def test_attributes_of_many_files_are_bounded(
     held = [source.detail.attributes != "{}" for source in scan.sources]
     assert held == [True, False, False]
     assert scan.notes[-1].endswith("MiB of attributes in one store): those in part_1.h5 and 5 more")
-
-
-def test_equal_texts_are_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unistore.system.packed.BLOCK", 4)
-    text = np.random.default_rng(0).bytes(2000).hex()
-    for number in range(4):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file["x"] = np.arange(3)
-            file.attrs["crs"] = text
-    sources = scan_sources(rows_converter(), [tmp_path]).sources
-    assert all(text in source.detail.attributes for source in sources)
-    assert len(pickle.dumps(sources)) < 1.5 * len(text)
 
 
 def test_a_text_that_is_none_is_an_error(

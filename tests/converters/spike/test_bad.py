@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,33 +167,6 @@ def test_a_flipped_bit_in_a_png_is_found_when_it_is_read(
     assert "contradicts its checksum" in problem.message
 
 
-def test_a_sound_png_whose_pixels_are_none(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    sequences(tmp_path, {"a": (8,)})
-    header = struct.pack(">IIBBBBB", 80, 48, 8, 2, 0, 0, 0)
-    body = chunk(b"IHDR", header) + chunk(b"IDAT", b"no zlib stream") + chunk(b"IEND", b"")
-    (tmp_path / "a/blur/000.png").write_bytes(b"\x89PNG\r\n\x1a\n" + body)
-    problem = reading_problem(tmp_path, height=24, width=40)
-    assert (problem.location, problem.kind) == ("a/blur/000.png", "corrupt")
-
-
-def test_jpegs_cut_short(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path, {"a": (8, 8, 8)}, suffix=".jpg")
-    for number, keep in ((0, 0.7), (1, 0.05)):
-        file = tmp_path / f"a/sharp/{number:03d}.jpg"
-        raw = file.read_bytes()
-        file.write_bytes(raw[: int(len(raw) * keep)])
-    cv2.imwrite(str(tmp_path / "a/sharp/002.jpg"), np.zeros((48, 80), np.uint8))
-    found = problems(tmp_path, height=24, width=40)
-    assert {place: problem.kind for place, problem in found.items()} == {
-        "a/sharp/000.jpg": "truncated",
-        "a/sharp/001.jpg": "truncated",
-        "a/sharp/002.jpg": "colour",
-    }
-
-
 def test_nothing_to_convert(tmp_path: Path) -> None:
     (found,) = problems(tmp_path).values()
     assert found.kind == "missing"
@@ -210,9 +181,3 @@ def test_a_stream_that_is_gone_after_the_scan(tmp_path: Path) -> None:
     (tmp_path / "a.dat").unlink()
     with pytest.raises(InputError, match=r"a\.dat: cannot be read: FileNotFoundError"):
         read_all(converter, scan)
-
-
-def test_an_image_that_is_named_alone(tmp_path: Path) -> None:
-    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((4, 6, 3), np.uint8))
-    (problem,) = problems(tmp_path / "a.png").values()
-    assert "is an image, and no file of spikes" in problem.message

@@ -32,9 +32,8 @@ def cvtColor(pixels, code):
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 def test_an_image_that_crashes_opencv(
-    tmp_path: Path, sequences: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, workers: int
+    tmp_path: Path, sequences: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sequences(tmp_path / "in", {"train/a": (16, 16, 16)})
     (tmp_path / "path").mkdir()
@@ -43,7 +42,7 @@ def test_an_image_that_crashes_opencv(
     monkeypatch.setenv("CRASHES", str(tmp_path / "in/train/a/blur/001.png"))
     store = tmp_path / "out.zarr"
     report = unistore.convert(
-        tmp_path / "in", store, "spike", height=24, width=40, workers=workers, on_error="skip"
+        tmp_path / "in", store, "spike", height=24, width=40, workers=2, on_error="skip"
     )
     assert [(each["file"], each["reason"], each["kind"]) for each in report.skipped] == [
         ("train/a/blur/001.png", "is damaged: it crashes OpenCV (signal 11)", "damaged")

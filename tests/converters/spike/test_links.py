@@ -151,15 +151,3 @@ def test_numbered_files_are_a_sequence_and_others_stand_alone(
     converted = convert_in_memory(spike_converter(**SIZE), [tmp_path])
     assert [source.name for source in converted.scan.sources] == ["left.dat", "right.dat", "9.dat", "10.dat"]
     assert converted.arrays["sequences/offsets"].tolist() == [0, 1, 2, 4]
-
-
-def test_a_circle_of_links_beside_a_sequence_is_named(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path, {"a": (8,)})
-    (tmp_path / "loop").symlink_to("loop")
-    (tmp_path / "a/spike/loop.dat").symlink_to("loop.dat")
-    with pytest.raises(InputError) as caught:
-        scan_sources(spike_converter(**SIZE), [tmp_path])
-    assert "loop" in str(caught.value)
-    (tmp_path / "a/spike/loop.dat").unlink()
-    found = scan_sources(spike_converter(**SIZE), [tmp_path])
-    assert [path.name for path, _ in found.left_out] == ["loop"]

@@ -63,10 +63,9 @@ def test_a_stream_of_any_length_takes_the_memory_of_a_shard(tmp_path: Path, step
     assert [each.name for each in tmp_path.iterdir()] == ["a.dat"]
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_member_is_read_in_blocks(tmp_path: Path, compression: int) -> None:
+def test_a_member_is_read_in_blocks(tmp_path: Path) -> None:
     header = {"descr": "|u1", "fortran_order": False, "shape": (600, 360, 640)}
-    archive = zipfile.ZipFile(tmp_path / "a.npz", "w", compression, compresslevel=1)
+    archive = zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1)
     with archive, archive.open("spk.npy", "w") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for _ in range(600):
@@ -118,7 +117,7 @@ def test_a_compressed_array_in_fortran_order_is_counted_and_not_looked_at(
 
 @pytest.mark.parametrize("layout", ["packed", "bytes"])
 @pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("block", [1, 700, 1 << 20])
+@pytest.mark.parametrize("block", [1, 700])
 def test_blocks_are_the_recording(
     tmp_path: Path,
     record: Callable[..., Any],

@@ -163,20 +163,6 @@ def test_images_beside_spikes_that_another_sequence_has(
     assert left_out(tmp_path) == {f"b/{role}": NO_FRAME for role in ("blur", "sharp")}
 
 
-def test_links_are_met_where_they_lead(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path / "raw", {"a": (8, 8), "b": (8,)})
-    (tmp_path / "unified").mkdir()
-    (tmp_path / "unified/a").symlink_to(tmp_path / "raw/a", target_is_directory=True)
-    (tmp_path / "unified/again").symlink_to(tmp_path / "unified", target_is_directory=True)
-    (tmp_path / "unified/notes.txt").symlink_to(tmp_path / "gone")
-    (tmp_path / "raw/a/readme.md").touch()
-    (tmp_path / "raw/b/extra.dat").touch()
-    found = find(tmp_path / "unified", tmp_path / "raw")
-    assert {path.relative_to(tmp_path).as_posix(): why for path, why in found.left_out} == {
-        **{f"raw/b/{name}": "no link leads to it" for name in ("spike", "blur", "sharp", "extra.dat")}
-    }
-
-
 def test_left_out_files_are_remarked(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path, {"a": (8,)})
     (tmp_path / "a/blur_gamma").mkdir()

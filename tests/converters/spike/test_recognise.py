@@ -93,16 +93,6 @@ def test_damaged_files_are_problems(tmp_path: Path, name: str, kind: str) -> Non
     assert [problem.kind for problem in error.value.problems] == [kind]
 
 
-def test_links_to_the_folders_of_a_sequence(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path / "raw", {"a": (8,)}, images=None)
-    (tmp_path / "unified/train/a").mkdir(parents=True)
-    (tmp_path / "unified/train/a/spike").symlink_to(tmp_path / "raw/a/spike", target_is_directory=True)
-    assert "link" in {problem.kind for problem in survey([tmp_path / "unified"]).refused()}
-    found = detect([tmp_path / "unified", tmp_path / "raw"])
-    assert found is not None
-    assert found.layout == "sequences"
-
-
 def test_other_folders(tmp_path: Path) -> None:
     np.save(tmp_path / "volume.npy", np.zeros((4, 4, 4), np.int16))
     (tmp_path / "broken.npz").write_bytes(b"PK")

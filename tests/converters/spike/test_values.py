@@ -115,15 +115,6 @@ def test_voxels_equal_the_formula(
         np.testing.assert_array_equal(voxel[0], formula(spikes, bins))
 
 
-def test_counts_above_255_get_two_bytes(tmp_path: Path, convert_in_memory: Callable[..., Any]) -> None:
-    np.save(tmp_path / "lit.npy", np.ones((600, 3, 5), np.uint8))
-    converted = convert_in_memory(spike_converter(voxel_bins=(2, 3)), [tmp_path])
-    assert converted.arrays["frames/voxel/2"].dtype == np.uint16
-    assert (converted.arrays["frames/voxel/2"] == 300).all()
-    assert converted.arrays["frames/voxel/3"].dtype == np.uint8
-    assert (converted.arrays["frames/voxel/3"] == 200).all()
-
-
 def test_mixed_lengths_and_resolutions(
     tmp_path: Path, record: Callable[..., np.ndarray], check_contract: Callable[..., Any]
 ) -> None:
@@ -173,16 +164,6 @@ def test_streams_with_the_top_row_first(
     np.testing.assert_array_equal(bits(converted.arrays["spikes/bits"], 16), spikes)
     attributes = converted.finalized.groups["frames"]
     assert (attributes["source_rows"], attributes["flip_undone"]) == ("top first", False)
-
-
-def test_jpeg_frames_keep_their_values(
-    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
-) -> None:
-    sequences(tmp_path, {"a": (8, 8)}, suffix=".jpg")
-    converted = convert_in_memory(spike_converter(height=24, width=40), [tmp_path])
-    for number in range(2):
-        expected = cv2.imread(str(tmp_path / f"a/sharp/{number:03d}.jpg"))[..., ::-1]
-        np.testing.assert_array_equal(converted.arrays["frames/sharp"][number], expected)
 
 
 def test_images_of_mixed_sizes_are_padded(
