@@ -113,40 +113,27 @@ def choose_resolutions(
         and layout in ("bytes", camera.layout)
     ]
     chosen: dict[str, Resolution] = {}
-    undecided: dict[str, list[Camera]] = {}
+    problems: dict[str, Problem] = {}
     for name, own_sizes in sizes.items():
         counts: Counter[Camera] = Counter()
         for size in own_sizes:
             counts.update([camera for camera in possible if camera.frames(size, layout)])
         most = max(counts.values(), default=0)
         fitting = [camera for camera in counts if counts[camera] == most]
-        typical = [camera for camera in fitting if camera.is_typical(own_sizes, layout)]
-        if len(typical) == 1:
-            chosen[name] = _resolution(typical[0], own_sizes, layout, "a typical size of its files")
-        elif len(fitting) == 1:
-            chosen[name] = _resolution(fitting[0], own_sizes, layout, "the only known camera that fits")
+        candidates = [camera for camera in fitting if camera.is_typical(own_sizes, layout)] or fitting
+        if not candidates:
+            message = f"{own_sizes[0]:,} bytes are not a whole number of frames of any known camera"
+            problems[name] = Problem(printable(name), message, _SIZE_CURE, "unknown size", name)
+            continue
+        size = next(size for size in own_sizes if candidates[0].frames(size, layout))
+        listing = "; ".join([f"{camera.extent(size, layout)} ({camera.name})" for camera in candidates])
+        if len(candidates) == 1:
+            reason = f"{size:,} bytes are {listing} in {_LAYOUT_NAMES[layout]}"
+            chosen[name] = Resolution(candidates[0].height, candidates[0].width, reason)
         else:
-            undecided[name] = fitting
-    problems: dict[str, Problem] = {}
-    for name, fitting in undecided.items():
-        size = Counter(sizes[name]).most_common(1)[0][0]
-        if fitting:
-            listing = "; ".join([f"{camera.extent(size, layout)} ({camera.name})" for camera in fitting])
             message = f"{size:,} bytes fit several cameras: {listing}"
-            problem = Problem(printable(name), message, _SIZE_CURE, "ambiguous")
-        else:
-            message = f"{size:,} bytes are not a whole number of frames of any known camera"
-            # Where others fit, this recording is at fault, and may be skipped.
-            source = name if chosen else ""
-            problem = Problem(printable(name), message, _SIZE_CURE, "unknown size", source)
-        problems.setdefault(message, problem)
+            problems.setdefault(message, Problem(printable(name), message, _SIZE_CURE, "ambiguous"))
     return chosen, list(problems.values())
-
-
-def _resolution(camera: Camera, sizes: Sequence[int], layout: str, why: str) -> Resolution:
-    size = next(size for size in sizes if camera.frames(size, layout))
-    shown = f"{size:,} bytes are {camera.extent(size, layout)} in {_LAYOUT_NAMES[layout]}"
-    return Resolution(camera.height, camera.width, f"{shown}: {why} ({camera.name})")
 
 
 class _BytesSeen(NamedTuple):

@@ -46,7 +46,7 @@ def test_packed_bits_of_the_described_size(gopro: Path) -> None:
     extent, layout, notes = scan_one(gopro)
     assert (extent, layout) == ([88, 360, 640], "packed")
     assert "000.dat holds bytes above 1" in notes
-    assert "2,534,400 bytes are 88 x 360 x 640 in packed bits: a typical size" in notes
+    assert "2,534,400 bytes are 88 x 360 x 640 (Spk-GoPro) in packed bits" in notes
     assert "careful" not in notes
 
 
@@ -58,7 +58,7 @@ def test_one_byte_a_pixel_of_the_described_size(
     extent, layout, notes = scan_one(file)
     assert (extent, layout) == ([10, 396, 640], "bytes")
     assert "all 2,534,400 bytes are 0 or 1" in notes
-    assert "10 x 396 x 640 in one byte a pixel" in notes
+    assert "10 x 396 x 640 (GoPro, one byte a pixel) in one byte a pixel" in notes
 
 
 def test_the_described_resolution_is_refused_for_packed_bits(gopro: Path) -> None:
