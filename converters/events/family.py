@@ -136,13 +136,17 @@ class Events(EventsOptions, Family):
         },
     )
 
+    def declines(self, file: SourceFile) -> str:
+        """Open only those frames and boxes that lie beside a recording."""
+        is_beside = file.path.name in (_TIMES_NAME, _BOXES_NAME)
+        return f"lies beside no {_MAPPED}" if is_beside and _recording_of(file) is None else ""
+
     def match(self, head: Head) -> Claim:
         """Take files with columns of times, places and polarities, and the maps of DSEC beside them."""
         if _is_map(head.file):
             return sure(f"lies beside {_MAPPED}")
         if head.file.path.name in (_TIMES_NAME, _BOXES_NAME):
-            is_beside = _recording_of(head.file) is not None
-            return sure(f"lies beside {_MAPPED}") if is_beside else no(f"lies beside no {_MAPPED}")
+            return sure(f"lies beside {_MAPPED}")
         layout = find_layout(head.opened, self.events)
         if not layout:
             return no(f"holds no t, x, y and p in {self.events or 'events'}")

@@ -101,6 +101,14 @@ def test_windows_have_the_frames_and_boxes_of_their_time(tmp_path: Path, argumen
     assert seen > 0
 
 
+def test_times_and_boxes_of_other_data_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/timestamps.txt").write_text("1\n2\n")
+    np.save(tmp_path / "in/tracks.npy", np.zeros(3, BOX))
+    report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
+    assert (report.family, report.samples) == ("rows", 3)
+
+
 def falling(folder: Path) -> None:
     file = folder / "images/timestamps.txt"
     lines = file.read_text().split()
