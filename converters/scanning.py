@@ -193,7 +193,10 @@ class _FamilyScan:
     def _find(self) -> Found:
         """Return the parts that the family finds; raise one problem if all files are of other families."""
         claims = self._claims
-        listing = replace(claims.listing, left=self._of_others)
+        left = self._of_others
+        if self._exclusion:  # sources may have other names than files below the given folders
+            left = left | np.array([self._is_excluded(Path(path)) for path in claims.paths], np.bool_)
+        listing = replace(claims.listing, left=left)
         try:
             with as_problem(", ".join(map(str, claims.roots))):
                 found_parts = self._converter.find(listing, self._exclusion)

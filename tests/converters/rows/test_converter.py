@@ -270,6 +270,15 @@ def test_no_rows_and_no_values(tmp_path: Path, check_contract) -> None:
     assert "hold no values" in problems_of(rows_converter(), tmp_path / "c.npy")
 
 
+@pytest.mark.parametrize(("excluded", "rows"), [("a.npz", 4), ("seq/a.npz", 4), ("seq/b.npz", 3)])
+def test_names_of_sources_and_of_files_leave_out(tmp_path: Path, excluded: str, rows: int) -> None:
+    (tmp_path / "seq").mkdir()
+    np.savez(tmp_path / "seq/a.npz", x=np.arange(3))
+    np.savez(tmp_path / "seq/b.npz", x=np.arange(4))
+    scan = scan_sources(rows_converter(exclude=(excluded,)), [tmp_path])
+    assert [source.rows["rows"] for source in scan.sources] == [rows]
+
+
 def test_a_file_of_scalars_alone(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["version"] = 3
