@@ -41,9 +41,8 @@ _LARGE_PADDING = 3
 def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:
     """Make the scan of all frames: at least one, in order, all of the same roles.
 
-    If some have problems, the others are still compared, and the
-    scan is empty. Raises an `InputError` with every disagreement between frames, and every stream of unknown
-    layout or resolution.
+    If some have problems, the streams are still resolved, and the scan is empty. Raises an `InputError` with
+    every stream of unknown layout or resolution, and what the frames disagree on.
     """
     resolved = _resolve(frames, options)
     spikes = _spikes(frames, resolved, options)
