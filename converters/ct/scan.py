@@ -142,7 +142,7 @@ class _Scanning:
         path = folder_of(first.path) if is_case else first.path
         for kind, file in texts.items():
             with collected.attempt(file.name):
-                self._read(kind, file, path.name)
+                self._read(kind, file, path.name, has_geometry="geometry" in texts)
         arrays = self._used_arrays()
         dense = [array for array in arrays if array.role.partition("/")[0] not in MEMBERS]
         extent = dense[0].shape if dense else None
@@ -195,7 +195,7 @@ class _Scanning:
             return classes
         return self._labels.called(numberings[0], classes)
 
-    def _read(self, kind: str, file: SourceFile, case: str) -> None:
+    def _read(self, kind: str, file: SourceFile, case: str, *, has_geometry: bool) -> None:
         """Read a text about the volume."""
         if kind == "metadata":
             self._texts[kind] = read_row(file.path, case, file.name)
@@ -212,7 +212,7 @@ class _Scanning:
         elif order is not None:
             step = -1 if order == "xyz" else 1
             self._state({name: numbers[::step] for name, numbers in stated.items()}, INFO)
-        elif stated:
+        elif stated and not has_geometry:
             self._notes.append(f"{', '.join(sorted(stated))} {_UNORDERED}")
 
     def _add(self, kind: str, name: str, file: SourceFile) -> None:
@@ -220,7 +220,7 @@ class _Scanning:
         with self._open(file) as (opening, opened):
             if kind == "points":
                 array = points_in(opened, file, opening.name, name)
-                unread = opened.arrays.keys() - {*chain.from_iterable(MEMBERS.values()), "resolution"}
+                unread = opened.arrays.keys() - {*MEMBERS[array.role.partition("/")[0]], "resolution"}
                 start = f"left out, being no column: {file.path.name}"
                 self._notes += [f"{start}: {other}" for other in sorted(unread)]
             else:

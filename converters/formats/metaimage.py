@@ -10,13 +10,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from typing import Any, ClassVar
 
 import numpy as np
 
-from unistore.converters.formats.volumes import Planes, VolumeFormat, open_raw, reading, stated
-from unistore.converters.plugin import Array, Opened, SourceFile
+from unistore.converters.formats.volumes import VolumeFormat, open_raw, reading, stated
+from unistore.converters.plugin import Opened, SourceFile
 
 _TYPES = {
     "MET_CHAR": "i1",
@@ -60,18 +59,17 @@ class MetaImage(VolumeFormat):
         is_local = name == "LOCAL"
         voxels = file if is_local else file.beside(name)
         start = end if is_local else int(header.get("HeaderSize", 0))
-        facts = _place(header)
-        if not _is_true(header.get("CompressedData", "False")):
-            with open_raw(file, voxels, (shape, dtype), facts, {}, start=0, skip=start) as opened:
-                yield opened
-            return
-        with voxels.path.open("rb") as raw, reading(file):
-            raw.seek(start)  # a negative one, of the last bytes, says nothing of compressed voxels
-            content = zlib.decompress(raw.read())
-            planes = Planes(file, BytesIO(content), 0, shape, dtype)
-            planes.check_size(len(content))
-            further = () if is_local else (voxels,)
-            yield Opened({"image": Array(planes)}, facts, further, memory=len(content))
+        form = (shape, dtype)
+        unpacked = None
+        if _is_true(header.get("CompressedData", "False")):
+            with voxels.path.open("rb") as raw, reading(file):
+                raw.seek(start)  # where it is negative, nothing says where compressed voxels begin
+                unpacked = zlib.decompress(raw.read())
+            start = 0
+        with open_raw(
+            file, voxels, form, _place(header), {}, start=0, skip=start, unpacked=unpacked
+        ) as opened:
+            yield opened
 
 
 def _is_true(flag: str) -> bool:

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import SEEK_SET, FileIO
+from io import SEEK_SET, BytesIO, FileIO
 from math import prod
 from typing import IO, Any, ClassVar, Self
 
@@ -155,21 +155,25 @@ def open_raw(
     start: int,
     skip: int,
     gzip: bool = False,
+    unpacked: bytes | None = None,
 ) -> Iterator[Opened]:
     """Open voxels of a shape and dtype in the file of a header, or beside it.
 
     They begin `skip` bytes behind `start`, decompressed if they are gzip from there on; a negative number:
-    they are the last bytes.
+    they are the last bytes. Or they are `unpacked` in memory.
     """
     shape, dtype = form
     if skip < 0:
         skip = max(0, voxels.size - start - prod(shape) * dtype.itemsize)
-    with stream_of(voxels, start, gzip=gzip) as stream:
+    with stream_of(voxels, start, gzip=gzip) as raw:
+        stream = raw if unpacked is None else BytesIO(unpacked)
+        size = voxels.size - start if unpacked is None else len(unpacked)
         planes = Planes(file, stream, skip, shape, dtype)
         if not gzip:
-            planes.check_size(voxels.size - start - skip)
+            planes.check_size(size - skip)
         further = () if voxels is file else (voxels,)
-        yield Opened({"image": Array(planes)}, facts, further, forward_only=gzip, notes=notes)
+        memory = len(unpacked or b"")
+        yield Opened({"image": Array(planes)}, facts, further, forward_only=gzip, memory=memory, notes=notes)
 
 
 @contextmanager
