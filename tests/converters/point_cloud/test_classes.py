@@ -102,14 +102,6 @@ def clouds(root: Path, **more: np.ndarray) -> Path:
     return root
 
 
-def test_folders_of_hdf5_are_classes(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
-    root = clouds(tmp_path / "a")
-    converted = check_contract(point_cloud(), [root])
-    assert labels_of(converted) == {"chair/a.h5": 0, "chair/b.h5": 0, "table/c.h5": 1}
-    unistore.convert(root, tmp_path / "a.zarr")
-    assert unistore.verify(tmp_path / "a.zarr", against=[root]).problems == ()
-
-
 @pytest.mark.parametrize("key", ["label", "classification"])
 def test_hdf5_with_labels_has_no_classes(tmp_path: Path, key: str) -> None:
     root = clouds(tmp_path / "a")

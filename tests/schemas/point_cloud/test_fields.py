@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unistore.schemas.point_cloud.fields import (
-    voxel_group,
-)
+from unistore.schemas.point_cloud.fields import voxel_group
 from unistore.schemas.tables import name_problem
 
 
