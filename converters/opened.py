@@ -15,22 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.formats import lfs_pointer_problem
+from unistore.converters.files.npy import bytes_of
 from unistore.converters.files.paths import is_inside, natural_key
-from unistore.converters.files.raw import FileBytes
 from unistore.errors import InputError, Problem, printable
 
 if TYPE_CHECKING:
     from unistore.converters.files.hdf5.attributes import Attributes
 
+# What a file says beside its arrays, as JSON values: a sample rate, a unit, a header
 Facts: TypeAlias = Mapping[str, Any]
-"""What a file says beside its arrays, as JSON values: a sample rate, a unit, a header."""
 
+# What a group of a file holds under a name
 Member: TypeAlias = Literal["array", "group"]
-"""What a group of a file holds under a name."""
 
 HEAD_BYTES = 4096
+# Bytes of an array that are read at a time where all of it is read
 BLOCK_BYTES = 16 << 20
-"""Bytes of an array that are read at a time where all of it is read."""
 
 
 class Claim(NamedTuple):
@@ -38,8 +38,7 @@ class Claim(NamedTuple):
 
     certainty: Literal["sure", "maybe", "no"]
     reason: str
-    layout: str = ""
-    """Which of the family's layouts the file has; empty: the family has one."""
+    layout: str = ""  # Which of the family's layouts the file has; empty: the family has one
 
 
 def as_json(value: Any) -> Any:
@@ -134,7 +133,7 @@ class SourceFile:
 
     def bytes(self) -> Array:
         """Return the file as it stands, (n,) uint8, which is read where it is sliced."""
-        return Array(FileBytes(self.path, self.name))
+        return Array(bytes_of(self.path, self.name))
 
     def check_whole(self) -> None:
         """Refuse an empty file and a Git LFS pointer, as formats do that nothing in a file tells."""

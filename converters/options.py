@@ -34,21 +34,21 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments, describe_type, matches_type
 
+# What to do when sources have different columns: refuse, fill what is missing, take the common ones
 Columns = Literal["exact", "union", "intersection"]
-"""What to do when sources have different columns: refuse, fill what is missing, take the common ones."""
+# Help of an option `columns`
 COLUMNS = "What to do with fields that only some files have: refuse, fill, leave out."
-"""Help of an option ``columns``."""
+# Help of an option `map`
 MAP = "Where a field is, if its own name does not tell: x=cloud/East."
-"""Help of an option ``map``."""
 
+# What a store records of its splits
 SPLIT_OPTIONS = ("split", "split_by", "split_rule", "split_seed", "split_below", "split_from", "group_by")
-"""What a store records of its splits."""
 _CONTENT = ("codec", *SPLIT_OPTIONS, "on_error", "follow_links_to")
 _RUN = ("overwrite", "restart", "work", "workers", "memory", "scheduler")
 _PRINTED = ("dry_run", "json", "as_json", "help", "debug", "progress")
 _RECORDED = ("sources", "destination", "family", "found", "skipped")
+# Names that no option of a family may have: those of every conversion, and of other recorded values
 RESERVED = frozenset((*_CONTENT, *_RUN, *_PRINTED, *_RECORDED))
-"""Names that no option of a family may have: those of every conversion, and of other recorded values."""
 
 _DECLARED = "unistore option"
 
@@ -57,18 +57,13 @@ _DECLARED = "unistore option"
 class Option:
     """A declared option."""
 
-    name: str
-    """As in Python: ``"voxel_size"``."""
-    hint: Any
-    """Its annotation."""
+    name: str  # As in Python: `"voxel_size"`
+    hint: Any  # Its annotation
+    # One value, several, a fixed number of values, or names with values
     form: Literal["one", "several", "fixed", "mapping"]
-    """One value, several, a fixed number of values, or names with values."""
-    kind: type
-    """Type of one value: ``bool``, ``int``, ``float`` or ``str``."""
-    length: int
-    """Number of values of the form ``"fixed"``."""
-    choices: tuple[str, ...]
-    """Allowed words; empty: any value."""
+    kind: type  # Type of one value: `bool`, `int`, `float` or `str`
+    length: int  # Number of values of the form `"fixed"`
+    choices: tuple[str, ...]  # Allowed words; empty: any value
     default: Any
     help: str
     metavar: str | None

@@ -61,13 +61,12 @@ __all__ = [
     "ask_here",
 ]
 
+# Small arrays that a source contributes to the index (segment lengths, origins, …)
 Facts = Mapping[str, NDArray[Any]]
-"""Small arrays that a source contributes to the index (segment lengths, origins, …)."""
 
+# ``emit(table, column, rows)`` appends rows, axis 0 first, to a spilled column of this source.  Rows of one
+# column may have several dtypes: ``pack`` gets each run of one dtype separately
 Emit = Callable[[str, str, NDArray[Any]], None]
-"""``emit(table, column, rows)`` appends rows, axis 0 first, to a spilled column of this source.
-
-Rows of one column may have several dtypes: ``pack`` gets each run of one dtype separately."""
 
 T = TypeVar("T")
 R = TypeVar("R")

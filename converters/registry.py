@@ -22,8 +22,8 @@ from unistore.errors import InputError, Problem
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+# Group of the entry points by which packages add families
 ENTRY_POINTS = "unistore.families"
-"""Group of the entry points by which packages add families."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,8 +101,8 @@ class LeftOut:
     reason: str
 
 
+# Kind of the problem of a file that a general family could read as well: neither takes it unless named
 TWO_FAMILIES = "two families"
-"""Kind of the problem of a file that a general family could read as well: neither takes it unless named."""
 
 
 @dataclass(frozen=True, slots=True)

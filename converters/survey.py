@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,45 +18,35 @@ from unistore.converters.common.exclusion import folders_of
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
 from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending, is_about, unread_format, why_left_out
-from unistore.converters.files.paths import (
-    common_root,
-    is_inside,
-    is_store,
-    list_files,
-    natural_key,
-    real_path,
-    rows_below,
-)
+from unistore.converters.files.paths import common_root, is_inside, is_store, list_files, natural_key
 from unistore.converters.protocol import Ask, Converter, ask_here
 from unistore.converters.registry import Family, families, get_family, is_own, leave_out, reason_of
 from unistore.converters.scan import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.errors import InputError, Problem, UnistoreError, first_few, printable
-from unistore.system.packed import PackedObjects, view
+from unistore.system.packed import view
 
 if TYPE_CHECKING:
     from unistore.converters.scan import Scan
 
-# Numbers of files that are taken, left out and refused, with a few of their names.
-
 TAKEN = "taken"
 LEFT_OUT = "left out"
 REFUSED = "refused"
+# Reason for files that the user, or a problem, excludes
 EXCLUDED = "excluded"
-"""Reason for files that the user, or a problem, excludes."""
 _EXAMPLES = 3
+_SHOWN = 3
+
+# Rows of the table
+Rows = NDArray[np.int64]
 
 
 class Count(NamedTuple):
     """Number of files (or folders that are not searched) with one verdict and reason."""
 
-    verdict: str
-    """``"taken"``, ``"left out"`` or ``"refused"``."""
-    why: str
-    """The family and layout, or the reason."""
+    verdict: str  # "taken", "left out" or "refused"
+    why: str  # the family and layout, or the reason
     files: int
-    """Number of files."""
-    examples: tuple[str, ...]
-    """Names of the first files."""
+    examples: tuple[str, ...]  # names of the first files
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -76,40 +66,35 @@ def counted(files: Iterable[tuple[str, str, str | Path]]) -> tuple[Count, ...]:
     return tuple(Count(*key, counts[key], tuple(examples[key])) for key in ordered)
 
 
-def name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
-    """The source name, among `names`, of a file or a folder above it; None if there is none.
-
-    The first `start` parts of the path are not part of names.
-    """
-    parts = path.parts
-    spans = ((lo, hi) for hi in range(len(parts), start, -1) for lo in range(start, hi))
-    return next((name for lo, hi in spans if (name := "/".join(parts[lo:hi])) in names), None)
-
-
 def counted_scan(scan: Scan) -> tuple[Count, ...]:
     """Counts of a scan: files it takes, each once, and files it leaves out; skipped sources are refused."""
     family = scan.family.replace("_", " ")
     wrong = {entry["left_out"]: entry["reason"] for entry in reversed(scan.options.get("skipped", ()))}
 
-    def left_out() -> Iterator[tuple[str, str, str | Path]]:
-        for path, why in scan.left_out:
-            name = name_of(path, wrong) if wrong and why == EXCLUDED else None
-            yield (LEFT_OUT, why, path) if name is None else (REFUSED, wrong[name], path)
+    def verdicts() -> Iterator[tuple[str, str, str | Path]]:
+        seen: set[int] = set()  # hashes, as there may be millions
+        for path in chain.from_iterable(scan.sources.files()):
+            if hash(path) not in seen:
+                seen.add(hash(path))
+                yield TAKEN, family, path
+        for left_out, why in scan.left_out:
+            name = _name_of(left_out, wrong) if why == EXCLUDED else None
+            yield (LEFT_OUT, why, left_out) if name is None else (REFUSED, wrong[name], left_out)
 
-    counts = counted(chain(((TAKEN, family, path) for path in _each_once(scan)), left_out()))
+    counts = counted(verdicts())
     return tuple([count._replace(examples=()) for count in counts]) if scan.unnamed else counts
 
 
-def _each_once(scan: Scan) -> Iterator[str]:
-    """Files of all sources, each once, told apart by their hashes, as there may be millions."""
+def _name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
+    """The source name, among `names`, of a file or a folder above it; None if there is none.
 
-    def files() -> Iterator[str]:
-        return chain.from_iterable(scan.sources.files())
-
-    hashes = np.fromiter(map(hash, files()), np.int64)
-    first = np.zeros(len(hashes), np.bool_)
-    first[np.unique(hashes, return_index=True)[1]] = True
-    return compress(files(), first)
+    The first `start` parts of the path are not part of names.
+    """
+    if not names:
+        return None
+    parts = path.parts
+    spans = ((lo, hi) for hi in range(len(parts), start, -1) for lo in range(start, hi))
+    return next((name for lo, hi in spans if (name := "/".join(parts[lo:hi])) in names), None)
 
 
 def verdict_counts(verdicts: Sequence[Mapping[str, Any]]) -> str:
@@ -120,38 +105,32 @@ def verdict_counts(verdicts: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
 
 
-_SHOWN = 3
-
-Rows = NDArray[np.int64]
-"""Rows of the table."""
-
-
 class FileVerdict(NamedTuple):
-    """A file, the family that takes or refuses it (empty if none), and the verdict.
-
-    Folders that are not searched (hidden ones, Zarr) have a verdict of their own.
-    """
+    """A file, or a folder that is not searched, and what all families together say of it."""
 
     path: Path
-    family: str
+    family: str  # that takes or refuses it; empty: none does
     verdict: Verdict
 
 
 class Answer(NamedTuple):
     """What all families together say of a file."""
 
-    taker: str = ""  # family that takes it
+    family: str  # that takes it, or the first that refuses it; empty: none does
+    verdict: Verdict
     refuser: str = ""  # the first family that refuses it
-    layout: str = ""
-    why: str | Problem = ""  # a problem if it is refused, and taken by no family
-    is_assumed: bool = False  # whether the taker was not asked
+
+    @property
+    def taker(self) -> str:
+        """The family that takes it; empty if none."""
+        return self.family if isinstance(self.verdict, Taken) else ""
+
+
+_NOT_ASKED = Answer("", LeftOut(EXCLUDED))
 
 
 class Claims:
     """A table of the files under some paths, in natural order: which family takes each, and why.
-
-    A file is asked about when it is first needed: the particular families before the general ones, up to the
-    first that takes it.
 
     Parameters
     ----------
@@ -162,96 +141,56 @@ class Claims:
 
     Attributes
     ----------
+    folders
+        Those of `roots` that are folders, without links.
     paths
         Path of each row.
-    takers, refusers
-        Number in `families` of the family that takes or refuses each row; 0: none, or not asked about. Row -1
-        stands for paths that are not in the table.
     unreadable
         Problems of files that could not be read, by row.
     """
 
     def __init__(self, roots: Sequence[Path], converter: Converter | None = None) -> None:
         self.roots = list(roots)
+        self.folders = _folders_among(roots)
         self._converter = converter
         self.listing = list_files(roots)
         self.paths = self.listing.files
-        self.skipped = self.listing.skipped
-        # A path that is not there is told elsewhere.
-        problems = (*self.listing.problems, *(problem for _, problem in self.listing.file_problems))
-        self.problems = tuple(problem for problem in problems if problem.kind != "missing")
-        self.families = ["", *families()]
-        # One more than there are paths: row -1, of a path that is not in the table, is nobody's.
-        self.takers = np.zeros(len(self.paths) + 1, np.uint8)
-        self.refusers = np.zeros(len(self.paths) + 1, np.uint8)
         self.unreadable: dict[int, Problem] = {}
-        self._places = np.full(len(self.paths), -1, np.int64)  # of the rows in `_reasons`
-        self._reasons: PackedObjects[tuple[str, str | Problem]] = PackedObjects()
+        self._answers: list[Answer | None] = [None] * len(self.paths)
+        self._alike: dict[Answer, Answer] = {}
 
     def serves(self, converter: Converter) -> bool:
         """Return whether the table would be the same with another converter."""
-        own = self._converter
-        if own is None and converter.family in self.families:
-            own = _default_converter(get_family(converter.family))
-        return own is not None and own.excluding(()) == converter.excluding(())
+        own = self._converter or _default_converter(get_family(converter.family))
+        return own.excluding(()) == converter.excluding(())
 
-    def ask(self, rows: Rows | None = None, ask: Ask = ask_here, *, assumes_general: bool = False) -> None:
-        """Ask about those of some rows, or of all, that were not asked about yet.
-
-        `assumes_general`: the general family of the converter is not asked about what no other family wants:
-        it is assumed to take these rows, which are asked about when a reason is needed.
-        """
-        is_wanted = self._places < 0
-        if rows is not None:
-            is_chosen = np.zeros(len(self.paths), np.bool_)
-            is_chosen[rows[rows >= 0]] = True
-            is_wanted &= is_chosen
-        todo = np.flatnonzero(is_wanted)
-        if not len(todo):
+    def ask(self, ask: Ask = ask_here, is_excluded: Callable[[str], bool] = lambda _: False) -> None:
+        """Ask about the files that were not asked about yet, but those that are excluded."""
+        todo = [row for row, answer in enumerate(self._answers) if answer is None]
+        todo = [row for row in todo if not is_excluded(self.paths[row])]
+        if not todo:
             return
-        numbers = {family: number for number, family in enumerate(self.families)}
-        paths = view(cast("Sequence[int]", todo), self.paths.__getitem__)
-        answers = ask(_Asker(self.roots, self._converter, assumes_general=assumes_general), paths)
-        for row, answer in zip(todo.tolist(), answers, strict=True):
-            self.takers[row] = numbers.get(answer.taker, 0)
-            self.refusers[row] = numbers.get(answer.refuser, 0)
-            if answer.is_assumed:
-                continue
-            self._places[row] = len(self._reasons)
-            self._reasons.append((answer.layout, answer.why))
-            if isinstance(answer.why, Problem) and answer.why.kind == UNREADABLE:
+        paths = view(todo, self.paths.__getitem__)
+        for row, answer in zip(todo, ask(_Asker(self.roots, self._converter), paths), strict=True):
+            self._answers[row] = self._alike.setdefault(answer, answer)
+            verdict = answer.verdict
+            if isinstance(verdict, Refused) and verdict.problem.kind == UNREADABLE:
                 path = Path(self.paths[row])
                 if path.exists():
-                    self.unreadable[row] = replace(answer.why, source=name_below(path, self.roots))
+                    self.unreadable[row] = replace(verdict.problem, source=name_below(path, self.folders))
 
-    def number(self, family: str) -> int:
-        """Return the number of a family; that of one which is not registered takes no file."""
-        return self.families.index(family) if family in self.families else len(self.families)
-
-    @cached_property
-    def is_general(self) -> NDArray[np.bool_]:
-        """Whether a family takes what no other does, by its number."""
-        return np.array([False, *(family.general for family in families().values()), False])
-
-    def taker(self, row: int) -> str:
-        """Return the family that takes a row's file; empty if none."""
-        return self.families[int(self.takers[row])]
-
-    def __getitem__(self, row: int) -> FileVerdict:
-        path = Path(self.paths[row])
-        layout, why = self._reasons[int(self._places[row])]
-        if isinstance(why, Problem):
-            return FileVerdict(path, self.families[self.refusers[row]], Refused(why))
-        taker = self.taker(row)
-        return FileVerdict(path, taker, Taken(layout, why) if taker else LeftOut(why))
+    def answer(self, row: int) -> Answer:
+        """Return what is said of a file; of row -1, which is in no table, and of excluded ones nothing."""
+        answer = self._answers[row] if row >= 0 else None
+        return answer or _NOT_ASKED
 
     def __iter__(self) -> Iterator[FileVerdict]:
         """Yield the verdict on every file, and on every folder that is not searched, in natural order."""
-        skipped = [FileVerdict(path, "", LeftOut(why)) for path, why in self.skipped]
-        for row, path in enumerate(self.paths):
-            while skipped and natural_key(skipped[0].path.as_posix()) < natural_key(Path(path).as_posix()):
+        skipped = [FileVerdict(path, "", LeftOut(why)) for path, why in self.listing.skipped]
+        for row, path in enumerate(map(Path, self.paths)):
+            while skipped and natural_key(skipped[0].path.as_posix()) < natural_key(path.as_posix()):
                 yield skipped.pop(0)
-            yield self[row]
+            yield FileVerdict(path, *self.answer(row)[:2])
         yield from skipped
 
     def rows(self, paths: Iterable[str]) -> Rows:
@@ -278,32 +217,28 @@ class Claims:
         rows[is_absent] = self.rows(map(os.path.realpath, compress(names, is_absent)))
         return rows
 
-    def rows_at(self, path: Path) -> Rows:
-        """Return the row of a file, if it has one, or the rows of the files below a folder."""
-        if path.is_dir():
-            return np.arange(*rows_below(self.paths, real_path(path)))
-        rows = self.rows_of_files([str(path)])
-        return rows[rows >= 0]
+    def counts(self) -> dict[str, int]:
+        """Return the number of files of each family that takes some, in the order in which they are asked.
+
+        General families are left out if there is another one.
+        """
+        counts = Counter(answer.taker for answer in self._answers if answer is not None)
+        takers = [family for family in families().values() if counts[family.name]]
+        particular = [family for family in takers if not family.general]
+        return {family.name: counts[family.name] for family in particular or takers}
 
     def detected(self) -> list[Detection]:
-        """Return the families that take files, each by its first; general ones only if there is no other."""
-        taking = np.flatnonzero(np.bincount(self.takers, minlength=1))
-        taking = taking[taking > 0]
-        particular = taking[~self.is_general[taking]]
-        chosen = particular if len(particular) else taking
-        return [self._detection(int(np.argmax(self.takers == number))) for number in chosen]
+        """Return the families of `counts`, each by its first file."""
+        first: dict[str, FileVerdict] = {}
+        for seen in self:
+            if isinstance(seen.verdict, Taken):
+                first.setdefault(seen.family, seen)
+        return [self._detection(first[family]) for family in self.counts()]
 
-    def _detection(self, row: int) -> Detection:
-        path, family, verdict = self[row]
-        assert isinstance(verdict, Taken)
-        return Detection(family, verdict.layout, f"{printable(path.name)} {verdict.reason}", self)
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of files that each detected family takes."""
-        taken_counts = np.bincount(self.takers, minlength=len(self.families)).tolist()
-        return {
-            detection.family: taken_counts[self.number(detection.family)] for detection in self.detected()
-        }
+    def _detection(self, seen: FileVerdict) -> Detection:
+        assert isinstance(seen.verdict, Taken)
+        reason = f"{printable(seen.path.name)} {seen.verdict.reason}"
+        return Detection(seen.family, seen.verdict.layout, reason, self)
 
     def unread(self) -> list[str]:
         """Return files of known formats that are not read: ``"a.nii is NIfTI, which is not read"``."""
@@ -319,24 +254,24 @@ class Claims:
         Files of general families count as left out if another family was detected, and files that `problems`
         name, those of the detected family's scan, as refused.
         """
-        detected = {detection.family for detection in self.detected()}
+        detected = self.counts()
         wrong = {problem.source: problem.message for problem in problems if problem.source}
-        files = list(self) if wrong else self
-        depth = len(common_root([file.path for file in files] or self.roots).parts) if wrong else 0
+        depth = len(common_root([file.path for file in self] or self.roots).parts) if wrong else 0
 
         def verdict(file: FileVerdict) -> tuple[str, str]:
-            name = name_of(file.path, wrong, depth) if wrong else None
+            name = _name_of(file.path, wrong, depth)
             if name is not None:
                 return REFUSED, wrong[name]
-            if isinstance(file.verdict, LeftOut):
-                return LEFT_OUT, file.verdict.reason
-            if isinstance(file.verdict, Refused):
-                return REFUSED, file.verdict.problem.message
-            if file.family not in detected:
-                return LEFT_OUT, other_family_reason(file.family)
-            return TAKEN, f"{file.family.replace('_', ' ')} ({file.verdict.layout})"
+            match file.verdict:
+                case LeftOut(reason):
+                    return LEFT_OUT, reason
+                case Refused(problem):
+                    return REFUSED, problem.message
+                case Taken(layout) if file.family in detected:
+                    return TAKEN, f"{file.family.replace('_', ' ')} ({layout})"
+            return LEFT_OUT, other_family_reason(file.family)
 
-        return counted((*verdict(file), file.path) for file in files)
+        return counted((*verdict(file), file.path) for file in self)
 
     def general_only(self, family: str) -> list[str]:
         """Return names of files with the family's suffixes that only a general family takes.
@@ -345,33 +280,30 @@ class Claims:
         unreadable ones, stands for all that lie in it.
         """
         suffixes = _default_converter(get_family(family)).suffixes
-        is_own = self.takers == self.number(family)
-        is_other = self.is_general[self.takers] & ~is_own
-        is_refused = (self.takers == 0) & (self.refusers > 0)
-        own_folders = set(
-            chain.from_iterable(folders_of(name) for name, _ in self._named(is_own | is_refused))
+        own_folders: set[str] = set()
+        others: list[str] = []
+        for seen in self:
+            name = name_below(seen.path, self.folders)
+            if seen.family == family or isinstance(seen.verdict, Refused):
+                own_folders.update(folders_of(name))
+            elif seen.family and get_family(seen.family).general and has_ending(seen.path, suffixes):
+                others.append(name)
+        free = (
+            next((folder for folder in folders_of(name) if folder not in own_folders), name)
+            for name in others
         )
-        names: dict[str, None] = {}
-        for name, path in self._named(is_other):
-            if has_ending(path, suffixes):
-                free = (folder for folder in folders_of(name) if folder not in own_folders)
-                names[next(free, name)] = None
-        return list(names)
+        return list(dict.fromkeys(free))
 
-    def _named(self, is_wanted: NDArray[np.bool_]) -> Iterator[tuple[str, str]]:
-        """Yield the names of files, below the given folder that holds each, and their paths."""
-        folders = [f"{root.resolve()}{os.sep}" for root in self.roots if root.is_dir()]
-        for row in np.flatnonzero(is_wanted).tolist():
-            path = self.paths[row]
-            start = next((len(folder) for folder in folders if path.startswith(folder)), None)
-            name = Path(path).name if start is None else path[start:].replace(os.sep, "/")
-            yield printable(name), path
+    @property
+    def problems(self) -> list[Problem]:
+        """Problems of folders and links; absent paths are told elsewhere."""
+        problems = [*self.listing.problems, *(problem for _, problem in self.listing.file_problems)]
+        return [problem for problem in problems if problem.kind != "missing"]
 
     def refused(self) -> list[Problem]:
-        """Return the problems of refused files and of unreadable folders."""
-        rows = np.flatnonzero((self.refusers > 0) & (self.takers == 0)).tolist()
-        verdicts = (self[row].verdict for row in rows)
-        return [*self.problems, *(verdict.problem for verdict in verdicts if isinstance(verdict, Refused))]
+        """Return `problems`, and those of refused files."""
+        verdicts = (seen.verdict for seen in self)
+        return self.problems + [verdict.problem for verdict in verdicts if isinstance(verdict, Refused)]
 
 
 @dataclass(frozen=True)
@@ -399,22 +331,20 @@ class Detection:
 def survey(roots: Sequence[Path], ask: Ask = ask_here) -> Claims:
     """Ask every family about every file."""
     claims = Claims(roots)
-    claims.ask(ask=ask)
+    claims.ask(ask)
     return claims
 
 
 class _Asker:
     """Asks the families about a file."""
 
-    def __init__(self, roots: Sequence[Path], converter: Converter | None, *, assumes_general: bool) -> None:
+    def __init__(self, roots: Sequence[Path], converter: Converter | None) -> None:
         self._roots = roots
         self._converter = converter
-        self._assumes_general = assumes_general
-        self._folders = Folders(roots)
+        self._near = Folders(roots)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make_asker = partial(_Asker, assumes_general=self._assumes_general)
-        return make_asker, (self._roots, self._converter)
+        return _Asker, (self._roots, self._converter)
 
     @cached_property
     def _converters(self) -> dict[str, tuple[Family, Converter]]:
@@ -441,25 +371,25 @@ class _Asker:
         path = Path(name)
         refuser = ""
         problem = None
-        with Candidate(path, self._roots, folders=self._folders) as file:
+        with Candidate(path, self._roots, folders=self._near) as file:
             for family, converter in self._order(path):
                 # A general family could read what another one finds ambiguous.
                 if family.general and problem is not None and problem.kind == TWO_FAMILIES:
                     continue
-                if family.general and self._assumes_general and converter is self._converter:
-                    return Answer(family.name, refuser, is_assumed=True)
                 verdict = _verdict(file, family, converter)
                 if verdict is None:
                     del self._converters[family.name]
                 elif isinstance(verdict, Taken):
-                    return Answer(family.name, refuser, verdict.layout, verdict.reason)
+                    return Answer(family.name, verdict, refuser)
                 elif isinstance(verdict, Refused) and problem is None:
                     refuser = family.name
-                    problem = _named_as(verdict.problem, path, self._roots)
+                    problem = _named_as(verdict.problem, path, _folders_among(self._roots))
                     # A general family could take what a particular one would have taken.
                     if problem.kind == UNREADABLE:
                         break
-        return Answer(refuser=refuser, why=problem or why_left_out(path))
+        if problem is not None:
+            return Answer(refuser, Refused(problem), refuser)
+        return Answer("", LeftOut(why_left_out(path)))
 
 
 def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict | None:
@@ -501,19 +431,23 @@ def _converter(family: Family) -> Converter | None:
         return None
 
 
-def _named_as(problem: Problem, path: Path, roots: Sequence[Path]) -> Problem:
+def _named_as(problem: Problem, path: Path, folders: Sequence[Path]) -> Problem:
     """Return the problem with a file name relative to the given folder."""
-    name = name_below(path, roots)
+    name = name_below(path, folders)
     for start in (printable(str(path)), printable(path.name)):
         if problem.file.startswith(start):
             return replace(problem, file=name + problem.file.removeprefix(start))
     return problem
 
 
-def name_below(path: Path, roots: Sequence[Path]) -> str:
-    """Return the name of a file relative to the given folder that holds it."""
-    folder = next((root for root in roots if root.is_dir() and path.is_relative_to(root.resolve())), None)
-    return printable(path.name if folder is None else path.relative_to(folder.resolve()).as_posix())
+def _folders_among(roots: Sequence[Path]) -> list[Path]:
+    return [root.resolve() for root in roots if root.is_dir()]
+
+
+def name_below(path: Path, folders: Sequence[Path]) -> str:
+    """Return the name of a file relative to the first of the folders that holds it."""
+    folder = next((folder for folder in folders if path.is_relative_to(folder)), path.parent)
+    return printable(path.relative_to(folder).as_posix())
 
 
 def other_family_reason(family: str) -> str:
@@ -531,31 +465,26 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
     paths = claims.roots
     where = ", ".join(map(str, paths))
     name = family.replace("_", " ")
-    folders = [path for path in paths if path.is_dir()]
-    for folder in folders:
+    for folder in filter(Path.is_dir, paths):
         if (folder / "zarr.json").exists():
             cure = f"'unistore export {folder} DST' gives its files back; other Zarr: save its arrays as .npy"
             return Problem(str(folder), "is a store already, or other Zarr", cure, "zarr")
         if is_store(folder):
             return Problem(str(folder), "is Zarr, which is no source", "save its arrays as .npy", "zarr")
-    for folder in folders:
         if not any(folder.iterdir()):
             return Problem(str(folder), "is an empty folder", "check the path", "missing")
-    other_counts = {other: count for other, count in claims.counts().items() if other != family}
-    if other_counts:
-        counts = " and ".join(
-            f"{count} of {other.replace('_', ' ')}" for other, count in other_counts.items()
-        )
-        commands = " or ".join(map(convert_command, other_counts))
+    others = {other: count for other, count in claims.counts().items() if other != family}
+    if others:
+        counts = " and ".join(f"{count} of {other.replace('_', ' ')}" for other, count in others.items())
+        commands = " or ".join(map(convert_command, others))
         return Problem(where, f"holds no source of {name}, but {counts}", commands, "family")
     if unread := claims.unread():
         message = f"holds nothing that is read: {first_few(unread, _SHOWN, '; ')}"
         cure = "load them with their own library and save the values as .npy or HDF5"
         return Problem(where, message, cure, "format")
-    for path in paths:
-        for link in path.rglob("*"):
-            if not is_inside(link, paths):
-                return Problem(str(link), "is a link out of the given paths", "name what it leads to", "link")
+    for link in chain.from_iterable(path.rglob("*") for path in paths):
+        if not is_inside(link, paths):
+            return Problem(str(link), "is a link out of the given paths", "name what it leads to", "link")
     commands = ", ".join(sorted(family.command for family in families().values()))
     message = f"holds no source of {name or f'any family ({commands})'}: not recognised"
     cure = "unistore inspect says more; or name the family: unistore convert FAMILY SRC... DST"

@@ -33,11 +33,11 @@ class ArrayInfo:
     dtype: str
 
 
+# Stands for an array with one row per sample, in place of an array's path
 SAMPLES = ""
-"""Stands for an array with one row per sample, in place of an array's path."""
 
+# Shape of the array at a path; of `SAMPLES`, (samples,)
 ShapeOf = Callable[[str], tuple[int, ...]]
-"""Shape of the array at a path; of `SAMPLES`, (samples,)."""
 
 
 class Limit(NamedTuple):
@@ -252,8 +252,8 @@ def _rows(shape_of: ShapeOf, path: str) -> int:
     return (shape_of(path) or (0,))[0]
 
 
+# Bytes of strings or files, one after the other; offsets say where each begins
 BYTES = ArraySpec(dtypes=("uint8",), row_shape=())
-"""Bytes of strings or files, one after the other; offsets say where each begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,8 +357,8 @@ class ArraySpecs:
         return is_column and f"{group}/data" in paths and f"{group}/offsets" in paths
 
 
+# For families without specs of their own
 GENERAL = ArraySpecs()
-"""For families without specs of their own."""
 
 
 # Attributes that say to machines how the arrays of a store belong together; they follow from the specs.

@@ -15,8 +15,8 @@ from unistore.schemas.indices import ArrayView, StoreView
 
 _CURE = "convert the sources again; if it comes back, report it"
 
+# Bytes read at a time
 BLOCK = 32 << 20
-"""Bytes read at a time."""
 
 
 class UnreadableError(Exception):
@@ -77,8 +77,8 @@ class View:
             yield lo, array.read_box(low, high)[0]
 
 
+# A rule yields a problem for every violation in a store
 Rule = Callable[[View], Iterator[Problem]]
-"""A rule yields a problem for every violation in a store."""
 
 
 def broken(location: str, message: str) -> Problem:

@@ -5,7 +5,6 @@ Axis 0 of every array is a row of a table. A sample is a few row ranges plus, fo
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -218,15 +217,9 @@ def text_arrays(
         ``data`` u1 (bytes of all strings) and ``offsets`` i8 (n + 1): string *i* is
         ``data[offsets[i]:offsets[i + 1]]``.
     """
-    encoded = bytearray()
-    ends = array("q", [0])
-    for string in strings:
-        encoded += _encoded(string)
-        ends.append(len(encoded))
-    data = np.frombuffer(bytes(encoded), np.uint8)
-    offsets = np.array(ends, np.int64)
+    data = TextBytes.of(list(strings))
     of_data, of_offsets = _text_fields(path, axis, description)
-    return [(of_data, data), (of_offsets, offsets)]
+    return [(of_data, data[:]), (of_offsets, data.offsets)]
 
 
 def lazy_text_arrays(
@@ -264,11 +257,11 @@ def text_values(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str
     return [raw[lo:hi].decode() for lo, hi in pairwise(offsets.tolist())]
 
 
+# Text column with one row per source: names of its files as JSON, in families that have several a source
 SOURCE_FILES = "sources/files"
-"""Text column with one row per source: names of its files as JSON, in families that have several a source."""
 
+# Text column with one row per source: attributes of its HDF5 file, as JSON
 HDF5_ATTRIBUTES = "sources/hdf5_attributes"
-"""Text column with one row per source: attributes of its HDF5 file, as JSON."""
 
 
 def name_problem(path: str) -> str | None:

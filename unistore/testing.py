@@ -30,8 +30,8 @@ from unistore.converters.plugin import Array, Facts, Format, Opened, SourceFile
 from unistore.converters.seam.faults import calling
 from unistore.errors import InputError, UnistoreError
 
+# Lengths at which each file is truncated
 CUTS = 20
-"""Lengths at which each file is truncated."""
 _TIMEOUT = 300
 
 

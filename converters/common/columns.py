@@ -10,22 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import Problem, printable
+from unistore.errors import Problem, first_few, printable
 
 _STORABLE = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
+# Of a float by its size in bytes, with the implicit bit (IEEE 754, table 3.5)
 _SIGNIFICANT_BITS = {2: 11, 4: 24, 8: 53}
-"""Of a float by its size in bytes, with the implicit bit (IEEE 754, table 3.5)."""
-_MAX_TABLE_COLUMNS = 6
+_MAX_FORMS = 6
 
 
 @dataclass(frozen=True)
 class Column:
     """Dtype and row shape of a column in one source."""
 
-    dtype: str
-    """NumPy's dtype string, byte order included: ``">f4"``."""
-    row_shape: tuple[int, ...] = ()
-    """Shape after axis 0."""
+    dtype: str  # NumPy's dtype string, byte order included: `">f4"`
+    row_shape: tuple[int, ...] = ()  # Shape after axis 0
 
     def __str__(self) -> str:
         name = np.dtype(self.dtype).name
@@ -35,13 +33,11 @@ class Column:
 class Merged(NamedTuple):
     """Dtype and row shape of a column in the store."""
 
-    dtype: str
-    """NumPy dtype name, native: the smallest that represents every source's values exactly."""
-    row_shape: tuple[int, ...]
-    """Shape after axis 0, the same in every source."""
+    dtype: str  # NumPy dtype name, native: the smallest that represents every source's values exactly
+    row_shape: tuple[int, ...]  # Shape after axis 0, the same in every source
+    # `source_dtype`: the dtype in all sources, or the indices of the sources by dtype. `missing_in`:
+    # indices of the sources without the column, where it is filled.
     attributes: Mapping[str, Any]
-    """``source_dtype``: the dtype in all sources, or the indices of the sources by dtype. ``missing_in``:
-    indices of the sources without the column, where it is filled."""
 
 
 def storable(dtype: np.dtype[Any]) -> bool:
@@ -167,26 +163,23 @@ def length_table(lengths: Mapping[str, object]) -> str:
 def _columns_differ(
     found: Sequence[_ColumnSet], names: Sequence[str], count: int, *, resolvable: bool, has_common: bool
 ) -> Problem:
-    """Problem with a table: a line for each column, one numbered column for all sources with equal cells."""
-    sources_by_cells: dict[tuple[str, ...], tuple[str, int]] = {}
-    for each in found:
-        cells = tuple(str(each.columns[name]) if name in each.columns else "-" for name in names)
-        first, others = sources_by_cells.get(cells, (each.source, -1))
-        sources_by_cells[cells] = first, others + each.count
-    named = [first + (f" (+{others})" if others else "") for first, others in sources_by_cells.values()]
-    columns = [("column", *map(printable, names))]
-    columns += [(f"({i})", *cells) for i, cells in enumerate(sources_by_cells, 1)]
-    widths = [max(map(len, column)) for column in columns[: _MAX_TABLE_COLUMNS + 1]]
-    lines = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in zip(*columns, strict=True))
-    table = "\n".join(f"    {line}" for line in lines)
-    legend = "".join(f"\n    ({i}) {name}" for i, name in enumerate(named[:_MAX_TABLE_COLUMNS], 1))
-    rest = len(named) - _MAX_TABLE_COLUMNS
-    more = f"\n    and {rest} further combinations" if rest > 0 else ""
-    cure = (
-        "--columns union fills what is missing, --columns intersection takes what all have"
-        if resolvable
-        else "no one shape and dtype holds them all: convert them apart, or rename with --map"
-    )
-    if not resolvable and has_common:
+    """Problem with a line for each column: its forms, each with the first source that has it."""
+    lines = []
+    for name in names:
+        sources: dict[str, tuple[str, int]] = {}  # by form: the first, and how many others there are
+        for each in found:
+            form = str(each.columns[name]) if name in each.columns else "missing"
+            first, others = sources.get(form, (each.source, -1))
+            sources[form] = first, others + each.count
+        forms = [
+            f"{form} in {first}" + (f" (+{others})" if others else "")
+            for form, (first, others) in sources.items()
+        ]
+        lines.append(f"    {printable(name)}: {first_few(forms, _MAX_FORMS)}")
+    cure = "no one shape and dtype holds them all: convert them apart, or rename with --map"
+    if resolvable:
+        cure = "--columns union fills what is missing, --columns intersection takes what all have"
+    elif has_common:
         cure = f"{cure}; --columns intersection leaves them out"
-    return Problem(f"{count} sources", f"columns differ:\n{table}{legend}{more}\n   ", cure, "columns")
+    message = "\n".join(["columns differ:", *lines, "   "])
+    return Problem(f"{count} sources", message, cure, "columns")

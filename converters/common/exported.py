@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from unistore.schemas.indices import ArrayView, StoreView, source_rows
 
+# Each call returns an iterator over all rows of an array, in blocks along axis 0
 Blocks = Callable[[], Iterator[NDArray[Any]]]
-"""Each call returns an iterator over all rows of an array, in blocks along axis 0."""
 
 Form = Literal["hdf5", "npy", "npz", "png", "raw", "zarr", "format"]
 
+# Stands among the attributes of a dataset for its value. No attribute has this name.
 VALUE = ""
-"""Stands among the attributes of a dataset for its value. No attribute has this name."""
 
 _NUMERIC_KINDS = "biufc"
 
@@ -128,8 +128,8 @@ def cast_exactly(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return cast
 
 
+# Bytes read at a time
 BLOCK = 32 << 20
-"""Bytes read at a time."""
 
 
 class SourceRows(NamedTuple):

@@ -15,8 +15,8 @@ from traceback import format_exception
 
 from unistore.errors import InputError, Location, Problem, UnistoreError, printable
 
+# Kind of the problem of a file that the disk or its rights do not give: nothing is known of its content
 UNREADABLE = "unreadable"
-"""Kind of the problem of a file that the disk or its rights do not give: nothing is known of its content."""
 CHECK_DISK = "check its disk and its rights, then run again"
 
 _MAX_TEXT = 300

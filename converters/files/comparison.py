@@ -97,8 +97,8 @@ class Restored(NamedTuple):
     left_out: Sequence[str] = ()
 
 
+# Restores a source by its number
 Restore = Callable[[int], Restored]
-"""Restores a source by its number."""
 
 
 class Compared(NamedTuple):
@@ -118,23 +118,17 @@ def compare_source(name: str, path: Path, restored: Restored) -> tuple[list[Comp
     for file in restored.files:
         with file.open(file.path) as opened:
             differences, lacking = _compare_file(file, opened)
-        for part in differences:
-            location = Location(name, _label(part.name, file.path, path))
-            compared.append(Compared(location, file.path, part.size, part.difference, part.library))
+        for part, size, differing, library in differences:
+            location = Location(name, _label(part, file.path, path))
+            compared.append(Compared(location, file.path, size, differing, library))
         for array in lacking:
             remark = f" ({file.remarks[array]})" if array in file.remarks else ""
-            label = _label(array, file.path, path) or file.path.stem
-            left_out.append(f"{label}{remark}")
+            left_out.append(f"{_label(array, file.path, path) or file.path.stem}{remark}")
     return compared, names_without_numbers([*left_out, *restored.left_out])
 
 
-class _Part(NamedTuple):
-    """What was compared of a file: an array, an attribute or a fact."""
-
-    name: str
-    size: int
-    difference: str | None
-    library: str
+# Name of an array, an attribute or a fact of a file, number of values, difference, and library
+_Part = tuple[str, int, str | None, str]
 
 
 def _compare_file(file: RestoredFile, opened: Opened) -> tuple[list[_Part], list[str]]:
@@ -146,8 +140,8 @@ def _compare_file(file: RestoredFile, opened: Opened) -> tuple[list[_Part], list
         name = ONLY if ONLY in opened.names else actual(array.name)
         differing = _array_difference(array, name, opened)
         if differing is None or not array.may_differ:
-            library = array.decoder or opened.library
-            parts.append(_Part(name, prod(array.values.shape), differing, library))
+            size = prod(array.values.shape)
+            parts.append((name, size, differing, array.decoder or opened.library))
             stored.add(name)
     left_out = [name for name in opened.names if name not in stored]
     left_out += _other_fields(file.arrays, opened)
@@ -155,14 +149,19 @@ def _compare_file(file: RestoredFile, opened: Opened) -> tuple[list[_Part], list
         # h5py is imported for sources that need it
         from unistore.converters.files.hdf5 import attributes
 
-        for name, size, differing in attributes.attribute_differences(opened.hdf5, file.attributes):
-            parts.append(_Part(name, size, differing, opened.library))
-        left_out = attributes.without_single_values(left_out, file.attributes)
+        differences = attributes.attribute_differences(opened.hdf5, file.attributes)
+        parts += [(*part, opened.library) for part in differences]
+        single_values = attributes.single_values(file.attributes)
+        left_out = [name for name in left_out if name not in single_values]
         left_out += attributes.attributes_left_out(
             opened.hdf5, file.attributes, stored.__contains__, file.is_rewritten
         )
     if opened.facts is not None:
-        parts += _compare_facts(file.facts, opened.facts, opened.library)
+        for key in {**opened.facts, **file.facts}:
+            ours, theirs = (
+                json.dumps(facts.get(key), sort_keys=True) for facts in (file.facts, opened.facts)
+            )
+            parts.append((key, 1, None if ours == theirs else f"{ours} and {theirs}", opened.library))
     return parts, left_out
 
 
@@ -210,9 +209,3 @@ def _array_difference(array: RestoredArray, name: str, opened: Opened) -> str | 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:1], *(extent for extent in shape[1:] if extent != 1))
-
-
-def _compare_facts(stored: Mapping[str, Any], read: Mapping[str, Any], library: str) -> Iterator[_Part]:
-    for key in {**read, **stored}:
-        stored_fact, read_fact = (json.dumps(facts.get(key), sort_keys=True) for facts in (stored, read))
-        yield _Part(key, 1, None if stored_fact == read_fact else f"{stored_fact} and {read_fact}", library)

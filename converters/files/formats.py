@@ -47,26 +47,19 @@ for _name, _suffixes in _FORMATS.items():
 
 _LFS_POINTER = b"version https://git-lfs"
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-NPY_SIGNATURE = b"\x93NUMPY"
-_LOOKALIKES = (
-    (HDF5_SIGNATURE, "an HDF5 file", "give it the ending .h5"),
-    (NPY_SIGNATURE, "a .npy file", "give it the ending .npy"),
-    (b"PK\x03\x04", "a zip archive", "give it the ending .npz"),
-    (b"\x80", "a Python pickle, which is never opened", "load it where it was made and save with np.save"),
-)
 _DETACHED = (".raw", ".zraw", ".raw.gz", ".gz")
+# Endings of voxels without a header, and of headers beside them
 _HEADERS = (".mhd", ".nhdr")
-"""Endings of voxels without a header, and of headers beside them."""
+# What follows the ending of one of several files: `a.tfrecord-00000-of-00004`
 _NUMBERED = re.compile(r"-[0-9]+-of-[0-9]+$")
-"""What follows the ending of one of several files: ``a.tfrecord-00000-of-00004``."""
+# Offsets of the signature: behind a user block, such as that of MATLAB
 _HDF5_OFFSETS = (0, 512, 1024, 2048)
-"""Offsets of the signature: behind a user block, such as that of MATLAB."""
 _COPIES = (".tmp", ".part", ".partial", ".crdownload", ".bak", ".old", ".orig", ".swp", "~")
+# What files of a format hold under any name, and where, by its own suffix
 _SIGNATURES: Mapping[str, tuple[bytes, Sequence[int]]] = {
     ".h5": (HDF5_SIGNATURE, _HDF5_OFFSETS),
     ".dcm": (b"DICM", (128,)),
 }
-"""What files of a format hold under any name, and where, by its own suffix."""
 _NEVER_BY_CONTENT = (
     *(".npy", ".npz", ".dat", ".png", ".jpg", ".jpeg", ".bmp", ".txt", ".json", ".yaml", ".yml", ".toml"),
     *(".md", ".rst", ".py", ".xml", ".html", ".log", ".pdf", ".las", ".laz", ".ply", ".pcd"),
@@ -110,14 +103,6 @@ def _has_signature(path: Path, signatures: Sequence[tuple[bytes, Sequence[int]]]
         if any(head.startswith(signature, offset) for offset in offsets):
             return True
     return False
-
-
-def lookalike_problem(head: bytes, location: Location | str) -> Problem | None:
-    """Problem of a file whose first bytes are those of another format, or None."""
-    for start, what, cure in _LOOKALIKES:
-        if head.startswith(start):
-            return Problem.at(location, f"is {what}", cure, "format")
-    return lfs_pointer_problem(head, location)
 
 
 def lfs_pointer_problem(head: bytes, location: Location | str) -> Problem | None:

@@ -13,11 +13,11 @@ import numpy as np
 
 from unistore.system.foreign import begin_reading, opening, refuse_here
 
+# Name of the array of a file with one array, which has none
 ONLY = ""
-"""Name of the array of a file with one array, which has none."""
 _OPENCV = "OpenCV"
+# Stands for a library where no other reads a format
 UNISTORE = "unistore"
-"""Stands for a library where no other reads a format."""
 
 
 class Opened(NamedTuple):
@@ -116,6 +116,7 @@ def open_nifti(path: Path) -> Iterator[Opened]:
 
 
 _open_exactly = partial(open_image, exact=True)
+# How files of a format of this package are opened
 BY_FORMAT: Mapping[str, Open] = {
     "hdf5": open_hdf5,
     "npy": open_npy,
@@ -125,7 +126,6 @@ BY_FORMAT: Mapping[str, Open] = {
     "raw": open_bytes,
     "nifti": open_nifti,
 }
-"""How files of a format of this package are opened."""
 
 
 def open_with_library(path: Path) -> AbstractContextManager[Opened]:

@@ -10,7 +10,7 @@ import os
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import compress
 from pathlib import Path
@@ -23,10 +23,10 @@ from unistore.errors import InputError, Problem, printable
 from unistore.system.packed import Texts
 
 _BUILD = ".unistore-build"
+# A folder with one of these files is Zarr, of version 3 or 2
 _ZARR = ("zarr.json", ".zgroup", ".zarray")
-"""A folder with one of these files is Zarr, of version 3 or 2."""
+# A Zarr folder with this file is a source: it stands for the replay buffer
 _EPISODE_ENDS = Path("meta", "episode_ends", ".zarray")
-"""A Zarr folder with this file is a source: it stands for the replay buffer."""
 _UNFINISHED = "an unfinished conversion"
 
 _DIGITS = re.compile(r"([0-9]+)")
@@ -175,34 +175,21 @@ class Listing:
 
 def list_files(paths: Sequence[Path]) -> Listing:
     """List the files under some paths."""
-    problems: list[Problem] = []
-    file_problems: list[tuple[str, Problem]] = []
-    candidates: list[Path] = []
-    unique: dict[str, None] = {}
-    skipped: dict[Path, str] = {}
-    given = [path for path in paths if not path.is_dir()]
+    lister = _Lister(paths)
     for path in paths:
         if path.is_dir():
-            found = _list_folder(path)
-            skipped |= dict(found.skipped)
-            unique |= dict.fromkeys(found.files)
-            outside = [link for link in sorted(found.outside_links) if not is_inside(link, paths)]
-            problems += [*found.problems, *map(_outside_problem, outside)]
-            for link in sorted(found.links):
-                if is_inside(link, paths):
-                    candidates.append(link)
-                else:
-                    file_problems.append((str(link), _outside_problem(link)))
+            lister.search(path)
         elif path.exists():
-            candidates.append(path)
+            lister.links.append(path)
         else:
             cure = "the link's target is gone" if path.is_symlink() else "check the path"
-            problems.append(Problem(printable(str(path)), "does not exist", cure, "missing"))
-    special = filter(is_special_file, candidates)
-    file_problems += [(str(path), special_file_problem(printable(str(path)))) for path in special]
-    files = set(resolve_parents([path for path in candidates if not is_special_file(path)]))
+            problem = Problem(printable(str(path)), "does not exist", cure, "missing")
+            lister.problems.append(problem)
+    special = filter(is_special_file, lister.links)
+    file_problems = [(str(path), special_file_problem(printable(str(path)))) for path in special]
+    files = set(resolve_parents([path for path in lister.links if not is_special_file(path)]))
     links = [path for path in files if path.is_symlink()]
-    unique |= dict.fromkeys(map(str, files.difference(links)))
+    unique = lister.files | dict.fromkeys(map(str, files.difference(links)))
     targets: dict[str, str] = {}
     aliases: dict[str, str] = {}
     for name in sorted(map(str, links), key=_path_key):
@@ -211,15 +198,78 @@ def list_files(paths: Sequence[Path]) -> Listing:
             aliases[name] = targets.get(target, target)
         else:
             targets[target] = name
+    given = [path for path in paths if not path.is_dir()]
     return Listing(
         roots=tuple(paths),
         files=Texts(sorted((*unique, *targets.values()), key=_path_key)),
         given=frozenset(map(str, (*given, *resolve_parents(given)))),
         aliases=aliases,
-        problems=problems,
-        file_problems=file_problems,
-        skipped=sorted(skipped.items(), key=lambda item: _path_key(str(item[0]))),
+        problems=lister.problems,
+        file_problems=[*lister.file_problems, *file_problems],
+        skipped=sorted(lister.skipped.items(), key=lambda item: _path_key(str(item[0]))),
     )
+
+
+class _Lister:
+    """Lists folders recursively, each real folder once, without stores and unfinished conversions.
+
+    Of a replay buffer in Zarr there is the one file that stands for it.
+    """
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.files: dict[str, None] = {}
+        self.links: list[Path] = []  # to files inside of the roots; files that were given; special files
+        self.problems: list[Problem] = []
+        self.file_problems: list[tuple[str, Problem]] = []
+        self.skipped: dict[Path, str] = {}
+        self._roots = roots
+
+    def search(self, folder: Path) -> None:
+        """List a folder."""
+        root = folder.resolve()
+        visited = {root}
+        stack = [root]
+        while stack:
+            current = stack.pop()
+            try:
+                entries = self._entries(current, is_root=current == root)
+            except OSError as error:
+                message = f"cannot be listed: {error.strerror}"
+                problem = Problem(printable(str(current)), message, "check the rights", "unreadable")
+                self.problems.append(problem)
+                continue
+            for entry in entries:
+                if entry.name.startswith("."):
+                    self.skipped[Path(entry.path)] = "hidden"
+                elif entry.is_file(follow_symlinks=False):
+                    self.files[entry.path] = None
+                elif not os.path.isdir(entry.path):  # noqa: PTH112  False for cyclic links, unlike entry.is_dir
+                    self._add_link(Path(entry.path))
+                else:
+                    real = Path(entry.path).resolve()
+                    if real.is_relative_to(root) and real not in visited:
+                        visited.add(real)
+                        stack.append(real)
+                    elif not is_inside(real, self._roots):
+                        self.problems.append(_outside_problem(Path(entry.path)))
+
+    def _entries(self, folder: Path, *, is_root: bool) -> list[os.DirEntry[str]]:
+        """What a folder holds; nothing if it is Zarr."""
+        if (folder / _EPISODE_ENDS).is_file() and is_store(folder):
+            self.files[str(folder / _EPISODE_ENDS)] = None
+            return []
+        if not is_root and is_store(folder):
+            is_unfinished = folder.name.endswith(_BUILD)
+            self.skipped[folder] = _UNFINISHED if is_unfinished else "Zarr, which is no source"
+            return []
+        with os.scandir(folder) as scanned:
+            return list(scanned)
+
+    def _add_link(self, link: Path) -> None:
+        if is_inside(link, self._roots):
+            self.links.append(link)
+        else:
+            self.file_problems.append((str(link), _outside_problem(link)))
 
 
 def _path_key(path: str) -> bytes:
@@ -250,63 +300,6 @@ def is_special_file(path: Path) -> bool:
 def special_file_problem(location: str) -> Problem:
     """Problem: the path is a special file."""
     return Problem(location, "is a pipe, socket or device, not a file", "save its data as a file", "special")
-
-
-@dataclass(slots=True)
-class _FolderListing:
-    """Contents of a folder: `links` are links to files, and special files."""
-
-    files: list[str] = field(default_factory=list)
-    links: list[Path] = field(default_factory=list)
-    outside_links: list[Path] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    skipped: list[tuple[Path, str]] = field(default_factory=list)
-
-
-def _list_folder(folder: Path) -> _FolderListing:
-    """List a folder recursively, each real folder once, without stores and unfinished conversions.
-
-    Of a replay buffer in Zarr there is the one file that stands for it.
-    """
-    found = _FolderListing()
-    root = folder.resolve()
-    visited = {root}
-    stack = [root]
-    while stack:
-        current = stack.pop()
-        try:
-            if (current / _EPISODE_ENDS).is_file() and is_store(current):
-                found.files.append(str(current / _EPISODE_ENDS))
-                continue
-            if current != root and is_store(current):
-                unfinished = current.name.endswith(_BUILD)
-                found.skipped.append((current, _UNFINISHED if unfinished else "Zarr, which is no source"))
-                continue
-            with os.scandir(current) as scanned:
-                entries = list(scanned)
-        except OSError as error:
-            message = f"cannot be listed: {error.strerror}"
-            problem = Problem(printable(str(current)), message, "check the rights", "unreadable")
-            found.problems.append(problem)
-            continue
-        for entry in entries:
-            if entry.name.startswith("."):
-                found.skipped.append((Path(entry.path), "hidden"))
-                continue
-            if entry.is_file(follow_symlinks=False):
-                found.files.append(entry.path)
-                continue
-            path = Path(entry.path)
-            if not os.path.isdir(path):  # noqa: PTH112  False for cyclic links, unlike entry.is_dir
-                found.links.append(path)
-                continue
-            real = path.resolve()
-            if not real.is_relative_to(root):
-                found.outside_links.append(path)
-            elif real not in visited:
-                visited.add(real)
-                stack.append(real)
-    return found
 
 
 def is_store(folder: Path) -> bool:

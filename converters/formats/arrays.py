@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from unistore.converters.files.npy.archive import open_npz
-from unistore.converters.files.npy.array import NPY_NAME, open_npy
+from unistore.converters.files.npy import NPY_NAME, FileValues, open_npz, read_header
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
 
 _COMPRESSED = "compressed .npz, read from the start for every shard; np.savez (uncompressed) converts faster"
@@ -32,7 +31,9 @@ class Npy(Format):
 
     def open(self, file: SourceFile) -> AbstractContextManager[Opened]:
         """Read the header."""
-        return _OpenNpy(file)
+        values = FileValues(read_header(file.path, file.name), file.name, file.path)
+        # A generator would take longer than the header of millions of tiny files.
+        return nullcontext(Opened({NPY_NAME: Array(values)}, file=file))
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write the array in blocks."""
@@ -41,22 +42,6 @@ class Npy(Format):
         for lo, rows in array.blocks():
             out[lo : lo + len(rows)] = rows
         out.flush()
-
-
-class _OpenNpy:
-    """An open ``.npy`` file; generators would take longer than the header of millions of tiny files."""
-
-    __slots__ = ("_file", "_values")
-
-    def __init__(self, file: SourceFile) -> None:
-        self._file = file
-
-    def __enter__(self) -> Opened:
-        self._values = open_npy(self._file.path, self._file.name)
-        return Opened({NPY_NAME: Array(self._values)}, file=self._file)
-
-    def __exit__(self, *error: object) -> None:
-        self._values.close()
 
 
 class Npz(Format):

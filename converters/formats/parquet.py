@@ -20,8 +20,8 @@ from unistore.system.foreign import opening
 
 LIBRARY = "Arrow"
 _AGAIN = "get the file again"
+# Folders up from a table of a LeRobot dataset, the dataset's own among them
 _LEROBOT_DEPTH = 4
-"""Folders up from a table of a LeRobot dataset, the dataset's own among them."""
 
 
 class ParquetFile:

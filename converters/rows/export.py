@@ -79,7 +79,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
         files = []
         for file, (path, name) in enumerate(zip(source.files, source.detail.formats, strict=False)):
             arrays = []
-            for column, place in source.detail.places.items():
+            for column, place in source.detail.tables[TABLE].places.items():
                 if place.file == file:
                     values = _own_rows(store, f"{TABLE}/{column}", sources[number])
                     if scan.options.get("reverse_axes") and name == "hdf5":

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import storable
 from unistore.converters.common.left_out import NOT_MAPPED
-from unistore.converters.files.npy.array import NPY_NAME
+from unistore.converters.files.npy import NPY_NAME
 from unistore.converters.formats.hdf5 import MatlabHdf5
 from unistore.converters.plugin import (
     Chosen,
@@ -31,8 +31,8 @@ from unistore.converters.plugin import (
 )
 from unistore.converters.rows.grouping import group_files
 from unistore.converters.rows.options import RowsOptions
-from unistore.converters.seam.columns import common_length
 from unistore.converters.seam.record import ConverterOf
+from unistore.converters.seam.sources import common_length
 from unistore.errors import location_of, printable
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE
 

@@ -24,7 +24,6 @@ from unistore.converters.files.paths import Listing, real_path, relative_names, 
 from unistore.converters.opened import BLOCK_BYTES
 from unistore.converters.plugin import (
     Array,
-    Chosen,
     Claim,
     Family,
     Format,
@@ -39,21 +38,24 @@ from unistore.converters.plugin import (
 )
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
-from unistore.converters.seam.columns import Place, check_columns, check_derived, check_extents, picked_of
 from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import formats_for, formats_of, open_file
-from unistore.converters.seam.gather import gather_sources
-from unistore.converters.seam.indices import facts_of, finalize_sources
+from unistore.converters.seam.gather import facts_of, finalize_sources, gather_sources
 from unistore.converters.seam.sources import (
     Choices,
     Origin,
     Origins,
-    PickedTable,
+    Place,
     Planned,
     ScannedSource,
+    ScannedTable,
+    check_columns,
+    check_derived,
+    extent_of,
     further_files,
     group_of,
     joined,
+    picked_of,
     picks_of,
     problems_of_facts,
     source_file,
@@ -262,9 +264,7 @@ class SeamConverter(Converter):
         """Check the arrays of a source, whose files are open, each by its format."""
         plugin = self.plugin
         whole = joined(group, opened)
-        first = group.files[0]
-        file = first if first.name == part.name else replace(first, name=part.name)
-        head = Head(file, openings[0].name, whole)
+        head = Head(replace(group.files[0], name=part.name), openings[0].name, whole)
         with calling(plugin, part.name):
             # A general family has no other to leave a file to.
             claim = None if plugin.general else plugin.match(head)
@@ -273,49 +273,36 @@ class SeamConverter(Converter):
             chosen = plugin.choose(head)
             sample_rows = plugin.typical_rows(head)
             memory = plugin.memory(head)
-        picked = picked_of(picks_of(group, opened, whole, chosen.columns))
-        rows, problems = check_columns(chosen, head, picked, has_map=hasattr(plugin, "map"))
-        tables = {}
-        for table, columns in chosen.tables.items():
-            picked_of_table = picked_of(picks_of(group, opened, whole, columns))
-            count, wrong = check_columns(Chosen(columns), head, picked_of_table, has_map=False)
-            tables[table] = PickedTable(picked_of_table, count)
-            problems += wrong
+        problems = list(chosen.problems)
+        has_lengths = any(problem.kind == "length" for problem in problems)
+        main = plugin.schema.table
+        tables: dict[str, ScannedTable] = {}
+        for table, columns in {main: chosen.columns, **chosen.tables}.items():
+            picked = picked_of(picks_of(group, opened, whole, columns))
+            has_map = table == main and hasattr(plugin, "map")
+            rows, wrong = check_columns(columns, head, picked, has_map=has_map)
+            tables[table] = ScannedTable(picked, rows)
+            problems += [problem for problem in wrong if problem.kind != "length" or not has_lengths]
         facts = {**whole.facts, **chosen.facts}
-        if plugin.schema.per_source:
-            problems += problems_of_facts(plugin.schema.per_source, head.file.name, facts)
+        problems += problems_of_facts(plugin.schema.per_source, head.file.name, facts)
         if not chosen.columns and not problems:
             problems.append(Problem(part.name, "holds no arrays", kind="missing"))
-        extent: tuple[int, ...] = ()
-        if not problems:
-            extent, problems = check_extents(chosen.columns, head)
+        extent = () if problems else extent_of(chosen.columns, head, problems)
         if problems:
             raise InputError(problems)
-        source_names = [column.source or name for name, column in chosen.columns.items()]
-        for columns in chosen.tables.values():
-            source_names += [column.source or name for name, column in columns.items()]
-        notes = chosen.notes
-        if whole.notes:
-            notes = (
-                *dict.fromkeys(whole.notes[name] for name in source_names if name in whole.notes),
-                *notes,
-            )
-        attributes = None
-        if plugin.keeps_attributes:
-            attributes = opened[0].attributes(set(source_names).__contains__)
-        # Single values of HDF5 files are among its attributes.
-        if attributes is not None:
-            facts = {}
+        arrays: dict[str, None] = {}
+        for columns in (chosen.columns, *chosen.tables.values()):
+            arrays |= dict.fromkeys(column.source or name for name, column in columns.items())
+        notes = dict.fromkeys(whole.notes[name] for name in arrays if name in whole.notes)
+        attributes = opened[0].attributes(arrays.__contains__) if plugin.keeps_attributes else None
         return ScannedSource(
-            picked=picked,
             formats=tuple([opening.name for opening in openings]),
-            rows=rows,
             tables=tables,
             extent=extent,
-            facts=facts,
+            facts={} if attributes is not None else facts,  # single values are among the attributes
             attributes=attributes,
             left_out=(*chosen.left_out.items(), *whole.left_out.items()),
-            notes=tuple(notes),
+            notes=(*notes, *chosen.notes),
             further=further_files(whole, part) if whole.further else (),
             sample_rows=sample_rows,
             forward_only=whole.forward_only,
@@ -326,7 +313,7 @@ class SeamConverter(Converter):
         """Leave out a file of a folder; one that the user named is a problem."""
         if part.files[0] in map(Path.resolve, part.roots):
             raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
-        return ScannedSource(picked=None, reason=claim.reason)
+        return ScannedSource(reason=claim.reason)
 
     def gather(self, parts: Parts, scanned: Sequence[ScannedSource]) -> Scan:
         """Merge the columns of all sources."""
@@ -359,29 +346,21 @@ class SeamConverter(Converter):
         counts = dict.fromkeys(schema.derived, 0)
         with calling(self.plugin, name):
             for table, derived_columns in self.plugin.derive(opened):
-                count = check_derived(self.plugin, schema, name, table, derived_columns)
-                counts[table] += count
+                counts[table] += check_derived(self.plugin, schema, name, table, derived_columns)
                 for column, rows in derived_columns.items():
                     emit(table, column, rows)
         return {f"derived/{table}": np.array([count]) for table, count in counts.items()}
 
     def _emit(self, opened: Opened, name: str, origin: Origin, table: Table, emit: Emit) -> None:
-        columns = table.columns()
-        is_main = table.name not in origin.tables
-        count, places = (origin.rows, origin.places) if is_main else origin.tables[table.name]
-        if origin.arrays:  # the files are read as one, in which their arrays have other names
-            places = {key: place._replace(array=origin.arrays[place.file]) for key, place in places.items()}
-        row_bytes = sum(field.row_bytes for field in table.fields)
-        step = max(1, BLOCK_BYTES // max(1, row_bytes))
+        """Emit all rows of a table of the file."""
+        count = origin.tables[table.name].rows
+        step = max(1, BLOCK_BYTES // max(1, sum(field.row_bytes for field in table.fields)))
         for lo in range(0, count, step):
             hi = min(count, lo + step)
-            out = {key: np.zeros((hi - lo, *form.row_shape), form.dtype) for key, form in columns.items()}
-            if is_main and self._reads_itself:
-                self._copy_rows(opened, origin, name, lo, hi, out)
-            else:
-                for column in out.keys() - places.keys():
-                    out[column][...] = missing_value(out[column].dtype.name)
-                fill(opened.arrays, out, places, lo, hi)
+            out = {
+                key: np.zeros((hi - lo, *form.row_shape), form.dtype) for key, form in table.columns().items()
+            }
+            self._fill(opened, name, origin, table.name, lo, hi, out)
             for column, rows in out.items():
                 emit(table.name, column, rows)
 
@@ -389,55 +368,46 @@ class SeamConverter(Converter):
         """Offsets and numbers of the samples, and what the files say."""
         return finalize_sources(scan, facts)
 
-    @property
-    def _reads_itself(self) -> bool:
-        return type(self.plugin).rows is not Family.rows
-
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Read rows of a source, from the files alone that have columns of `out`."""
+        """Read rows of a source."""
         origin: Origin = scan.sources.details[source]
-        is_main = table not in origin.tables
-        if is_main and self._reads_itself:
-            with self.reopened(scan, source) as opened:
-                self._copy_rows(opened, origin, scan.sources.names[source], lo, hi, out)
-            return
-        known = origin.places if is_main else origin.tables[table].places
-        paths = scan.sources.paths(source)
-        by_file: dict[int, dict[str, Place]] = {}
-        for column, target in out.items():
-            place = known.get(column)
-            if place is None:
-                target[...] = missing_value(target.dtype.name)
-            else:
-                by_file.setdefault(place.file, {})[column] = place
-        for number, places in by_file.items():
-            opening, file = self.file_of(origin, paths, number)
-            with calling(opening, file.name), open_file(opening, file) as opened:
-                fill(opened.arrays, out, places, lo, hi)
+        name = scan.sources.names[source]
+        with self.reopened(scan, source) as opened:
+            self._fill(opened, name, origin, table, lo, hi, out)
 
-    def _copy_rows(
+    def _fill(
         self,
         opened: Opened,
-        origin: Origin,
         name: str,
+        origin: Origin,
+        table: str,
         lo: int,
         hi: int,
         out: Mapping[str, NDArray[Any]],
     ) -> None:
-        """Copy the rows that the family's own `rows` gives; an author who forgets some is told."""
-        begin_reading()
-        with calling(self.plugin, name):
-            block = self.plugin.rows(opened, lo, hi)
-        for column, target in out.items():
-            if column not in origin.places:
-                target[...] = missing_value(target.dtype.name)
-                continue
-            if column not in block or len(block[column]) != hi - lo:
-                given_rows = f"{len(block[column])} rows" if column in block else "no rows"
-                raise fault(self.plugin, "rows", name, f"gave {given_rows} of {column}, expected {hi - lo}")
-            within(target, block[column].shape)[...] = block[column]
+        """Read rows of a table, by the family's own `rows` if it has one; fill columns that are missing."""
+        places = origin.tables[table].places
+        for column in out.keys() - places.keys():
+            out[column][...] = missing_value(out[column].dtype.name)
+        if table == self.plugin.schema.table and type(self.plugin).rows is not Family.rows:
+            begin_reading()
+            with calling(self.plugin, name):
+                block = self.plugin.rows(opened, lo, hi)
+            for column in out.keys() & places.keys():
+                count = len(block.get(column, ()))
+                if count != hi - lo:
+                    message = f"gave {count} rows of {column}, expected {hi - lo}"
+                    raise fault(self.plugin, "rows", name, message)
+                within(out[column], block[column].shape)[...] = block[column]
+            return
+        if origin.arrays:  # the files are read as one, in which their arrays have other names
+            places = {key: place._replace(array=origin.arrays[place.file]) for key, place in places.items()}
+        with calling(self._formats_by_name[origin.formats[0]], name):
+            fill(
+                opened.arrays, out, {column: places[column] for column in out.keys() & places.keys()}, lo, hi
+            )
 
     @contextmanager
     def reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
@@ -470,24 +440,21 @@ def fill(
     """Read rows of columns, each array once."""
     by_array: dict[tuple[str, int], dict[str, str]] = {}
     for column, place in places.items():
-        step = place.step or max(1, hi - lo)
-        by_array.setdefault((place.array, step), {})[column] = place.field
+        by_array.setdefault((place.array, place.step or max(1, hi - lo)), {})[column] = place.field
     for (name, step), fields in by_array.items():
         array = arrays[name]
         for first in range(lo, hi, step):
             targets = {column: out[column][first - lo :][:step] for column in fields}
-            is_plain = set(fields.values()) == {""}
-            whole = next(iter(targets.values())) if is_plain else None
-            if whole is not None and whole.shape[1:] != array.shape[1:]:
-                whole = None
-            rows = array.read(first, min(first + step, hi), whole)
+            # Rows of a plain array are read in place, if they are not padded.
+            target = next(iter(targets.values()))
+            in_place = (
+                target if set(fields.values()) == {""} and target.shape[1:] == array.shape[1:] else None
+            )
+            rows = array.read(first, min(first + step, hi), in_place)
             for column, field in fields.items():
                 if rows is not targets[column]:
-                    np.copyto(
-                        within(targets[column], rows.shape),
-                        rows[field] if field else rows,
-                        casting="same_kind",
-                    )
+                    values = rows[field] if field else rows
+                    np.copyto(within(targets[column], rows.shape), values, casting="same_kind")
 
 
 def _surest(file: SourceFile, claims: Mapping[Format, Claim]) -> tuple[Format, Claim]:

@@ -20,8 +20,8 @@ from unistore.converters.seam.faults import calling
 from unistore.errors import InputError, Problem
 from unistore.system.foreign import opening
 
+# Group of the entry points by which packages add formats
 ENTRY_POINTS = "unistore.formats"
-"""Group of the entry points by which packages add formats."""
 OWN: tuple[type[Format], ...] = (Hdf5, Npy, Npz, Png, Jpeg, Raw)
 
 
@@ -60,6 +60,7 @@ class Later(Format):
         self._format.write(path, arrays, facts)
 
 
+# Formats of this package that few files have
 LATER = (
     Later("bag", (".bag", ".mcap", ".db3", ".yaml"), "bags:Rosbag", "rosbags"),
     Later("dicom", (".dcm", ".ima"), "dicom:Dicom", "pydicom"),
@@ -79,7 +80,6 @@ LATER = (
     Later("tiff", (".tif", ".tiff"), "tiff:Tiff", "imagecodecs"),
     Later("text_points", (".xyz", ".pts", ".asc", ".txt"), "text_points:TextPoints"),
 )
-"""Formats of this package that few files have."""
 
 
 def open_file(kind: Format, file: SourceFile) -> AbstractContextManager[Opened]:

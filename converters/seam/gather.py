@@ -1,84 +1,82 @@
-"""Merging the scans of all sources: columns, tables, remarks."""
+"""What all sources are together: columns, tables, remarks, and the index arrays of samples and sources."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column as Form
 from unistore.converters.common.columns import Merged, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
-from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
+from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector, attribute_arrays
 from unistore.converters.files.paths import split_of
 from unistore.converters.opened import BLOCK_BYTES
-from unistore.converters.plugin import Column, Family, Format, Schema
-from unistore.converters.protocol import Scan, Sources
+from unistore.converters.plugin import Column, Cut, Family, Format, Schema
+from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
-from unistore.converters.seam.columns import Place
-from unistore.converters.seam.faults import calling
+from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import format_by_ending
-from unistore.converters.seam.sources import Origin, Planned, ScannedSource, TableRows
-from unistore.converters.seam.specs import field_of
+from unistore.converters.seam.sources import Origin, PartGroup, Place, Planned, ScannedSource, TableRows
+from unistore.converters.seam.specs import FACTS, FORMAT, field_of, is_number, number_dtype, table_offsets
 from unistore.errors import InputError, Problem, first_few, printable
-from unistore.schemas.tables import Field, Table
+from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
+from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
 # Bytes that reading all values of a source takes beside what its format says
 _DERIVING = 4 * BLOCK_BYTES
 _ALIKE = 256
 
+Arrays = Iterator[tuple[Field, IndexValues]]
+
 
 class _Seen:
     """What the sources hold together."""
 
     def __init__(self) -> None:
-        self.columns: dict[str, Column] = {}
         self.tables: dict[str, dict[str, Column]] = {}
+        self.rows: Counter[str] = Counter()  # by table
         self.extent: tuple[int, ...] = ()
-        self.rows = 0
-        self.table_rows: Counter[str] = Counter()
-        self.sample_rows = 1
+        self.sample_rows = 0
         self.forward_only = False
         self.left_out: dict[tuple[str, str], None] = {}
         self.notes: dict[str, list[str]] = {}  # sources by remark
+        self.not_taken: list[str] = []
+        self.units: list[str] = []
         self.has_facts = self.has_attributes = self.has_formats = self.has_units = False
 
-    def forms(
-        self, parts: Parts, scanned: Sequence[ScannedSource]
-    ) -> Iterator[tuple[str, Mapping[str, Form]]]:
-        """Name and columns of each source of the family."""
-        for name, one in zip(parts.names, scanned, strict=True):
-            if one.picked is not None:
-                self._add(name, one, one.picked.columns)
-                yield name, one.picked.forms
-
-    def table_forms(
-        self, table: str, parts: Parts, scanned: Sequence[ScannedSource]
-    ) -> Iterator[tuple[str, Mapping[str, Form]]]:
-        """Name and columns of each source of the family in a further table."""
-        for name, one in zip(parts.names, scanned, strict=True):
-            if one.picked is not None:
-                further_table = one.tables.get(table)
-                yield name, {} if further_table is None else further_table.picked.forms
-
-    def _add(self, name: str, one: ScannedSource, columns: Mapping[str, Column]) -> None:
-        if not self.columns:
-            self.sample_rows = max(1, one.sample_rows)
-        if columns.keys() - self.columns.keys():
-            self.columns = {**columns, **self.columns}
-        for table, picked in one.tables.items():
-            self.tables[table] = {**picked.picked.columns, **self.tables.get(table, {})}
-            self.table_rows[table] += picked.rows
+    def add(self, name: str, group: PartGroup, one: ScannedSource) -> None:
+        """Add a source."""
+        if not one.tables:
+            self.not_taken.append(f"{name} {one.reason}")
+            return
+        self.sample_rows = self.sample_rows or max(1, one.sample_rows)
+        for table, (picked, rows) in one.tables.items():
+            columns = self.tables.setdefault(table, {})
+            if picked.columns.keys() - columns.keys():
+                self.tables[table] = {**picked.columns, **columns}
+            self.rows[table] += rows
         if one.extent:
             self.extent = tuple(map(max, one.extent, self.extent or one.extent))
         self.has_facts = self.has_facts or bool(one.facts)
-        self.rows += one.rows
+        self.has_units = self.has_units or bool(group.unit)
+        self.units.append(group.unit or name)
         self.forward_only = self.forward_only or one.forward_only
         self.left_out |= dict.fromkeys(one.left_out)
         for note in one.notes:
             self.notes.setdefault(note, []).append(name)
+
+    def remarks(self) -> Iterator[str]:
+        """Notes of the sources, each once."""
+        for note, names in self.notes.items():
+            further = " and others" if len(names) > 1 else ""
+            yield f"{names[0]}{further}: {note}"
 
 
 def gather_sources(
@@ -92,59 +90,70 @@ def gather_sources(
         If there is none, if their columns differ, or if none has rows.
     """
     seen = _Seen()
-    mode = getattr(plugin, "columns", "exact")
-    merged, problems = reconcile(seen.forms(parts, scanned), mode)
-    if not seen.columns:
+    for name, group, one in zip(parts.names, parts.details, scanned, strict=True):
+        seen.add(name, group, one)
+    main = plugin.schema.table
+    if main not in seen.tables:
         reasons = first_few([one.reason for one in scanned])
         raise InputError(Problem("files", f"are none of {plugin.name}: {reasons}", kind="missing"))
-    if not problems and not seen.rows:
-        problems.append(Problem(first_few(parts.names), "no rows", "check what wrote it", "empty"))
-    if not problems and not merged:
-        problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
-    further: dict[str, dict[str, Merged]] = {}
+    merged: dict[str, dict[str, Merged]] = {}
+    problems: list[Problem] = []
+    mode = getattr(plugin, "columns", "exact")
     for table in seen.tables:
-        table_forms = list(seen.table_forms(table, parts, scanned))
-        further[table], wrong = reconcile([(name, form) for name, form in table_forms if form], mode)
-        if mode == "exact" and not wrong:  # sources without the table have no rows in it
-            further[table], _ = reconcile(table_forms, "union")
-        problems += wrong
+        forms = list(_forms(table, parts, scanned))
+        # Sources without a further table have no rows in it.
+        having = forms if table == main else [(name, form) for name, form in forms if form]
+        merged[table], differing = reconcile(having, mode)
+        if len(having) < len(forms):  # the numbers of sources are those of all
+            whole, _ = reconcile(forms, "union")
+            merged[table] = {column: whole[column] for column in merged[table] if column in whole}
+        problems += differing
+    if not problems and not seen.rows[main]:
+        problems.append(Problem(first_few(parts.names), "no rows", "check what wrote it", "empty"))
+    if not problems and not merged[main]:
+        problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
     if problems:
         raise InputError(problems)
+    columns = {table: {name: seen.tables[table][name] for name in merged[table]} for table in merged}
     with calling(plugin, count_of(len(parts), "source")):
-        schema = plugin.plan({name: seen.columns[name] for name in merged})
-    direct = {table: {name: seen.tables[table][name] for name in further[table]} for table in further}
-    schema = replace(schema, tables={**direct, **schema.derived})
+        schema = plugin.plan(columns.pop(main))
+    schema = replace(schema, tables={**columns, **schema.derived})
     attributes = AttributeCollector()
-    sources, files = _sources(schema, formats, parts, scanned, merged, further, seen, attributes)
-    planned = Planned(schema, seen.has_facts, seen.has_attributes, seen.has_formats)
-    fields = tuple(
-        _field(schema.table, name, column, _in_space(merged[name], column, seen.extent), seen.sample_rows)
-        for name, column in schema.columns.items()
-    )
-    tables = [Table(name=schema.table, fields=fields, spilled=seen.forward_only)]
-    tables += _further_tables(schema, further, spilled=seen.forward_only)
-    estimated = {table: max(seen.rows, *seen.table_rows.values(), 0) for table in schema.derived}
-    if seen.forward_only:
-        estimated |= {schema.table: seen.rows, **seen.table_rows}
+    sources, files = _sources(schema, formats, parts, scanned, merged, seen, attributes)
+    what = plugin.summary.partition(":")[0]
+    rows = f"{seen.rows[main]} {schema.table} of {printable(', '.join(schema.columns))}"
+    splits = sorted({split for split in sources.splits if split is not None})
+    estimated = dict.fromkeys(schema.derived, max(seen.rows.values()))
     return Scan(
         family=plugin.name,
         sources=sources,
-        tables=tuple(tables),
+        tables=tuple(_tables(schema, merged, seen)),
         sample_table=schema.samples or schema.table,
         main_table=schema.table,
         options=plugin.recorded(),
-        units=_units(parts, scanned) if seen.has_units else (),
-        estimated_rows=estimated,
+        units=seen.units if seen.has_units else (),
+        estimated_rows={**estimated, **seen.rows} if seen.forward_only else estimated,
         needs_facts=bool(schema.samples),
         notes=(
-            f"{_what(plugin)}: {_counted(seen, schema)} from {count_of(files, 'file')}",
-            *_remarks(seen, sources),
+            f"{what[:1].lower()}{what[1:]}: {rows} from {count_of(files, 'file')}",
+            *([f"splits taken from folder and file names: {', '.join(splits)}"] if splits else ()),
+            *seen.remarks(),
             *left_out_notes(seen.left_out),
-            *_not_taken(parts, scanned),
+            *([f"left out: {first_few(seen.not_taken)}"] if seen.not_taken else ()),
             *attributes.notes(),
         ),
-        shared={"planned": planned},
+        shared={"planned": Planned(schema, seen.has_facts, seen.has_attributes, seen.has_formats)},
     )
+
+
+def _forms(
+    table: str, parts: Parts, scanned: Sequence[ScannedSource]
+) -> Iterator[tuple[str, Mapping[str, Form]]]:
+    """Name and columns of each source of the family in a table, of which it may have none."""
+    for name, one in zip(parts.names, scanned, strict=True):
+        if one.tables:
+            scanned_table = one.tables.get(table)
+            yield name, {} if scanned_table is None else scanned_table.picked.forms
 
 
 def _sources(
@@ -152,8 +161,7 @@ def _sources(
     formats: Sequence[Format],
     parts: Parts,
     scanned: Sequence[ScannedSource],
-    merged: Mapping[str, Merged],
-    further: Mapping[str, Mapping[str, Merged]],
+    merged: Mapping[str, Mapping[str, Merged]],
     seen: _Seen,
     attributes: AttributeCollector,
 ) -> tuple[Sources, int]:
@@ -161,40 +169,48 @@ def _sources(
     sources = Sources()
     count = 0
     is_derived = bool(schema.samples) or seen.forward_only or bool(schema.derived)
-    stored = lru_cache(_ALIKE)(lambda items: {key: place for key, place in items if key in merged})
+
+    @lru_cache(_ALIKE)
+    def stored(table: str, places: tuple[tuple[str, Place], ...]) -> dict[str, Place]:
+        return {column: place for column, place in places if column in merged[table]}
+
     columns = parts.names, parts.files(), parts.details, scanned
     for name, files, group, one in zip(*columns, strict=True):
-        if one.picked is None:
+        if not one.tables:
             continue
         count += len(files)
-        all_places = one.picked.places
-        places = stored(tuple(all_places.items()))
-        if len(places) < len(all_places):
-            partial = (place.name for column, place in all_places.items() if column not in merged)
-            seen.left_out |= dict.fromkeys((array, NOT_EVERYWHERE) for array in partial)
+        tables: dict[str, TableRows] = {}
+        unstored: set[str] = set()
+        for table in merged:
+            rows, places = 0, {}
+            if table in one.tables:
+                picked, rows = one.tables[table]
+                places = stored(table, tuple(picked.places.items()))
+                lacking = [place for column, place in picked.places.items() if column not in places]
+                seen.left_out |= dict.fromkeys((place.name, NOT_EVERYWHERE) for place in lacking)
+                unstored |= {place.array for place in lacking}
+            tables[table] = TableRows(rows, places)
+        main = tables[schema.table]
         text = NO_ATTRIBUTES
         if one.attributes is not None:
-            text = attributes.text(name, one.attributes, _Stored(all_places, places))
+            unstored -= {place.array for place in main.places.values()}
+            text = attributes.text(name, one.attributes, _none_of(unstored))
             seen.has_attributes = seen.has_attributes or text != NO_ATTRIBUTES
-        tables = {table: _rows_in(table, columns, one) for table, columns in further.items()}
-        counts = {table: gathered.rows for table, gathered in tables.items()}
         if format_by_ending(formats, group.names[0]).name != one.formats[0]:
             seen.has_formats = True
-        seen.has_units = seen.has_units or bool(group.unit)
         sources.add(
             name=name,
             files=(*files, *one.further),
-            rows={} if seen.forward_only else {schema.table: one.rows, **counts},
+            rows={} if seen.forward_only else {table: rows for table, (rows, _) in tables.items()},
             split=split_of(name),
             detail=Origin(
                 files=group.names,
                 formats=one.formats,
                 arrays=group.arrays,
-                rows=one.rows,
-                places=places,
+                rows=main.rows,
+                tables=tables,
                 facts=one.facts,
                 attributes=text,
-                tables=tables,
                 extent=one.extent,
             ),
             memory=one.memory + _DERIVING if is_derived else 0,
@@ -203,78 +219,131 @@ def _sources(
     return sources, count
 
 
-def _units(parts: Parts, scanned: Sequence[ScannedSource]) -> list[str]:
-    columns = zip(parts.names, parts.details, scanned, strict=True)
-    return [group.unit or name for name, group, one in columns if one.picked is not None]
+def _none_of(paths: set[str]) -> Callable[[str], bool]:
+    return lambda path: path not in paths
 
 
-class _Stored:
-    """Whether the object at a path of a file is stored: all groups are, and datasets of columns."""
-
-    def __init__(self, places: Mapping[str, Place], stored: Mapping[str, Place]) -> None:
-        self._left_out = {place.array for place in places.values()}
-        self._left_out -= {place.array for place in stored.values()}
-
-    def __call__(self, path: str) -> bool:
-        return path not in self._left_out
-
-
-def _rows_in(table: str, columns: Mapping[str, Merged], one: ScannedSource) -> TableRows:
-    """Rows of a source in a further table, of which it may have none."""
-    further_table = one.tables.get(table)
-    if further_table is None:
-        return TableRows(0, {})
-    places = {name: place for name, place in further_table.picked.places.items() if name in columns}
-    return TableRows(further_table.rows, places)
-
-
-def _further_tables(
-    schema: Schema, further: Mapping[str, Mapping[str, Merged]], *, spilled: bool
-) -> Iterator[Table]:
-    """Tables beside the main one: those of the files, and those that are computed."""
-    for table, columns in schema.direct.items():
-        fields = [_field(table, name, column, further[table][name]) for name, column in columns.items()]
-        yield Table(name=table, fields=tuple(fields), spilled=spilled)
-    for table, columns in schema.derived.items():
-        forms = {name: Merged(column.dtype, column.shape, {}) for name, column in columns.items()}
-        fields = [_field(table, name, column, forms[name]) for name, column in columns.items()]
-        yield Table(name=table, fields=tuple(fields), spilled=True)
+def _tables(schema: Schema, merged: Mapping[str, Mapping[str, Merged]], seen: _Seen) -> Iterator[Table]:
+    """The main table, further ones of the files, and those that are computed."""
+    declared = {schema.table: schema.columns, **schema.tables}
+    for table, columns in declared.items():
+        fields = []
+        for name, column in columns.items():
+            if table in schema.derived:
+                form = Merged(column.dtype, column.shape, {})
+            elif column.spatial:
+                form = merged[table][name]._replace(row_shape=seen.extent)
+            else:
+                form = merged[table][name]
+            run = seen.sample_rows if table == schema.table else 1
+            axis = table.removesuffix("s")
+            fields.append(field_of(f"{table}/{name}", column, axis, *form[:2], run, form.attributes))
+        is_spilled = seen.forward_only or table in schema.derived
+        yield Table(name=table, fields=tuple(fields), spilled=is_spilled)
 
 
-def _in_space(merged: Merged, column: Column, extent: tuple[int, ...]) -> Merged:
-    """A column; one of volumes has rows of the largest extent."""
-    return merged._replace(row_shape=extent) if column.spatial else merged
+# Index arrays
 
 
-def _field(table: str, name: str, column: Column, merged: Merged, run: int = 1) -> Field:
-    axis = table.removesuffix("s")
-    path = f"{table}/{name}"
-    return field_of(path, column, axis, merged.dtype, merged.row_shape, run, merged.attributes)
+def facts_of(
+    cuts: Sequence[Cut], plugin: Family, schema: Schema, name: str, rows: int
+) -> dict[str, NDArray[np.generic]]:
+    """Rows and numbers of the samples of a source; an author who forgets or adds a number is told."""
+    counts = np.array([cut.rows for cut in cuts], np.int64)
+    if (counts < 0).any() or counts.sum() != rows:
+        message = f"is cut into {counts.sum()} rows, and has {rows}"
+        raise InputError(Problem(name, message, "tell who wrote its family", "plugin"))
+    for number, cut in enumerate(cuts):
+        if cut.numbers.keys() != schema.per_sample.keys():
+            message = f"gave {', '.join(sorted(cut.numbers)) or 'no numbers'} for sample {number}"
+            expected = ", ".join(sorted(schema.per_sample)) or "none"
+            raise fault(plugin, "cut", name, f"{message}, Schema.per_sample has {expected}")
+        for key, column in schema.per_sample.items():
+            if not is_number(cut.numbers[key], number_dtype(column)):
+                message = f"gave {key} {cut.numbers[key]!r} for sample {number}"
+                raise fault(plugin, "cut", name, f"{message}, expected {number_dtype(column)}")
+    facts: dict[str, NDArray[np.generic]] = {"rows": counts}
+    for key, column in schema.per_sample.items():
+        facts[f"number/{key}"] = np.array([cut.numbers[key] for cut in cuts], number_dtype(column))
+    return facts
 
 
-def _what(plugin: Family) -> str:
-    """What the sources are, from the summary: ``"plain arrays"`` of ``"Plain arrays: HDF5."``."""
-    what = plugin.summary.partition(":")[0]
-    return what[:1].lower() + what[1:]
+def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
+    """Index arrays of all sources, and how many samples each has."""
+    planned: Planned = scan.shared["planned"]
+    origins: Sequence[Origin] = scan.sources.details
+    schema = planned.schema
+    arrays: list[tuple[Field, IndexValues]] = []
+    if schema.samples:
+        counts = [np.asarray(one["rows"], np.int64) for one in facts]
+        samples = np.array([len(count) for count in counts], np.int64)
+        arrays += _sample_arrays(schema, facts, counts, samples)
+    elif scan.tables[0].spilled:
+        samples = np.array([origin.rows for origin in origins], np.int64)
+    else:
+        samples = np.array(scan.sources.rows(schema.table), np.int64)
+    for table in schema.tables:
+        if table in schema.derived:
+            lengths = [int(one[f"derived/{table}"][0]) for one in facts]
+        else:
+            lengths = [origin.tables[table].rows for origin in origins]
+        what = f"{table} of source i are rows offsets[i] to offsets[i + 1] - 1"
+        arrays.append((bounds_field(table_offsets(table), "source", what), offsets_of(lengths)))
+    if schema.spatial:
+        arrays.append(_extents(schema, origins))
+    return Finalized(
+        arrays=[*arrays, *_origin_arrays(planned, origins)],
+        spilled=tuple(table for table in scan.tables if table.spilled),
+        samples=int(samples.sum()),
+        sample_source=np.arange(len(samples)),
+        sample_runs=samples,
+    )
 
 
-def _counted(seen: _Seen, schema: Schema) -> str:
-    return f"{seen.rows} {schema.table} of {printable(', '.join(schema.columns))}"
+def _sample_arrays(
+    schema: Schema,
+    facts: Sequence[Facts],
+    counts: Sequence[NDArray[np.int64]],
+    samples: NDArray[np.int64],
+) -> Arrays:
+    axis = schema.samples.removesuffix("s")
+    what = f"{schema.table} of {axis} i are rows offsets[i] to offsets[i + 1] - 1"
+    lengths = np.concatenate([np.zeros(0, np.int64), *counts])
+    yield bounds_field(f"{schema.samples}/offsets", axis, what), offsets_of(lengths)
+    source = Field(
+        path=f"{schema.samples}/source", dtype="int32", axes=(axis,), description="Source of the sample"
+    )
+    yield source, np.repeat(np.arange(len(samples), dtype=np.int32), samples)
+    for name, column in schema.per_sample.items():
+        values = np.concatenate([np.asarray(one[f"number/{name}"]) for one in facts])
+        yield field_of(f"{schema.samples}/{name}", column, axis, values.dtype.name), values
 
 
-def _remarks(seen: _Seen, sources: Sources) -> Iterator[str]:
-    splits = sorted({split for split in sources.splits if split is not None})
-    if splits:
-        yield f"splits taken from folder and file names: {', '.join(splits)}"
-    for note, names in seen.notes.items():
-        further = " and others" if len(names) > 1 else ""
-        yield f"{names[0]}{further}: {note}"
+def _extents(schema: Schema, origins: Sequence[Origin]) -> tuple[Field, IndexValues]:
+    """How far each volume reaches."""
+    extents = np.array([origin.extent or (0, 0, 0) for origin in origins], np.int32)
+    described = Field(
+        path=f"{schema.table}/extent",
+        dtype="int32",
+        row_shape=(3,),
+        axes=(schema.table.removesuffix("s"), "extent_axis"),
+        description="Depth, height and width of the volume; behind it is padding",
+    )
+    return described, np.repeat(extents, [origin.rows for origin in origins], axis=0)
 
 
-def _not_taken(parts: Parts, scanned: Sequence[ScannedSource]) -> Iterator[str]:
-    """A remark on files of the folder that are none of the family's."""
-    named = [
-        f"{name} {one.reason}" for name, one in zip(parts.names, scanned, strict=True) if one.picked is None
-    ]
-    if named:
-        yield f"left out: {first_few(named)}"
+def _origin_arrays(planned: Planned, origins: Sequence[Origin]) -> Arrays:
+    """What the sources say: numbers, facts, formats, attributes."""
+    for name, column in planned.schema.per_source.items():
+        dtype = number_dtype(column)
+        values = np.array([origin.facts[column.source or name] for origin in origins], dtype)
+        yield field_of(f"sources/{name}", column, "source", dtype), values
+    if planned.has_facts:
+        texts = view(origins, lambda origin: json.dumps(dict(origin.facts), sort_keys=True))
+        what = "What the file says beside its arrays"
+        yield from lazy_text_arrays(FACTS, texts, axis="source", description=what)
+    if planned.has_formats:
+        names = view(origins, lambda origin: origin.formats[0])
+        yield from lazy_text_arrays(FORMAT, names, axis="source", description="Format of the file")
+    if planned.has_attributes:
+        yield from attribute_arrays(view(origins, lambda origin: origin.attributes))

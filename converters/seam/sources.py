@@ -1,22 +1,82 @@
-"""What the scan of a source finds, and what a store's source is read by."""
+"""What the scan of a source finds: its files, the arrays that its family chooses, and what is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.columns import Column as Form
+from unistore.converters.common.columns import length_table, storable
 from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.plugin import Array, Column, Facts, Group, Opened, Schema, SourceFile
+from unistore.converters.plugin import Array, Column, Facts, Family, Group, Head, Opened, Schema, SourceFile
 from unistore.converters.scan import Part, Parts, Scanned
-from unistore.converters.seam.columns import Pick, Picked, Place
+from unistore.converters.seam.faults import fault
 from unistore.converters.seam.specs import is_number, number_dtype
-from unistore.errors import Problem
+from unistore.errors import Problem, location_of, printable
+from unistore.schemas.tables import name_problem
 
 # Bytes of records that are read at a time, as all their fields are read
 _RECORD_BLOCK = 8 << 20
+# Arrays of many files have the same names, dtypes and row shapes
+_ALIKE = 256
+_CURE = "write the file again, or leave it out"
+
+
+class Place(NamedTuple):
+    """Where the rows of a column are."""
+
+    file: int  # number of the file in its source
+    array: str  # its name in the file
+    field: str  # of its records; empty: the array is no array of records
+    step: int  # most rows that are read at a time; 0: any number
+
+    @property
+    def name(self) -> str:
+        """Array, and field of its records."""
+        return f"{self.array}/{self.field}" if self.field else self.array
+
+
+class Pick(NamedTuple):
+    """A column that a family chooses, and its array."""
+
+    name: str
+    column: Column
+    dtype: np.dtype[Any]
+    row_shape: tuple[int, ...]
+    place: Place
+
+
+class Picked(NamedTuple):
+    """The columns of a source in a table; the same object for sources that are alike."""
+
+    columns: Mapping[str, Column]
+    forms: Mapping[str, Form]
+    places: Mapping[str, Place]
+    problems: Sequence[tuple[str, Problem]]  # with the array, or the column; their files are empty
+
+
+class ScannedTable(NamedTuple):
+    """Columns of a source in a table, and its rows."""
+
+    picked: Picked
+    rows: int
+
+
+class TableRows(NamedTuple):
+    """Rows of a source in a table, and where they come from."""
+
+    rows: int
+    places: Mapping[str, Place]  # by column
 
 
 class Origins(Protocol):
@@ -38,31 +98,16 @@ class Origins(Protocol):
         ...
 
 
-class TableRows(NamedTuple):
-    """Rows of a source in a further table, and where they come from."""
-
-    rows: int
-    places: Mapping[str, Place]  # by column
-
-
-class PickedTable(NamedTuple):
-    """Columns of a source in a further table."""
-
-    picked: Picked
-    rows: int
-
-
 class Origin(NamedTuple):
     """Where the rows of a source come from: the ``detail`` of the source."""
 
     files: tuple[str, ...]  # names of its files, as messages call them
     formats: tuple[str, ...]  # of these
     arrays: tuple[str, ...]  # as in `Group`
-    rows: int
-    places: Mapping[str, Place]  # by column
+    rows: int  # of the main table
+    tables: Mapping[str, TableRows]
     facts: Facts
     attributes: str  # of its HDF5 file, JSON
-    tables: Mapping[str, TableRows]  # further ones
     extent: tuple[int, ...]  # of its volumes
 
 
@@ -77,13 +122,11 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedSource(Scanned):
-    """What the headers of a source say; `picked` is None if it is none of the family's, for this `reason`."""
+    """What the headers of a source say; without tables, it is none of the family's, for this `reason`."""
 
-    picked: Picked | None
     reason: str = ""
     formats: tuple[str, ...] = ()
-    rows: int = 0
-    tables: Mapping[str, PickedTable] = field(default_factory=dict)
+    tables: Mapping[str, ScannedTable] = field(default_factory=dict)
     extent: tuple[int, ...] = ()
     facts: Facts = field(default_factory=dict)
     attributes: Attributes | None = None
@@ -105,12 +148,6 @@ class PartGroup(NamedTuple):
     detail: Any = None
 
 
-def part_group(group: Group) -> PartGroup:
-    """What a part keeps of a group beside its name and paths."""
-    names = tuple([file.name for file in group.files])
-    return PartGroup(names, group.arrays, group.roles, group.unit, group.detail)
-
-
 def group_of(part: Part) -> Group:
     """The files of a part."""
     names, *labels = part.detail
@@ -118,8 +155,8 @@ def group_of(part: Part) -> Group:
     return Group(part.name, tuple(files), *labels)
 
 
+# See `Family.group`
 Choice = SourceFile | Group | tuple[SourceFile, str] | Problem | str
-"""See `Family.group`."""
 
 
 class Choices:
@@ -146,17 +183,16 @@ class Choices:
             case str():
                 self.notes.append(choice)
             case Group():
-                self._add_source(choice)
+                name, files, *labels = choice
+                for file in files:  # which the family may have named anew
+                    self.unused.pop(str(file.path), None)
+                detail = PartGroup(tuple([file.name for file in files]), *labels)
+                self.parts.add(name, [file.path for file in files], detail)
             case SourceFile():
-                self._add_source(Group(choice.name, (choice,)))
+                self.add(Group(choice.name, (choice,)))
             case (file, reason):
                 if self.unused.pop(str(file.path), None) is not None:
                     self.left_out.append((file.path, reason))
-
-    def _add_source(self, group: Group) -> None:
-        for file in group.files:  # which the family may have named anew
-            self.unused.pop(str(file.path), None)
-        self.parts.add(group.name, [file.path for file in group.files], part_group(group))
 
 
 def joined(group: Group, opened: Sequence[Opened]) -> Opened:
@@ -164,11 +200,10 @@ def joined(group: Group, opened: Sequence[Opened]) -> Opened:
     first = opened[0]
     if len(opened) == 1 and (not group.arrays or first.arrays.keys() == set(group.arrays)):
         return first
-    names = [names_in(group, number, one.arrays) for number, one in enumerate(opened)]
     arrays: dict[str, Array] = {}
     notes: dict[str, str] = {}
-    for file, one, inner_names in zip(group.files, opened, names, strict=True):
-        for name, inside in inner_names.items():
+    for number, (file, one) in enumerate(zip(group.files, opened, strict=True)):
+        for name, inside in names_in(group, number, one.arrays).items():
             if name in arrays:
                 message = f"holds {inside}, as another file of {group.name} does"
                 raise file.problem(message, "convert them apart", "name")
@@ -211,8 +246,7 @@ def picks_of(
         array = whole.arrays.get(key)
         if array is not None:
             number, inside = owners.get(key, (0, key))
-            step = _step(array) if column.field else 0
-            place = Place(number, inside, column.field, step)
+            place = Place(number, inside, column.field, _step(array) if column.field else 0)
             picks.append(Pick(name, column, array.dtype, array.shape[1:], place))
     return tuple(picks)
 
@@ -220,10 +254,130 @@ def picks_of(
 def _step(array: Array) -> int:
     if not array.chunk_rows:
         return 0
-    row_bytes = array.dtype.itemsize
-    for extent in array.shape[1:]:
-        row_bytes *= extent
+    row_bytes = array.dtype.itemsize * prod(array.shape[1:])
     return max(_RECORD_BLOCK // max(1, row_bytes), array.chunk_rows)
+
+
+@lru_cache(_ALIKE)
+def picked_of(picks: tuple[Pick, ...]) -> Picked:
+    """Forms of the columns of a source, and what is wrong with these."""
+    forms = {}
+    problems: list[tuple[str, Problem]] = []
+    for name, column, dtype, row_shape, _ in picks:
+        form = Form(dtype.str, row_shape)
+        if column.field and dtype.fields is not None:
+            inner = dtype.fields[column.field][0]
+            form = Form(inner.base.str, (*row_shape, *inner.shape))
+        wrong = (*_schema_problems(column, dtype, row_shape), *_store_problems(name, form))
+        problems += [(column.source or name, problem) for problem in wrong]
+        if column.spatial:  # volumes of any extent are rows of one form
+            form = Form(form.dtype, ())
+        elif column.dtype:
+            form = Form(column.dtype, form.row_shape)
+        forms[name] = form
+    for name in forms:
+        for outer in forms:
+            if name.startswith(f"{outer}/"):
+                message = f"lies inside the array {outer!r}"
+                problems.append((name, Problem("", message, _how_to_rename(name), "name")))
+    return Picked(
+        columns={pick.name: pick.column for pick in picks},
+        forms=forms,
+        places={pick.name: pick.place for pick in picks},
+        problems=problems,
+    )
+
+
+def check_columns(
+    columns: Mapping[str, Column], head: Head, picked: Picked, *, has_map: bool
+) -> tuple[int, list[Problem]]:
+    """Number of rows of a source in a table, and what is wrong; `has_map`: cures may name the option."""
+    file = head.file.name
+    keys = [column.source or name for name, column in columns.items()]
+    missing = [key for key in keys if key not in head.arrays]
+    problems = [Problem(file, f"holds no {key}", _CURE, "missing") for key in missing]
+    rows, differing = common_length({key: head.arrays[key][0] for key in keys if key not in missing}, file)
+    problems += differing
+    for key, problem in picked.problems:
+        where = location_of(file, key)
+        problems.append(replace(problem, file=where.file, dataset=where.dataset))
+    return rows, problems if has_map else [replace(problem, cure=_CURE) for problem in problems]
+
+
+def extent_of(columns: Mapping[str, Column], head: Head, problems: list[Problem]) -> tuple[int, ...]:
+    """Extent of the volumes of a source, empty if it has none; adds a problem of columns that differ."""
+    shapes = {
+        name: head.arrays[column.source or name][0] for name, column in columns.items() if column.spatial
+    }
+    extents = {name: shape[1:] for name, shape in shapes.items()}
+    if len(set(extents.values())) > 1:
+        message = f"volumes differ in extent: {extents}"
+        problems.append(Problem(head.file.name, message, "resample them to one grid", "shape"))
+    return next(iter(extents.values()), ())
+
+
+def check_derived(
+    plugin: Family, schema: Schema, source: str, table: str, rows_of: Mapping[str, NDArray[Any]]
+) -> int:
+    """Number of rows that `Family.derive` gave, which must be as the schema declares them."""
+    declared = {
+        name: f"{np.dtype(column.dtype)} {column.shape}"
+        for name, column in schema.derived.get(table, {}).items()
+    }
+    forms = {name: f"{rows.dtype} {rows.shape[1:]}" for name, rows in rows_of.items()}
+    if forms != declared:
+        raise fault(plugin, "derive", source, f"gave rows {forms} of {table}, declared are {declared}")
+    counts = {name: len(rows) for name, rows in rows_of.items()}
+    if len(set(counts.values())) != 1:
+        raise fault(plugin, "derive", source, f"gave columns of {table} that differ in length: {counts}")
+    return next(iter(counts.values()))
+
+
+def common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, list[Problem]]:
+    """Number of rows of all arrays, or a Problem with the table of lengths."""
+    starts = {shape[:1] for shape in shapes.values()}
+    if len(starts) <= 1 and () not in starts:
+        return sum(next(iter(starts), ())), []
+    lengths = {printable(key): shape[0] if shape else None for key, shape in shapes.items()}
+    table = length_table({key: "scalar" if length is None else length for key, length in lengths.items()})
+    counts = Counter(length for length in lengths.values() if length is not None)
+    most = counts.most_common(1)[0][0] if counts else None
+    cure = _how_to_take(key for key, length in lengths.items() if length is not None and length == most)
+    return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", cure, "length")]
+
+
+def _how_to_take(names: Iterable[str]) -> str:
+    options = " ".join(f"--map {shlex.quote(f'{name}={name}')}" for name in names)
+    if not options:
+        return "save arrays whose axis 0 counts the rows"
+    return f"take the arrays that belong together, as in {options}"
+
+
+def _how_to_rename(column: str) -> str:
+    plain = "".join(char if char.isascii() and char.isalnum() else "_" for char in column).strip("_")
+    return f"rename it, as in --map {shlex.quote(printable(f'{plain}_2={column}'))}"
+
+
+def _schema_problems(column: Column, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> Iterator[Problem]:
+    """What the schema says of a column, and an array is not."""
+    if column.axes is None or not storable(dtype):
+        return
+    if dtype.kind not in column.kinds or len(row_shape) != len(column.axes):
+        shape = ", ".join(map(str, ("n", *row_shape)))
+        expected = f"{1 + len(column.axes)} axes of kind {' or '.join(column.kinds)}"
+        yield Problem("", f"is {dtype} ({shape}), expected {expected}", _CURE, "dtype")
+
+
+def _store_problems(name: str, form: Form) -> Iterator[Problem]:
+    """What keeps a column out of any store."""
+    if not storable(np.dtype(form.dtype)):
+        message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
+        yield Problem("", message, "store numbers, or leave it out with --map", "dtype")
+    if (reason := name_problem(name)) is not None:
+        yield Problem("", f"cannot be an array's name: {reason}", _how_to_rename(name), "name")
+    if prod(form.row_shape) == 0:
+        message = f"has rows of shape {form.row_shape}, which hold no values"
+        yield Problem("", message, "leave it out with --map", "empty")
 
 
 def further_files(opened: Opened, part: Part) -> tuple[str, ...]:
@@ -231,22 +385,18 @@ def further_files(opened: Opened, part: Part) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(file.path) for file in opened.further if file.path not in part.files))
 
 
-def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> list[Problem]:
+def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> Iterator[Problem]:
     """Numbers of a source that its facts do not say."""
-    problems = []
     for name, column in names.items():
         key = column.source or name
         value = facts.get(key)
         if not isinstance(value, (int, float)):
-            message = f"says no {key}, but {value!r}"
-            problems.append(Problem(file, message, "write it again", "missing"))
+            yield Problem(file, f"says no {key}, but {value!r}", "write it again", "missing")
         elif not is_number(value, number_dtype(column)):
             message = f"says {key} {value!r}, expected a whole number"
-            problems.append(Problem(file, message, "write it again", "dtype"))
-    return problems
+            yield Problem(file, message, "write it again", "dtype")
 
 
 def source_file(paths: Sequence[str], number: int, name: str) -> SourceFile:
     """A file of a source, which may read the files that the scan named alone."""
-    path = Path(paths[number])
-    return SourceFile(path, name, (path,) if len(paths) == 1 else tuple(map(Path, paths)))
+    return SourceFile(Path(paths[number]), name, tuple(map(Path, paths)))

@@ -14,8 +14,8 @@ from unistore.schemas.tables import Field, own_axes
 
 FACTS = "sources/facts"
 FORMAT = "sources/format"
+# Chunks of volumes, which samples read as boxes
 _TILE = (32, 32, 32)
-"""Chunks of volumes, which samples read as boxes."""
 _SOURCES = ("sources/path/offsets", -1)
 
 

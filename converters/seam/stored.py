@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from unistore.converters.seam.specs import FACTS, FORMAT, stored_tables, table_o
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.indices import ArrayView, StoreView
 
+# Most rows of a sample that a picture shows
 _DRAWN_ROWS = 200_000
-"""Most rows of a sample that a picture shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,20 +65,20 @@ def column_names(schema: Schema, store: StoreView) -> list[str]:
 def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
     """The arrays and facts of a source, from a store."""
     schema = family.schema
-    facts = stored_facts(store, source)
-    columns = _columns_of(store, schema.table, column_names(schema, store), source)
-    if schema.spatial and source.hi > source.lo:
-        extent = tuple(store.array(f"{schema.table}/extent").read(source.lo, source.lo + 1)[0].tolist())
-        for name in schema.spatial:
-            columns[name].values = replace(columns[name].values, row_shape=extent)
+    columns: dict[str, Array] = {}
+    for name in column_names(schema, store):
+        extent = None
+        if name in schema.spatial and source.hi > source.lo:
+            extent = store.array(f"{schema.table}/extent").read(source.lo, source.lo + 1)[0].tolist()
+        columns |= _column_of(store, name, f"{schema.table}/{name}", source, extent)
     for table in stored_tables(store.paths()):
         if table not in schema.derived:
             lo, hi = store.array(table_offsets(table)).read(source.number, source.number + 2).tolist()
-            names = [path.removeprefix(f"{table}/") for path in store.paths() if path.startswith(f"{table}/")]
-            found = _columns_of(store, table, names, source._replace(lo=lo, hi=hi))
-            columns |= {f"{table}/{name}": array for name, array in found.items()}
+            for path in store.paths():
+                if path.startswith(f"{table}/"):
+                    columns |= _column_of(store, path, path, source._replace(lo=lo, hi=hi))
     with calling(family, source.name):
-        return family.restore(columns, facts)
+        return family.restore(columns, stored_facts(store, source))
 
 
 def stored_facts(store: StoreView, source: SourceRows) -> Facts:
@@ -90,16 +90,17 @@ def stored_facts(store: StoreView, source: SourceRows) -> Facts:
     return facts
 
 
-def _columns_of(store: StoreView, table: str, names: Sequence[str], source: SourceRows) -> dict[str, Array]:
-    """Rows of a source in columns of a table; those that it lacks are left out."""
-    columns = {}
-    for name in names:
-        array = store.array(f"{table}/{name}")
-        if source.number not in array.attributes.get("missing_in", ()):
-            dtype = source_dtype(array.attributes, source.number, array.dtype)
-            unit = array.attributes.get("units")
-            columns[name] = Array(_StoredRows(array, source.lo, source.hi, dtype, array.shape[1:]), unit)
-    return columns
+def _column_of(
+    store: StoreView, name: str, path: str, source: SourceRows, extent: Sequence[int] | None = None
+) -> dict[str, Array]:
+    """Rows of a source in a column, by its name; nothing if the source lacks it."""
+    array = store.array(path)
+    if source.number in array.attributes.get("missing_in", ()):
+        return {}
+    dtype = source_dtype(array.attributes, source.number, array.dtype)
+    row_shape = array.shape[1:] if extent is None else tuple(extent)
+    rows = _StoredRows(array, source.lo, source.hi, dtype, row_shape)
+    return {name: Array(rows, array.attributes.get("units"))}
 
 
 def exported_files(family: Family, store: StoreView) -> Iterator[File]:
@@ -161,8 +162,8 @@ def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
         stored = restored(family, store, sources[number])
         origin: Origin = source.detail
         file_of: dict[str, int] = {}
-        for places in (origin.places, *[table.places for table in origin.tables.values()]):
-            for place in places.values():
+        for table in origin.tables.values():
+            for place in table.places.values():
                 array = origin.arrays[place.file] if origin.arrays else place.array
                 file_of[array] = place.file
         files = []

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from unistore.errors import Problem
-from unistore.schemas.array_specs import BYTES, GENERAL, SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
+from unistore.schemas.array_specs import GENERAL, SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
 
 PINGS = ArraySpec(dtypes=("uint16",), rows=(SAMPLES, 0))
 OTHERS = ArraySpec(rows=("rows/echo", 0))
@@ -20,59 +20,6 @@ def others(path: str, paths: Collection[str]) -> ArraySpec:
 SPECS = ArraySpecs(
     arrays={"rows/echo": PINGS}, required=("rows/rate",), others=others, text={"cruises": (SAMPLES, 1)}
 )
-PATHS = {
-    "rows/echo",
-    "rows/rate",
-    "cruises/ship/data",
-    "cruises/ship/offsets",
-    "sources/path/data",
-    "sources/path/offsets",
-    "sources/note/data",
-    "sources/note/offsets",
-}
-COUNTED = ("sources/path/offsets", 0)
-
-
-@pytest.mark.parametrize(
-    ("path", "spec"),
-    [
-        ("rows/echo", PINGS),
-        ("rows/rate", OTHERS),
-        ("elsewhere", ArraySpec()),
-        ("splits/code", ArraySpec(dtypes=("uint8",), row_shape=(), rows=(SAMPLES, 0))),
-        ("cruises/ship/data", BYTES),
-        ("sources/path/data", BYTES),
-        (
-            "sources/rows",
-            ArraySpec(dtypes=("int64",), row_shape=(), rows=("sources/path/offsets", -1), least=0),
-        ),
-    ],
-)
-def test_spec_of_a_path(path: str, spec: ArraySpec) -> None:
-    assert SPECS.of(path, PATHS) == spec
-
-
-@pytest.mark.parametrize(
-    ("path", "rows"),
-    [
-        ("cruises/ship/offsets", (SAMPLES, 1)),
-        ("sources/path/offsets", None),
-        ("sources/note/offsets", COUNTED),
-    ],
-)
-def test_offsets_of_text_have_the_rows_that_their_table_asks_for(
-    path: str, rows: tuple[str, int] | None
-) -> None:
-    spec = SPECS.of(path, PATHS)
-    assert (spec.rows, spec.offsets_of) == (rows, path.replace("offsets", "data"))
-
-
-def test_text_is_known_by_its_table_and_both_arrays() -> None:
-    assert SPECS.is_text("cruises/ship/data", PATHS)
-    assert not SPECS.is_text("cruises/ship/offsets", PATHS)
-    assert not SPECS.is_text("cruises/ship/data", PATHS - {"cruises/ship/offsets"})
-    assert not GENERAL.is_text("cruises/ship/data", PATHS)
-    assert GENERAL.is_text("sources/path/data", PATHS)
 
 
 def test_problems_of_all_arrays_at_once() -> None:

@@ -282,50 +282,6 @@ def test_all_problems_are_told_at_once(family: str, changes: dict[str, str | Non
     assert problems(family, changes) == said
 
 
-ROWS_OF = {
-    "points/xyz": {"points/rgb", "points/source_row", "voxels/0.5/point_voxel"},
-    "segments/number": {
-        *("segments/offsets", "segments/origin", "segments/bounds", "segments/source"),
-        "voxels/0.5/offsets",
-    },
-    "voxels/0.5/coords": {"voxels/0.5/counts"},
-}
-"""Arrays that have the rows of another, and where it is only known by them that one has others."""
-
-
-@pytest.mark.parametrize("path", [path for path in CLOUD if not path.startswith("sources/path")])
-def test_each_array_of_a_cloud_has_its_rows(path: str) -> None:
-    dtype, rows, *shape = CLOUD[path].split()
-    found = problems("point_cloud", {path: " ".join([dtype, str(int(rows) + 1), *shape])})
-    expected = set()
-    for location in ROWS_OF.get(path, {path}):
-        right = int(CLOUD[location].split()[1])
-        has, wants = (right + 1, right) if location == path else (right, right + 1)
-        expected.add(f"{location}: has {has} rows, expected {wants} (the rows of ")
-    assert {problem.partition("(")[0] + "(the rows of " for problem in found} == expected
-
-
-@pytest.mark.parametrize("family", ["spike", "trajectory"])
-def test_another_count_of_samples(family: str) -> None:
-    of_samples = {
-        "spike": [path for path in STORES["spike"] if path.startswith("frames/") and path[-5:] != "/data"],
-        "trajectory": [
-            *("episodes/offsets", "episodes/source", "episodes/name/offsets"),
-            "episodes/final_observation/cam",
-        ],
-    }[family]
-    assert problems(family, {}, 9) == [
-        f"{path}: has 4 rows, expected 10 {COUNT} +1)"
-        if path.endswith("/offsets")
-        else f"{path}: has 3 rows, expected 9 {COUNT})"
-        for path in of_samples
-    ]
-
-
-def test_voxels_of_points_are_numbered_in_32_bits() -> None:
-    assert CLOUD["voxels/0.5/point_voxel"] == "int32 10"
-
-
 def test_a_spike_store_has_spikes_or_voxels() -> None:
     kept = [*SPIKE_REQUIRED, "frames/source", "sources/path/data", "sources/path/offsets"]
     (problem,) = problems("spike", {path: None for path in STORES["spike"] if path not in kept})

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.difference import difference
 from unistore.converters.common.exported import VALUE
 from unistore.converters.common.faults import is_read_error, is_unreadable
 from unistore.converters.common.left_out import names_without_numbers
@@ -150,11 +149,14 @@ def decode(entry: Mapping[str, Any]) -> Any:
     if "fields" in entry:
         return _decode_compound(entry)
     dtype = _decode_dtype(entry)
-    if "shape" not in entry:
-        return _decode_array([entry["value"]], dtype).reshape(())
-    if entry["shape"] is None:
+    shape = entry.get("shape", ())
+    if shape is None:
         return h5py.Empty(dtype)
-    return _decode_array(entry["value"], dtype).reshape(tuple(entry["shape"]))
+    values = entry["value"] if "shape" in entry else [entry["value"]]
+    out = np.empty(len(values), dtype)
+    for number, value in enumerate(values):
+        out[number] = _decode_value(value, dtype)
+    return out.reshape(tuple(shape))
 
 
 def _decode_compound(entry: Mapping[str, Any]) -> NDArray[Any]:
@@ -178,45 +180,32 @@ def _decode_dtype(entry: Mapping[str, Any]) -> np.dtype[Any]:
     if (problem := type_problem(dtype)) is not None or dtype.fields is not None:
         msg = f"attributes cannot have {problem or 'fields in their dtype'}"
         raise ValueError(msg)
-    if "enum" in entry:
-        dtype = h5py.enum_dtype(entry["enum"], dtype)
-    return dtype
+    return h5py.enum_dtype(entry["enum"], dtype) if "enum" in entry else dtype
 
 
-def _decode_array(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Values of one axis, (n,)."""
+def _decode_value(value: Any, dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "c":
-        parts = np.dtype(f"{dtype.str[0]}f{dtype.itemsize // 2}")
-        return _decode_array(list(chain.from_iterable(values)), parts).view(dtype)
+        part = np.dtype(f"{dtype.str[0]}f{dtype.itemsize // 2}")
+        return np.array([_decode_value(number, part) for number in value], part).view(dtype)[0]
     if h5py.check_string_dtype(dtype) is not None:
-        plain = [
-            bytes.fromhex(item["hex"]) if isinstance(item, Mapping) else item.encode() for item in values
-        ]
-    else:
-        plain = [_parse_special_float(item, dtype) if isinstance(item, str) else item for item in values]
-    out = np.empty(len(plain), dtype)
-    for number, value in enumerate(plain):
-        out[number] = value
-    return out
-
-
-def _parse_special_float(text: str, dtype: np.dtype[Any]) -> Any:
-    if text in _SPECIAL_FLOATS:
-        return _SPECIAL_FLOATS[text]
-    return np.array(int(text, 16), f"u{dtype.itemsize}").view(dtype.newbyteorder("="))[()]
+        return bytes.fromhex(value["hex"]) if isinstance(value, Mapping) else value.encode()
+    if isinstance(value, str) and value not in _SPECIAL_FLOATS:
+        return np.array(int(value, 16), f"u{dtype.itemsize}").view(dtype.newbyteorder("="))[()]
+    return _SPECIAL_FLOATS.get(value, value) if isinstance(value, str) else value
 
 
 MAX_ATTRIBUTE_BYTES = 256 << 10
 MAX_FILE_BYTES = 1 << 20
+# Limits on the JSON of one attribute, of all attributes of a file, and of all files of a store
 MAX_STORE_BYTES = 256 << 20
-"""Limits on the JSON of one attribute, of all attributes of a file, and of all files of a store."""
 
+_TOO_LARGE = f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
 NO_ATTRIBUTES = "{}"
 _LISTED = 5
 
 Entry = dict[str, Any]
+# `(path, h5py object, name, entry)`: whether an export writes this attribute without its being stored
 IsRewritten = Callable[[str, Any, str, Entry], bool]
-"""``(path, h5py object, name, entry)``: whether an export writes this attribute without its being stored."""
 
 
 @dataclass
@@ -237,7 +226,7 @@ class Attributes:
     @property
     def single_values(self) -> set[str]:
         """Paths of the single values among them."""
-        return single_values({path: names for path, (names, _) in self.kept.items()})
+        return {path for path, (names, _) in self.kept.items() if VALUE in names}
 
 
 def objects_of(
@@ -259,45 +248,30 @@ def is_single_value(dataset: h5py.Dataset) -> bool:
     return dataset.size == 1 and h5py.check_string_dtype(dataset.dtype) is not None
 
 
-def single_values(kept: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return paths of single values among attributes by path and name."""
-    return {path for path, names in kept.items() if VALUE in names}
-
-
 def read_attributes(
     objects: Iterable[tuple[str, h5py.HLObject]], is_rewritten: IsRewritten = lambda *_: False
 ) -> Attributes:
-    """Read the attributes of groups and datasets.
-
-    Parameters
-    ----------
-    objects
-        Path and object. Once `MAX_FILE_BYTES` are reached, further attributes are left out.
-    is_rewritten
-        Attributes for which it is true are skipped.
-    """
+    """Read the attributes of groups and datasets, given with their paths, but those that are rewritten."""
     attributes = Attributes()
     bytes_left = MAX_FILE_BYTES
     for path, item in objects:
         begin_reading()
         kept: dict[str, Entry] = {}
         for name, entry in _entries(item):
-            if isinstance(entry, str):
-                reason = entry
-            elif is_rewritten(path, item, name, entry):
-                continue
-            else:
+            reason = entry
+            if not isinstance(entry, str):
+                if is_rewritten(path, item, name, entry):
+                    continue
                 size = len(json.dumps({name: entry, "" if kept else path: 0}))
                 if size <= min(MAX_ATTRIBUTE_BYTES, bytes_left):
                     bytes_left -= size
                     kept[name] = entry
                     continue
                 reason = f"more than {MAX_FILE_BYTES >> 20} MiB of attributes in one file"
-                if size > MAX_ATTRIBUTE_BYTES:
-                    reason = f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
+                reason = _TOO_LARGE if size > MAX_ATTRIBUTE_BYTES else reason
             label = attribute_label(path, name).removeprefix("attribute ")
-            first, count = attributes.left_out.get(reason, (label, 0))
-            attributes.left_out[reason] = first, count + 1
+            first, count = attributes.left_out.get(str(reason), (label, 0))
+            attributes.left_out[str(reason)] = first, count + 1
         if kept:
             attributes.kept[path] = tuple(kept), json.dumps(kept)
     return attributes
@@ -308,7 +282,7 @@ def _entries(item: h5py.HLObject) -> Iterator[tuple[str, Entry | str]]:
     if isinstance(item, h5py.Dataset) and is_single_value(item):
         yield VALUE, _value_entry(item)
     for number in range(h5py.h5a.get_num_attrs(item.id)):
-        yield _entry(item, number)
+        yield _entry(item, {"index": number})
 
 
 def _value_entry(dataset: h5py.Dataset) -> Entry | str:
@@ -328,11 +302,11 @@ def _value_entry(dataset: h5py.Dataset) -> Entry | str:
         return "unreadable"
 
 
-def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:
-    """Name of an attribute, and its entry or the reason why it is left out."""
-    name = f"number {number}"
+def _entry(item: h5py.HLObject, key: Mapping[str, Any]) -> tuple[str, Entry | str]:
+    """Name of an attribute, which has this name or index, and its entry or why it is left out."""
+    name = f"number {key.get('index')}"
     try:
-        attribute = h5py.h5a.open(item.id, index=number)
+        attribute = h5py.h5a.open(item.id, **key)
         raw: bytes = attribute.name
         name = raw.decode("utf-8", "backslashreplace")
         if not raw or name.encode() != raw:
@@ -344,7 +318,7 @@ def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:
         if shape is None:
             return name, "no value of a compound type" if dtype.fields else encode(None, dtype)
         if prod(shape) * dtype.itemsize > MAX_ATTRIBUTE_BYTES:
-            return name, f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
+            return name, _TOO_LARGE
         values = np.empty(shape, dtype)
         attribute.read(values)
         return name, encode(values, dtype)
@@ -377,46 +351,39 @@ class AttributeCollector:
     """Collects the attribute texts of all sources of a conversion."""
 
     def __init__(self) -> None:
-        self._names: dict[str, None] = {}
-        self._size = self._count = self._sources = 0
+        self._names: Counter[str] = Counter()
+        self._size = 0
+        self._sources = 0
         self._left_out: dict[str, list[tuple[str, int]]] = {}
 
     def text(self, source: str, found: Attributes, stored: Callable[[str], bool] = lambda _: True) -> str:
-        """JSON text of the attributes of a source.
-
-        Parameters
-        ----------
-        stored
-            Whether the store has the group or dataset at a path: attributes of others are skipped.
-        """
+        """JSON text of the attributes of a source: of the groups and datasets at `stored` paths."""
         for reason, (first, count) in found.left_out.items():
             self._left_out.setdefault(reason, []).append((f"{first} in {source}", count))
-        kept = {
-            path: (names, text)
-            for path, (names, text) in found.kept.items()
-            if VALUE in names or stored(path)
-        }
-        if not kept:
-            return NO_ATTRIBUTES
-        count = sum(len(names) for names, _ in kept.values())
-        text = f"{{{', '.join(f'{json.dumps(path)}: {entries}' for path, (_, entries) in kept.items())}}}"
+        names: list[str] = []
+        texts: list[str] = []
+        for path, (names_at_path, entries) in found.kept.items():
+            if VALUE in names_at_path or stored(path):
+                names += [name or path for name in names_at_path]
+                texts.append(f"{json.dumps(path)}: {entries}")
+        text = f"{{{', '.join(texts)}}}"
         if self._size + len(text) > MAX_STORE_BYTES:
             reason = f"more than {MAX_STORE_BYTES >> 20} MiB of attributes in one store"
-            self._left_out.setdefault(reason, []).append((f"those in {source}", count))
+            self._left_out.setdefault(reason, []).append((f"those in {source}", len(names)))
             return NO_ATTRIBUTES
-        self._size += len(text)
-        self._count += count
-        self._sources += 1
-        self._names |= dict.fromkeys(name or path for path, (names, _) in kept.items() for name in names)
+        if names:
+            self._size += len(text)
+            self._sources += 1
+            self._names.update(names)
         return text
 
     def notes(self) -> list[str]:
         """Notes on the attributes that are kept and left out."""
         notes = []
-        if self._count:
+        if self._names:
             shown = first_few(list(self._names), _LISTED)
             files = count_of(self._sources, "file")
-            notes.append(f"attributes kept: {self._count} of {files} ({shown})")
+            notes.append(f"attributes kept: {self._names.total()} of {files} ({shown})")
         for reason, places in self._left_out.items():
             unshown = sum(count for _, count in places) - 1
             further = f" and {unshown} more" if unshown else ""
@@ -451,15 +418,26 @@ def parse_attributes(text: str) -> dict[str, dict[str, Any]]:
     }
 
 
-# Comparison of stored attributes and single values with those of the file, read with h5py alone.
+# Comparison of stored attributes and single values with those of a file that h5py opened.
 
 
 def attribute_differences(file: Any, text: str) -> Iterator[tuple[str, int, str | None]]:
     """Yield label, number of values and difference of all that a text of `attribute_texts` has of a file."""
-    for path, entries in parse_attributes(text).items():
+    for path, entries in json.loads(text).items():
+        item = file.get(path or "/")
         for name, stored in entries.items():
-            size = int(getattr(stored, "size", 0) or 0)
-            yield attribute_label(path, name), size, _difference(file, path, name, stored)
+            shape = stored.get("shape", ())
+            size = 0 if shape is None else prod(shape)
+            yield attribute_label(path, name), size, _difference(item, name, stored)
+
+
+def _difference(item: Any, name: str, stored: Entry) -> str | None:
+    if item is None or (name != VALUE and name not in item.attrs):
+        return "only the store has it"
+    read = _value_entry(item) if name == VALUE else _entry(item, {"name": name.encode()})[1]
+    if json.dumps(read) == json.dumps(stored):  # zeros of either sign are equal, their texts are not
+        return None
+    return f"{stored!s:.60} and {read!s:.60}"
 
 
 def attributes_left_out(
@@ -477,59 +455,19 @@ def attributes_left_out(
     otherwise
         ``(path, object, name)``: whether the store has an attribute in another form.
     """
-    kept = parse_attributes(text)
+    kept = json.loads(text)
     left_out: list[str] = []
     for path, item in [("", file), *objects_in(file)]:
         if isinstance(item, h5py.Group) or stored(path):
-            kept_names = kept.get(path, {})
-            names = [
-                name for name in item.attrs if name not in kept_names and not otherwise(path, item, name)
+            names = [name for name in item.attrs if name not in kept.get(path, ())]
+            left_out += [
+                f"attribute {name if isinstance(name, str) else repr(name)} of {path or '/'}"
+                for name in names
+                if not otherwise(path, item, name)
             ]
-            shown = (name if isinstance(name, str) else repr(name) for name in names)
-            left_out.extend(f"attribute {name} of {path or '/'}" for name in shown)
     return names_without_numbers(left_out)
 
 
-def without_single_values(names: Iterable[str], text: str) -> list[str]:
-    """Return names of datasets without those of the single values that the store has."""
-    stored = single_values(parse_attributes(text))
-    return [name for name in names if name not in stored]
-
-
-def _difference(file: Any, path: str, name: str, stored: Any) -> str | None:
-    item = file.get(path or "/")
-    if item is not None and name == VALUE:
-        return _value_difference(stored, item[()], item.dtype)
-    if item is None or name not in item.attrs:
-        return "only the store has it"
-    return _value_difference(stored, item.attrs[name], item.attrs.get_id(name).dtype)
-
-
-def _value_difference(stored: Any, value: Any, dtype: np.dtype[Any]) -> str | None:
-    """Compare a stored value with the one that h5py gives, which has this dtype in its file."""
-    if not _same_type(dtype, stored.dtype):
-        return f"dtypes {_shown(stored.dtype)} and {_shown(dtype)}"
-    if isinstance(value, h5py.Empty) or isinstance(stored, h5py.Empty):
-        both_empty = isinstance(value, h5py.Empty) and isinstance(stored, h5py.Empty)
-        return None if both_empty else "only one of them has a value"
-    read = np.asarray(value, dtype if dtype.names else None)
-    if stored.shape != read.shape:
-        return f"shapes {stored.shape} and {read.shape}"
-    return difference(stored.reshape(-1), read.reshape(-1))
-
-
-def _same_type(one: np.dtype[Any], two: np.dtype[Any]) -> bool:
-    """Whether dtypes are equal, with their fields, text lengths and encodings, and names of enumerations."""
-    if one.fields is not None and two.fields is not None and one.names == two.names:
-        return all(
-            one.fields[name][0].shape == two.fields[name][0].shape
-            and _same_type(one.fields[name][0].base, two.fields[name][0].base)
-            for name in one.names or ()
-        )
-    metadata = [(h5py.check_string_dtype(dtype), h5py.check_enum_dtype(dtype)) for dtype in (one, two)]
-    return one == two and metadata[0] == metadata[1]
-
-
-def _shown(dtype: np.dtype[Any]) -> str:
-    text = h5py.check_string_dtype(dtype)
-    return str(dtype) if text is None else f"text {text.encoding} of {text.length or 'any'} bytes"
+def single_values(text: str) -> set[str]:
+    """Return paths of the single values in a text of `attribute_texts`."""
+    return {path for path, names in json.loads(text).items() if VALUE in names}

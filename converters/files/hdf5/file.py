@@ -41,8 +41,8 @@ from unistore.converters.files.paths import is_inside
 from unistore.errors import InputError, Location, Problem, location_of, printable
 from unistore.system.foreign import begin_reading, opening
 
+# File name endings taken from folders
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
-"""File name endings taken from folders."""
 
 # Bytes of HDF5's chunk cache for a dataset
 _CHUNK_CACHE = 1 << 20
@@ -50,8 +50,9 @@ _CHUNK_CACHE = 1 << 20
 _COPIES_OF_LIBRARY = 5
 # Bytes of HDF5's metadata cache for a file; unlimited, it grows by 7 kB with every dataset
 _METADATA_CACHE = 2 << 20
+_AGAIN = "get or write the file again"
+# What h5py raises where a file is damaged
 FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
-"""What h5py raises where a file is damaged."""
 
 
 @contextmanager
@@ -180,7 +181,7 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
         if stored == expected:
             return []
         message = f"is stored in {stored} bytes, but {shape} values take {expected}"
-        return [Problem.at(location, message, "get or write the file again", "damaged")]
+        return [Problem.at(location, message, _AGAIN, "damaged")]
     if has_fill_value(creation):
         return []
     chunks = zip(shape, creation.get_chunk(), strict=True)
@@ -232,11 +233,8 @@ def read_rows(
         out = np.empty((stop - lo, *dataset.shape[1:]), native(dataset.dtype))
     if out.size == 0:
         return out
-    try:
-        begin_reading(file_of(dataset))
-        creation = creation_of(dataset)
-        storage = creation.get_layout()
-        if storage == h5py.h5d.CHUNKED:
+    with _reading(dataset, location, f"rows {lo}:{stop} cannot be read"):
+        if creation_of(dataset).get_layout() == h5py.h5d.CHUNKED:
             chunks = chunks_of(dataset)
             if chunks.decodable and out.dtype == chunks.dtype:
                 chunks.read(lo, stop, out)
@@ -251,8 +249,6 @@ def read_rows(
             dataset.read_direct(values, np.s_[lo:stop])
         if is_swapped:
             out.byteswap(inplace=True)
-    except FAILURES as error:
-        raise _failed(location, f"rows {lo}:{stop} cannot be read", error) from error
     return out
 
 
@@ -262,12 +258,9 @@ def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -
         return read_rows(dataset, location, lo, hi)
     out = np.zeros((*dataset.shape[:-1], hi - lo), dataset.dtype)
     if out.size:
-        try:
-            begin_reading(file_of(dataset))
+        with _reading(dataset, location, f"entries {lo}:{hi} of the last axis cannot be read"):
             _check_rows(dataset, 0, dataset.shape[0])
             dataset.read_direct(out, np.s_[..., lo:hi])
-        except FAILURES as error:
-            raise _failed(location, f"entries {lo}:{hi} of the last axis cannot be read", error) from error
     return np.ascontiguousarray(out.T, native(dataset.dtype))
 
 
@@ -279,14 +272,24 @@ def read_objects(dataset: h5py.Dataset, location: Location, row: int | None = No
     InputError
         If it cannot be read.
     """
-    try:
-        lo, hi = (0, dataset.shape[0] if dataset.shape else 1) if row is None else (row, row + 1)
-        begin_reading(file_of(dataset))
+    lo, hi = (0, dataset.shape[0] if dataset.shape else 1) if row is None else (row, row + 1)
+    with _reading(dataset, location, "cannot be read" if row is None else f"row {row} cannot be read"):
         _check_rows(dataset, lo, hi)
         return dataset[()] if row is None else dataset[row]
+
+
+@contextmanager
+def _reading(dataset: h5py.Dataset, location: Location, what: str) -> Iterator[None]:
+    """Name the file before the library reads it; say `what` cannot be read."""
+    try:
+        begin_reading(file_of(dataset))
+        yield
     except FAILURES as error:
-        what = "cannot be read" if row is None else f"row {row} cannot be read"
-        raise _failed(location, what, error) from error
+        if is_read_error(error):
+            problem = Problem.at(location, f"{what}: {reason_of(error)}", CHECK_DISK, UNREADABLE)
+        else:
+            problem = Problem.at(location, f"{what}: {error}", _AGAIN, "damaged")
+        raise InputError(problem) from error
 
 
 def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
@@ -338,7 +341,7 @@ def check_sources(
     hi: int = 0,
     *,
     roots: Sequence[Path] = (),
-    above: tuple[object, ...] = (),
+    depth: int = 0,
 ) -> set[Path]:
     """Check that the sources of a virtual dataset exist, and that HDF5 can read rows ``lo:hi`` of them.
 
@@ -348,8 +351,8 @@ def check_sources(
         Rows whose chunks are decoded as a check; if empty, only the mapping is checked.
     roots
         Folders that source files must lie in; any folder if empty.
-    above
-        Virtual datasets that map to this one.
+    depth
+        Virtual datasets that map to this one, one through the other.
 
     Returns
     -------
@@ -359,19 +362,14 @@ def check_sources(
     Raises
     ------
     ValueError
-        If it maps to itself, through too many others, or to a source that is missing, damaged or outside the
-        roots.
+        If it maps through too many others, as one that maps to itself, or to a source that is missing,
+        damaged or outside the roots.
     """
-    info = h5py.h5o.get_info(dataset.id)
-    own_location = (info.fileno, info.addr)
-    if own_location in above:
-        msg = "is virtual and maps to itself"
-        raise ValueError(msg)
     if creation_of(dataset).fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED:
         msg = "is virtual and has no fill value: HDF5 leaves what no source fills undefined"
         raise ValueError(msg)
-    if len(above) >= _MAX_DEPTH:
-        msg = f"is virtual and maps through more than {_MAX_DEPTH} others"
+    if depth >= _MAX_DEPTH:
+        msg = f"is virtual and maps to itself, or through more than {_MAX_DEPTH} others"
         raise ValueError(msg)
     files: set[Path] = set()
     done: set[object] = set()
@@ -397,7 +395,7 @@ def check_sources(
                 raise ValueError(msg)
             files.add(reached)
             if source.is_virtual:
-                files |= check_sources(source, *rows, roots=roots, above=(*above, own_location))
+                files |= check_sources(source, *rows, roots=roots, depth=depth + 1)
             elif rows != (0, 0) and source.chunks is not None:
                 chunks_of(source).check(rows[0], min(rows[1], source.shape[0]))
             elif source.size and not source.external and not source.id.get_storage_size():
@@ -416,9 +414,3 @@ def _rows(mapping: Any, lo: int, hi: int) -> tuple[int, int]:
     except (RuntimeError, ValueError, TypeError):  # an unlimited selection, or all rows
         return 0, 1 << 62
     return first, last + 1
-
-
-def _failed(location: Location, what: str, error: Exception) -> InputError:
-    if is_read_error(error):
-        return InputError(Problem.at(location, f"{what}: {reason_of(error)}", CHECK_DISK, UNREADABLE))
-    return InputError(Problem.at(location, f"{what}: {error}", "get or write the file again", "damaged"))

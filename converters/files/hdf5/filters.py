@@ -201,8 +201,8 @@ class _FilterClass(ctypes.Structure):
     ]
 
 
-class _Reading(threading.local):
-    """What our filters must do in the read that this thread makes."""
+class _Reading:
+    """What our filters must do in the only read that is made."""
 
     expected = 0  # bytes of the decoded chunk
     returned = 0  # bytes that the filters returned

@@ -45,8 +45,6 @@ class Tree:
         Other files that links and virtual datasets lead to, all inside the roots.
     problems
         Links that leave the roots or are broken, objects that cannot be opened.
-    broken
-        Paths of these links and objects.
     bookkeeping
         Paths of what only the library that wrote the file needs.
     """
@@ -55,7 +53,6 @@ class Tree:
     groups: list[str] = field(default_factory=list)
     files: set[Path] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
     bookkeeping: list[str] = field(default_factory=list)
 
 
@@ -128,7 +125,6 @@ class _Walker:
                 item = follow(group, key, location, self._roots)
                 if isinstance(item, Problem):
                     tree.problems.append(item)
-                    tree.broken.append(path)
                 elif isinstance(item, h5py.Dataset):
                     _add_dataset(tree, path, item, location, self._roots)
                     if h5py.h5o.get_info(item.id).fileno != info.fileno:
@@ -149,7 +145,7 @@ def _bookkeeping(group: h5py.Group, keys: Sequence[str]) -> set[str]:
 def _add_dataset(
     tree: Tree, path: str, dataset: h5py.Dataset, location: Location, roots: Sequence[Path]
 ) -> None:
-    """Add a dataset and the files of its values, or a virtual dataset without values to ``broken``."""
+    """Add a dataset and the files of its values, unless it is virtual and these are out of reach."""
     # HDF5 looks for external files in the working directory, and for virtual sources beside the file.
     files = {real_path(Path(entry[0])) for entry in dataset.external or ()}
     if dataset.is_virtual:
@@ -165,7 +161,6 @@ def _add_dataset(
     tree.problems += problems
     if dataset.is_virtual:
         if problems:
-            tree.broken.append(path)
             return
         try:
             tree.files |= check_sources(dataset, roots=roots)
@@ -173,7 +168,6 @@ def _add_dataset(
             if is_read_error(error):
                 raise
             tree.problems.append(Problem.at(location, str(error), "replace it by the data", "link"))
-            tree.broken.append(path)
             return
     tree.datasets[path] = dataset
 

@@ -55,20 +55,10 @@ def test_the_table_groups_sources_that_look_alike() -> None:
     found = [(f"{n}.h5", {"x": Column("<f4", (3,)), "y": Column("<i4")}) for n in range(3)]
     found += [("odd.h5", {"x": Column("<f4", (2,))})]
     merged, (problem,) = reconcile(found, "exact")
-    lines = [line.split() for line in problem.message.splitlines()]
-    assert ["(1)", "0.h5", "(+2)"] in lines
-    assert ["(2)", "odd.h5"] in lines
-    assert ["x", "float32", "(3,)", "float32", "(2,)"] in lines
-    assert ["y", "int32", "-"] in lines
+    assert "    x: float32 (3,) in 0.h5 (+2), float32 (2,) in odd.h5\n" in problem.message
+    assert "    y: int32 in 0.h5 (+2), missing in odd.h5\n" in problem.message
     assert "convert them apart" in problem.cure
     assert list(merged) == ["y"]
-
-
-def test_many_combinations_are_cut_short() -> None:
-    found = [(f"{n}.h5", {f"c{n}": Column("<f4")}) for n in range(30)]
-    _, (problem,) = reconcile(found, "exact")
-    assert "and 24 further combinations" in problem.message
-    assert max(map(len, problem.message.splitlines())) < 100
 
 
 def test_modes() -> None:

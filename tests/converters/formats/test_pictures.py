@@ -11,7 +11,6 @@ from PIL import Image
 
 from unistore.converters.formats.pictures import Jpeg, Png
 from unistore.converters.plugin import SourceFile
-from unistore.converters.seam.formats import formats, open_file
 from unistore.errors import InputError
 from unistore.testing import check_format
 
@@ -49,14 +48,6 @@ def test_the_header_is_read_without_decoding(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("decoded"))
     with Png().open(SourceFile(tmp_path / "a.png", "a.png")) as opened:
         assert (opened.arrays["image"].shape, opened.arrays["image"].dtype) == ((19, 23, 4), np.uint8)
-
-
-def test_an_image_as_it_stands(tmp_path: Path) -> None:
-    Image.fromarray(PIXELS).save(tmp_path / "a.png")
-    with open_file(formats()["png"], SourceFile(tmp_path / "a.png", "a.png")) as opened:
-        content = opened.bytes()
-        assert content[3:9].tobytes() == (tmp_path / "a.png").read_bytes()[3:9]
-        assert content.shape == ((tmp_path / "a.png").stat().st_size,)
 
 
 def test_a_header_that_lies_is_a_problem_of_the_file(tmp_path: Path) -> None:

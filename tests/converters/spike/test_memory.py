@@ -110,7 +110,7 @@ def test_a_compressed_array_in_fortran_order_is_counted_and_not_looked_at(
     assert scan.sources[0].reading == spikes.nbytes
     assert any("spikes a pixel and step" in note for note in scan.notes)
     monkeypatch.setattr("unistore.converters.spike.gather.LARGE", spikes.nbytes - 1)
-    monkeypatch.setattr("unistore.converters.files.npy.array.ArrayValues.read_into", None)
+    monkeypatch.setattr("unistore.converters.files.npy.ArrayValues.read_into", None)
     notes = scan_sources(spike_converter(), [tmp_path]).notes
     assert not any("spikes a pixel and step" in note for note in notes)
 

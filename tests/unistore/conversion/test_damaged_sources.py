@@ -20,7 +20,7 @@ from unistore import verify
 from unistore.cli.main import main
 from unistore.conversion.convert import convert
 from unistore.conversion.run import run
-from unistore.converters.files.npy.array import ArrayValues
+from unistore.converters.files.npy import ArrayValues
 from unistore.errors import ConversionError, InputError
 from unistore.report.inspection import inspect
 from unistore.store.reader import Store

@@ -184,7 +184,7 @@ def test_entries_that_are_none_are_refused(entry: dict[str, Any]) -> None:
         decode(entry)
 
 
-def test_the_comparison_reads_with_h5py_alone(file: h5py.File) -> None:
+def test_every_change_of_a_file_is_a_difference(file: h5py.File) -> None:
     for name in ("text", "fixed", "enumeration", "compound", "complex", "not finite", "empty"):
         value, dtype = VALUES[name]
         file.attrs.create(name, value, dtype=dtype)

@@ -22,12 +22,10 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-import zarr
 from isal import isal_zlib
 from numpy.typing import NDArray
 
 from tests.waiting import patience
-from unistore.conversion.convert import convert
 from unistore.converters.files.hdf5 import filters as filters_module
 from unistore.converters.files.hdf5.file import check_dataset, open_hdf5, read_objects, read_rows
 from unistore.errors import InputError
@@ -93,7 +91,7 @@ def check_like_h5py(dataset: h5py.Dataset, rng: random.Random) -> None:
         assert found.tobytes() == expected[lo:hi].astype(found.dtype).tobytes()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_structures_are_read_as_h5py_reads_them(tmp_path: Path, seed: int) -> None:
     """Any dtype, byte order, shape, chunk shape, filters, filter mask, missing chunks, format version."""
     rng, numbers = random.Random(seed), np.random.default_rng(seed)
@@ -383,15 +381,6 @@ def test_an_edge_chunk_without_filters_that_is_too_short(tmp_path: Path) -> None
         assert read_rows(file["x"], "x", 0, 96).tolist() == list(range(96))
         with pytest.raises(InputError, match=r"chunk \(96,\) is stored in 64 bytes, expected 256"):
             read_rows(file["x"], "x", 90, 100)
-
-
-def test_edge_chunks_without_filters_are_converted(tmp_path: Path) -> None:
-    values = np.arange(100) * 1000003
-    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
-        make_without_edges(file, "x", values, (32,), shuffle=True)
-        del file["x.draft"]
-    convert(tmp_path / "a.h5", tmp_path / "a.zarr", "rows")
-    np.testing.assert_array_equal(zarr.open_group(tmp_path / "a.zarr", mode="r")["rows/x"][...], values)
 
 
 @pytest.mark.parametrize("size", [24, 800, 1032, 5000, 300_000])

@@ -19,7 +19,7 @@ from unistore.converters.files.hdf5.file import (
     read_rows,
 )
 from unistore.converters.files.hdf5.tree import follow, walk
-from unistore.errors import InputError, Problem, location_of
+from unistore.errors import InputError, Problem
 
 
 @pytest.fixture
@@ -70,13 +70,6 @@ def test_what_cannot_be_opened(tmp_path: Path, whole: Path) -> None:
     assert "its writer was killed" in problem.message
 
 
-def test_no_handle_survives(whole: Path) -> None:
-    with open_hdf5(whole) as file:
-        dataset = file["b"]
-    assert not file
-    assert not dataset
-
-
 def test_walk_finds_each_group_once(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.arange(3)
@@ -125,7 +118,6 @@ def links(tmp_path: Path) -> dict[str, str]:
         assert sorted(set(tree.datasets) - {"raw", "virtual"}) == ["near", "virtual_near"]
         np.testing.assert_array_equal(read_rows(tree.datasets["near"], "near"), np.arange(3))
         np.testing.assert_array_equal(read_rows(tree.datasets["virtual_near"], "v"), np.arange(3))
-        assert sorted(tree.broken) == ["absolute", "chain", "gone", "nowhere", "soft_chain", "up", "virtual"]
         assert inside / "other.h5" in tree.files
         assert not check_dataset(tree.datasets["virtual_near"], "v")
     with open_hdf5(inside / "a.h5") as file:
@@ -225,18 +217,6 @@ def test_values_come_in_native_byte_order(tmp_path: Path) -> None:
     assert native(np.dtype(">f8")) == np.dtype("f8")
 
 
-def test_codecs_of_hdf5plugin_are_read(tmp_path: Path) -> None:
-    import hdf5plugin
-
-    values = np.arange(5000, dtype="i4")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("zstd", data=values, chunks=(500,), **hdf5plugin.Zstd())
-        file.create_dataset("blosc", data=values, chunks=(500,), **hdf5plugin.Blosc(cname="lz4"))
-    with open_hdf5(tmp_path / "a.h5") as file:
-        for name in ("zstd", "blosc"):
-            np.testing.assert_array_equal(read_rows(file[name], name), values)
-
-
 def virtual(file: h5py.File, name: str, source: str, target: str) -> None:
     layout = h5py.VirtualLayout((3,), "i8")
     layout[:] = h5py.VirtualSource(source, target, (3,))
@@ -264,7 +244,7 @@ def test_virtual_datasets_that_lead_to_no_values(tmp_path: Path) -> None:
         tree = walk(file, "a.h5", [tmp_path])
         said = {problem.location.split(": ")[1]: problem.message for problem in tree.problems}
         for name in ("itself", "first", "second", "by_file", "by_link"):
-            assert said.pop(name) == "is virtual and maps to itself"
+            assert said.pop(name) == "is virtual and maps to itself, or through more than 16 others"
             with pytest.raises(InputError, match="maps to itself"):
                 read_rows(file[name], name)
         assert "maps to 'nothing', which is not a dataset" in said.pop("gone")
@@ -276,12 +256,6 @@ def test_virtual_datasets_that_lead_to_no_values(tmp_path: Path) -> None:
         assert read_rows(file["good_9"], "good_9", 1, 3).tolist() == [1, 2]
         with pytest.raises(InputError, match="is stored in 4 bytes, expected 24"):
             read_rows(file["short"], "short")
-
-
-def test_place_escapes_what_a_terminal_would_obey() -> None:
-    assert str(location_of("a\nb.h5", "/data/x")) == r"a\x0ab.h5: data/x"
-    assert str(location_of("a.h5", "x\x1b[31m")) == r"a.h5: x\x1b[31m"
-    assert str(location_of("a.h5")) == "a.h5"
 
 
 def make_of_type(

@@ -1,0 +1,423 @@
+"""``.npy`` files and members of ``.npz`` files: checked headers, values that are read in file order.
+
+Nothing is unpickled: arrays of Python objects are refused. So are files and members that are shorter or
+longer than their header says, before memory is taken for them.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import math
+import os
+import re
+import struct
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, as_problem, reason_of
+from unistore.converters.files.formats import lfs_pointer_problem
+from unistore.errors import InputError, Location, Problem
+
+# Name given to the array of a `.npy` file
+NPY_NAME = "data"
+_SIGNATURE = b"\x93NUMPY"
+# Bytes of the header of most files
+_HEAD = 128
+_MAX_HEADER = 1 << 16
+# Bytes decompressed at a time
+_BLOCK = 1 << 20
+# Bytes that one byte of deflate (RFC 1951) can decode to at most: 258 by two codes of one bit each
+_MAX_DEFLATE_RATIO = 1032
+_COPY_AGAIN = "copy or make it again"
+# A length as Python 2 wrote it
+_LONG = re.compile(r"(?<=\d)L(?=[,)])")
+
+
+class NpyHeader(NamedTuple):
+    """Header of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]  # as stored, byte order included
+    fortran_order: bool  # whether axis 0 varies fastest in the file
+    offset: int  # of the values, in the file or in the content of a compressed member
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_header(path: Path, location: str | None = None) -> NpyHeader:
+    """Read the header of a ``.npy`` file, which messages call `location`, and check the file's size.
+
+    Raises
+    ------
+    InputError
+        If it is unreadable, not ``.npy``, of object dtype, truncated or too long.
+    """
+    where = location or str(path)
+    try:
+        # neither buffered nor a file object: many files are tiny
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            header = _header_from(lambda count: os.read(descriptor, count), where)
+            size = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise InputError(_unreadable(where, error)) from error
+    _check_size(header, size, where)
+    return header
+
+
+def _header_from(read: Callable[[int], bytes], where: Location | str) -> NpyHeader:
+    """Read a header by ``read(count)``, which gives the next bytes; its offset counts from the first."""
+    head = read(_HEAD)
+    size = _header_size(head)
+    if len(head) < size <= _MAX_HEADER:
+        head += read(size - len(head))
+    try:
+        return _parsed(head[:size])
+    except InputError as error:
+        # what is cached knows no file
+        (problem,) = error.problems
+        raise InputError(Problem.at(where, problem.message, problem.cure, problem.kind)) from error
+
+
+def _header_size(head: bytes) -> int:
+    """Bytes of a header, by its first ones: a length of two bytes in version 1, of four in others."""
+    start = _text_start(head)
+    return start + int.from_bytes(head[8:start], "little")
+
+
+def _text_start(head: bytes) -> int:
+    return 10 if head[6:7] == b"\1" else 12
+
+
+@lru_cache(64)
+def _parsed(head: bytes) -> NpyHeader:
+    """Parse a header; many files have the same."""
+    size = _header_size(head)
+    if not head:
+        raise _refused("empty", "is empty (0 bytes)", _COPY_AGAIN)
+    if not head.startswith(_SIGNATURE[: len(head)]):
+        message = f"is no .npy file: it begins with {head[:8]!r}"
+        known = lfs_pointer_problem(head, "")
+        raise InputError(known) if known else _refused("format", message, "save it with np.save")
+    version = ".".join(map(str, head[6:8]))
+    if len(head) >= 8 and version not in ("1.0", "2.0", "3.0"):
+        raise _refused("version", f"has npy version {version}, expected 1.0, 2.0 or 3.0")
+    if size > _MAX_HEADER and len(head) >= 12:
+        raise _refused("header", f"has a header of {size} bytes, expected at most {_MAX_HEADER}")
+    if len(head) < size or len(head) < 10:
+        raise _refused("truncated", "ends inside its header", _COPY_AGAIN)
+    try:
+        text = head[_text_start(head) :].decode("utf-8" if head[6] == 3 else "latin-1")
+        fields = ast.literal_eval(_LONG.sub("", text))
+        shape, is_fortran, descr = (fields.pop(key) for key in ("shape", "fortran_order", "descr"))
+        dtype = np.lib.format.descr_to_dtype(descr)
+        is_known = not fields and isinstance(shape, tuple) and isinstance(is_fortran, bool)
+    except Exception as error:
+        # the text is parsed as Python, and hostile text makes that raise nearly anything
+        raise _refused("header", f"has a damaged header: {head[10:90]!r}") from error
+    if not is_known:
+        raise _refused("header", f"has a damaged header: {head[10:90]!r}")
+    _check(shape, dtype)
+    return NpyHeader(shape, dtype, is_fortran, size)
+
+
+def _check(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if any(type(extent) is not int or extent < 0 for extent in shape):
+        raise _refused("header", f"has shape {shape!r} in its header")
+    if dtype.hasobject:
+        message = "is an array of Python objects (a pickle), which is never opened"
+        cure = "load it where it was made and save numbers: np.save(path, np.stack(list(array)))"
+        raise _refused("object", message, cure)
+    if dtype.itemsize == 0:
+        raise _refused("dtype", f"has dtype {dtype}, which has no bytes", "save it as text")
+    try:
+        np.empty((0, *shape), dtype)  # allocates nothing, but checks the shape
+    except (ValueError, OverflowError) as error:
+        raise _refused("header", f"has a shape in its header that no array can have: {error}") from error
+
+
+def _refused(kind: str, message: str, cure: str = "save it again with np.save") -> InputError:
+    return InputError(Problem("", message, cure, kind))
+
+
+def _check_size(header: NpyHeader, size: int, where: Location | str) -> None:
+    """Refuse a file, or the content of a member, if its `size` in bytes contradicts its header."""
+    expected = header.offset + header.nbytes
+    if size < expected:
+        raise InputError(_truncated(where, size, expected))
+    if size > expected:
+        more = f"{size - expected} more than its header {header.shape} {header.dtype} says"
+        cure = "several arrays in one file? save each with np.save, or all with np.savez"
+        raise InputError(Problem.at(where, f"holds {size} bytes, {more}", cure, "trailing"))
+
+
+def _truncated(where: Location | str, size: int, expected: int) -> Problem:
+    return Problem.at(where, f"is truncated: holds {size} of {expected} bytes", _COPY_AGAIN, "truncated")
+
+
+def _unreadable(where: Location | str, error: Exception) -> Problem:
+    reason = getattr(error, "strerror", None) or reason_of(error)
+    return Problem.at(where, f"cannot be read: {reason}", CHECK_DISK, UNREADABLE)
+
+
+class ArrayValues(ABC):
+    """Values of an array in a file; rows are read when they are sliced, in native byte order."""
+
+    compressed = False  # whether values are read from the first on
+    memory = 0  # bytes that reading takes beside the rows
+    chunk_rows = 1  # rows that are read together at least; 0: all that are asked for
+
+    def __init__(self, header: NpyHeader, where: Location | str) -> None:
+        self.header = header
+        self.where = where
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of every axis."""
+        return self.header.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype as in the file, byte order included."""
+        return self.header.dtype
+
+    @property
+    def fortran_order(self) -> bool:
+        """Whether the last axis varies slowest in the file."""
+        return self.header.fortran_order
+
+    @property
+    def T(self) -> Self:  # noqa: N802  as of an array
+        """The same values with reversed axes."""
+        transposed = copy.copy(self)
+        transposed.header = self.header._replace(
+            shape=self.shape[::-1], fortran_order=not self.header.fortran_order
+        )
+        return transposed
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        lo, hi, step = rows.indices(self.shape[0])
+        return self.read_into(lo, max(lo, hi))[::step]
+
+    def read_into(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Read rows ``lo:hi``; in `out`, C-contiguous and of that shape, if its dtype is that of the file.
+
+        Raises
+        ------
+        InputError
+            If the file is damaged, or ends early: it was cut off after its header was read.
+        """
+        shape = (hi - lo, *self.shape[1:])
+        width = math.prod(shape[1:])
+        if self.fortran_order and len(shape) > 1:
+            columns = self._columns(lo, hi)
+            return _native(np.ascontiguousarray(columns.reshape(shape[:0:-1] + shape[:1]).T))
+        rows = out if out is not None and out.dtype == self.dtype else np.empty(shape, self.dtype)
+        if rows.size:
+            self.fill(lo * width, rows)
+        return _native(rows)
+
+    def _columns(self, lo: int, hi: int) -> NDArray[Any]:
+        """Read rows ``lo:hi`` of an array in Fortran order, as (columns, rows): columns are runs."""
+        columns = np.empty((math.prod(self.shape[1:]), hi - lo), self.dtype)
+        for number, column in enumerate(columns):
+            self.fill(number * self.shape[0] + lo, column)
+        return columns
+
+    def whole(self) -> NDArray[Any]:
+        """Read all values, in the file's dtype."""
+        values = np.empty(math.prod(self.shape), self.dtype)
+        if values.size:
+            self.fill(0, values)
+        return values.reshape(self.shape, order="F" if self.fortran_order else "C")
+
+    @abstractmethod
+    def fill(self, start: int, out: NDArray[Any]) -> None:
+        """Fill `out`, C-contiguous, of the file's dtype, with values in file order from number `start` on."""
+
+
+class FileValues(ArrayValues):
+    """Values that stand in a file as they are; it is opened for each reading."""
+
+    def __init__(self, header: NpyHeader, where: Location | str, path: Path) -> None:
+        super().__init__(header, where)
+        self._path = path
+
+    def fill(self, start: int, out: NDArray[Any]) -> None:
+        """Read them; the file is not mapped, since a disk that fails would end the process."""
+        view = out.reshape(-1).view(np.uint8).data
+        try:
+            with open(self._path, "rb") as file:  # noqa: PTH123  half of the time of Path.open: many are tiny
+                file.seek(self.header.offset + start * self.dtype.itemsize)
+                missing = len(view) - file.readinto(view)
+        except OSError as error:
+            raise InputError(_unreadable(self.where, error)) from error
+        if missing:
+            message = f"ended {missing} bytes early while it was read"
+            cure = "it changed during the conversion: run again when it is complete"
+            raise InputError(Problem.at(self.where, message, cure, "truncated"))
+
+
+def bytes_of(path: Path, name: str) -> FileValues:
+    """Return the bytes of a file as it stands, (n,) u1."""
+    with as_problem(name):
+        size = path.stat().st_size
+    return FileValues(NpyHeader((size,), np.dtype(np.uint8), False, 0), name, path)
+
+
+class _CompressedValues(ArrayValues):
+    """Values of a compressed member: reading goes on where the reading before ended, or starts again."""
+
+    compressed = True
+    chunk_rows = 0
+
+    def __init__(self, header: NpyHeader, where: Location, stream: IO[bytes]) -> None:
+        super().__init__(header, where)
+        self._stream = stream
+        # Columns of an array in Fortran order are far apart: all values are decompressed, once.
+        self.memory = header.nbytes if header.fortran_order else 0
+        self._values: list[NDArray[Any]] = []  # none or one, also that of `T`
+
+    def fill(self, start: int, out: NDArray[Any]) -> None:
+        """See `ArrayValues`."""
+        view = out.reshape(-1).view(np.uint8).data
+        first = self.header.offset + start * self.dtype.itemsize
+        filled = 0
+        with _reading(self.where):
+            self._stream.seek(first)
+            # readinto of a compressed member makes a copy: read small parts
+            for begin in range(0, len(view), _BLOCK):
+                filled += self._stream.readinto(view[begin : begin + _BLOCK])  # type: ignore[attr-defined]
+        if filled < len(view):
+            raise InputError(_truncated(self.where, first + filled, first + len(view)))
+
+    def _columns(self, lo: int, hi: int) -> NDArray[Any]:
+        if not self._values:
+            self._values.append(super()._columns(0, self.shape[0]))
+        return self._values[0][:, lo:hi]
+
+
+@contextmanager
+def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, ArrayValues]]:
+    """Context of the values of all arrays in an ``.npz`` file, as ``np.load`` names them.
+
+    Headers are read now. Other members are left out.
+
+    Raises
+    ------
+    InputError
+        If it is not a complete zip file, or members are damaged: one problem each.
+    """
+    where = location or str(path)
+    arrays: dict[str, ArrayValues] = {}
+    problems: list[Problem] = []
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(path.open("rb"))
+            size = os.fstat(file.fileno()).st_size
+            archive = opened.enter_context(zipfile.ZipFile(file))
+            for info in archive.infolist():
+                if not info.filename.endswith(".npy"):
+                    continue
+                member = Location(where, info.filename.removesuffix(".npy"))
+                try:
+                    if member.dataset in arrays:
+                        raise InputError(Problem.at(member, "is there twice", "save it again", "invalid"))
+                    arrays[member.dataset] = _member(file, archive, info, member, path, size)
+                except InputError as error:
+                    problems += error.problems
+            if not problems and sum(info.compress_size for info in archive.infolist()) > size:
+                problems.append(
+                    Problem(where, "has members that overlap: a zip bomb", _COPY_AGAIN, "corrupt")
+                )
+        except OSError as error:
+            raise InputError(_unreadable(where, error)) from error
+        except zipfile.BadZipFile as error:
+            if isinstance(error.__context__, OSError):
+                raise _damaged(where, error) from error
+            with as_problem(where):
+                raise InputError(_bad_zip(path, where, error)) from error
+        if problems:
+            raise InputError(problems)
+        yield arrays
+
+
+def _member(
+    file: IO[bytes],
+    archive: zipfile.ZipFile,
+    info: zipfile.ZipInfo,
+    where: Location,
+    path: Path,
+    size: int,
+) -> ArrayValues:
+    if info.flag_bits & 0x1:
+        cure = "unpack it and save it with np.savez"
+        raise InputError(Problem.at(where, "is encrypted", cure, "encrypted"))
+    if not 0 <= info.header_offset < size:  # seeking there would look like a fault of the disk
+        message = "is damaged: it begins outside of the file"
+        raise InputError(Problem.at(where, message, _COPY_AGAIN, "corrupt"))
+    with _reading(where):
+        stream = archive.open(info)
+        header = _header_from(stream.read, where)
+    _check_size(header, info.file_size, where)
+    if info.compress_type != zipfile.ZIP_STORED:
+        packed = min(info.compress_size, size)
+        if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _MAX_DEFLATE_RATIO * packed:
+            claim = f"says that it holds {info.file_size} bytes"
+            message = f"{claim}, which its {packed} compressed ones cannot give"
+            raise InputError(Problem.at(where, message, _COPY_AGAIN, "corrupt"))
+        return _CompressedValues(header, where, stream)
+    # Local file header (PKWARE APPNOTE 4.3.7): 30 fixed bytes, with the two lengths at the end.
+    file.seek(info.header_offset + 26)
+    name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
+    header = header._replace(offset=info.header_offset + 30 + name_bytes + extra_bytes + header.offset)
+    if header.offset + header.nbytes > size:
+        raise InputError(_truncated(where, size, header.offset + header.nbytes))
+    return FileValues(header, where, path)
+
+
+@contextmanager
+def _reading(where: Location | str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(_unreadable(where, error)) from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise _damaged(where, error) from error
+
+
+def _bad_zip(path: Path, where: str, error: Exception) -> Problem:
+    with path.open("rb") as file:
+        head = file.read(32)
+    if not head:
+        return Problem(where, "is empty (0 bytes)", _COPY_AGAIN, "empty")
+    if head.startswith(b"PK"):
+        return Problem(where, f"is truncated or damaged: {error}", _COPY_AGAIN, "truncated")
+    message = f"is no .npz file: it begins with {head[:8]!r}"
+    return lfs_pointer_problem(head, where) or Problem(where, message, "save it with np.savez", "format")
+
+
+def _damaged(where: Location | str, error: Exception) -> InputError:
+    """The error of a damaged archive; zipfile takes what the disk fails to read for damage, too."""
+    if isinstance(error.__context__, OSError):
+        return InputError(_unreadable(where, error.__context__))
+    return InputError(Problem.at(where, f"is damaged: {error}", _COPY_AGAIN, "corrupt"))
+
+
+def _native(rows: NDArray[Any]) -> NDArray[Any]:
+    return rows.astype(rows.dtype.newbyteorder("="), copy=False)

@@ -1,1 +1,0 @@
-"""Reading ``.npy`` and ``.npz`` files."""
