@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from unistore.converters.files.folders import Folders
 from unistore.errors import Problem
 from unistore.schemas.tables import Field, IndexValues, Table
-from unistore.system.packed import Items, PackedObjects, Texts
+from unistore.system.packed import Items, PackedObjects
 
 # Values between converters and the scan: files to look at, verdicts on them, parts, scanned parts.
 
@@ -149,9 +149,9 @@ class Columns(Items[T]):
     """
 
     def __init__(self, items: Iterable[T] = ()) -> None:
-        self.names = Texts()
+        self.names: PackedObjects[str] = PackedObjects()
         self.details: PackedObjects[Any] = PackedObjects()
-        self._files = Texts()
+        self._files: PackedObjects[str] = PackedObjects()
         for item in items:
             self.append(item)
 

@@ -162,4 +162,4 @@ def tree() -> Callable[[Path], dict[str, bytes]]:
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Foreign libraries run in this process, so that what they do can be replaced."""
-    monkeypatch.setattr("unistore.conversion.executors.apart.refused", nullcontext)
+    monkeypatch.setattr("unistore.conversion.executors.processes.refused", nullcontext)

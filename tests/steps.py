@@ -15,7 +15,7 @@ class Disturbing(Serial):
 
     def run(self, job: Any, items: Any) -> Any:
         """Run the steps of a job; those that scan and read samples are left alone."""
-        if isinstance(job, DeriveJob | ShardJob):
+        if isinstance(job, DeriveJob) or (isinstance(job, ShardJob) and not job.reads_parts):
             return self.disturbed(job, items)
         return super().run(job, items)
 

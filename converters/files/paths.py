@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
-from unistore.system.packed import Texts
+from unistore.system.packed import PackedObjects
 
 _BUILD = ".unistore-build"
 # A folder with one of these files is Zarr, of version 3 or 2
@@ -157,10 +157,10 @@ class Listing:
             raise InputError(sorted(problems, key=lambda problem: _path_key(problem.file)))
         if self.left is not None:
             chosen &= ~self.left
-        files = Texts(compress(self.files, chosen.tolist()))
+        files = PackedObjects(compress(self.files, chosen.tolist()))
         # A link whose target has another suffix is the file's only suitable name.
         named = [link for link in links if not is_suitable(self.aliases[link])]
-        return Texts(sorted([*files, *named], key=_path_key)) if named else files
+        return PackedObjects(sorted([*files, *named], key=_path_key)) if named else files
 
     def is_left(self, path: Path) -> bool:
         """Return whether a file is left to another family."""
@@ -201,7 +201,7 @@ def list_files(paths: Sequence[Path]) -> Listing:
     given = [path for path in paths if not path.is_dir()]
     return Listing(
         roots=tuple(paths),
-        files=Texts(sorted((*unique, *targets.values()), key=_path_key)),
+        files=PackedObjects(sorted((*unique, *targets.values()), key=_path_key)),
         given=frozenset(map(str, (*given, *resolve_parents(given)))),
         aliases=aliases,
         problems=lister.problems,

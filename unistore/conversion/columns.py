@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -22,7 +22,7 @@ from unistore.errors import ConversionError, Problem
 from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs
 from unistore.schemas.tables import Field, IndexValues
 from unistore.store.manifest import Entry
-from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, Shape
+from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject
 from unistore.zarr3.durable import Files
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.writer import (
@@ -89,131 +89,95 @@ class WatchedColumns(Mapping[str, AnyArray]):
         return len(self._columns)
 
 
-class ColumnRows(Protocol):
-    """Rows of one column of a task, iterated as blocks in C order: whole rows, or planes of one row."""
-
-    @property
-    def array(self) -> ArrayPlan:
-        """Plan of the array."""
-        ...
-
-    @property
-    def rows(self) -> tuple[int, int]:
-        """Range of its rows, (lo, hi)."""
-        ...
-
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], AnyArray]]:
-        """Yield the start of each block (on the leading axes that it does not span), and the block.
-
-        Blocks are read-only and valid until the next one.
-        """
-        ...
-
-    @property
-    def content(self) -> str:
-        """Digest of all rows, after iteration; see `content_digest`."""
-        ...
-
-    def piece(self, number: int) -> str:
-        """Return the digest of the rows of one piece (one source), after iteration."""
-        ...
+Corner = tuple[int, ...]
+"""Start of a block on the leading axes that it does not span."""
 
 
-@dataclass(frozen=True, slots=True)
 class InMemory:
-    """Rows in memory: one block."""
+    """Rows of a column of a task that are in memory, as one block."""
 
-    array: ArrayPlan
-    rows: tuple[int, int]
-    block: AnyArray
-    pieces: NDArray[np.bytes_]
+    def __init__(
+        self, array: ArrayPlan, rows: tuple[int, int], block: AnyArray, pieces: NDArray[np.bytes_]
+    ) -> None:
+        self.array = array
+        self.rows = rows  # (lo, hi)
+        self.block = block
+        self._pieces = pieces
 
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], AnyArray]]:
+    def __iter__(self) -> Iterator[tuple[Corner, AnyArray]]:
+        """Yield corner and values of each block, in C order; a block is valid until the next one."""
         yield (self.rows[0],), self.block
 
     @property
     def content(self) -> str:
-        """Digest of all rows."""
-        return self.piece(0) if len(self.pieces) == 1 else content_digest(self.block)
+        """Digest of all rows, after iteration; see `content_digest`."""
+        return self.piece(0) if len(self._pieces) == 1 else content_digest(self.block)
 
     def piece(self, number: int) -> str:
-        """Return the digest of the rows of one source."""
-        return str(self.pieces[number], "ascii")
+        """Return the digest of the rows of one source, after iteration."""
+        return str(self._pieces[number], "ascii")
 
 
-class Planes:
-    """Large rows, each from one source, read some planes at a time."""
+class Streamed:
+    """Rows of a column that are made block by block, while they are iterated: once."""
 
     def __init__(
         self,
-        # the array, and the first of its rows
         array: ArrayPlan,
-        first: int,
-        read: Sequence[ReadPlanes],  # for each row a function that reads planes of it
+        rows: tuple[int, int],
+        blocks: Iterator[tuple[Corner, AnyArray]],  # whole rows, or planes of single rows
     ) -> None:
         self.array = array
-        self.rows = (first, first + len(read))
-        self._read = read
+        self.rows = rows
+        self._blocks = blocks
         self._whole = xxhash.xxh3_128()
-        self.pieces: list[str] = []
+        self._pieces: dict[int, xxhash.xxh3_128] = {}
 
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], AnyArray]]:
-        array = self.array
-        step = planes_at_once(self.array)
-        for row, read in enumerate(self._read, self.rows[0]):
-            content = xxhash.xxh3_128()
+    def __iter__(self) -> Iterator[tuple[Corner, AnyArray]]:
+        """Yield blocks as `InMemory` does."""
+        for corner, block in self._blocks:
+            data = little_endian_bytes(block)
+            self._whole.update(data)
+            if len(corner) > 1:
+                self._pieces.setdefault(corner[0], xxhash.xxh3_128()).update(data)
+            yield corner, block
+
+    @property
+    def content(self) -> str:
+        """Digest of all rows, after iteration."""
+        return self._whole.hexdigest()
+
+    def piece(self, number: int) -> str:
+        """Return the digest of the only row of a source, after iteration."""
+        return self._pieces[self.rows[0] + number].hexdigest()
+
+
+ColumnRows = InMemory | Streamed
+"""Rows of one column of a task."""
+
+
+def large_rows(array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> Streamed:
+    """Return rows from `first` on, some planes at a time; `read` has a function for each."""
+
+    def blocks() -> Iterator[tuple[Corner, AnyArray]]:
+        step = planes_at_once(array)
+        for row, read_planes in enumerate(read, first):
             for lo in range(0, array.shape[1], step):
                 hi = min(lo + step, array.shape[1])
                 block = np.full((1, hi - lo, *array.shape[2:]), array.field.fill, array.field.dtype)
-                read(lo, hi, block)
-                content.update(little_endian_bytes(block))
-                if len(self._read) > 1:
-                    self._whole.update(little_endian_bytes(block))
+                read_planes(lo, hi, block)
                 yield (row, lo), block
-            self.pieces.append(content.hexdigest())
 
-    @property
-    def content(self) -> str:
-        """Digest of all rows, after iteration."""
-        return self._whole.hexdigest() if len(self._read) > 1 else self.pieces[0]
-
-    def piece(self, number: int) -> str:
-        """Return the digest of one row."""
-        return self.pieces[number]
+    return Streamed(array, (first, first + len(read)), blocks())
 
 
-class IndexRows:
-    """Rows of one shard of an index array."""
-
-    def __init__(
-        self,
-        # the array, and the number of the shard
-        array: ArrayPlan,
-        number: int,
-        values: IndexValues,  # all rows of the array
-    ) -> None:
-        self.array = array
-        self._values = values
-        lo = number * array.shard[0]
-        self.rows = lo, min(lo + array.shard[0], len(values))
-        self._content = xxhash.xxh3_128()
-
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], AnyArray]]:
-        array = self.array
-        step = array.chunk[0] * max(1, INDEX_BLOCK_BYTES // (array.chunk[0] * max(1, array.field.row_bytes)))
-        for lo in range(*self.rows, step):
-            block = self._values[lo : min(lo + step, self.rows[1])]
-            self._content.update(little_endian_bytes(block))
-            yield (lo,), block
-
-    @property
-    def content(self) -> str:
-        """Digest of all rows, after iteration."""
-        return self._content.hexdigest()
-
-    def piece(self, number: int) -> str:
-        """Not available: index arrays are not read from single sources."""
-        raise NotImplementedError
+def index_rows(array: ArrayPlan, number: int, values: IndexValues) -> Streamed:
+    """Return rows of one shard of an index array, from all its values."""
+    first = number * array.shard[0]
+    last = min(first + array.shard[0], len(values))
+    step = array.chunk[0] * max(1, INDEX_BLOCK_BYTES // (array.chunk[0] * max(1, array.field.row_bytes)))
+    blocks = (((lo,), values[lo : min(lo + step, last)]) for lo in range(first, last, step))
+    return Streamed(array, (first, last), blocks)
 
 
 def metadata_of(array: ArrayPlan) -> ArrayMetadata:
@@ -261,12 +225,23 @@ _CURE = "correct the file, or the schema of the family"
 def check_plan(plan: Plan, samples: int, index: Sequence[tuple[Field, IndexValues]]) -> None:
     """Check the planned arrays, and the values of the index arrays, before anything is written."""
     specs = _specs(plan)
+    shapes = {array.field.path: array.shape for array in plan.arrays()}
     infos = {
         array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()
     }
-    problems = specs.problems(infos, samples)
+    problems = list(specs.problems(infos, samples))
     if not problems:
-        problems = [*_unchecked_columns(plan, specs), *_broken_index(plan, specs, samples, index)]
+        for array in plan.columns():
+            spec = specs.of(array.field.path, shapes)
+            if spec.ascending or spec.offsets_of is not None:
+                message = "has a rule over all rows, and is written shard by shard"
+                problems.append(Problem(array.field.path, message, "make it an index array", "schema"))
+        shapes[""] = (samples,)
+        for field, values in index:
+            spec = specs.of(field.path, shapes)
+            if spec.bounds_values:
+                errors = spec.value_errors(values[0 : len(values)], shapes.__getitem__)
+                problems += [Problem(field.path, error, kind="schema") for error in errors]
     if problems:
         lines = "\n  ".join(str(problem) for problem in problems)
         msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {lines}"
@@ -277,62 +252,32 @@ def bounded_columns(plan: Plan) -> dict[str, ArraySpec]:
     """Return specs of the columns of tables whose values have bounds, by path."""
     specs = _specs(plan)
     paths = [array.field.path for array in plan.arrays()]
-    bounded = {}
-    for array in plan.columns():
-        spec = specs.of(array.field.path, paths)
-        if spec.bounds_values:
-            bounded[array.field.path] = spec
-    return bounded
+    every = {array.field.path: specs.of(array.field.path, paths) for array in plan.columns()}
+    return {path: spec for path, spec in every.items() if spec.bounds_values}
 
 
 def broken_rows(
     plan: Plan,
-    bounded: Mapping[str, ArraySpec],
+    bounded: Mapping[str, ArraySpec],  # from `bounded_columns`
     source: str,
     table: str,
-    first_row: int,
+    first_row: int,  # number of the first of the rows in the source
     columns: Mapping[str, AnyArray],
-) -> Iterator[Problem]:
-    """Yield problems of the rows of a source that break the bounds of their columns.
-
-    `first_row` is the number of the first of them in the source.
-    """
-    shapes: dict[str, Shape] = {}
-    for column, values in columns.items():
-        spec = bounded.get(f"{table}/{column}")
-        if spec is None:
-            continue
-        shapes = shapes or {array.field.path: array.shape for array in plan.arrays()}
-        rows = np.arange(first_row, first_row + len(values))
-        for error in spec.row_errors(values, rows, shapes.__getitem__):
-            yield Problem(source, error, _CURE, "values", dataset=column)
+) -> list[Problem]:
+    """Return problems of the rows of a source that break the bounds of their columns."""
+    problems: list[Problem] = []
+    for column in columns:
+        if spec := bounded.get(f"{table}/{column}"):
+            shapes = {array.field.path: array.shape for array in plan.arrays()}
+            rows = np.arange(first_row, first_row + len(columns[column]))
+            errors = spec.row_errors(columns[column], rows, shapes.__getitem__)
+            problems += [Problem(source, error, _CURE, "values", dataset=column) for error in errors]
+    return problems
 
 
 def _specs(plan: Plan) -> ArraySpecs:
     specs: ArraySpecs = get_family(plan.family).part("specs")
     return specs
-
-
-def _unchecked_columns(plan: Plan, specs: ArraySpecs) -> Iterator[Problem]:
-    """Yield columns whose rule needs all rows at once, which no shard has."""
-    paths = [array.field.path for array in plan.arrays()]
-    for array in plan.columns():
-        spec = specs.of(array.field.path, paths)
-        if spec.ascending or spec.offsets_of is not None:
-            message = "has a rule over all rows, and is written shard by shard"
-            yield Problem(array.field.path, message, "make it an index array", "schema")
-
-
-def _broken_index(
-    plan: Plan, specs: ArraySpecs, samples: int, index: Sequence[tuple[Field, IndexValues]]
-) -> Iterator[Problem]:
-    shapes = {array.field.path: array.shape for array in plan.arrays()}
-    shapes[""] = (samples,)
-    for field, values in index:
-        spec = specs.of(field.path, shapes)
-        if spec.bounds_values:
-            for error in spec.value_errors(values[0 : len(values)], shapes.__getitem__):
-                yield Problem(field.path, error, kind="schema")
 
 
 # Moments of a column, in float64, merged over shards in row order.
@@ -355,14 +300,10 @@ class Moments:
     high: Float64s
 
     @classmethod
+    @np.errstate(over="ignore", invalid="ignore")
     def of(cls, rows: AnyArray) -> Moments:
         """Return moments of rows (axis 0); overflow of float64 gives infinity."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return cls._of_rows(rows)
-
-    @classmethod
-    def _of_rows(cls, rows: AnyArray) -> Moments:
-        step = max(1, BLOCK // max(1, int(np.prod(rows.shape[1:], dtype=np.int64))))
+        step = max(1, BLOCK // max(1, prod(rows.shape[1:])))
         total = cls._of_block(rows[:step])
         for start in range(step, len(rows), step):
             total = total.merge(cls._of_block(rows[start : start + step]))
@@ -383,30 +324,17 @@ class Moments:
         np.subtract(values, mean, out=values)
         np.copyto(values, 0.0, where=not_finite)
         np.square(values, out=values)
-        return cls(
-            count=np.asarray(count),
-            mean=np.asarray(mean),
-            deviation=np.asarray(values.sum(axis=0)),
-            low=np.asarray(low),
-            high=np.asarray(high),
-        )
+        return cls(*map(np.asarray, (count, mean, values.sum(axis=0), low, high)))
 
+    @np.errstate(over="ignore", invalid="ignore")
     def merge(self, other: Moments) -> Moments:
         """Return moments of both blocks together (Chan, Golub, LeVeque 1979, eq. 2.1)."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._merged(other)
-
-    def _merged(self, other: Moments) -> Moments:
         count = self.count + other.count
         shift = other.mean - self.mean
         share = other.count / np.maximum(count, 1)
-        return Moments(
-            count=count,
-            mean=self.mean + shift * share,
-            deviation=self.deviation + other.deviation + shift**2 * self.count * share,
-            low=np.minimum(self.low, other.low),
-            high=np.maximum(self.high, other.high),
-        )
+        deviation = self.deviation + other.deviation + shift**2 * self.count * share
+        low = np.minimum(self.low, other.low)
+        return Moments(count, self.mean + shift * share, deviation, low, np.maximum(self.high, other.high))
 
     def summary(self) -> JsonObject:
         """Return plain JSON: count, mean, std (ddof 0), min, max.
@@ -432,21 +360,10 @@ class Moments:
         }
 
     def to_json(self) -> list[Any]:
-        """Return exact JSON for the journal (float64 as hexadecimal text, shape first)."""
-        return [
-            list(self.mean.shape),
-            np.ravel(self.count).tolist(),
-            *(
-                [v.hex() for v in np.ravel(a).tolist()]
-                for a in (self.mean, self.deviation, self.low, self.high)
-            ),
-        ]
+        """Return exact JSON for the journal."""
+        return [values.tolist() for values in (self.count, self.mean, self.deviation, self.low, self.high)]
 
     @classmethod
     def from_json(cls, plain: list[Any]) -> Moments:
         """Return inverse of `to_json`."""
-        shape, count, *floats = plain
-        mean, deviation, low, high = (
-            np.array([float.fromhex(v) for v in values]).reshape(shape) for values in floats
-        )
-        return cls(np.array(count, dtype=np.int64).reshape(shape), mean, deviation, low, high)
+        return cls(*map(np.array, plain))

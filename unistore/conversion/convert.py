@@ -10,8 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.local import asking
+from unistore.conversion.executors.processes import Processes
 from unistore.conversion.executors.worker_process import CONVERSION
 from unistore.conversion.run import Report, run
 from unistore.conversion.settings import Settings
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from unistore.conversion.executors.dask_executor import Dask
-    from unistore.conversion.executors.processes import Processes
 
 
 def convert(
@@ -184,17 +183,13 @@ def convert_with(
 
 def _executor(
     settings: Settings, family: str, progress: Progress
-) -> AbstractContextManager[Apart | Dask | Processes]:
+) -> AbstractContextManager[Dask | Processes]:
     """Return what runs the steps, to be entered."""
     if settings.scheduler is not None:
         from unistore.conversion.executors.dask_executor import Dask
 
         return Dask(settings.scheduler, memory=settings.limit, tell=progress.tell)
     imports = _imports(get_family(family))
-    if settings.workers == 0:
-        return Apart(settings.limit, imports=imports, tell=progress.tell)
-    from unistore.conversion.executors.processes import Processes
-
     return Processes(settings.workers, memory=settings.limit, imports=imports, tell=progress.tell)
 
 
@@ -231,7 +226,7 @@ def check_exist(paths: Sequence[Path]) -> None:
 def detect_family(paths: Sequence[Path]) -> Detection:
     """Detect the family of the sources."""
     check_exist(paths)
-    with Apart() as executor:
+    with Processes() as executor:
         surveyed = survey(paths, asking(executor))
     if surveyed.unreadable:
         raise InputError(list(surveyed.unreadable.values()))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.local import asking
+from unistore.conversion.executors.processes import Processes
 from unistore.conversion.keys import fingerprints_of, sizes_of
 from unistore.conversion.memory import Estimate, Peak, estimate, provisional_tables
 from unistore.conversion.new_store import plan_of
@@ -95,7 +95,7 @@ def dry_run(
     claims: Claims | None = None,
 ) -> DryRun:
     """Scan and plan without writing anything."""
-    with Apart(settings.limit) as executor:
+    with Processes(memory=settings.limit) as executor:
         _, scan, problems = scan_valid_sources(
             converter,
             paths,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, pairwise, takewhile
+from itertools import chain, pairwise
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +21,13 @@ from unistore.conversion.columns import (
     ColumnRows,
     InMemory,
     Moments,
-    Planes,
     WatchedColumns,
     broken_rows,
     in_planes,
+    large_rows,
     write_column,
 )
-from unistore.conversion.executors.local import Executor, Job, Outcome
+from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.keys import Fingerprints, Keys, check_unchanged, reading
 from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask, TablePlan, json_digest
@@ -136,76 +136,66 @@ def source_batches(
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRows:
-    """Rows ``lo:hi`` of all columns of a table in a scratch file, one column after the other."""
-
-    table: str
-    lo: int
-    hi: int
-    path: Path
-    row_bytes: Mapping[str, int]  # bytes of a row of each column, in the order of the file
-
-    def write(self, columns: Mapping[str, AnyArray]) -> None:
-        """Write the rows of each column, C-contiguous; the file appears once it is whole."""
-        part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                for column in self.row_bytes:
-                    file.write(columns[column].reshape(-1).view(np.uint8).data)
-            part.replace(self.path)
-        except OSError as error:
-            raise writing_failed(error, self.path) from error
-
-    def copy(self, column: str, lo: int, out: AnyArray) -> None:
-        """Copy rows of a column, from `lo` on, counted in the table, into `out`, which is C-contiguous."""
-        before = takewhile(lambda name: name != column, self.row_bytes)
-        start = (self.hi - self.lo) * sum(self.row_bytes[name] for name in before)
-        target = out.reshape(-1).view(np.uint8).data
-        try:
-            with self.path.open("rb") as file:
-                file.seek(start + (lo - self.lo) * self.row_bytes[column])
-                missing = len(target) - file.readinto(target)
-        except OSError as error:
-            msg = f"{self.path}: rows cannot be read ({error.strerror}); run the same command again"
-            raise ConversionError(msg) from error
-        if missing:
-            msg = f"{self.path}: {missing} bytes of rows are missing; run the same command again"
-            raise ConversionError(msg)
-
-
 class RowsRead:
-    """Ranges of rows that were read before they are written."""
+    """Rows of parts of tables that were read before their shards are written.
 
-    def __init__(self, rows: Sequence[StoredRows] = ()) -> None:
-        self._rows = list(rows)
+    Each column of a part has a file. Nothing is journaled: a continued conversion reads parts again.
+    """
 
-    def add(self, rows: StoredRows) -> None:
-        """Keep more rows."""
-        self._rows.append(rows)
+    folder: Path
+    parts: list[ShardTask] = field(default_factory=list)
+
+    def _file(self, part: ShardTask, column: str) -> Path:
+        return self.folder / f"{part.table}.{part.lo}.{part.hi}".replace("/", "#") / column.replace("/", "#")
+
+    def write(self, part: ShardTask, columns: Mapping[str, AnyArray]) -> None:
+        """Write the rows of a part; the same again gives the same files."""
+        try:
+            for column, values in columns.items():
+                file = self._file(part, column)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                new_file = file.with_name(f"{file.name}.{os.getpid()}")
+                new_file.write_bytes(values.reshape(-1).view(np.uint8).data)
+                new_file.replace(file)
+        except OSError as error:
+            raise writing_failed(error, self.folder) from error
 
     def fill(self, table: str, lo: int, hi: int, out: Mapping[str, AnyArray]) -> bool:
-        """Copy rows ``lo:hi`` of columns into `out`; returns False if some are not here."""
-        ranges: list[tuple[StoredRows, int, int]] = []
+        """Copy rows ``lo:hi`` of columns into `out`; return False if some are not here."""
+        near = [part for part in self.parts if part.table == table and part.lo < hi and lo < part.hi]
+        spans: list[tuple[ShardTask, int, int]] = []
         filled_to = lo
-        near = (rows for rows in self._rows if rows.table == table and rows.lo < hi and lo < rows.hi)
-        for stored in sorted(near, key=lambda rows: rows.lo):
-            if stored.lo > filled_to:
-                return False
-            if stored.hi > filled_to:
-                ranges.append((stored, filled_to, min(hi, stored.hi)))
-                filled_to = ranges[-1][2]
+        for part in sorted(near, key=lambda part: part.lo):
+            if part.lo <= filled_to < part.hi:
+                spans.append((part, filled_to, min(hi, part.hi)))
+                filled_to = part.hi
         if filled_to < hi:
             return False
-        for stored, first, last in ranges:
+        for part, first, last in spans:
             for column, target in out.items():
-                stored.copy(column, first, target[first - lo : last - lo])
+                self._copy(part, column, first, target[first - lo : last - lo])
         return True
+
+    def _copy(self, part: ShardTask, column: str, first: int, target: AnyArray) -> None:
+        file = self._file(part, column)
+        offset = (first - part.lo) * prod(target.shape[1:]) * target.itemsize
+        try:
+            values = np.fromfile(file, target.dtype, target.size, offset=offset)
+        except OSError as error:
+            msg = f"{file}: rows cannot be read ({error.strerror}); run the same command again"
+            raise ConversionError(msg) from error
+        if values.size < target.size:
+            msg = f"{file}: rows are missing; run the same command again"
+            raise ConversionError(msg)
+        target[...] = values.reshape(target.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardJob(Job[ShardTask]):
-    """Write shards: ``job(task)`` writes one shard of every column of the task's table."""
+    """Write shards: ``job(task)`` writes one shard of every column of the task's table.
+
+    With `reads_parts` a step only reads rows of a table, as `rows_read` keeps them.
+    """
 
     converter: Converter
     scan: Scan
@@ -218,8 +208,8 @@ class ShardJob(Job[ShardTask]):
     """From `reading_memory`."""
     bounded: Mapping[str, ArraySpec] = field(default_factory=dict)
     """From `bounded_columns`."""
-    rows_read: RowsRead = field(default_factory=RowsRead, compare=False)
-    """Rows that were read already."""
+    rows_read: RowsRead
+    reads_parts: bool = False
     known: Sequence[Piece] | None = None
     """Pieces of the only task of a job that is alone; None: computed from the plan."""
 
@@ -240,6 +230,12 @@ class ShardJob(Job[ShardTask]):
     def _write(self, task: ShardTask, ordered_map: OrderedMap) -> Outcome:
         try:
             columns = self.columns(task, ordered_map)
+            if self.reads_parts:
+                rows = {
+                    column.array.column: column.block for column in columns if isinstance(column, InMemory)
+                }
+                self.rows_read.write(task, rows)
+                return Outcome()
             with self.target.together() as together:
                 files = [
                     write_column(together, task.number, column, ordered_map)
@@ -296,7 +292,7 @@ class ShardJob(Job[ShardTask]):
         pieces = self.pieces_of(task)
         if in_planes(self.converter, table):
             return [
-                Planes(
+                large_rows(
                     array,
                     task.lo,
                     [partial(self.read_planes, table.name, array.column, piece.source) for piece in pieces],
@@ -321,9 +317,8 @@ class ShardJob(Job[ShardTask]):
                             self._fill(table.name, piece.source, piece.lo, piece.hi, out)
                 except InputError as error:
                     return _problems(error, name)
-                broken = broken_rows(self.plan, self.bounded, name, table.name, piece.lo, out)
-                if problems := list(broken):
-                    return tuple(with_source(name, problems))
+                if broken := broken_rows(self.plan, self.bounded, name, table.name, piece.lo, out):
+                    return tuple(with_source(name, broken))
             digests[number] = [content_digest(rows) for rows in out.values()]
             return ()
 
@@ -358,8 +353,8 @@ class ShardJob(Job[ShardTask]):
                     self._check_all_read(name, table, watched)
         except InputError as error:
             raise InputError(_problems(error, name)) from error
-        if problems := list(broken_rows(self.plan, self.bounded, name, table, 0, {column: block})):
-            raise InputError(with_source(name, problems))
+        if broken := broken_rows(self.plan, self.bounded, name, table, 0, {column: block}):
+            raise InputError(with_source(name, broken))
 
     def pieces(self, task: ShardTask, columns: Sequence[ColumnRows]) -> str:
         """Return digests of the pieces of a task, one after the other, after iteration of all its columns."""
@@ -422,60 +417,6 @@ def _problems(error: InputError, name: str) -> tuple[Problem, ...]:
 def source_digest(pieces: Sequence[str]) -> bytes:
     """Content digest of a source, 16 bytes: xxh3-128 over its pieces' digests in table and row order."""
     return xxhash.xxh3_128_digest("\n".join(pieces).encode())
-
-
-@dataclass(frozen=True, slots=True)
-class PartJob(Job[ShardTask]):
-    """Read parts of shards: ``job(part)`` writes the rows of all columns of a part into a file.
-
-    Nothing is recorded in the journal: a continued conversion reads parts again.
-    """
-
-    job: ShardJob
-    """Reads the rows."""
-    folder: Path
-    """Where the files are written."""
-
-    def __call__(self, part: ShardTask) -> Outcome:
-        """Read the rows of a part; the same again gives the same file."""
-        try:
-            columns = self.job.columns(part)
-        except InputError as error:
-            return Outcome(problems=error.problems)
-        rows = {column.array.column: column.block for column in columns if isinstance(column, InMemory)}
-        self.rows(part).write(rows)
-        return Outcome()
-
-    def rows(self, part: ShardTask) -> StoredRows:
-        """Return the rows of a part, once they are read."""
-        arrays = self.job.plan.table(part.table).arrays
-        path = self.folder / part.id.replace("/", "#")
-        row_bytes = {array.column: array.field.row_bytes for array in arrays}
-        return StoredRows(part.table, part.lo, part.hi, path, row_bytes)
-
-    def alone(self, part: ShardTask) -> PartJob:
-        """See `ShardJob.alone`."""
-        return replace(self, job=self.job.alone(part))
-
-    def describe(self, part: ShardTask) -> str:
-        """See `ShardJob.describe`."""
-        return self.job.describe(part)
-
-    def need(self, part: ShardTask) -> int:
-        """Peak bytes, those of the whole shard: nothing is refused here that could be written later."""
-        return self.job.need(part)
-
-
-def read_parts(job: ShardJob, executor: Executor, folder: Path, parts: Sequence[ShardTask]) -> list[Problem]:
-    """Read parts into the row cache of a job; returns the problems of those that cannot be read."""
-    reading = PartJob(job, folder)
-    problems: list[Problem] = []
-    with closing(executor.run(reading, parts)) as steps:
-        for part, outcome in steps:
-            problems += outcome.problems
-            if not outcome.problems:
-                job.rows_read.add(reading.rows(part))
-    return problems
 
 
 def parts_of(job: ShardJob, table: TablePlan, workers: int) -> list[ShardTask]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from threading import get_ident
 from typing import Self
 
 from unistore.errors import ConversionError
-from unistore.system import own_files as file_locks
+from unistore.system import own_files
 
 BEAT = 5.0
 """Seconds between heartbeats."""
@@ -26,15 +24,16 @@ DEAD_AFTER = 60.0
 class Lock:
     """Context manager that locks while converting; the lock of a dead owner is taken over.
 
-    On the same machine an owner is alive while its process is (same pid and start time). On another machine,
-    or in another container, it is alive while its heartbeat, the file's modification time, is recent. Its age
-    is measured with the file system's clock, as those of two machines may differ.
+    The file is locked by ``flock``, which ends with its owner. As a file system may keep such locks from
+    other machines, or have none, an owner there is alive while its heartbeat, the file's modification time,
+    is recent. Its age is measured with the file system's clock, as those of two machines may differ.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._descriptor = -1
 
     def __enter__(self) -> Self:
         while not self._try_lock():
@@ -54,8 +53,9 @@ class Lock:
         self._thread.join()
         self._thread = None
         with suppress(FileNotFoundError):
-            if self._path.read_text() == _owner(os.getpid()):
+            if self._path.read_text() == _own_text():
                 self._path.unlink()
+        os.close(self._descriptor)
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT):
@@ -63,115 +63,80 @@ class Lock:
                 os.utime(self._path)
 
     def _try_lock(self) -> bool:
-        """Create the lock file with its content atomically (by a hard link, if possible)."""
-        mine = self._path.with_name(f"{self._path.name}.{socket.gethostname()}.{os.getpid()}.{get_ident()}")
+        """Create and lock the file; return whether there was none."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            mine.write_text(_owner(os.getpid()))
-            self._path.hardlink_to(mine)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except (FileExistsError, FileNotFoundError):  # locked, or its last owner just removed the folder
             return False
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
-                raise
-            return self._try_create()
-        finally:
-            mine.unlink(missing_ok=True)
-        return True
-
-    def _try_create(self) -> bool:
         try:
-            with self._path.open("x") as file:
-                file.write(_owner(os.getpid()))
-        except FileExistsError:
-            return False
-        except OSError:
+            with suppress(OSError):  # of file systems without such locks
+                own_files.lock(descriptor)
+            os.write(descriptor, _own_text().encode())
+        except BaseException:
             self._path.unlink(missing_ok=True)
+            os.close(descriptor)
             raise
+        self._descriptor = descriptor
         return True
 
     def _remove_dead(self) -> None:
-        """Remove the lock of a dead owner, or raise; one process at a time, to spare newer locks."""
-        clearing = self._path.with_name(f"{self._path.name}.clearing")
-        with suppress(FileNotFoundError), _exclusive(clearing):
-            text = self._path.read_text()
-            os.utime(clearing)
-            age = clearing.stat().st_mtime - self._path.stat().st_mtime
-            if owner := _live_owner(text, age):
+        """Remove the lock of a dead owner, or raise."""
+        with suppress(FileNotFoundError), self._path.open("r+b") as file:
+            with tempfile.TemporaryFile(dir=self._path.parent) as new_file:
+                now = os.fstat(new_file.fileno()).st_mtime
+            if owner := _live_owner(file.fileno(), now):
                 msg = (
                     f"{self._path.parent}: another converter is at work ({owner}); "
                     "wait for it, or stop it and run the same command again"
                 )
                 raise ConversionError(msg)
-            self._path.unlink()
+            if os.path.samestat(os.fstat(file.fileno()), self._path.stat()):  # not the lock of a newer owner
+                self._path.unlink()
 
 
 def owner_of(path: Path) -> str | None:
     """Return the owner of a lock, ``"process 12 on host"``; None if there is none or its owner is dead."""
     try:
-        text = path.read_text()
-        age = time.time() - path.stat().st_mtime
+        with path.open("rb") as file:
+            return _live_owner(file.fileno(), time.time())
     except FileNotFoundError:
         return None
-    return _live_owner(text, age)
 
 
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    """Exclusive ``flock`` on a file, if its file system has such locks; the file stays."""
-    with path.open("a") as file:
-        with suppress(OSError):
-            file_locks.lock(file.fileno())
-        yield
-
-
-def _live_owner(text: str, age: float) -> str | None:
-    """Return the owner in a lock's text, or None if it is dead; `age` is in seconds since the last heartbeat.
+def _live_owner(descriptor: int, now: float) -> str | None:
+    """Return the owner of an open lock, or None if it is dead; then this process holds the lock.
 
     Invalid text is of a lock being written if it is young, else left by a crash.
     """
     try:
-        owner = json.loads(text)
-        host = owner["host"]
-        pid = owner["pid"]
+        owner = json.loads(os.pread(descriptor, 4096, 0))
+        name = f"process {owner['pid']} on {owner['host']}"
+        machine = owner["machine"]
+        lives = DEAD_AFTER
     except (ValueError, KeyError, TypeError):
-        return "just starting" if age < BEAT else None
-    alive = text == _owner(pid) if owner.get("machine") == _machine() else age < DEAD_AFTER
-    return f"process {pid} on {host}" if alive else None
+        name = "just starting"
+        machine = ""
+        lives = BEAT
+    try:
+        if not own_files.lock(descriptor, wait=False):
+            return name
+    except OSError:
+        machine = ""
+    is_young = now - os.fstat(descriptor).st_mtime < lives
+    return name if machine != _machine() and is_young else None
 
 
-def _owner(pid: int) -> str:
-    owner = {"host": socket.gethostname(), "machine": _machine(), "pid": pid, "started": _started(pid)}
-    return json.dumps(owner)
+def _own_text() -> str:
+    return json.dumps({"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid()})
 
 
 def _machine() -> str:
-    """Return an identity of boot and pid namespace: pids compare within it; host names are not unique."""
+    """Return an identity of this boot: host names are not unique."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return socket.gethostname()
-
-
-def _started(pid: int) -> str | None:
-    """Start time of a process (field 22 of /proc/PID/stat, proc(5)); None if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return None if Path("/proc/self").exists() else _alive(pid)
-    return None if fields[0] in "ZX" else fields[19]
-
-
-def _alive(pid: int) -> str | None:
-    """Return "alive" if the process exists, else None; for systems without /proc."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        return "alive"
-    return "alive"
 
 
 _CURE = "remove it, or choose another destination"

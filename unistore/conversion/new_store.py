@@ -8,24 +8,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import chain, islice
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from unistore.conversion.columns import in_planes
-from unistore.conversion.executors.local import Executor, asking
-from unistore.conversion.job import ShardJob, read_parts
+from unistore.conversion.job import ShardJob
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
 from unistore.conversion.seal import IndexArrays, root_attributes, shared_index
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes, assign_splits, column_values
-from unistore.converters.common.faults import UNREADABLE
 from unistore.converters.protocol import Ask, Converter, Finalized, Scan
 from unistore.converters.survey import counted_scan
-from unistore.errors import ConversionError, InputError, Problem
+from unistore.errors import ConversionError
 from unistore.schemas.tables import Field, Table
 from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
 from unistore.zarr3.codecs import encoder
@@ -42,46 +38,27 @@ MAX_RANGES = 4
 MIN_SAMPLE = 4 << 10
 """Columns with fewer sampled bytes get ``fast``."""
 
-Blocks = Mapping[str, AnyArray]
-"""Rows by column."""
-
 
 def choose_codecs(
-    job: ShardJob,  # reads the rows, which are kept for writing
-    # where rows are read, and where files of them are kept
-    executor: Executor,
-    folder: Path,
-    *,
-    # whether to leave out row ranges whose sources cannot be read: writing the shards reports all of these
-    # sources, and plans again without them. Not those that could not be read, as they may be read then, and
-    # written as no undisturbed conversion would
-    bad_sources: bool = False,
+    job: ShardJob,  # which has the rows of `sampled_rows` of all tables whose rows are not read in planes
+    ask: Ask,  # reads the others
 ) -> dict[str, str]:
     """Return the codec of every column of the tables of a plan, by the path of its array."""
-    ranges = {table.name: _ranges(table) for table in job.plan.tables}
-    in_rows = [table.name for table in job.plan.tables if not in_planes(job.converter, table)]
-    sampled = chain.from_iterable(ranges[name] for name in in_rows)
-    missing = [task for task in sampled if job.cached(task) is None]
-    problems = read_parts(job, executor, folder, missing)
     chosen: dict[str, str] = {}
     for table in job.plan.tables:
         samples: dict[str, list[AnyArray]] = defaultdict(list)
-        for task in ranges[table.name]:
-            blocks: Blocks = {}
-            if table.name in in_rows:
-                blocks = job.cached(task) or {}
-            else:
-                blocks, wrong = _layers(job, executor, task)
-                problems += wrong
-            for array in table.arrays if blocks else ():
+        ranges = sampled_rows(table)
+        for task in ranges:
+            blocks = job.cached(task)
+            if blocks is None:
+                (blocks,) = ask(_read_layers, [(job.alone(task), task)])
+            for array in table.arrays:
                 least = array.chunk[0] if task.hi - task.lo < table.rows else 1
-                nbytes = SAMPLE // len(ranges[table.name])
-                samples[array.column] += _some_chunks(array, blocks[array.column], least, nbytes)
+                samples[array.column] += _some_chunks(
+                    array, blocks[array.column], least, SAMPLE // len(ranges)
+                )
         for array in table.arrays:
             chosen[array.field.path] = _chosen(array, samples[array.column])
-    unreadable = any(problem.kind == UNREADABLE for problem in problems)
-    if problems and (unreadable or not bad_sources):
-        raise InputError(list(dict.fromkeys(problems)))
     return chosen
 
 
@@ -100,7 +77,7 @@ def _chosen(array: ArrayPlan, chunks: list[AnyArray]) -> str:
     return choose_codec(dtype, array.chunk, size)
 
 
-def _ranges(table: TablePlan) -> list[ShardTask]:
+def sampled_rows(table: TablePlan) -> list[ShardTask]:
     """Return ranges of rows to sample, evenly spaced."""
     sampled = max(
         max(array.chunk[0], SAMPLE // MAX_RANGES // max(1, array.field.row_bytes)) for array in table.arrays
@@ -113,27 +90,19 @@ def _ranges(table: TablePlan) -> list[ShardTask]:
     return [ShardTask(table.name, number, lo, lo + rows) for number, lo in enumerate(starts)]
 
 
-def _layers(job: ShardJob, executor: Executor, task: ShardTask) -> tuple[Blocks, Sequence[Problem]]:
-    """Return middle chunks of the first row of a task, by column; none, and problems, if it is unreadable."""
-    (answer,) = asking(executor)(_read_layers, [(job.alone(task), task)])
-    return answer
-
-
-def _read_layers(question: tuple[ShardJob, ShardTask]) -> tuple[Blocks, Sequence[Problem]]:
+def _read_layers(question: tuple[ShardJob, ShardTask]) -> dict[str, AnyArray]:
+    """Read middle chunks of the first row of a task, by column."""
     job, task = question
     source = job.pieces_of(task)[0].source
     blocks = {}
-    try:
-        for array in job.plan.table(task.table).arrays:
-            layer = array.chunk[1]
-            first = array.shape[1] // layer // 2 * layer
-            last = min(array.shape[1], first + layer)
-            block = np.full((1, last - first, *array.shape[2:]), array.field.fill, array.field.dtype)
-            job.read_planes(task.table, array.column, source, first, last, block)
-            blocks[array.column] = block
-    except InputError as error:
-        return {}, error.problems_at(task.table)
-    return blocks, ()
+    for array in job.plan.table(task.table).arrays:
+        layer = array.chunk[1]
+        first = array.shape[1] // layer // 2 * layer
+        last = min(array.shape[1], first + layer)
+        block = np.full((1, last - first, *array.shape[2:]), array.field.fill, array.field.dtype)
+        job.read_planes(task.table, array.column, source, first, last, block)
+        blocks[array.column] = block
+    return blocks
 
 
 def _some_chunks(array: ArrayPlan, block: AnyArray, least: int, nbytes: int) -> Iterator[AnyArray]:

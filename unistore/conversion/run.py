@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,10 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from unistore.conversion.build import Build, FolderBuild
-from unistore.conversion.columns import bounded_columns, check_plan
-from unistore.conversion.executors.apart import Apart
+from unistore.conversion.columns import bounded_columns, check_plan, in_planes
 from unistore.conversion.executors.local import Executor, Job, Serial, asking
-from unistore.conversion.job import DeriveJob, PartJob, RowsRead, ShardJob, parts_of, source_batches
+from unistore.conversion.executors.processes import Processes
+from unistore.conversion.job import DeriveJob, RowsRead, ShardJob, parts_of, source_batches
 from unistore.conversion.keys import (
     Fingerprint,
     Fingerprints,
@@ -30,11 +29,28 @@ from unistore.conversion.keys import (
     task_keys,
 )
 from unistore.conversion.memory import check_space, estimate, largest_need, provisional_tables, reading_memory
-from unistore.conversion.new_store import NewStore, choose_codecs, plan_options, plan_store, versions
+from unistore.conversion.new_store import (
+    NewStore,
+    choose_codecs,
+    plan_options,
+    plan_store,
+    sampled_rows,
+    versions,
+)
 from unistore.conversion.plan import Plan, ShardTask, json_digest
 from unistore.conversion.seal import seal, source_digests
 from unistore.conversion.settings import DEFAULTS, Settings
-from unistore.conversion.skipping import Skipping, ValidScan, check_resumed, scan_valid_sources
+from unistore.conversion.skipping import (
+    SKIP,
+    ValidScan,
+    check_resumed,
+    entry_of,
+    leave_out,
+    recorded_problems,
+    scan_valid_sources,
+    sources_of,
+    with_skipped,
+)
 from unistore.conversion.spill import Spill, SpilledBatch
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import prepare_splits
@@ -115,8 +131,6 @@ class Conversion:
     progress: Progress
     # how often sources were left out before; steps of earlier rounds are reused if their keys are the same
     round: int = 0
-    # rows that were read before their shards are written
-    rows_read: RowsRead = field(default_factory=RowsRead)
 
     def execute(self, split: SplitRule | None) -> Report:
         """Derive, finalize, write every shard, seal, move into place."""
@@ -160,6 +174,11 @@ class Conversion:
         return report
 
     @cached_property
+    def rows_read(self) -> RowsRead:
+        """Rows that are read before their shards are written."""
+        return RowsRead(self.build.spill / "parts")
+
+    @cached_property
     def keys(self) -> Keys:
         """Key of each source."""
         return source_keys(self.scan, self.fingerprints)
@@ -176,16 +195,26 @@ class Conversion:
         finalized = self.converter.finalize(self.scan, spill if self.scan.is_derived else ())
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
-            if codecs is not None:
-                return codecs
             job = self.job(plan, spilled, spill)
             self._read_parts(job)
-            folder = self.build.spill / "trial"
-            return choose_codecs(job, self.executor, folder, bad_sources=self.settings.skips)
+            sampled: list[ShardTask] = []
+            for table in plan.tables:
+                sampled += [] if in_planes(self.converter, table) else sampled_rows(table)
+            missing = [task for task in sampled if job.cached(task) is None]
+            replace(self, progress=NO_PROGRESS)._read(job, missing)
+            return choose_codecs(job, ask)
 
         ask = asking(self.executor)
         new_store = plan_store(
-            self.converter, self.scan, finalized, codec, split, spill, self.sizes, choose, ask
+            self.converter,
+            self.scan,
+            finalized,
+            codec,
+            split,
+            spill,
+            self.sizes,
+            choose if codecs is None else lambda _plan, _spilled: codecs,
+            ask,
         )
         if codec != "auto" and codecs is None:
             self._read_parts(self.job(new_store.plan, new_store.spilled, spill))
@@ -193,16 +222,16 @@ class Conversion:
 
     def _read_parts(self, job: ShardJob) -> None:
         """Read small sources on all workers, where these are more than there are shards to write."""
-        plan = job.plan
-        workers = self.executor.workers
         parts: list[ShardTask] = []
-        for table in plan.tables:
-            parts += parts_of(job, table, workers)
-        reading = PartJob(job, self.build.spill / "parts")
+        for table in job.plan.tables:
+            parts += parts_of(job, table, self.executor.workers)
         if parts:
-            self.run_steps("reading", reading, parts, plan.task_bytes, lambda _: {})
-        for part in parts:
-            self.rows_read.add(reading.rows(part))
+            self._read(job, parts)
+
+    def _read(self, job: ShardJob, parts: Sequence[ShardTask]) -> None:
+        reading = replace(job, reads_parts=True)
+        self.run_steps("reading", reading, parts, job.plan.task_bytes, lambda _: {})
+        job.rows_read.parts.extend(parts)
 
     def job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill) -> ShardJob:
         """Return a job that writes the shards of a plan."""
@@ -337,7 +366,7 @@ def is_up_to_date(
     recorded = store.attributes
     if recorded.get("skipped") or recorded.get("created_with") != versions():
         return False
-    with Apart() as executor:
+    with Processes() as executor:
         scan = scan_valid_sources(converter, paths, skip=False, ask=asking(executor), claims=claims).scan
     rule = prepare_splits(settings.rule, paths, scan)
     options = json.loads(json.dumps(plan_options(scan, settings.codec, rule)))
@@ -350,21 +379,9 @@ def is_up_to_date(
     sizes = sizes_of(fingerprints_of(scan)).tolist()
     if names != store.text("sources/path") or sizes != store.array("sources/bytes").read().tolist():
         return False
-    changes = chain.from_iterable(map(_change_times, paths))
-    return all(changed < sealed for changed in changes)
-
-
-def _change_times(path: Path) -> Iterator[int]:
-    """Time of the last change of a path and of everything below it, in ns."""
-    yield _change_time(path)
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            yield _change_time(Path(folder, name))
-
-
-def _change_time(path: Path) -> int:
-    state = path.stat()
-    return max(state.st_mtime_ns, state.st_ctime_ns)
+    every = chain.from_iterable(chain((path,), path.rglob("*")) for path in paths)
+    states = (path.stat() for path in every)
+    return all(max(state.st_mtime_ns, state.st_ctime_ns) < sealed for state in states)
 
 
 def open_build(
@@ -406,54 +423,61 @@ def run(
         opened.check(overwrite=settings.overwrite)
     _check_no_overlap(paths, opened)
     executor = executor or Serial()
-    ask = asking(executor)
-    first = scan_valid_sources(
-        converter, paths, skip=settings.skips, ask=ask, is_named=is_named, claims=claims
+    scan_valid = partial(
+        scan_valid_sources,
+        converter,
+        paths,
+        skip=settings.skips,
+        ask=asking(executor),
+        is_named=is_named,
     )
-    rule = prepare_splits(settings.rule, paths, first.scan)
-    fingerprints = fingerprints_of(first.scan)
+    valid = scan_valid(claims=claims)
+    rule = prepare_splits(settings.rule, paths, valid.scan)
+    fingerprints = fingerprints_of(valid.scan)
     try:
         with opened as build:
-            identity = _identity(converter, first, settings.codec, rule)
-            build.begin(identity, _source_states(first.scan, fingerprints), paths)
+            build.begin(
+                _identity(converter, valid, settings.codec, rule),
+                _source_states(valid.scan, fingerprints),
+                paths,
+            )
             check_resumed(build.journal, skips=settings.skips)
             if (report := build.finished_report()) is not None:
                 build.remove()
                 return Report(**report)
             build.check(overwrite=settings.overwrite)
             build.discard_on_input_error()
-            skipping = Skipping(first, paths, build.journal, ask, is_named=is_named)
+            if not build.journal.of(SKIP):
+                leave_out(build.journal, valid.problems)
             while True:
-                chosen, scan = skipping.scan()
-                if scan.sources is not first.scan.sources:
-                    rule = prepare_splits(settings.rule, paths, scan)
-                    fingerprints = fingerprints_of(scan)
+                problems = recorded_problems(build.journal)
+                if sources_of(problems) != sources_of(valid.problems):
+                    valid = scan_valid(problems)
+                    leave_out(build.journal, valid.problems[len(problems) :])
+                    problems = recorded_problems(build.journal)
+                    rule = prepare_splits(settings.rule, paths, valid.scan)
+                    fingerprints = fingerprints_of(valid.scan)
                 conversion = Conversion(
-                    converter=chosen,
-                    scan=scan,
+                    converter=valid.converter,
+                    scan=with_skipped(valid.scan, [entry_of(problem) for problem in problems]),
                     fingerprints=fingerprints,
                     build=build,
                     settings=settings,
                     executor=executor,
                     progress=progress,
-                    round=skipping.round,
+                    round=len(build.journal.of(SKIP)),
                 )
                 try:
                     return conversion.execute(rule)
                 except InputError as error:
                     if not settings.skips or not all(problem.source for problem in error.problems):
                         raise
-                    skipping.add(error.problems)
+                    leave_out(build.journal, error.problems)
     except OSError as error:
         raise writing_failed(error, opened.output_path) from error
 
 
-def _identity(
-    converter: Converter,
-    first: ValidScan,
-    codec: str,
-    split: SplitRule | None,
-) -> JsonObject:
+def _identity(converter: Converter, first: ValidScan, codec: str, split: SplitRule | None) -> JsonObject:
     """Return options and versions that must be the same to continue a run."""
     identity = {
         "family": first.scan.family,
@@ -467,7 +491,7 @@ def _identity(
 
 
 def _source_states(scan: Scan, fingerprints: Fingerprints) -> Sequence[tuple[str, str | dict[str, str]]]:
-    """Name of each source, and size and time of its files."""
+    """Name of each source, and size and time of its files, in readable form."""
     return view(
         range(len(fingerprints)),
         lambda number: (scan.sources.names[number], _file_states(fingerprints[number])),
@@ -475,16 +499,10 @@ def _source_states(scan: Scan, fingerprints: Fingerprints) -> Sequence[tuple[str
 
 
 def _file_states(fingerprint: Fingerprint) -> str | dict[str, str]:
-    """Return the size and time of a source's file, or of each of its files, in readable form."""
     states = {}
     for file in fingerprint:
-        seconds, nanoseconds = divmod(file.modified, 10**9)
-        time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
-        states[file.path] = f"{file.size} bytes, modified {time}.{nanoseconds:09d} UTC"
-    if len(states) == 1:
-        return next(iter(states.values()))
-    common = os.path.commonpath(list(states)) if states else ""
-    return {Path(path).relative_to(common).as_posix(): state for path, state in states.items()}
+        states[file.path] = f"{file.size} bytes, modified {np.datetime64(file.modified, 'ns')} UTC"
+    return states if len(states) != 1 else states[fingerprint[0].path]
 
 
 def _check_no_overlap(paths: Sequence[Path], build: Build) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.build import Journal
-from unistore.conversion.columns import IndexRows, Moments, metadata_of, write_column
+from unistore.conversion.columns import Moments, index_rows, metadata_of, write_column
 from unistore.conversion.job import source_digest
 from unistore.conversion.plan import ArrayPlan, Plan
 from unistore.conversion.skipping import report_document, skipped_sources
@@ -164,7 +164,7 @@ def write_index_and_documents(
 
 def _write_index(files: Files, array: ArrayPlan, values: IndexValues) -> list[Entry]:
     shards = 0 if array.is_empty else -(-len(values) // array.shard[0])
-    return [write_column(files, number, IndexRows(array, number, values)) for number in range(shards)]
+    return [write_column(files, number, index_rows(array, number, values)) for number in range(shards)]
 
 
 def metadata_documents(

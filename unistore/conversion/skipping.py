@@ -25,22 +25,35 @@ from unistore.errors import ConversionError, InputError, Problem
 from unistore.store.names import file_name_problem
 from unistore.system.hints import JsonObject
 
-STEP = "skip"
+SKIP = "skip"
+"""Step of the journal."""
 
 
-def _recorded_problems(journal: Journal) -> list[Problem]:
-    """Return the problems for which sources were left out."""
-    problems = []
-    for record in journal.each(STEP):
-        problems += [Problem(**fields) for fields in record["problems"]]
-    return problems
+def leave_out(journal: Journal, problems: Sequence[Problem]) -> None:
+    """Record that the sources of some problems are left out."""
+    if problems:
+        journal.append({"step": SKIP, "problems": [problem.to_json() for problem in problems]})
+
+
+def recorded_problems(journal: Journal) -> list[Problem]:
+    """Return the problems for which sources were left out, in natural order of these."""
+    # Two sources may have the same problem of one file, and such problems are equal.
+    distinct: dict[tuple[Problem, str], Problem] = {}
+    for record in journal.each(SKIP):
+        for fields in record["problems"]:
+            problem = Problem(**fields)
+            distinct[problem, problem.source] = problem
+    return sorted(
+        distinct.values(),
+        key=lambda problem: (natural_key(problem.source), problem.location, problem.message),
+    )
 
 
 def check_resumed(journal: Journal, *, skips: bool) -> None:
     """Refuse to continue without ``--on-error skip`` a conversion that has left sources out."""
-    problems = _recorded_problems(journal)
+    problems = recorded_problems(journal)
     if problems and not skips:
-        names = sorted({problem.source for problem in problems}, key=natural_key)
+        names = dict.fromkeys(problem.source for problem in problems)
         msg = (
             f"{journal.path.parent}: an unfinished conversion left out {', '.join(names)}; "
             "add --on-error skip to continue it, or --restart to start over"
@@ -71,7 +84,7 @@ def scan_valid_sources(
     """Scan; with `skip`, repeat without the sources that have problems until there are none."""
     claims = claims_for(converter, paths, claims)
     problems = list(skipped)
-    left_out = _sources(problems)
+    left_out = sources_of(problems)
     must_exclude = [name for name in converter.exclude if name not in left_out]
     while True:
         chosen = _without(converter, problems)
@@ -80,7 +93,7 @@ def scan_valid_sources(
             _check_names(scan)
             return ValidScan(chosen, scan, problems)
         except InputError as error:
-            old = {"", *_sources(problems)}
+            old = {"", *sources_of(problems)}
             new = [problem for problem in error.problems if problem.source not in old]
             if skip and new:
                 problems += new
@@ -102,67 +115,8 @@ def _check_names(scan: Scan) -> None:
         raise InputError(problems)
 
 
-class Skipping:
-    """Sources that a conversion leaves out, recorded in its journal."""
-
-    def __init__(
-        self,
-        first: ValidScan,  # at the start of this run
-        paths: Sequence[Path],  # source paths as given
-        # journal of the conversion; sources that an earlier run left out are left out again
-        journal: Journal,
-        # as in `scan_sources`
-        ask: Ask = ask_here,
-        *,
-        is_named: bool = False,
-    ) -> None:
-        self._last = first
-        self._ask = ask
-        self._is_named = is_named
-        self._paths = paths
-        self._journal = journal
-        if first.problems and not journal.of(STEP):
-            self.add(first.problems)
-
-    @property
-    def round(self) -> int:
-        """How often sources were left out; steps of earlier rounds may be invalid."""
-        return len(self._journal.of(STEP))
-
-    @property
-    def problems(self) -> list[Problem]:
-        """Why sources were left out, in natural order of their names."""
-        problems = _recorded_problems(self._journal)
-        # Two sources may have the same problem of one file, and such problems are equal.
-        distinct = {(problem, problem.source): problem for problem in problems}.values()
-        return sorted(
-            distinct, key=lambda problem: (natural_key(problem.source), problem.location, problem.message)
-        )
-
-    def add(self, problems: Iterable[Problem]) -> None:
-        """Leave out the sources of more problems."""
-        self._journal.append({"step": STEP, "problems": [problem.to_json() for problem in problems]})
-
-    def scan(self) -> tuple[Converter, Scan]:
-        """Return converter and scan without the sources that are left out, which the scan's options list."""
-        problems = self.problems
-        if _sources(problems) != _sources(self._last.problems):
-            self._last = scan_valid_sources(
-                self._last.converter,
-                self._paths,
-                problems,
-                skip=True,
-                ask=self._ask,
-                is_named=self._is_named,
-            )
-            new = self._last.problems[len(problems) :]
-            if new:
-                self.add(new)
-        entries = [entry_of(problem) for problem in self.problems]
-        return self._last.converter, with_skipped(self._last.scan, entries)
-
-
-def _sources(problems: Iterable[Problem]) -> set[str]:
+def sources_of(problems: Iterable[Problem]) -> set[str]:
+    """Return the names of the sources that have the problems."""
     return {problem.source for problem in problems}
 
 
@@ -205,7 +159,7 @@ def report_document(entries: Sequence[Mapping[str, Any]], verdicts: Sequence[Map
 
 def _without(converter: Converter, problems: Iterable[Problem]) -> Converter:
     """Return the converter, also excluding the sources of some problems."""
-    names = _sources(problems)
+    names = sources_of(problems)
     if not names:
         return converter
     configured: Any = converter

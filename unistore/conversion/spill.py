@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -41,8 +42,7 @@ class SpillWriter:
         self.folder = folder
         self._files: dict[tuple[str, str], IO[bytes]] = {}
         self._columns: dict[tuple[str, str], dict[str, Any]] = {}
-        self._sources: list[tuple[str | None, int]] = []
-        self._forms: dict[tuple[tuple[str, str, tuple[int, ...]], ...], int] = {}
+        self._sources: list[tuple[str | None, list[Any]]] = []
         self._facts = bytearray()
 
     def __enter__(self) -> Self:
@@ -61,66 +61,73 @@ class SpillWriter:
     def emit(self, table: str, column: str, rows: AnyArray) -> None:
         """Append rows (axis 0) to a column; the dtype may differ from that of earlier rows."""
         key = (table, column)
-        described = self._columns.get(key)
-        if described is None:
-            described = {
-                "table": table,
-                "column": column,
-                "row_shape": list(rows.shape[1:]),
-                "runs": [],
-                "rows": [0] * len(self._sources),
-                "file": f"{len(self._columns)}.bin",
-            }
-        if described["row_shape"] != list(rows.shape[1:]):
+        row_shape = list(rows.shape[1:])
+        file = f"{len(self._columns)}.bin"
+        described = self._columns.setdefault(
+            key, {"table": table, "column": column, "row_shape": row_shape, "file": file, "runs": []}
+        )
+        if described["row_shape"] != row_shape:
             msg = f"{table}/{column}: emitted {rows.shape[1:]} after {described['row_shape']}"
             raise ValueError(msg)
         try:
             if key not in self._files:
-                self._files[key] = (self.folder / described["file"]).open("wb")
-                self._columns[key] = described
+                self._files[key] = (self.folder / file).open("wb")
             self._files[key].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise writing_failed(error, self.folder) from error
         runs = described["runs"]
-        counts = described["rows"]
-        if not runs or runs[-1][0] != rows.dtype.str:
-            runs.append([rows.dtype.str, 0])
-        runs[-1][1] += len(rows)
-        counts += [0] * (len(self._sources) + 1 - len(counts))
-        counts[-1] += len(rows)
+        run = [len(self._sources), rows.dtype.str]
+        if not runs or runs[-1][:2] != run:
+            runs.append([*run, 0])
+        runs[-1][2] += len(rows)
 
     def end_source(self, key: str | None, facts: Facts) -> None:
         """End a source, whose rows were emitted since the last call; `key` None marks it as invalid."""
-        form = []
+        forms = []
         for name, value in facts.items():
-            array = np.ascontiguousarray(value).reshape(np.shape(value))
+            array = np.asarray(value)
             if array.dtype.hasobject:
                 msg = f"fact {name}: {array.dtype} values are objects"
                 raise ValueError(msg)
-            form.append((name, array.dtype.str, array.shape))
+            forms.append((name, array.dtype.str, array.shape))
             self._facts += array.tobytes()
-        self._sources.append((key, self._forms.setdefault(tuple(form), len(self._forms))))
+        self._sources.append((key, forms))
 
     def finish(self) -> None:
         """Write the facts and sync all files, then write and sync the description."""
+        described = {"columns": [*self._columns.values()], "sources": self._sources}
         try:
-            self._finish()
+            with (self.folder / FACTS).open("wb") as values:
+                values.write(self._facts)
+                sync_files([*self._files.values(), values])
+            with (self.folder / DESCRIPTION).open("wb") as file:
+                file.write(json.dumps(described).encode())
+                sync_files([file])
+            sync_folders([self.folder, self.folder.parent])
         except OSError as error:
             raise writing_failed(error, self.folder) from error
 
-    def _finish(self) -> None:
-        with (self.folder / FACTS).open("wb") as values:
-            values.write(self._facts)
-            sync_files([*self._files.values(), values])
-        with (self.folder / DESCRIPTION).open("wb") as file:
-            described = {
-                "columns": [*self._columns.values()],
-                "forms": [*self._forms],
-                "sources": self._sources,
-            }
-            file.write(json.dumps(described).encode())
-            sync_files([file])
-        sync_folders([self.folder, self.folder.parent])
+
+class _Run(NamedTuple):
+    """Rows of one source and one dtype, one after the other in the file of a column."""
+
+    form: str
+    rows: int
+    position: int
+
+
+class _Column:
+    def __init__(self, row_shape: Sequence[int], file: str, runs: Sequence[tuple[int, str, int]]) -> None:
+        self.row_shape = row_shape
+        self.file = file
+        self.runs: dict[int, list[_Run]] = defaultdict(list)
+        position = 0
+        for source, form, rows in runs:
+            self.runs[source].append(_Run(form, rows, position))
+            position += rows * self.row_bytes(form)
+
+    def row_bytes(self, form: str) -> int:
+        return math.prod(self.row_shape) * np.dtype(form).itemsize
 
 
 class SpilledBatch:
@@ -129,11 +136,12 @@ class SpilledBatch:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         described = json.loads((folder / DESCRIPTION).read_text())
-        self._columns = {(c["table"], c["column"]): c for c in described["columns"]}
-        for column in self._columns.values():
-            column["first"] = np.cumsum([0, *column["rows"]]).tolist()
+        self._columns = {
+            (column["table"], column["column"]): _Column(column["row_shape"], column["file"], column["runs"])
+            for column in described["columns"]
+        }
         self._ahead: dict[str, tuple[int, UInt8s]] = {}
-        self._forms = [described["forms"][form] for _, form in described["sources"]]
+        self._forms = [forms for _, forms in described["sources"]]
         self.keys: list[str | None] = [key for key, _ in described["sources"]]
 
     @staticmethod
@@ -145,7 +153,7 @@ class SpilledBatch:
         """Return the index facts of each source."""
         data = (self._folder / FACTS).read_bytes()
         position = 0
-        facts_of_sources = list[Facts]()
+        facts_of_sources: list[Facts] = []
         for forms in self._forms:
             values = {}
             for name, form, shape in forms:
@@ -159,9 +167,9 @@ class SpilledBatch:
     def rows(self, table: str, source: int) -> int:
         """Return rows that a source spilled for a table."""
         lengths = {
-            column: described["rows"][source] if source < len(described["rows"]) else 0
-            for (name, column), described in self._columns.items()
-            if name == table
+            name: sum(run.rows for run in column.runs[source])
+            for (owner, name), column in self._columns.items()
+            if owner == table
         }
         if len(set(lengths.values())) > 1:
             msg = f"{self._folder}: spilled columns of table {table!r} differ in length: {lengths}"
@@ -170,31 +178,25 @@ class SpilledBatch:
 
     def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[AnyArray]:
         """Yield rows ``lo:hi`` of a source's column, one array (n, *row_shape) for each run of one dtype."""
-        described = self._columns[table, column]
-        row_shape = tuple(described["row_shape"])
-        items = math.prod(row_shape)
-        lo += described["first"][source]
-        hi += described["first"][source]
-        start = offset = 0
-        for form, rows in described["runs"]:
-            row_bytes = items * np.dtype(form).itemsize
+        spilled = self._columns[table, column]
+        start = 0
+        for form, rows, position in spilled.runs[source]:
             first = max(lo, start)
             last = min(hi, start + rows)
             if first < last:
-                position = offset + (first - start) * row_bytes
-                count = (last - first) * row_bytes
-                block = self._bytes(described["file"], position, count)
-                yield block.view(form).reshape(last - first, *row_shape)
+                row_bytes = spilled.row_bytes(form)
+                begin = position + (first - start) * row_bytes
+                block = self._bytes(spilled.file, begin, (last - first) * row_bytes)
+                yield block.view(form).reshape(last - first, *spilled.row_shape)
             start += rows
-            offset += rows * row_bytes
 
     def _bytes(self, name: str, position: int, count: int) -> UInt8s:
         """Return bytes of a file; those that follow are kept, as the next source's are asked for next."""
         start, block = self._ahead.get(name, (0, np.empty(0, np.uint8)))
         if not start <= position <= position + count <= start + len(block):
             file = self._folder / name
+            start = position
             try:
-                start = position
                 block = np.fromfile(file, np.uint8, max(count, AHEAD), offset=position)
             except OSError as error:
                 msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"

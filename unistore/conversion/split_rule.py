@@ -120,7 +120,7 @@ class SplitRule:
 
     def prepared(self, paths: Sequence[Path], scan: Scan) -> SplitRule:
         """Return the rule for the sources of a scan under the given paths."""
-        sample = scan.sample_table.rpartition("/")[2].removesuffix("s")
+        sample = sample_noun(scan)
         if self.by not in (SOURCE, sample):
             msg = f"--split-by {self.by}: splits can be assigned by {SOURCE} or by {sample} here"
             raise InputError(msg)
@@ -131,6 +131,11 @@ class SplitRule:
         if self.column is not None:
             by = sample
         return replace(self, below=below, by=by)
+
+
+def sample_noun(scan: Scan) -> str:
+    """Return what a sample is called: ``"episode"``."""
+    return scan.sample_table.rpartition("/")[2].removesuffix("s")
 
 
 def _recorded_splits(options: Mapping[str, Any]) -> RecordedSplits | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, compress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,11 +24,12 @@ from unistore.conversion.split_rule import (
     SplitList,
     SplitRule,
     sample_names,
+    sample_noun,
 )
 from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Ask, Converter, Finalized, Scan
 from unistore.errors import InputError, Problem, first_few, printable
-from unistore.schemas.tables import Field, IndexValues, text_values
+from unistore.schemas.tables import Field, text_values
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
@@ -61,9 +62,8 @@ class RepeatedRows:
 
 
 _UNASSIGNED = -1
-# Seeds that are tried for a cure, with at most so many names
+# Seeds that are tried for a cure
 _SEEDS = 100
-_TRIED_NAMES = 2000
 
 
 def positions(names: Iterable[str], count: int, seed: int = 0) -> NDArray[np.uint64]:
@@ -72,7 +72,7 @@ def positions(names: Iterable[str], count: int, seed: int = 0) -> NDArray[np.uin
     return np.fromiter(hashes, np.uint64, count)
 
 
-def splits_at(position: NDArray[np.uint64], shares: Sequence[float]) -> UInt8s:
+def splits_at(position: NDArray[np.uint64], shares: Iterable[float]) -> UInt8s:
     """Return the number of the share that each position falls into, of shares that follow each other."""
     ends = [min(int(end * 2**64), 2**64 - 1) for end in accumulate(shares)]
     return np.searchsorted(np.array(ends[:-1], np.uint64), position, side="right").astype(np.uint8)
@@ -87,29 +87,28 @@ class UnitSplits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """What is assigned to splits: the sources, or the samples."""
+    """What a rule assigns to splits: the sources, or the samples."""
 
-    kind: str  # ``"source"``, or the name of a sample
+    rule: SplitRule
     sizes: Int64s  # samples of each unit, (units,)
     names: Callable[[], Iterable[str]]  # makes the name of each unit
     # makes the name of what each unit is a part of and must not be divided, the unit itself as a rule
     wholes: Callable[[], Iterable[str]]
     first: Int64s  # number of the first unit of the same whole, (units,)
+    excluded: Collection[str]  # names that the conversion leaves out
     values: Sequence[Any] | None = None  # value of each unit in the column that it is grouped by
-    excluded: frozenset[str] = frozenset()  # names that the conversion leaves out
 
     @classmethod
-    def of_sources(cls, scan: Scan, sizes: Int64s) -> Units:
+    def of_sources(cls, scan: Scan, rule: SplitRule, sizes: Int64s) -> Units:
         """Return the sources, of `sizes` samples each."""
         names = scan.sources.names
-        wholes = scan.units or names
         return cls(
-            kind=SOURCE,
+            rule=rule,
             sizes=sizes,
             names=lambda: names,
-            wholes=lambda: wholes,
+            wholes=lambda: scan.units or names,
             first=_first_of_units(scan),
-            excluded=_excluded(scan),
+            excluded=scan.options.get("exclude", ()),
         )
 
     @classmethod
@@ -122,185 +121,161 @@ class Units:
             owner = np.repeat(owner, finalized.sample_runs)
         if rule.method in ("exact", ""):
             owner = _first_of_units(scan)[owner]
-
-        def names() -> Iterator[str]:
-            return sample_names(scan.sources.names, owner, finalized.sample_names)
-
+        names = partial(sample_names, scan.sources.names, owner, finalized.sample_names)
         return cls(
-            kind=rule.by,
+            rule=rule,
             sizes=np.ones(len(owner), np.int64),
             names=names,
             wholes=names,
             first=np.arange(len(owner)),
+            excluded=scan.options.get("exclude", ()),
             values=values,
-            excluded=_excluded(scan),
         )
 
-    def assign(self, rule: SplitRule) -> UnitSplits:
+    def assign(self) -> UnitSplits:
         """Assign each unit to a split."""
-        if isinstance(rule.taken, RecordedSplits):
-            return UnitSplits(self._recorded(rule.taken), rule.taken.names)
-        if rule.taken is not None:
-            return self._from_list(rule, rule.taken)
-        codes = self._hashed(rule, rule.seed) if rule.method == "hash" else self._exact(rule)
-        self._check_filled(rule, codes)
-        return UnitSplits(codes, tuple(rule.shares))
+        taken = self.rule.taken
+        if isinstance(taken, RecordedSplits):
+            return UnitSplits(self._recorded(taken), taken.names)
+        if taken is not None:
+            return self._from_list(taken)
+        codes = self._hashed(self.rule.seed) if self.rule.method == "hash" else self._exact()
+        if self.rule.method:  # stores that record no method may have splits without samples
+            self._check_filled(codes)
+        return UnitSplits(codes, tuple(self.rule.shares))
 
-    def reached(self, rule: SplitRule, splits: UnitSplits) -> str:
-        """Return one line about the samples, and units, that each split got."""
-        count = len(splits.names)
-        samples = np.bincount(splits.codes, self.sizes, count)
-        units = np.bincount(splits.codes, minlength=count)
+    def reached(self, splits: UnitSplits) -> str:
+        """Return one line about the shares of the samples that each split got."""
+        samples = np.bincount(splits.codes, self.sizes, len(splits.names))
         total = int(self.sizes.sum())
-        single = bool((self.sizes == 1).all())
-        parts = []
-        for code, name in enumerate(splits.names):
-            share = 100 * samples[code] / max(1, total)
-            text = f"{name} {share:.3g} %"
-            if not single:
-                text += f" ({count_of(int(units[code]), self.kind)})"
-            parts.append(text)
-        noun = self.kind if single else "sample"
-        method = "exact"
-        if rule.method == "hash":
-            method = f"--split-seed {rule.seed}"
-        elif rule.method == "list":
-            method = "as listed"
-        return f"splits of {count_of(total, noun)}: {', '.join(parts)} ({method})"
+        shares = 100 * samples / max(1, total)
+        parts = [f"{name} {share:.3g} %" for name, share in zip(splits.names, shares, strict=True)]
+        methods = {"hash": f"--split-seed {self.rule.seed}", "list": "as listed"}
+        method = methods.get(self.rule.method, "exact")
+        return f"splits of {count_of(total, 'sample')}: {', '.join(parts)} ({method})"
 
-    def _hashed(self, rule: SplitRule, seed: int) -> UInt8s:
-        position = positions(self._keys(rule), len(self.sizes), seed)
-        return splits_at(position, list(rule.shares.values()))
+    def _hashed(self, seed: int) -> UInt8s:
+        return splits_at(positions(self._keys(), len(self.sizes), seed), self.rule.shares.values())
 
-    def _keys(self, rule: SplitRule) -> Iterable[str]:
+    def _keys(self) -> Iterable[str]:
         """Return the name of each unit that is hashed: its own, or that of its group."""
         if self.values is not None:
-            return (f"{rule.column}={value}" for value in self.values)
-        names = _full_names(self.wholes(), rule.below)
-        if rule.group_by is None:
-            return names
-        return _groups(names, rule.group_by)
+            return (f"{self.rule.column}={value}" for value in self.values)
+        names = _full_names(self.wholes(), self.rule.below)
+        return names if self.rule.group_by is None else _groups(names, self.rule.group_by)
 
-    def _exact(self, rule: SplitRule) -> UInt8s:
+    def _exact(self) -> UInt8s:
+        """Visit units in the order of their hashes; assign each to the split furthest below its share."""
         names = self.names()
-        count = len(self.sizes)
         number = self.first
-        if rule.group_by is not None:
+        count = len(self.sizes)
+        if self.rule.group_by is not None:
             numbers: dict[str, int] = {}
-            in_order = [numbers.setdefault(key, len(numbers)) for key in self._keys(rule)]
-            number = np.array(in_order)
+            number = np.array([numbers.setdefault(key, len(numbers)) for key in self._keys()])
             names = numbers
             count = len(numbers)
         sizes = np.bincount(number, self.sizes, count).astype(np.int64)
-        codes = _furthest_below(positions(names, count), sizes, list(rule.shares.values()))
+        shares = list(self.rule.shares.values())
+        order = np.argsort(positions(names, count), kind="stable")
+        assigned = [0] * len(shares)
+        total = 0
+        codes = np.empty(count, np.uint8)
+        for unit, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+            total += size
+            missing = [share * total - have for share, have in zip(shares, assigned, strict=True)]
+            code = missing.index(max(missing))
+            codes[unit] = code
+            assigned[code] += size
         return codes[number]
 
-    def _check_filled(self, rule: SplitRule, codes: UInt8s) -> None:
+    def _empty(self, codes: UInt8s) -> list[str]:
+        """Return splits without samples."""
+        samples = np.bincount(codes, self.sizes, len(self.rule.shares))
+        return [name for name, size in zip(self.rule.shares, samples, strict=True) if not size]
+
+    def _check_filled(self, codes: UInt8s) -> None:
         """Refuse splits without samples."""
-        is_former = not rule.method
-        if is_former or not self.sizes.any():
+        empty = self._empty(codes)
+        if not empty or not self.sizes.any():
             return
-        samples = np.bincount(codes, self.sizes, len(rule.shares))
-        empty = [name for name, size in zip(rule.shares, samples, strict=True) if not size]
-        if not empty:
-            return
-        message = f"none of {count_of(len(self.sizes), self.kind)} falls into {first_few(empty)}"
+        message = f"none of {count_of(len(self.sizes), self.rule.by)} falls into {first_few(empty)}"
         cure = "give more of them, or fewer splits"
-        if rule.method == "hash":
-            seed = self._filling_seed(rule)
-            exact = f"--split {EXACT}{rule.text}, which moves samples when data is added"
-            cure = f"{seed}, or {exact}"
-        raise InputError(Problem(f"--split {rule.text}", message, cure, "split"))
+        if self.rule.method == "hash":
+            filling = (seed for seed in range(_SEEDS) if not self._empty(self._hashed(seed)))
+            seed = next(filling, None)
+            by_seed = "another --split-seed" if seed is None else f"--split-seed {seed} fills all"
+            cure = f"{by_seed}, or --split {EXACT}{self.rule.text}, which moves samples when data is added"
+        raise InputError(Problem(f"--split {self.rule.text}", message, cure, "split"))
 
-    def _filling_seed(self, rule: SplitRule) -> str:
-        """Return as a cure a seed with which every split gets samples, if one is quickly found."""
-        seeds = range(_SEEDS) if len(self.sizes) <= _TRIED_NAMES else ()
-        for seed in seeds:
-            codes = self._hashed(rule, seed)
-            samples = np.bincount(codes, self.sizes, len(rule.shares))
-            if samples.all():
-                return f"--split-seed {seed} fills all"
-        return "another --split-seed"
-
-    def _from_list(self, rule: SplitRule, split_list: SplitList) -> UnitSplits:
+    def _from_list(self, split_list: SplitList) -> UnitSplits:
         """Return splits by a list, of units that it lacks by their group, or else by shares."""
-        names = tuple(dict.fromkeys((*split_list.splits.values(), *rule.shares)))
+        names = tuple(dict.fromkeys((*split_list.splits.values(), *self.rule.shares)))
         if len(names) > MAX_SPLITS:
             raise InputError(split_list.problem(f"has more than {MAX_SPLITS} splits", "name fewer"))
-        codes = self._listed(rule, split_list, names)
-        is_grouped = rule.group_by is not None or len(np.unique(self.first)) < len(self.first)
-        if is_grouped:
-            codes = self._of_groups(rule, split_list, names, codes)
+        codes = self._listed(split_list, names)
+        if self.rule.group_by is not None or len(np.unique(self.first)) < len(self.first):
+            codes = self._of_groups(split_list, names, codes)
         missing = codes == _UNASSIGNED
         if missing.any():
-            if not rule.shares:
-                raise InputError(self._not_listed(split_list, missing))
-            code_of_share = np.array([names.index(name) for name in rule.shares])
-            hashed = code_of_share[self._hashed(rule, rule.seed)]
-            codes = np.where(missing, hashed, codes)
+            if not self.rule.shares:
+                unlisted = list(compress(self.names(), missing))
+                cure = "list them, or give --split train=0.8,val=0.2 for those that are not listed"
+                raise InputError(split_list.problem(f"does not name {first_few(unlisted, 5)}", cure))
+            code_of_share = np.array([names.index(name) for name in self.rule.shares])
+            codes = np.where(missing, code_of_share[self._hashed(self.rule.seed)], codes)
         # splits of a store may have no source any more
         present, numbered = np.unique(codes, return_inverse=True)
         return UnitSplits(numbered.astype(np.uint8), tuple(names[code] for code in present))
 
-    def _not_listed(self, split_list: SplitList, missing: NDArray[np.bool_]) -> Problem:
-        pairs = zip(self.names(), missing.tolist(), strict=True)
-        names = [name for name, is_missing in pairs if is_missing]
-        cure = "list them, or give --split train=0.8,val=0.2 for those that are not listed"
-        return split_list.problem(f"does not name {first_few(names, 5)}", cure)
-
-    def _listed(self, rule: SplitRule, split_list: SplitList, names: tuple[str, ...]) -> Int64s:
+    def _listed(self, split_list: SplitList, names: tuple[str, ...]) -> Int64s:
         """Return the code of each unit by its name in the list, or that of its source, or -1."""
-        below = rule.below if split_list.from_store else ""
-        code_of = {name: code for code, name in enumerate(names)}
+        below = self.rule.below if split_list.from_store else ""
         codes = np.full(len(self.sizes), _UNASSIGNED)
         used = set()
         units = zip(_full_names(self.names(), below), _full_names(self.wholes(), below), strict=True)
         for number, (name, whole) in enumerate(units):
-            key = name
-            if key not in split_list.splits:
-                key = whole if self.kind == SOURCE else name.rpartition(": ")[0]
+            source = whole if self.rule.by == SOURCE else name.rpartition(": ")[0]
+            key = name if name in split_list.splits else source
             if key in split_list.splits:
-                codes[number] = code_of[split_list.splits[key]]
+                codes[number] = names.index(split_list.splits[key])
                 used.add(key)
-        self._check_used(split_list, used)
+        if not (split_list.from_store and used):  # sources of a store may have gone
+            self._check_used(split_list, used)
         return codes
 
     def _check_used(self, split_list: SplitList, used: set[str]) -> None:
-        """Refuse a list with a name that is not here, and a store with no name that is."""
-        if split_list.from_store and used:
-            return
-        unknown = []
-        for name in split_list.splits:
-            source = name.partition(": ")[0]
-            if name not in used and self.excluded.isdisjoint((name, source)):
-                unknown.append(printable(name))
-        if not unknown:
-            return
-        cure = f"{self.kind}s are named as 'unistore inspect' shows them, below their common folder"
-        if self.kind == SOURCE and any(": " in name for name in unknown):
-            cure = "to name single samples, add --split-by"
-        raise InputError(split_list.problem(f"names what is not here: {first_few(unknown, 5)}", cure))
+        """Refuse a list with a name that is not here."""
+        unknown = [
+            printable(name)
+            for name in split_list.splits
+            if name not in used and {name, name.partition(": ")[0]}.isdisjoint(self.excluded)
+        ]
+        if unknown:
+            cure = f"{self.rule.by}s are named as 'unistore inspect' shows them, below their common folder"
+            if self.rule.by == SOURCE and any(": " in name for name in unknown):
+                cure = "to name single samples, add --split-by"
+            raise InputError(split_list.problem(f"names what is not here: {first_few(unknown, 5)}", cure))
 
-    def _of_groups(
-        self,
-        rule: SplitRule,
-        split_list: SplitList,
-        names: tuple[str, ...],
-        codes: Int64s,
-    ) -> Int64s:
+    def _of_groups(self, split_list: SplitList, names: tuple[str, ...], codes: Int64s) -> Int64s:
         """Return codes in which units that the list lacks have the split of their group."""
-        keys = list(self._keys(rule))
+        keys = list(self._keys())
         splits = [(key, names[code]) for key, code in zip(keys, codes, strict=True) if code >= 0]
-        if rule.group_by is not None and self.values is None:
-            splits += _splits_of_groups(rule, rule.group_by, split_list)
-        code_of_group: dict[str, int] = {}
+        if self.rule.group_by is not None and self.values is None:
+            # A group keeps its split when members have gone.
+            pattern = re.compile(self.rule.group_by)
+            below = "" if split_list.from_store else self.rule.below
+            for name, split in split_list.splits.items():
+                if match := pattern.search(f"{below}/{name}" if below else name):
+                    splits.append((_group_of(match), split))
+        split_of_group: dict[str, str] = {}
         for key, split in splits:
-            code = code_of_group.setdefault(key, names.index(split))
-            if names[code] != split:
-                message = f"has {key} in {names[code]} and in {split}"
+            if split_of_group.setdefault(key, split) != split:
+                message = f"has {key} in {split_of_group[key]} and in {split}"
                 cure = "one group is in one split: change the list or --group-by"
                 raise InputError(split_list.problem(message, cure))
-        return np.array([code_of_group.get(key, _UNASSIGNED) for key in keys])
+        return np.array(
+            [names.index(split_of_group[key]) if key in split_of_group else _UNASSIGNED for key in keys]
+        )
 
     def _recorded(self, recorded: RecordedSplits) -> UInt8s:
         """Return the codes that a store records.
@@ -313,41 +288,8 @@ class Units:
         except zlib.error:
             raw = b""
         codes = np.frombuffer(raw, np.uint8)
-        if len(codes) != count or (codes >= len(recorded.names)).any():
-            return np.zeros(count, np.uint8)
-        return codes
-
-
-def _splits_of_groups(rule: SplitRule, group_by: str, split_list: SplitList) -> Iterator[tuple[str, str]]:
-    """Return group and split of each name in a list: a group keeps its split when members have gone."""
-    pattern = re.compile(group_by)
-    below = "" if split_list.from_store else rule.below
-    names = _full_names(split_list.splits, below)
-    for name, split in zip(names, split_list.splits.values(), strict=True):
-        match = pattern.search(name)
-        if match is not None:
-            yield _group_of(match), split
-
-
-def _excluded(scan: Scan) -> frozenset[str]:
-    return frozenset(scan.options.get("exclude", ()))
-
-
-def _furthest_below(position: NDArray[np.uint64], sizes: Int64s, shares: Sequence[float]) -> UInt8s:
-    """Visit units in the order of their positions; assign each to the split furthest below its share."""
-    order = np.argsort(position, kind="stable")
-    assigned = [0] * len(shares)
-    total = 0
-    codes = bytearray()
-    for size in sizes[order].tolist():  # Python ints are faster than numpy scalars
-        total += size
-        missing = [share * total - have for share, have in zip(shares, assigned, strict=True)]
-        code = missing.index(max(missing))
-        codes.append(code)
-        assigned[code] += size
-    by_unit = np.empty(len(sizes), np.uint8)
-    by_unit[order] = np.frombuffer(codes, np.uint8)
-    return by_unit
+        is_ours = len(codes) == count and (codes < len(recorded.names)).all()
+        return codes if is_ours else np.zeros(count, np.uint8)
 
 
 def _first_of_units(scan: Scan) -> Int64s:
@@ -369,11 +311,10 @@ def _groups(names: Iterable[str], pattern: str) -> Iterator[str]:
     compiled = re.compile(pattern)
     without: list[str] = []
     for name in names:
-        match = compiled.search(name)
-        if match is None:
-            without.append(name)
-        else:
+        if match := compiled.search(name):
             yield _group_of(match)
+        else:
+            without.append(name)
     if without:
         message = f"does not match {first_few(without, 5)}"
         cure = "give a pattern that matches every name, as in 'patient_\\d+|phantom'"
@@ -415,13 +356,12 @@ def prepare_splits(rule: SplitRule | None, paths: Sequence[Path], scan: Scan) ->
     sources = len(scan.sources)
     if sources < len(rule.shares) and rule.taken is None:
         names = ", ".join(rule.shares)
-        sample = scan.sample_table.rpartition("/")[2].removesuffix("s")
         msg = (
-            f"--split: {len(rule.shares)} splits ({names}) of {count_of(sources, 'source')}: "
-            f"a source is never divided, so give at least one source for each split, or --split-by {sample}"
+            f"--split: {len(rule.shares)} splits ({names}) of {count_of(sources, 'source')}: a source is "
+            f"never divided, so give at least one source for each split, or --split-by {sample_noun(scan)}"
         )
         raise InputError(msg)
-    Units.of_sources(scan, np.ones(sources, np.int64)).assign(prepared)
+    Units.of_sources(scan, prepared, np.ones(sources, np.int64)).assign()
     return prepared
 
 
@@ -437,17 +377,18 @@ def assign_splits(
     if rule.by != SOURCE and finalized.splits is not None and rule.taken is None:
         return _of_sources(scan, finalized)._replace(notes=(KEPT,))
     if rule.by == SOURCE:
-        units = Units.of_sources(scan, _samples_of_sources(scan, finalized))
+        sizes = np.zeros(len(scan.sources), np.int64)
+        runs: Any = 1 if finalized.sample_runs is None else finalized.sample_runs
+        np.add.at(sizes, finalized.sample_source, runs)
+        units = Units.of_sources(scan, rule, sizes)
     else:
         values = None
         if rule.column is not None and read_column is not None:
             values = read_column(rule.column)
         units = Units.of_samples(scan, finalized, rule, values)
-    splits = units.assign(rule)
-    codes: Codes = splits.codes
-    if rule.by == SOURCE:
-        codes = _of_samples(splits.codes, finalized)
-    notes = [units.reached(rule, splits)]
+    splits = units.assign()
+    codes = _of_samples(splits.codes, finalized) if rule.by == SOURCE else splits.codes
+    notes = [units.reached(splits)]
     if rule.method == "exact":
         notes.append(MOVES)
     found_in_values = {}
@@ -455,16 +396,6 @@ def assign_splits(
         packed = base64.b64encode(zlib.compress(splits.codes.tobytes()))
         found_in_values["splits"] = {"names": list(splits.names), "codes": packed.decode()}
     return Assigned(codes, splits.names, tuple(notes), found_in_values)
-
-
-def _samples_of_sources(scan: Scan, finalized: Finalized) -> Int64s:
-    """Return the number of samples of each source, (sources,)."""
-    sizes = np.zeros(len(scan.sources), np.int64)
-    runs: Any = finalized.sample_runs
-    if runs is None:
-        runs = 1
-    np.add.at(sizes, finalized.sample_source, runs)
-    return sizes
 
 
 def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
@@ -487,9 +418,6 @@ def _of_samples(code: UInt8s, finalized: Finalized) -> Codes:
     return codes if finalized.sample_runs is None else RepeatedRows(codes, finalized.sample_runs)
 
 
-_KINDS = "bui"
-
-
 def column_values(
     converter: Converter,
     scan: Scan,
@@ -498,52 +426,40 @@ def column_values(
     name: str,
 ) -> Sequence[Any]:
     """Return values of a column of the sample table, one a sample: whole numbers, or texts."""
-    direct = _direct_columns(scan)
+    prefix = f"{scan.sample_table}/"
+    direct = {
+        field.path.removeprefix(prefix): field
+        for table in scan.tables
+        for field in table.fields
+        if table.name == scan.sample_table and not table.spilled and _is_whole(field.dtype, field.row_shape)
+    }
     if name in direct:
         parts = view(range(len(scan.sources)), lambda source: (scan.only((source,)), source))
         return list(chain.from_iterable(ask(partial(_column_of_source, converter, direct[name]), parts)))
-    index = _index_columns(scan, finalized)
-    if name in index:
-        return index[name]()
-    columns = sorted({*direct, *index})
-    sample = scan.sample_table.rpartition("/")[2].removesuffix("s")
-    cure = f"columns of whole numbers or texts, one a {sample}: {first_few(columns) or 'none'}"
+    arrays = {field.path.removeprefix(prefix): values for field, values in finalized.arrays}
+    texts = {
+        path.removesuffix("/offsets")
+        for path, offsets in arrays.items()
+        if path.endswith("/offsets") and len(offsets) == finalized.samples + 1
+    } & {path.removesuffix("/data") for path in arrays}
+    if name in texts:
+        return text_values(arrays[f"{name}/data"][:], arrays[f"{name}/offsets"][:])
+    numbers = {
+        path
+        for path, values in arrays.items()
+        if "/" not in path and len(values) == finalized.samples and _is_whole(values.dtype, values.shape[1:])
+    }
+    if name in numbers:
+        whole: list[Any] = arrays[name][:].tolist()
+        return whole
+    columns = sorted({*direct, *texts, *numbers})
+    cure = f"columns of whole numbers or texts, one a {sample_noun(scan)}: {first_few(columns) or 'none'}"
     raise InputError(Problem(f"--group-by column:{name}", "is no column to group by", cure, "option"))
 
 
-def _index_columns(scan: Scan, finalized: Finalized) -> dict[str, Callable[[], Sequence[Any]]]:
-    """Return what reads each index array of one whole number, or text, a sample."""
-    prefix = f"{scan.sample_table}/"
-    arrays = {field.path.removeprefix(prefix): values for field, values in finalized.arrays}
-    columns: dict[str, Callable[[], Sequence[Any]]] = {}
-    for name, values in arrays.items():
-        column, _, part = name.rpartition("/")
-        if part == "offsets" and f"{column}/data" in arrays and len(values) == finalized.samples + 1:
-            columns[column] = partial(_texts, arrays[f"{column}/data"], values)
-        elif part == name and values.dtype.kind in _KINDS and values.shape == (finalized.samples,):
-            columns[name] = partial(_numbers, values)
-    return columns
-
-
-def _texts(data: IndexValues, offsets: IndexValues) -> Sequence[Any]:
-    return text_values(data[:], offsets[:])
-
-
-def _numbers(values: IndexValues) -> Sequence[Any]:
-    whole: list[Any] = values[:].tolist()
-    return whole
-
-
-def _direct_columns(scan: Scan) -> dict[str, Field]:
-    """Return the columns of one whole number a sample that are read from the sources."""
-    columns = {}
-    for table in scan.tables:
-        if table.name != scan.sample_table or table.spilled:
-            continue
-        for field in table.fields:
-            if not field.row_shape and np.dtype(field.dtype).kind in _KINDS:
-                columns[field.path.removeprefix(f"{table.name}/")] = field
-    return columns
+def _is_whole(dtype: Any, row_shape: Shape) -> bool:
+    """Return whether a column has a single whole number in each row."""
+    return not row_shape and np.dtype(dtype).kind in "bui"
 
 
 def _column_of_source(converter: Converter, column: Field, part: tuple[Scan, int]) -> list[Any]:

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.executors.local import Executor, Job, Outcome, T, run_in_order
+from unistore.conversion.executors.local import Executor, R, T, asking
 from unistore.conversion.job import ShardJob, statistics_of
 from unistore.conversion.keys import Fingerprints, reading
 from unistore.conversion.new_store import NewStore
-from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
+from unistore.conversion.plan import ShardTask, TablePlan
 from unistore.conversion.run import Conversion
 from unistore.conversion.seal import merged_statistics, source_digests
 from unistore.converters.common.difference import difference
 from unistore.converters.files.comparison import Compared, Restore, compare_source
 from unistore.converters.protocol import Scan
 from unistore.converters.registry import get_family
-from unistore.errors import ConversionError, InputError, Problem, StoreError, WritingError, named, refusal
+from unistore.errors import (
+    ConversionError,
+    InputError,
+    Location,
+    Problem,
+    StoreError,
+    WritingError,
+    named,
+    refusal,
+)
 from unistore.integrity.recorded import differences, is_later, plan_recorded_conversion
 from unistore.schemas.tables import IndexValues
 from unistore.store.reader import Store
@@ -80,7 +89,7 @@ class Receipt:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Findings:
     """Differences so far, and what was compared."""
 
     problems: list[Problem] = field(default_factory=list)
@@ -89,6 +98,9 @@ class _Found:
     files: set[Path] = field(default_factory=set)
     left_out: set[str] = field(default_factory=set)
     libraries: set[str] = field(default_factory=set)
+
+    def refuse(self, location: Location | str, message: str) -> None:
+        self.problems.append(Problem.at(location, message, _CURE, "source"))
 
 
 def compare(
@@ -99,47 +111,41 @@ def compare(
     The files of the store must be as they were written. `sample` is the share of the shards, and of the
     sources, to compare. There is no receipt if anything differs.
     """
-    differences_found = _Found()
+    findings = _Findings()
     with _temporary_folder() as work:
         conversion, new_store = plan_recorded_conversion(store.attributes, sources, work, progress, executor)
-        lines = differences(store, new_store)
-        if lines:
+        if lines := differences(store, new_store):
             shown_lines = "\n  ".join(lines)
             msg = f"{store.path}: these are not the sources that it was made from:\n  {shown_lines}"
             raise InputError(msg)
-        new_store = _in_shards_of(store, new_store)
-        comparison = _Comparison(store, conversion, new_store, sample, progress, executor, differences_found)
+        comparison = _Comparison(store, conversion, _in_shards_of(store, new_store), sample, findings)
         comparison.compare_arrays()
-    if not differences_found.problems and get_family(store.family).restore:
+    if not findings.problems and get_family(store.family).restore:
         comparison.compare_files()
-    if differences_found.problems:
-        return differences_found.problems, None
-    differences_found.left_out |= {
-        str(entry["left_out"]) for entry in store.attributes["options"].get("skipped", ())
-    }
+    if findings.problems:
+        return findings.problems, None
+    skipped = {str(entry["left_out"]) for entry in store.attributes["options"].get("skipped", ())}
     receipt = Receipt(
-        values=differences_found.values,
-        files=len(differences_found.files),
-        stored_values=differences_found.stored_values,
+        values=findings.values,
+        files=len(findings.files),
+        stored_values=findings.stored_values,
         sample=sample,
-        left_out=tuple(sorted(differences_found.left_out)),
-        libraries=tuple(sorted(differences_found.libraries, key=str.lower)),
+        left_out=tuple(sorted(findings.left_out | skipped)),
+        libraries=tuple(sorted(findings.libraries, key=str.lower)),
     )
     return [], receipt
 
 
 def _in_shards_of(store: Store, new_store: NewStore) -> NewStore:
     """Return a plan with the shards of a store: the digests of the sources are of their parts in each."""
-    tables: list[TablePlan] = []
-    for table in new_store.plan.tables:
+
+    def table_in_shards(table: TablePlan) -> TablePlan:
         shards = [store.array(array.field.path).shard_shape for array in table.arrays]
-        arrays = map(_with_shard, table.arrays, shards)
-        tables.append(replace(table, arrays=tuple(arrays)))
-    return replace(new_store, plan=replace(new_store.plan, tables=tuple(tables)))
+        arrays = [replace(array, shard=shard) for array, shard in zip(table.arrays, shards, strict=True)]
+        return replace(table, arrays=tuple(arrays))
 
-
-def _with_shard(array: ArrayPlan, shard: tuple[int, ...]) -> ArrayPlan:
-    return replace(array, shard=shard)
+    tables = tuple(map(table_in_shards, new_store.plan.tables))
+    return replace(new_store, plan=replace(new_store.plan, tables=tables))
 
 
 @contextmanager
@@ -154,36 +160,25 @@ def _temporary_folder() -> Iterator[Path]:
         raise ConversionError(refusal(named(refused, Path(tempfile.gettempdir())), then)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _ShardStep(Job[ShardTask]):
+def _compare_shard(store: Store, job: ShardJob, task: ShardTask) -> tuple[_Findings, dict[str, Any] | None]:
     """Compare one shard of every column of a table with the rows that the sources give now."""
-
-    store: Store
-    job: ShardJob
-
-    def __call__(self, task: ShardTask) -> Outcome:
-        in_step = _Found()
-        try:
-            columns = self.job.columns(task)
-            for column in columns:
-                equal = True
-                for corner, block in column:  # read to the end: digests and statistics need every block
-                    equal = equal and _compare_block(
-                        self.store, column.array.field.path, corner, block, in_step
-                    )
-            pieces = self.job.pieces(task, columns)
-        except InputError as error:
-            return Outcome(problems=error.problems)
-        record = {"task": task.id, "pieces": pieces, "statistics": statistics_of(columns)}
-        return Outcome({"values": in_step.stored_values, "record": record}, tuple(in_step.problems))
-
-    def describe(self, task: ShardTask) -> str:
-        return self.job.describe(task)
+    findings = _Findings()
+    try:
+        columns = job.columns(task)
+        for column in columns:
+            equal = True
+            for corner, block in column:  # read to the end: digests and statistics need every block
+                equal = equal and _compare_block(store, column.array.field.path, corner, block, findings)
+        pieces = job.pieces(task, columns)
+    except InputError as error:
+        findings.problems += error.problems
+        return findings, None
+    return findings, {"task": task.id, "pieces": pieces, "statistics": statistics_of(columns)}
 
 
 @dataclass(frozen=True)
-class _SourceStep(Job[int]):
-    """Compare the files of one source with what is restored of it."""
+class _CompareSource:
+    """Compares the files of one source with what is restored of it."""
 
     store: Store
     scan: Scan
@@ -194,18 +189,24 @@ class _SourceStep(Job[int]):
         restore: Restore = get_family(self.store.family).part("restore")(self.store, self.scan)
         return restore
 
-    def __call__(self, number: int) -> Outcome:
+    def __call__(self, number: int) -> _Findings:
         source = self.scan.sources[number]
-        compared: list[Compared]
+        findings = _Findings()
+        compared: list[Compared] = []
         try:
             with reading(source.name, self.fingerprints[number]):
                 compared, left_out = compare_source(source.name, source.path, self._restore(number))
+                findings.left_out |= set(left_out)
         except InputError as error:
-            return Outcome(problems=error.problems)
-        return Outcome({"compared": compared, "left_out": left_out})
-
-    def describe(self, number: int) -> str:
-        return f"comparing {self.scan.sources[number].name}"
+            findings.problems += error.problems
+            return findings
+        for part in compared:
+            findings.values += part.values
+            findings.files.add(part.file)
+            findings.libraries.add(part.library)
+            if part.difference is not None:
+                findings.refuse(part.location, f"{part.difference} (store, source)")
+        return findings
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.store, self.scan, self.fingerprints)
@@ -217,69 +218,57 @@ class _Comparison:
     conversion: Conversion
     new_store: NewStore
     sample: float
-    progress: Progress
-    executor: Executor
-    found: _Found
+    findings: _Findings
 
     def compare_arrays(self) -> None:
         """Compare the shards of the tables, or a sample of them, and the index arrays."""
         store = self.store
-        in_store = self.found
-        new_store = self.new_store
-        plan = new_store.plan
+        plan = self.new_store.plan
         tasks = plan.tasks()
-        job = self.conversion.job(plan, new_store.spilled, new_store.spill)
-        step = _ShardStep(store, job)
+        job = self.conversion.job(plan, self.new_store.spilled, self.new_store.spill)
         records: list[dict[str, Any]] = []
-        for record in self._run("comparing", step, tasks, plan.task_bytes):
-            in_store.stored_values += record["values"]
-            records.append(record["record"])
-        if len(in_store.problems) >= _MAX_DIFFERENCES:
+        compare_shard = partial(_compare_shard, store, job)
+        for of_shard, record in self._ask("comparing", compare_shard, tasks, plan.task_bytes):
+            self.findings.stored_values += of_shard.stored_values
+            self.findings.problems += of_shard.problems
+            records += [] if record is None else [record]
+        if len(self.findings.problems) >= _MAX_DIFFERENCES:
             return
         complete = len(records) == len(tasks)
         digests = source_digests(plan, records) if complete else np.zeros((len(plan.sources), 16), np.uint8)
         # not compared: the size of a source's file, which may differ where its values do not
-        skipped = {"sources/bytes"}
-        if not complete:
-            skipped.add("sources/digest")
-        for described, values in new_store.index(digests):
+        skipped = {"sources/bytes"} if complete else {"sources/bytes", "sources/digest"}
+        for described, values in self.new_store.index(digests):
             if described.path not in skipped and not is_later(store, described.path):
-                _compare_block(store, described.path, (0,), values, in_store)
+                _compare_block(store, described.path, (0,), values, self.findings)
         if complete and not _equal_json(merged_statistics(plan, records), store.attributes["statistics"]):
-            message = "its statistics are not those of the sources"
-            in_store.problems.append(Problem("zarr.json", message, _CURE, "source"))
+            self.findings.refuse("zarr.json", "its statistics are not those of the sources")
 
     def compare_files(self) -> None:
         """Compare the files of the sources, or of a sample of the sources."""
-        in_store = self.found
-        scan = self.new_store.scan
         fingerprints = self.conversion.fingerprints
         sizes = [sum(file.size for file in fingerprint) for fingerprint in fingerprints]
-        step = _SourceStep(self.store, scan, fingerprints)
-        for record in self._run("receipt", step, range(len(sizes)), sizes.__getitem__):
-            for compared in record["compared"]:
-                in_store.values += compared.values
-                in_store.files.add(compared.file)
-                in_store.libraries.add(compared.library)
-                if compared.difference is not None:
-                    message = f"{compared.difference} (store, source)"
-                    in_store.problems.append(Problem.at(compared.location, message, _CURE, "source"))
-            in_store.left_out |= set(record["left_out"])
+        step = _CompareSource(self.store, self.new_store.scan, fingerprints)
+        for of_source in self._ask("receipt", step, range(len(sizes)), sizes.__getitem__):
+            self.findings.problems += of_source.problems
+            self.findings.values += of_source.values
+            self.findings.files |= of_source.files
+            self.findings.left_out |= of_source.left_out
+            self.findings.libraries |= of_source.libraries
 
-    def _run(
-        self, stage: str, step: Job[T], items: Sequence[T], nbytes: Callable[[T], int]
-    ) -> Iterator[dict[str, Any]]:
-        """Run a step for the items, or a sample of them; yield the records of those that could be read."""
+    def _ask(
+        self, stage: str, function: Callable[[T], R], items: Sequence[T], nbytes: Callable[[T], int]
+    ) -> Iterator[R]:
+        """Yield what a function says of the items, or of a sample of them, until too much differs."""
         chosen = [items[number] for number in self._sampled(len(items))]
-        self.progress.begin(stage, sum(map(nbytes, chosen)))
-        with closing(run_in_order(self.executor, step, chosen)) as steps:
-            for item, outcome in steps:
-                self.found.problems += outcome.problems
-                if outcome.record:
-                    yield outcome.record
-                self.progress.advance(nbytes(item))
-                if len(self.found.problems) >= _MAX_DIFFERENCES:
-                    return
+        progress = self.conversion.progress
+        progress.begin(stage, sum(map(nbytes, chosen)))
+        answers = asking(self.conversion.executor)(function, chosen)
+        for item, answer in zip(chosen, answers, strict=True):
+            yield answer
+            progress.advance(nbytes(item))
+            if len(self.findings.problems) >= _MAX_DIFFERENCES:
+                return
 
     def _sampled(self, count: int) -> list[int]:
         """Return numbers below `count`, rising: all, or a sample drawn with the store's digest as seed."""
@@ -288,11 +277,11 @@ class _Comparison:
         seed = int(self.store.attributes["seal"]["digest"], 16)
         size = max(1, int(np.ceil(self.sample * count)))
         drawn = np.random.Generator(np.random.Philox(key=seed)).permutation(count)[:size]
-        return np.sort(drawn).tolist()  # type: ignore[no-any-return]
+        return sorted(drawn.tolist())
 
 
 def _compare_block(
-    store: Store, path: str, corner: tuple[int, ...], expected: IndexValues, findings: _Found
+    store: Store, path: str, corner: tuple[int, ...], expected: IndexValues, findings: _Findings
 ) -> bool:
     """Return whether an array has the expected values from `corner` on; compares some rows at a time."""
     step = max(1, _BLOCK_BYTES // max(1, expected[:1].nbytes))
@@ -303,15 +292,14 @@ def _compare_block(
 
 
 def _compare_box(
-    store: Store, path: str, corner: tuple[int, ...], expected: NDArray[Any], findings: _Found
+    store: Store, path: str, corner: tuple[int, ...], expected: NDArray[Any], findings: _Findings
 ) -> bool:
     """Whether an array has the expected values from `corner` on; axes that it does not name begin at 0."""
     low = [*corner, *(0 for _ in expected.shape[len(corner) :])]
     high = [first + extent for first, extent in zip(low, expected.shape, strict=True)]
     array = store.array(path)
     if high[0] > array.shape[0]:
-        message = f"has {array.shape[0]} rows, the sources make {high[0]}"
-        findings.problems.append(Problem(path, message, _CURE, "source"))
+        findings.refuse(path, f"has {array.shape[0]} rows, the sources make {high[0]}")
         return False
     try:
         stored = array.read_box(low, high)
@@ -322,7 +310,7 @@ def _compare_box(
     differing = difference(stored, expected, low[0])
     if differing is not None:
         planes = f"planes {low[1]}:{high[1]} of " if len(corner) > 1 else ""
-        findings.problems.append(Problem(path, f"{planes}{differing} (store, sources)", _CURE, "source"))
+        findings.refuse(path, f"{planes}{differing} (store, sources)")
     return differing is None
 
 

@@ -6,12 +6,13 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
-from unistore.conversion.executors.local import Executor, Job, Outcome, Serial, run_in_order
+from unistore.conversion.executors.local import Executor, Serial, asking
 from unistore.conversion.lock import owner_of
 from unistore.errors import Location, Problem, StoreError
 from unistore.exporting.run import temporary_folder_path
@@ -20,7 +21,6 @@ from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_
 from unistore.store.names import MANIFEST, REPAIR, ROOT, STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.system.progress import NO_PROGRESS, Progress
-from unistore.system.sizes import count_of
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.durable import PART_SUFFIX
 from unistore.zarr3.storage import AbsentError, Storage
@@ -104,20 +104,6 @@ def read_root(path: str) -> RootDocument:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _FilesStep(Job[Sequence[Entry]]):
-    """Check files of a store against their manifest entries."""
-
-    path: str
-
-    def __call__(self, entries: Sequence[Entry]) -> Outcome:
-        storage = open_storage(self.path)
-        return Outcome({"problems": {entry.key: check_file(storage, entry) for entry in entries}})
-
-    def describe(self, entries: Sequence[Entry]) -> str:
-        return f"{self.path}: {count_of(len(entries), 'file')} from {entries[0].key}"
-
-
 def check_files(
     path: str, progress: Progress = NO_PROGRESS, executor: Executor | None = None
 ) -> CheckedFiles:
@@ -134,10 +120,11 @@ def check_files(
     progress.begin("checking", sum(entry.bytes for entry in entries.values()))
     sound = set()
     batches = list(_batches(entries.values()))
-    for batch, outcome in run_in_order(executor or Serial(), _FilesStep(path), batches):
-        for key, problem in outcome.record["problems"].items():
+    answers = asking(executor or Serial())(partial(_check_batch, path), batches)
+    for batch, problems_of_batch in zip(batches, answers, strict=True):
+        for entry, problem in zip(batch, problems_of_batch, strict=True):
             if problem is None:
-                sound.add(key)
+                sound.add(entry.key)
             elif problem.kind == "checksum" and not manifest_intact:
                 problems.append(replace(problem, message=f"{problem.message}; one of both is damaged"))
             else:
@@ -171,6 +158,11 @@ def _batches(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
         yield tuple(batch)
 
 
+def _check_batch(path: str, entries: Sequence[Entry]) -> list[Problem | None]:
+    storage = open_storage(path)
+    return [check_file(storage, entry) for entry in entries]
+
+
 def _check_manifest(
     storage: Storage, root: RootDocument, problems: list[Problem]
 ) -> tuple[dict[str, Entry], bool]:
@@ -199,13 +191,15 @@ def _check_manifest(
 
 def check_file(storage: Storage, entry: Entry) -> Problem | None:
     """Compare size and xxh3-128 of a file with its manifest entry; None if both are right."""
+    rows = "" if entry.rows is None else f", in rows {entry.rows[0]}:{entry.rows[1]}"
     digest = xxhash.xxh3_128()
     try:
         size = storage.size(entry.key)
         if size is None:
-            return Problem(entry.key, "is missing", CURE, "missing")
+            return Problem(entry.key, f"is missing{rows}", CURE, "missing")
         if size != entry.bytes:
-            return Problem(entry.key, f"has {size} bytes, the manifest says {entry.bytes}", CURE, "size")
+            message = f"has {size} bytes, the manifest says {entry.bytes}{rows}"
+            return Problem(entry.key, message, CURE, "size")
         buffer = memoryview(bytearray(min(READ_BYTES, size)))
         for start in range(0, size, READ_BYTES):
             piece = buffer[: min(READ_BYTES, size - start)]
@@ -214,7 +208,7 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
     except StoreError as error:
         return Problem(entry.key, f"cannot be read ({error})", CURE, "unreadable")
     if digest.hexdigest() != entry.checksum:
-        message = f"xxh3-128 is {digest.hexdigest()}, the manifest says {entry.checksum}"
+        message = f"xxh3-128 is {digest.hexdigest()}, the manifest says {entry.checksum}{rows}"
         return Problem(entry.key, message, CURE, "checksum")
     return None
 

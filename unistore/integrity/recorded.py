@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from unistore.conversion.run import Conversion
 from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import with_skipped
 from unistore.conversion.split_rule import SplitRule
-from unistore.converters.files.hdf5.attributes import attribute_label
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, StoreError, printable
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, text_values
@@ -125,30 +123,20 @@ def _source_lines(store: Store, new_store: NewStore) -> list[str]:
 
 
 def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:
-    """Return one line for each attribute of an HDF5 source that differs from the store's."""
+    """Return one line for each HDF5 source whose attributes differ from the store's."""
     names = [source.name for source in new_store.scan.sources]
-    nothing = ["{}"] * len(names)
-    now = {described.path: values[:] for described, values in new_store.arrays}
+    arrays = {described.path: values[:] for described, values in new_store.arrays}
     texts = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
-    after = text_values(*(now[path] for path in texts)) if texts[0] in now else nothing
-    lines = []
+    nothing = [""] * len(names)
     try:
         before = store.text(HDF5_ATTRIBUTES) if store.has(texts[0]) else nothing
-        for name, old, new in zip(names, before, after, strict=True):
-            differing = _differing(_by_path_and_name(old), _by_path_and_name(new)) if old != new else []
-            lines += [f"source {name}: {attribute_label(path, attribute)}" for path, attribute in differing]
-    except (StoreError, ValueError, TypeError, AttributeError):
+        after = text_values(*(arrays[path] for path in texts)) if texts[0] in arrays else nothing
+    except (StoreError, UnicodeDecodeError):
         return []  # the store's text is damaged
-    more = [f"and {len(lines) - _SHOWN} further attributes"] if len(lines) > _SHOWN else []
-    return [printable(line) for line in lines[:_SHOWN]] + more
-
-
-def _by_path_and_name(text: str) -> dict[tuple[str, str], Any]:
-    values = {}
-    for path, named in json.loads(text).items():
-        for name, value in named.items():
-            values[path, name] = value
-    return values
+    pairs = zip(names, before, after, strict=False)
+    changed = [f"source {printable(name)}: its HDF5 attributes" for name, old, new in pairs if old != new]
+    more = [f"and those of {len(changed) - _SHOWN} further sources"] if len(changed) > _SHOWN else []
+    return changed[:_SHOWN] + more
 
 
 def _differing(before: Mapping[T, Any], after: Mapping[T, Any]) -> list[T]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -13,27 +14,25 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.convert import check_exist, source_paths
-from unistore.conversion.executors.apart import Apart
-from unistore.conversion.executors.local import Executor, Job, Outcome, run_in_order
+from unistore.conversion.executors.local import Executor, asking
 from unistore.conversion.executors.processes import Processes
 from unistore.converters.registry import find_family, get_family
-from unistore.errors import InputError, Problem, StoreError, UnsupportedError, first_few
+from unistore.errors import InputError, Problem, StoreError, UnsupportedError
 from unistore.integrity.compare import Receipt, compare
-from unistore.integrity.files import UNKNOWN_FAMILY, CheckedFiles, check_files, is_warning
+from unistore.integrity.files import UNKNOWN_FAMILY, check_files, is_warning
 from unistore.progress import resolve_progress
 from unistore.schemas.array_specs import GENERAL, ArrayInfo, offsets_errors
 from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
 from unistore.schemas.tables import text_values
-from unistore.store.manifest import Entry, consolidated_problems, make_seal, manifest_bytes
+from unistore.store.manifest import Entry
 from unistore.store.names import REPORT, ROOT, STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
-from unistore.zarr3.array import StoredArray, read_metadata
-from unistore.zarr3.codecs import FrameError, max_encoded_size
-from unistore.zarr3.documents import parse_document, shown
-from unistore.zarr3.metadata import EMPTY, ArrayMetadata, decode_index, index_bytes, shard_key
+from unistore.zarr3.array import read_metadata
+from unistore.zarr3.documents import parse_document
+from unistore.zarr3.metadata import ArrayMetadata, shard_key
 from unistore.zarr3.storage import Storage
 
 _CURE = "convert the sources again; if it comes back, report it"
@@ -42,14 +41,14 @@ _CURE = "convert the sources again; if it comes back, report it"
 def check_structure(
     storage: Storage, attributes: Mapping[str, Any], entries: Mapping[str, Entry], sound: frozenset[str]
 ) -> list[Problem]:
-    """Return every contradiction between the documents of a store.
+    """Return every contradiction between the root, the manifest, the documents of arrays and the schema.
 
     `attributes` is the root's ``unistore`` object, `entries` are those of the manifest by key. Only the files
     with `sound` keys, which are as the manifest says, are read.
     """
-    problems = list(_seal_problems(attributes.get("seal", {}), entries))
+    problems: list[Problem] = []
     metadata: dict[str, ArrayMetadata] = {}
-    for path, field in attributes["fields"].items():
+    for path in attributes["fields"]:
         key = f"{path}/{ROOT}"
         if key not in entries:
             problems.append(_wrong(key, f"is not in the manifest, but the root lists the array {path}"))
@@ -58,55 +57,30 @@ def check_structure(
                 metadata[path] = read_metadata(storage, path)
             except (StoreError, UnsupportedError) as error:
                 problems.append(_wrong(key, str(error)))
-                continue
-            own = metadata[path]
-            described: dict[str, Any] = {**own.attributes, "axes": list(own.dimension_names or ())}
-            for name, member in (("axes", "axes"), ("units", "unit"), ("long_name", "description")):
-                in_document = described.get(name)
-                in_root = field.get(member) or None
-                if (in_document or None) != in_root:
-                    problems.append(
-                        _wrong(key, f"has {name} {shown(in_document)}, the root says {shown(in_root)}")
-                    )
-    problems += [
-        _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
-        for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))
-    ]
     keys = [key for key in entries if key.endswith(f"/{ROOT}")]
-    documents = {key: storage.get(key) for key in keys if key in sound}
-    repeated = consolidated_problems(parse_document(storage.get(ROOT)), keys, documents)
-    problems += [_wrong(ROOT, message) for message in repeated]
-    problems += _shard_problems(storage, attributes["fields"], metadata, entries, sound)
+    if sound.issuperset(keys):
+        documents = {key.removesuffix(f"/{ROOT}"): parse_document(storage.get(key)) for key in keys}
+        consolidated = {"kind": "inline", "must_understand": False, "metadata": documents}
+        if parse_document(storage.get(ROOT)).get("consolidated_metadata") != consolidated:
+            problems.append(_wrong(ROOT, "does not repeat the documents of its groups and arrays"))
+    problems += _shard_problems(attributes["fields"], metadata, entries)
     if len(metadata) == len(attributes["fields"]):
         problems += _schema_problems(metadata, attributes)
     return problems
 
 
-def _wrong(location: str, message: str, kind: str = "metadata") -> Problem:
-    return Problem(location, message, _CURE, kind)
-
-
-def _seal_problems(seal: Mapping[str, Any], entries: Mapping[str, Entry]) -> Iterator[Problem]:
-    """Yield counts and content digest of the seal that differ from those of the manifest entries."""
-    lines = list(entries.values())
-    expected_seal = make_seal(lines, manifest_bytes(lines))
-    for name in ("files", "bytes", "content_digest"):
-        if seal.get(name) != expected_seal[name]:
-            message = (
-                f"its seal says {name} {seal.get(name)}, the manifest's lines make {expected_seal[name]}"
-            )
-            yield _wrong(ROOT, message, "seal")
+def _wrong(location: str, message: str) -> Problem:
+    return Problem(location, message, _CURE, "metadata")
 
 
 def _shard_problems(
-    storage: Storage,
-    fields: Collection[str],
-    metadata: Mapping[str, ArrayMetadata],
-    entries: Mapping[str, Entry],
-    sound: frozenset[str],
+    fields: Collection[str], metadata: Mapping[str, ArrayMetadata], entries: Mapping[str, Entry]
 ) -> Iterator[Problem]:
-    """Yield shards missing in the manifest or with other rows, files of no array, and wrong shard indexes."""
-    expected = set()
+    """Yield shards missing in the manifest or with other rows, and files of no array."""
+    expected = {REPORT}
+    for path in fields:
+        parts = path.split("/")
+        expected |= {"/".join([*parts[:depth], ROOT]) for depth in range(1, len(parts) + 1)}
     for path, array in metadata.items():
         if prod(array.shards) > len(entries):
             missing = f"has {prod(array.shards):,} shards of shape {array.shard_shape}"
@@ -116,30 +90,16 @@ def _shard_problems(
         for coordinates in shards:
             key = f"{path}/{shard_key(coordinates)}"
             expected.add(key)
-            entry = entries.get(key)
-            if entry is None:
-                yield _wrong(key, f"is not in the manifest, but belongs to the array {path}")
-                continue
             lo = coordinates[0] * array.shard_shape[0]
             rows = (lo, min(array.shape[0], lo + array.shard_shape[0]))
-            if entry.rows != rows:
-                yield _wrong(key, f"holds rows {rows}, the manifest says {entry.rows}")
-            if key in sound:
-                reason = index_problem(storage, key, array, entry.bytes)
-                if reason is not None:
-                    yield _wrong(key, reason, "index")
-    expected |= {REPORT, *_metadata_keys(fields)}
-    unknown = [path for path in fields if path not in metadata]
+            if key not in entries:
+                yield _wrong(key, f"is not in the manifest, but belongs to the array {path}")
+            elif entries[key].rows != rows:
+                yield _wrong(key, f"holds rows {rows}, the manifest says {entries[key].rows}")
+    unknown = tuple(f"{path}/" for path in fields if path not in metadata)
     for key in entries:
-        if key not in expected and not any(key.startswith(f"{path}/") for path in unknown):
+        if key not in expected and not key.startswith(unknown):
             yield _wrong(key, "is in the manifest, but belongs to no array")
-
-
-def _metadata_keys(fields: Collection[str]) -> Iterator[str]:
-    """Yield keys of the ``zarr.json`` of all arrays and of the groups above them."""
-    for path in fields:
-        parts = path.split("/")
-        yield from ("/".join([*parts[:depth], ROOT]) for depth in range(1, len(parts) + 1))
 
 
 def _schema_problems(
@@ -154,28 +114,6 @@ def _schema_problems(
             yield Problem(ROOT, str(problem), problem.cure, UNKNOWN_FAMILY)
     for problem in specs.problems(arrays, attributes["samples"]["count"]):
         yield replace(problem, cure=problem.cure or _CURE, kind="schema")
-
-
-def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:
-    """Return what is wrong with the index of a shard of `size` bytes, or None.
-
-    Its checksum must be right; chunks must lie in the shard, not overlap, and leave no byte unused.
-    """
-    nbytes = index_bytes(prod(array.chunks_per_shard))
-    if size < nbytes:
-        return f"has {size} bytes, less than its index of {nbytes}"
-    raw = bytearray(nbytes)
-    storage.read_into(key, size - nbytes, memoryview(raw))
-    try:
-        index = decode_index(bytes(raw), size, max_encoded_size(array.chunk_bytes))
-    except FrameError as error:
-        return str(error)
-    present = index[index[:, 0] != EMPTY]
-    present = present[np.argsort(present[:, 0])]
-    ends = np.concatenate([[0], present.sum(axis=1)])
-    if (present[:, 0] != ends[:-1]).any() or ends[-1] != size - nbytes:
-        return "its index leaves bytes unused, or chunks overlap"
-    return None
 
 
 # Value rules of every store (offsets, text, sources, splits), and running rules.
@@ -258,31 +196,25 @@ def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[li
     """Problems of all rules, and the names of rules that could not be checked as arrays are damaged."""
     problems: list[Problem] = []
     unchecked: list[str] = []
-    for _, outcome in run_in_order(executor, _RuleStep(view), rules):
-        problems += outcome.problems
-        unchecked += outcome.record["unchecked"]
+    answers = asking(executor)(partial(_problems_of, view), rules)
+    for rule, (of_rule, is_complete) in zip(rules, answers, strict=True):
+        problems += of_rule
+        unchecked += [] if is_complete else [rule.__name__]
     return problems, unchecked
 
 
-@dataclass(frozen=True, slots=True)
-class _RuleStep(Job[Rule]):
-    view: View
-
-    def __call__(self, rule: Rule) -> Outcome:
-        problems: list[Problem] = []
-        try:
-            problems.extend(rule(self.view))
-        except UnreadableError:
-            return Outcome({"unchecked": [rule.__name__]}, tuple(problems))
-        return Outcome({"unchecked": []}, tuple(problems))
-
-    def describe(self, rule: Rule) -> str:
-        return f"{self.view.store.path}: the rule {rule.__name__!r}"
+def _problems_of(view: View, rule: Rule) -> tuple[list[Problem], bool]:
+    problems: list[Problem] = []
+    try:
+        problems.extend(rule(view))
+    except UnreadableError:
+        return problems, False
+    return problems, True
 
 
-def make_executor(workers: int) -> Apart | Processes:
+def make_executor(workers: int) -> Processes:
     """Return the executor for so many worker processes; 0: this process, and one for foreign libraries."""
-    return Processes(workers, imports=("unistore.integrity.verify",)) if workers else Apart()
+    return Processes(workers, imports=("unistore.integrity.verify",) if workers else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,18 +314,15 @@ def verify_with(
     """`verify` with an executor."""
     check_exist(against)
     checked = check_files(root, progress, executor)
-    verified = Verified(
-        path=root, files=len(checked.entries), bytes=checked.bytes, problems=_located(root, checked)
-    )
+    verified = Verified(path=root, files=len(checked.entries), bytes=checked.bytes, problems=checked.problems)
     if not checked.root.intact or not checked.manifest_intact:
         return verified
     store = Store(root)
     structure = check_structure(open_storage(root), store.attributes, checked.entries, checked.sound)
-    damaged = {owning_array(key, store.paths()) or "" for key in set(checked.entries) - checked.sound}
     problems: list[Problem] = []
     unchecked: list[str] = []
     if all(map(is_warning, structure)):
-        view = View(store, frozenset(damaged | _below_damaged_groups(store, checked)))
+        view = View(store, _damaged_arrays(store, set(checked.entries) - checked.sound))
         # Without the package of its family, a store is held against the rules of every store.
         family = None if structure else find_family(store.family)
         for rules in (RULES, family.part("rules") if family is not None and family.rules else ()):
@@ -411,67 +340,8 @@ def verify_with(
     return replace(verified, problems=(*verified.problems, *differing), receipt=receipt)
 
 
-def _located(root: str, checked: CheckedFiles) -> tuple[Problem, ...]:
-    """Return the problems of the files; those of shards also name the damaged chunks."""
-    storage = open_storage(root)
-    fields = (checked.root.attributes or {}).get("fields", {})
-    problems = list(checked.problems)
-    for number, problem in enumerate(problems):
-        path = owning_array(problem.file, fields if isinstance(fields, dict) else {})
-        if path and problem.kind in ("checksum", "size") and f"{path}/{ROOT}" in checked.sound:
-            where = locate_damage(storage, path, problem.file)
-            if where:
-                problems[number] = replace(problem, message=f"{problem.message}; {where}")
-    return tuple(problems)
-
-
-def _below_damaged_groups(store: Store, checked: CheckedFiles) -> set[str]:
-    """Return arrays below a group whose ``zarr.json`` is damaged: rules read the attributes of groups."""
-    lost = [key.removesuffix(f"/{ROOT}") for key in set(checked.entries) - checked.sound]
-    return {path for path in store.paths() if any(path.startswith(f"{group}/") for group in lost)}
-
-
-def owning_array(key: str, paths: Iterable[str]) -> str | None:
-    """Return the path of the array that a shard or ``zarr.json`` belongs to, or None."""
-    owners = [path for path in paths if key.startswith(f"{path}/c/") or key == f"{path}/{ROOT}"]
-    return max(owners, key=len, default=None)
-
-
-def locate_damage(storage: Storage, path: str, key: str) -> str:
-    """Which chunks of a shard of the array at `path` do not decode; ``""`` if that cannot be found out."""
-    try:
-        array = StoredArray.open(storage, path)
-        shard = [int(part) for part in key.removeprefix(f"{path}/c/").split("/")]
-    except (StoreError, UnsupportedError, ValueError):
-        return ""
-    if len(shard) != len(array.shape):
-        return ""
-    size = storage.size(key)
-    reason = None if size is None else index_problem(storage, key, array.metadata, size)
-    if reason is not None:
-        return f"none of its chunks can be found: {reason}"
-    axes = [
-        range(start * large // small, -(-min(extent, (start + 1) * large) // small))
-        for start, large, small, extent in zip(
-            shard, array.shard_shape, array.chunk_shape, array.shape, strict=True
-        )
-    ]
-    damaged = [chunk for chunk in product(*axes) if not _decodes(array, chunk)]
-    if not damaged:
-        return "all of its chunks decode"
-    rows = array.chunk_shape[0]
-    lo = damaged[0][0] * rows
-    hi = min(array.shape[0], (damaged[-1][0] + 1) * rows)
-    return f"damaged: chunk {first_few(list(map(str, damaged)), 3)}, in rows {lo}:{hi}"
-
-
-def _decodes(array: StoredArray, chunk: tuple[int, ...]) -> bool:
-    lo = [position * step for position, step in zip(chunk, array.chunk_shape, strict=True)]
-    hi = [
-        min(start + step, size) for start, step, size in zip(lo, array.chunk_shape, array.shape, strict=True)
-    ]
-    try:
-        array.read_box(lo, hi)
-    except StoreError:
-        return False
-    return True
+def _damaged_arrays(store: Store, damaged: Collection[str]) -> frozenset[str]:
+    """Return arrays with a damaged file, or below a group with one: rules read the attributes of groups."""
+    documents = tuple(key.removesuffix(ROOT) for key in damaged if key.endswith(f"/{ROOT}"))
+    shards = {key.rpartition("/c/")[0] for key in damaged}
+    return frozenset(path for path in store.paths() if path in shards or f"{path}/".startswith(documents))

@@ -184,12 +184,12 @@ def _store(name: str) -> Inspection:
 
 def _other(name: str, target: Path) -> Inspection:
     """Inspect source files, or what is not recognised."""
-    from unistore.conversion.executors.apart import Apart
     from unistore.conversion.executors.local import asking
+    from unistore.conversion.executors.processes import Processes
     from unistore.converters.survey import survey
     from unistore.report.sources import commands_behind_links, describe_sources
 
-    with Apart() as executor:
+    with Processes() as executor:
         surveyed = survey([target], asking(executor))
     sources, problems = describe_sources(target, surveyed)
     if sources.families or problems:

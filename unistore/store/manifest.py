@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -261,32 +260,3 @@ def root_head(documents: Mapping[str, bytes]) -> bytes:
     repeated = {"kind": "inline", "must_understand": False, "metadata": metadata}
     text = json.dumps(repeated, separators=(",", ":"), allow_nan=False)
     return f'{{\n "zarr_format": 3,\n "node_type": "group",\n "{_MEMBER}": {text},\n'.encode()
-
-
-def consolidated_problems(
-    root: Mapping[str, Any], keys: Collection[str], documents: Mapping[str, bytes]
-) -> Iterator[str]:
-    """Yield differences between a parsed root document and the documents below it that it repeats.
-
-    `keys` are those of every ``zarr.json`` below the root, `documents` has those that are sound.
-    """
-    consolidated = root.get(_MEMBER)
-    repeated = consolidated.get("metadata") if isinstance(consolidated, dict) else None
-    expected = {"kind": "inline", "must_understand": False, "metadata": repeated}
-    if not isinstance(repeated, dict) or consolidated != expected:
-        yield f"its {_MEMBER} are {shown(consolidated)}, expected those of every group and array, inline"
-        return
-    paths = {key.removesuffix(f"/{ROOT}"): key for key in keys}
-    for path in sorted({*paths, *repeated}):
-        if path not in paths:
-            yield f"its {_MEMBER} name {shown(path)}, which the store does not have"
-        elif path not in repeated:
-            yield f"its {_MEMBER} lack {path}"
-        elif paths[path] in documents and not _is_document(repeated[path], documents[paths[path]]):
-            yield f"its {_MEMBER} of {path} are not what {paths[path]} says"
-
-
-def _is_document(value: object, raw: bytes) -> bool:
-    with suppress(DocumentError):
-        return value == parse_document(raw)
-    return False

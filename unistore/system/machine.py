@@ -27,33 +27,26 @@ def usable_cores(process: Path = PROCESS, mounts: Path = MOUNTS) -> float:
     return min(cores, cpu_quota(process, mounts) or cores)
 
 
-def physical_memory() -> int | None:
-    """Return bytes of memory of this machine; None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
 def available_memory(proc: Path = Path("/proc"), mounts: Path = MOUNTS) -> int:
     """Return bytes that can still be allocated: what the kernel calls available, or less inside a cgroup."""
-    limits = memory_limits(proc / "self", mounts)
-    return min([_kernel_available(proc), *(max(0, limit - used) for limit, used in limits)])
-
-
-def _kernel_available(proc: Path) -> int:
     words = _words(proc / "meminfo")
     if "MemAvailable:" in words:
-        return int(words[words.index("MemAvailable:") + 1]) * 1024
-    return (physical_memory() or 0) // 2  # systems without procfs, such as macOS
+        available = int(words[words.index("MemAvailable:") + 1]) * 1024
+    else:  # systems without procfs, such as macOS
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return min([available, *(max(0, limit - used) for limit, used in memory_limits(proc / "self", mounts))])
 
 
-def _words(path: Path) -> list[str]:
-    """Return words of a file of the kernel; empty if there is no such file."""
-    try:
-        return path.read_text().split()
-    except OSError:
-        return []
+def _text(*paths: Path) -> str:
+    """Return the text of the first of these files of the kernel that exists; empty if none does."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            return path.read_text()
+    return ""
+
+
+def _words(*paths: Path) -> list[str]:
+    return _text(*paths).split()
 
 
 class MemoryLimit(NamedTuple):
@@ -66,53 +59,41 @@ class MemoryLimit(NamedTuple):
 
 def cpu_quota(process: Path = PROCESS, mounts: Path = MOUNTS) -> float | None:
     """Return the CPU quota of this process in cores; None: no quota."""
-    return min(filter(None, (_quota(folder) for folder in _folders("cpu", process, mounts))), default=None)
+    quotas = []
+    for folder in _folders("cpu", process, mounts):
+        former = [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
+        words = _words(folder / "cpu.max") or former
+        if len(words) == 2 and words[0] not in ("max", "-1") and float(words[1]) > 0:
+            quotas.append(float(words[0]) / float(words[1]))
+    return min(filter(None, quotas), default=None)
 
 
 def memory_limits(process: Path = PROCESS, mounts: Path = MOUNTS) -> list[MemoryLimit]:
     """Return the memory limits of all groups that this process belongs to."""
-    folders = []
+    limits = []
     for folder in _folders("memory", process, mounts):
-        limit = _first_number(folder, "memory.max", "memory.limit_in_bytes")
-        if limit is not None and limit < UNLIMITED:
-            used = _first_number(folder, "memory.current", "memory.usage_in_bytes") or 0
-            folders.append(MemoryLimit(limit, max(0, used - _page_cache(folder))))
-    return folders
+        limit = _words(folder / "memory.max", folder / "memory.limit_in_bytes")
+        if limit and limit[0].isdecimal() and int(limit[0]) < UNLIMITED:
+            used = _words(folder / "memory.current", folder / "memory.usage_in_bytes") or ["0"]
+            limits.append(MemoryLimit(int(limit[0]), max(0, int(used[0]) - _page_cache(folder))))
+    return limits
 
 
 def _folders(controller: str, process: Path, mounts: Path) -> list[Path]:
     """Return folders of this process's groups of a controller, its own first, then those above it."""
-    folders = []
-    for _, mount, path in _groups(controller, process, mounts):
+    folders: list[Path] = []
+    for line in _text(process / "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            mount = mounts
+        elif controller in controllers.split(","):
+            mount = mounts / controllers
+            mount = mount if mount.is_dir() else mounts / controller
+        else:
+            continue
         own = mount / path.lstrip("/")
         folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(mount)]
     return folders
-
-
-def _groups(controller: str, process: Path, mounts: Path) -> list[tuple[int, Path, str]]:
-    """Return version, mount and path of this process's groups of a controller."""
-    try:
-        lines = (process / "cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    groups = []
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            groups.append((2, mounts, path))
-        elif controller in controllers.split(","):
-            candidates = (mounts / controllers, mounts / controller)
-            groups.append((1, next((mount for mount in candidates if mount.is_dir()), candidates[1]), path))
-    return groups
-
-
-def _quota(folder: Path) -> float | None:
-    """Return the CPU quota of one group in cores; None: no quota."""
-    words = _words(folder / "cpu.max")
-    words = words or [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
-    if len(words) != 2 or words[0] in ("max", "-1") or float(words[1]) <= 0:
-        return None
-    return float(words[0]) / float(words[1])
 
 
 def _page_cache(folder: Path) -> int:
@@ -123,20 +104,12 @@ def _page_cache(folder: Path) -> int:
     return sum(sizes.get(f"{prefix}{name}_file", 0) for name in ("active", "inactive"))
 
 
-def _first_number(folder: Path, *names: str) -> int | None:
-    for name in names:
-        for word in _words(folder / name):
-            if word.isdecimal():  # others: "max"
-                return int(word)
-    return None
-
-
 def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
     """Return the type of a folder's file system; ``"?"`` without `mounts`."""
     resolved = folder.resolve()
     deepest = 0
     kind = "?"
-    for line in mounts.read_text().splitlines() if mounts.exists() else ():
+    for line in _text(mounts).splitlines():
         _, point, mounted_kind, *_ = line.split(" ")
         mounted = Path(point.replace("\\040", " "))
         # A later mount hides an earlier one at the same place.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pickle
 from abc import abstractmethod
-from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from io import BytesIO
-from itertools import pairwise
 from typing import Any, Self, TypeVar, overload
 
 from numcodecs import zstd
@@ -21,7 +19,6 @@ BLOCK = 256
 BYTES = 1 << 20
 """Bytes of them that are packed before there are as many."""
 _LEVEL = 1
-_UTF8 = ("utf-8", "surrogatepass")
 _NOT_HELD = "{} is not one of those that were asked for"
 
 
@@ -42,52 +39,6 @@ class Items(Sequence[T]):
 
     def __iter__(self) -> Iterator[T]:
         return map(self._item, range(len(self)))
-
-
-class Texts(Items[str]):
-    """Strings, as their UTF-8 bytes one after the other."""
-
-    def __init__(
-        self,
-        items: Iterable[str] = (),  # the strings, taken one by one
-    ) -> None:
-        self._data = bytearray()
-        self._ends = array("q", [0])
-        self._first = 0
-        self._count = 0
-        for item in items:
-            self.append(item)
-
-    def append(self, item: str) -> None:
-        """Add one more string."""
-        self._data += item.encode(*_UTF8)
-        self._ends.append(len(self._data))
-        self._count += 1
-
-    def only(self, numbers: Collection[int]) -> Self:
-        """As `PackedObjects.only`."""
-        part = type(self)()
-        part._count = self._count
-        if numbers:
-            part._first = min(numbers)
-            ends = self._ends[part._first - self._first : max(numbers) - self._first + 2]
-            part._data = self._data[ends[0] : ends[-1]]
-            part._ends = array("q", (end - ends[0] for end in ends))
-        return part
-
-    def __len__(self) -> int:
-        return self._count
-
-    def _item(self, number: int) -> str:
-        if number < self._first:
-            raise IndexError(_NOT_HELD.format(number))
-        lo = self._ends[number - self._first]
-        hi = self._ends[number - self._first + 1]
-        return self._data[lo:hi].decode(*_UTF8)
-
-    def __iter__(self) -> Iterator[str]:
-        data = self._data
-        return (data[lo:hi].decode(*_UTF8) for lo, hi in pairwise(self._ends))
 
 
 class PackedObjects(Items[T]):

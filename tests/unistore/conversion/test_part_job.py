@@ -15,12 +15,17 @@ from unistore.conversion import job as jobs
 from unistore.conversion import run as running
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import Serial
-from unistore.conversion.job import PartJob, parts_of
+from unistore.conversion.job import RowsRead, parts_of
+from unistore.conversion.plan import ShardTask
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 
 FILES = 80
+
+
+def kind(job: Any) -> str:
+    return "parts" if getattr(job, "reads_parts", False) else type(job).__name__
 
 
 class Sent(Serial):
@@ -33,7 +38,7 @@ class Sent(Serial):
 
     def run(self, job: Any, items: Any) -> Iterator[Any]:
         for item in items:
-            self.jobs.append(type(job).__name__)
+            self.jobs.append(kind(job))
             yield item, cloudpickle.loads(cloudpickle.dumps(job.alone(item)))(item)
 
 
@@ -59,7 +64,7 @@ def test_the_store_is_the_same(sources: Path, tmp_path: Path, options: dict[str,
     converter, executor = make_converter("rows", {"columns": "union"}), Sent()
     run(converter, [sources], tmp_path / "parts.zarr", Settings(**options), executor=executor)
     run(converter, [sources], tmp_path / "whole.zarr", Settings(**options))
-    assert executor.jobs.count("PartJob") >= jobs.MIN_BATCHES
+    assert executor.jobs.count("parts") >= jobs.MIN_BATCHES
     assert executor.jobs.count("ShardJob") == 1
     assert _files(tmp_path / "parts.zarr") == _files(tmp_path / "whole.zarr")
     assert not list(tmp_path.glob("*.unistore-build"))
@@ -97,14 +102,6 @@ def test_parts_are_whole_sources_and_only_where_workers_would_wait(
     assert parts_of(job, table, 2) == []
 
 
-def test_little_is_sent_with_a_part(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = PartJob(_plan_and_job(sources, tmp_path, monkeypatch), tmp_path)
-    part = parts_of(job.job, job.job.plan.tables[0], 2)[0]
-    alone = job.alone(part)
-    assert alone.job.plan.sources == alone.job.plan.tables[0].source_rows == ()
-    assert job.describe(part).startswith(f"rows {part.lo}:{part.hi} of table 'rows' (from ")
-
-
 def test_problems_of_all_parts_come_together(sources: Path, tmp_path: Path) -> None:
     damaged = sorted(sources.rglob("part_*3.npz"))
     for path in damaged:
@@ -128,7 +125,7 @@ def test_problems_of_all_parts_come_together(sources: Path, tmp_path: Path) -> N
 def test_a_source_that_changes_after_it_was_read(sources: Path, tmp_path: Path) -> None:
     class Changing(Sent):
         def run(self, job: Any, items: Any) -> Iterator[Any]:
-            if type(job).__name__ == "ShardJob":
+            if kind(job) == "ShardJob":
                 with (sources / "lot_1/part_4.npz").open("ab") as file:
                     file.write(b"more")
             yield from super().run(job, items)
@@ -147,7 +144,7 @@ def test_an_interrupted_conversion_reads_parts_again(sources: Path, tmp_path: Pa
         def run(self, job: Any, items: Any) -> Iterator[Any]:
             for number, each in enumerate(super().run(job, items)):
                 yield each
-                if type(job).__name__ == "PartJob" and number == 7:
+                if kind(job) == "parts" and number == 7:
                     raise KeyboardInterrupt
 
     converter = make_converter("rows", {"columns": "union"})
@@ -156,3 +153,51 @@ def test_an_interrupted_conversion_reads_parts_again(sources: Path, tmp_path: Pa
     run(converter, [sources], tmp_path / "out.zarr", executor=Sent())
     run(converter, [sources], tmp_path / "whole.zarr")
     assert _files(tmp_path / "out.zarr") == _files(tmp_path / "whole.zarr")
+
+
+X = np.arange(40, dtype="f4").reshape(20, 2)
+FLAG = np.arange(20) % 3 == 0
+
+
+def _blank(rows: int) -> dict[str, np.ndarray]:
+    return {"x": np.full((rows, 2), -1, "f4"), "flag": np.zeros(rows, bool)}
+
+
+def _read(folder: Path, *spans: tuple[int, int]) -> RowsRead:
+    rows = RowsRead(folder / "parts")
+    for lo, hi in spans:
+        part = ShardTask("t", 0, lo, hi)
+        rows.write(part, {"x": X[lo:hi], "flag": FLAG[lo:hi]})
+        rows.parts.append(part)
+    return rows
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(0, 20), (0, 5), (2, 4), (4, 13), (6, 7), (19, 20)])
+def test_rows_that_were_read_are_copied_from_wherever_they_are(tmp_path: Path, lo: int, hi: int) -> None:
+    for spans in (((12, 20), (0, 5), (5, 12)), ((3, 9), (0, 5), (0, 5), (5, 12), (12, 20))):
+        out = _blank(hi - lo)
+        assert _read(tmp_path, *spans).fill("t", lo, hi, out)
+        np.testing.assert_array_equal(out["x"], X[lo:hi])
+        np.testing.assert_array_equal(out["flag"], FLAG[lo:hi])
+
+
+def test_nothing_is_copied_where_rows_are_missing(tmp_path: Path) -> None:
+    rows = _read(tmp_path, (0, 5), (6, 9))
+    for table, lo, hi in (("t", 0, 9), ("t", 8, 10), ("other", 0, 5)):
+        out = _blank(hi - lo)
+        assert not rows.fill(table, lo, hi, out)
+        assert (out["x"] == -1).all()
+
+
+def test_files_of_rows_that_are_short_gone_or_cannot_be_written(tmp_path: Path) -> None:
+    rows = _read(tmp_path, (0, 20))
+    (file,) = (tmp_path / "parts").rglob("flag")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ConversionError, match="rows are missing; run the same command again"):
+        rows.fill("t", 0, 20, _blank(20))
+    file.unlink()
+    with pytest.raises(ConversionError, match="rows cannot be read"):
+        rows.fill("t", 0, 20, _blank(20))
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ConversionError, match="parts"):
+        _read(tmp_path / "file", (0, 20))

@@ -29,7 +29,7 @@ from unistore.conversion.executors.processes import Processes
 from unistore.conversion.keys import fingerprints_of, source_keys
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.conversion.skipping import Skipping, ValidScan
+from unistore.conversion.skipping import leave_out, recorded_problems
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import Listing
 from unistore.converters.scanning import scan_sources
@@ -355,9 +355,8 @@ def test_contradictions_are_refused_all_the_same(tmp_path: Path) -> None:
 
 def test_the_same_problem_of_two_sources_is_listed_for_both(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
-    skipping = Skipping(ValidScan(None, None, []), [], journal)  # type: ignore[arg-type]
-    skipping.add([Problem("a/x.npz", "cannot be read", source=source) for source in ("a/x.npz", "a")])
-    assert [problem.source for problem in skipping.problems] == ["a", "a/x.npz"]
+    leave_out(journal, [Problem("a/x.npz", "cannot be read", source=source) for source in ("a/x.npz", "a")])
+    assert [problem.source for problem in recorded_problems(journal)] == ["a", "a/x.npz"]
     journal.close()
 
 
@@ -418,7 +417,8 @@ def test_several_bad_sources_in_one_shard_are_found_at_once(tmp_path: Path, toy:
         spoil(toys / name, row=1)
     executor = Counting()
     converter = replace(toy(), tables=("rows",))
-    report = run(converter, [toys], tmp_path / "out", Settings(on_error="skip"), executor=executor)
+    settings = Settings(on_error="skip", codec="fast")
+    report = run(converter, [toys], tmp_path / "out", settings, executor=executor)
     assert len(executor.items) == 2, "one round finds them all"
     assert [entry["left_out"] for entry in report.skipped] == ["train/s0.npz", "train/s3.npz", "val/s2.npz"]
 

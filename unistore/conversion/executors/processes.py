@@ -1,15 +1,14 @@
-"""Steps on worker processes of this machine: ``--workers N``."""
+"""Steps on this machine: in this process (``--workers 0``), and in worker processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from queue import SimpleQueue
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from multiprocessing.connection import wait
 from typing import Self, TypeVar
 
 import cloudpickle
 
-from unistore.conversion.executors.flow import run_steps
 from unistore.conversion.executors.local import Job, Outcome, encoding_threads
 from unistore.conversion.executors.worker_process import (
     OUT_OF_MEMORY,
@@ -19,53 +18,59 @@ from unistore.conversion.executors.worker_process import (
     take_worker,
 )
 from unistore.conversion.memory import PROCESS, largest_need, most_workers
-from unistore.system.foreign import DamagedFiles
+from unistore.errors import ConversionError, UnistoreError
+from unistore.system.foreign import DamagedFiles, NeedsWorkerError, refused
+from unistore.system.machine import keep_freed_memory
 from unistore.system.progress import NO_PROGRESS
 from unistore.system.sizes import count_of, size
 
 T = TypeVar("T")
+
+MAX_DEATHS = 3
+"""A step fails after its worker died this many times."""
 
 # Files at which workers of this process have died
 _damaged: DamagedFiles = {}
 
 
 class Processes:
-    """Run steps on worker processes of this machine, each waited for by a thread.
+    """Run steps on worker processes of this machine, which end when this is left.
 
-    The first worker starts when this is entered, the others with the first steps; they end when this is left.
-    One that is lost is replaced and its step runs again; a step that loses its worker three times is reported
-    with what it was. A file at which a worker died is refused from then on.
+    Without workers steps run in this process, in order, until one opens a file with a foreign library: that
+    one and all others from then on run in a single worker, which a later command takes over.
 
-    There are at most `workers` of them, fewer where `memory` (bytes of all processes) does not allow so many;
-    a single one encodes on threads. `tell` is told, in a line, what happens to them.
+    The largest steps come first, so that all workers finish at about the same time. A worker that is lost is
+    replaced and its step runs again. A step that loses its worker three times is reported with what it was.
+    A file at which a worker died is refused from then on.
     """
 
     def __init__(
         self,
-        workers: int,
+        workers: int = 0,
         *,
-        memory: int | None = None,
-        imports: Sequence[str] = (),
-        tell: Callable[[str], None] = NO_PROGRESS.tell,
+        memory: int | None = None,  # bytes of all processes, which may allow fewer workers; None: no limit
+        imports: Sequence[str] = (),  # modules that workers need
+        threads: int | None = None,  # that encode where one process does all steps; None: by the cores
+        tell: Callable[[str], None] = NO_PROGRESS.tell,  # told, in a line, what happens to workers
     ) -> None:
         self.workers = workers
         self._memory = memory
-        # with room for what is reserved and never touched
-        self._most_bytes = None if memory is None else memory + PROCESS
         self._imports = imports
-        self.tell = tell
+        self._threads = encoding_threads() if threads is None else threads
+        self._tell = tell
         self._processes: list[WorkerProcess] = []
-        self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
-        self._threads: ThreadPoolExecutor | None = None
-        self._lost: SimpleQueue[WorkerProcess] = SimpleQueue()
-        self._pending: set[Future[Outcome]] = set()
 
     def __enter__(self) -> Self:
-        self._start(0, 1)
+        if self.workers:
+            self._start(0, 1)  # it imports while this process scans
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # What is refused leaves the single worker idle, as what succeeds does.
+        is_idle = kind is None or issubclass(kind, UnistoreError)
+        if is_idle and not self.workers and self._processes:
+            keep_worker(self._processes.pop())
+        self._stop()
 
     @property
     def pids(self) -> list[int]:
@@ -73,91 +78,100 @@ class Processes:
         return [process.pid for process in self._processes]
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
-        """Yield every item with its outcome as it is done; see `run_steps`."""
-        todo = list(items)
-        if not todo:
-            return
-        self._start(largest_need(job, todo, self._memory), len(todo))
-        with ThreadPoolExecutor(len(self._processes), "unistore-worker") as self._threads:
-            yield from run_steps(self, job, todo)
+        """Yield every item with its outcome as it is done; a step that fails stops the others."""
+        waiting = deque(items)
+        if not self.workers and not self._processes:
+            keep_freed_memory()
+            while waiting:
+                try:
+                    with refused():
+                        outcome = job.threaded(waiting[0], self._threads)
+                except NeedsWorkerError:
+                    break
+                yield waiting.popleft(), outcome
+        if waiting:
+            yield from self._run_in_workers(job, sorted(waiting, key=job.need, reverse=True))
 
-    @property
-    def steps_at_once(self) -> int:
-        """One for each worker, and as many that wait, so that no worker waits for this process."""
-        return 2 * len(self._processes)
+    def _run_in_workers(self, job: Job[T], items: Sequence[T]) -> Generator[tuple[T, Outcome], None, None]:
+        self._start(largest_need(job, items, self._memory), len(items))
+        threads = self._threads if len(self._processes) == 1 else 1
+        waiting = deque(items)
+        at_work: dict[WorkerProcess, T] = {}
+        deaths: dict[WorkerProcess, int] = dict.fromkeys(self._processes, 0)
+        try:
+            while waiting or at_work:
+                idle = [process for process in self._processes if process not in at_work]
+                for process in idle[: len(waiting)]:
+                    at_work[process] = waiting.popleft()
+                    self._send(process, job, at_work[process], threads)
+                process = self._first_done(at_work)
+                try:
+                    outcome = process.receive()
+                except WorkerLostError as error:
+                    deaths[process] += self._replace(process, error)
+                    if deaths[process] == MAX_DEATHS:
+                        raise _too_many_deaths(job, at_work[process], error) from error
+                    self._send(process, job, at_work[process], threads)
+                    continue
+                deaths[process] = 0
+                item = at_work.pop(process)
+                if waiting:  # before the caller journals: no worker waits for that
+                    at_work[process] = waiting.popleft()
+                    self._send(process, job, at_work[process], threads)
+                yield item, outcome
+        except BaseException:
+            if at_work or waiting:
+                self._stop()
+            raise
 
-    def submit(self, job: Job[T], item: T) -> Future[Outcome]:
-        """Submit a step; see `Workers`."""
-        assert self._threads is not None
-        # By this thread, so that what cannot be pickled ends the conversion with its own error.
-        encoders = encoding_threads() if len(self._processes) == 1 else 1
-        future = self._threads.submit(self._call, cloudpickle.dumps((job.alone(item), item, encoders)))
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        return future
+    def _send(self, process: WorkerProcess, job: Job[T], item: T, threads: int) -> None:
+        step = cloudpickle.dumps((job.alone(item), item, threads))
+        # with room for what is reserved and never touched
+        most_bytes = None if self._memory is None else self._memory + PROCESS
+        process.send(step, _damaged, most_bytes)
 
-    def wait(self, futures: Collection[Future[Outcome]]) -> Future[Outcome]:
-        """Return the first future that is done."""
-        done = wait(futures, return_when=FIRST_COMPLETED).done
-        return next(future for future in futures if future in done)
+    @staticmethod
+    def _first_done(at_work: Iterable[WorkerProcess]) -> WorkerProcess:
+        by_connection = {process.connection: process for process in at_work}
+        return by_connection[wait(list(by_connection))[0]]  # type: ignore[index]
 
-    def replace_lost(self, error: WorkerLostError) -> None:
-        """Start a worker for a lost one, and refuse the file that it was reading; see `Workers`."""
-        process = self._lost.get()
-        process.restart()  # by this thread: the kernel ends workers with the thread that started them
-        self._idle.put(process)
+    def _replace(self, process: WorkerProcess, error: WorkerLostError) -> bool:
+        """Start a worker for a lost one; returns whether the step is at fault, not a file that it read."""
+        process.restart()
         if error.damage and error.note not in _damaged:
             _damaged[error.note] = error.damage
-            error.blamed = False
-            return
+            return False
         memory = ": out of memory? --memory bounds it" if error.cause == OUT_OF_MEMORY else ""
-        again = "its step runs again in a new one" if error.blamed else "a new one takes its place"
-        self.tell(f"a worker process was lost ({error.cause}{memory}); {again}")
+        self._tell(f"a worker process was lost ({error.cause}{memory}); its step runs again in a new one")
+        return True
 
-    def stop(self, *, keep_one: bool = False) -> None:
-        """End everything, whatever it is doing; or keep an idle worker for the next command."""
-        # A thread whose step is pending may be about to take the idle worker.
-        if keep_one and not self._pending and not self._idle.empty():
-            spare = self._idle.get()
-            self._processes.remove(spare)
-            keep_worker(spare)
-        if self._threads is not None:
-            # First, so that no thread takes another step: it would wait for a process for ever.
-            self._threads.shutdown(wait=False, cancel_futures=True)
+    def _stop(self) -> None:
+        """End every worker, whatever it is doing."""
         for process in self._processes:
             process.kill()
-            self._idle.put(process)  # whoever waits for one learns that it is gone
-        if self._threads is not None:
-            self._threads.shutdown()
         for process in self._processes:
             process.end()
         self._processes = []
-        self._idle = SimpleQueue()
-        self._lost = SimpleQueue()
-
-    def _call(self, step: bytes) -> Outcome:
-        process = self._idle.get()
-        try:
-            outcome = process.call(step, dict(_damaged), self._most_bytes)
-        except WorkerLostError:
-            self._lost.put(process)
-            raise
-        except BaseException:
-            self._idle.put(process)
-            raise
-        self._idle.put(process)
-        return outcome
 
     def _start(self, need: int, steps: int) -> None:
         """Start the workers that so many steps lack; end those that the memory does not allow."""
-        most = max(1, most_workers(self._memory, self.workers, need))
-        if most < min(self.workers, steps):
-            self.tell(f"memory for {count_of(most, 'worker')} of {size(PROCESS)} + {size(need)} each")
+        wanted = max(1, self.workers)
+        most = max(1, most_workers(self._memory, wanted, need))
+        if most < min(wanted, steps):
+            self._tell(f"memory for {count_of(most, 'worker')} of {size(PROCESS)} + {size(need)} each")
         while len(self._processes) > most:
-            process = self._idle.get()
-            self._processes.remove(process)
-            process.end()
+            self._processes.pop().end()
         while len(self._processes) < min(most, steps):
-            process = take_worker(self._imports)
-            self._processes.append(process)
-            self._idle.put(process)
+            self._processes.append(take_worker(self._imports))
+
+
+def _too_many_deaths(job: Job[T], item: T, error: WorkerLostError) -> ConversionError:
+    return step_given_up(job, item, f"{MAX_DEATHS} times", f"{error.cause}: {error.hint}")
+
+
+def step_given_up(job: Job[T], item: T, how_often: str, cause: str) -> ConversionError:
+    """Return the error of a step that lost its worker too often."""
+    return ConversionError(
+        f"{job.describe(item)}: its worker died {how_often} ({cause}); what was done is kept: "
+        "the same command continues"
+    )

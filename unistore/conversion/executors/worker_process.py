@@ -8,19 +8,16 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain, islice
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unistore.converters.registry import find_family, own_families
 from unistore.system.foreign import DamagedFiles, last_note, library_of
 
 if TYPE_CHECKING:
     from unistore.conversion.executors.local import Outcome
-    from unistore.system.hints import PathLike
 
 
 PROGRAM = "unistore.conversion.executors.worker"
@@ -42,16 +39,6 @@ IMPORTS = ("unistore.conversion.executors.local",)
 """What every step needs."""
 CONVERSION = "unistore.conversion.job"
 """What writing shards needs, too."""
-HDF5_LIBRARIES = ("h5py", "hdf5plugin")
-IMAGE_LIBRARIES = ("cv2",)
-LIBRARIES = {
-    **dict.fromkeys((".h5", ".hdf5", ".hdf", ".he5"), HDF5_LIBRARIES),
-    **dict.fromkeys((".png", ".jpg", ".jpeg"), IMAGE_LIBRARIES),
-}
-"""By the end of its name: what reading the values of a file needs, in a worker."""
-LOOKED_AT = 100
-"""Names below a folder that are looked at."""
-
 # Idle workers for the next command of this process
 _spare: list[WorkerProcess] = []
 # Those of the process that this one was forked from
@@ -61,12 +48,10 @@ _of_parent: list[WorkerProcess] = []
 class WorkerLostError(Exception):
     """A worker process ended before it answered."""
 
-    def __init__(self, cause: str, hint: str = HINT, *, blamed: bool = True, final: bool = False) -> None:
+    def __init__(self, cause: str) -> None:
         super().__init__(cause)
         self.cause = cause  # how it ended: "killed by SIGKILL"
-        self.hint = hint  # what may help, if this happens again and again
-        self.blamed = blamed  # whether it ended during the step
-        self.final = final  # whether the step must not run again
+        self.hint = HINT  # what may help, if this happens again and again
         self.note = b""  # of the file that is at fault
         self.damage = ""  # what that file does to the library
 
@@ -85,9 +70,8 @@ class WorkerProcess:
 
     def _start(self) -> None:
         self._surroundings = _surroundings()
-        self._has_answered = False  # one that cannot start is blamed on the step
         self._note = _shared_file()
-        self._connection, theirs = Pipe()
+        self.connection, theirs = Pipe()
         with theirs:
             inherited = theirs.fileno(), self._note
             numbers = os.getpid(), *inherited
@@ -110,29 +94,30 @@ class WorkerProcess:
         """Whether it lives, and was started in surroundings like those of now."""
         return self._surroundings == _surroundings() and self._process.poll() is None
 
-    def call(self, step: bytes, damaged: DamagedFiles, most_bytes: int | None) -> Outcome:
-        """Return the outcome of a step, raise what it raised, or `WorkerLostError` if the process ended."""
-        if self._process.poll() is not None:
-            raise WorkerLostError(self._how_it_ended(), blamed=not self._has_answered)
+    def send(self, step: bytes, damaged: DamagedFiles, most_bytes: int | None) -> None:
+        """Have it do a step; that it is gone is told by `receive`."""
+        with suppress(ConnectionError):
+            self.connection.send((step, damaged, most_bytes))
+
+    def receive(self) -> Outcome:
+        """Return the outcome of the step, raise what it raised, or `WorkerLostError` if the process ended."""
         try:
-            self._connection.send((step, damaged, most_bytes))
-            answer: Outcome | Exception = pickle.loads(self._connection.recv_bytes())  # noqa: S301  our worker
+            answer: Outcome | Exception = pickle.loads(self.connection.recv_bytes())  # noqa: S301  our worker
         except (EOFError, ConnectionError) as error:
             raise self._lost() from error
-        self._has_answered = True
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def kill(self) -> None:
-        """Kill the process, whatever it is doing; a `call` raises `WorkerLostError`."""
+        """Kill the process, whatever it is doing."""
         self._process.kill()
 
     def end(self) -> None:
         """End the process and wait for it."""
         self._process.kill()
         self._process.wait()
-        self._connection.close()
+        self.connection.close()
         os.close(self._note)
 
     def _lost(self) -> WorkerLostError:
@@ -140,7 +125,7 @@ class WorkerProcess:
             self._process.wait(GRACE)
         self._process.kill()
         code = self._process.wait()
-        lost = WorkerLostError(self._how_it_ended())
+        lost = WorkerLostError(_how_it_ended(code))
         if -code in SENT_BY_OTHERS:
             lost.hint = "out of memory? fewer --workers hold less"
         elif code and (note := last_note(self._note)):  # 0: SIGCHLD is ignored here
@@ -150,14 +135,14 @@ class WorkerProcess:
             lost.damage = fate.format(library_of(note))
         return lost
 
-    def _how_it_ended(self) -> str:
-        code = self._process.returncode
-        if code >= 0:
-            return f"exit code {code}"
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
 
 
 def take_worker(modules: Sequence[str] = ()) -> WorkerProcess:
@@ -176,35 +161,6 @@ def keep_worker(process: WorkerProcess) -> None:
         process.end()
         return
     _spare.append(process)
-
-
-def start_early(
-    paths: Iterable[PathLike],
-    family: str | None = None,
-    modules: Sequence[str] = (),
-    *,
-    decodes: bool = True,
-) -> None:
-    """Start a worker before this process imports what it needs itself, if files look as if they need one.
-
-    It imports their libraries, the converter of the family (None: all of this package), and the modules.
-    Images need none where they are not decoded.
-    """
-    names = chain.from_iterable(map(_names, paths))
-    suffixes = {Path(name).suffix.lower() for name in names}
-    libraries = {LIBRARIES[suffix] for suffix in suffixes & LIBRARIES.keys()}
-    if not decodes:
-        libraries.discard(IMAGE_LIBRARIES)
-    if _spare or not libraries:
-        return
-    records = own_families() if family is None else filter(None, [find_family(family)])
-    converters = (record.converter.partition(":")[0] for record in records)
-    _spare.append(WorkerProcess((*modules, *converters, *chain.from_iterable(libraries))))
-
-
-def _names(path: str | os.PathLike[str]) -> Iterable[str]:
-    below = chain.from_iterable(names for _, _, names in os.walk(path))
-    return chain((os.fspath(path),), islice(below, LOOKED_AT))
 
 
 def end_spare() -> None:

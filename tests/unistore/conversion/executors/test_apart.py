@@ -17,8 +17,8 @@ import pytest
 from tests.waiting import patience
 from unistore.conversion import columns
 from unistore.conversion.executors import worker_process
-from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.local import Job, Outcome
+from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.ct.family import converter as ct_converter
@@ -55,7 +55,7 @@ class Opening(Job[str]):
 
 
 def test_steps_run_here_until_one_needs_a_foreign_library() -> None:
-    with Apart() as executor:
+    with Processes() as executor:
         assert [outcome.record["pid"] for _, outcome in executor.run(Opening(), "abc")] == [os.getpid()] * 3
         found = list(executor.run(Opening(foreign=("c",)), "abcd"))
         again = list(executor.run(Opening(), "e"))
@@ -66,7 +66,7 @@ def test_steps_run_here_until_one_needs_a_foreign_library() -> None:
     assert pids[2] != os.getpid()
 
 
-def worker(executor: Apart) -> int:
+def worker(executor: Processes) -> int:
     ((_, outcome),) = executor.run(Opening(foreign=("a",)), "a")
     pid: int = outcome.record["pid"]
     return pid
@@ -75,36 +75,36 @@ def worker(executor: Apart) -> int:
 def test_the_next_command_takes_the_worker_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = []
     for memory in (None, 1 << 30):
-        with Apart(memory) as executor:
+        with Processes(memory=memory) as executor:
             pids.append(worker(executor))
     monkeypatch.chdir(tmp_path)
-    with Apart() as executor:
+    with Processes() as executor:
         pids.append(worker(executor))
     monkeypatch.setenv("HDF5_PLUGIN_PATH", str(tmp_path))
-    with Apart() as executor:
+    with Processes() as executor:
         pids.append(worker(executor))
     assert pids[0] == pids[1]
     assert len(set(pids)) == 3, "not in another folder or environment"
-    with pytest.raises(ZeroDivisionError), Apart() as executor:
+    with pytest.raises(ZeroDivisionError), Processes() as executor:
         assert worker(executor) / 0
-    with Apart() as executor:
+    with Processes() as executor:
         assert worker(executor) not in pids, "nor after an error"
 
 
 def test_two_commands_at_once_have_a_worker_each() -> None:
-    with Apart() as one, Apart() as other:
+    with Processes() as one, Processes() as other:
         assert worker(one) != worker(other)
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_starts_a_worker_of_its_own() -> None:
-    with Apart() as executor:
+    with Processes() as executor:
         own = worker(executor)
     ours, theirs = multiprocessing.Pipe()
 
     def ask() -> None:
-        with Apart() as executor:
+        with Processes() as executor:
             theirs.send(worker(executor))
 
     child = multiprocessing.get_context("fork").Process(target=ask)
@@ -113,7 +113,7 @@ def test_a_forked_child_starts_a_worker_of_its_own() -> None:
     assert ours.recv() != own
     child.join()
     assert child.exitcode == 0
-    with Apart() as executor:
+    with Processes() as executor:
         assert worker(executor) == own
 
 
@@ -139,7 +139,7 @@ def test_toys_give_the_bytes_of_one_thread(tmp_path: Path, toys: Path, toy: Any,
     alone = run(toy(), [toys], tmp_path / "alone.zarr", Settings(codec=codec))
     assert alone.tasks > 5
     for cores in (2, 5):
-        executor = Apart(threads=cores)
+        executor = Processes(threads=cores)
         threaded = run(toy(), [toys], tmp_path / f"{cores}.zarr", Settings(codec=codec), executor=executor)
         assert threaded.digest == alone.digest
 
@@ -157,7 +157,7 @@ def test_volumes_in_parts_give_the_bytes_of_one_thread(
     monkeypatch.setattr(columns, "PLANES_BYTES", 32 << 10)
     monkeypatch.setattr("unistore.zarr3.writer.RUN_BYTES", 1 << 10)
     alone = run(ct_converter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "alone.zarr")
-    executor = Apart(threads=3)
+    executor = Processes(threads=3)
     threaded = run(
         ct_converter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "threads.zarr", executor=executor
     )
@@ -172,7 +172,7 @@ def test_bad_sources_are_all_named(tmp_path: Path, toys: Path, toy: Any) -> None
         values["value"][0] = np.nan
         np.savez(path, **values)
     with pytest.raises(InputError) as caught:
-        run(toy(tables=("rows",)), [toys], tmp_path / "out.zarr", executor=Apart(threads=2))
+        run(toy(tables=("rows",)), [toys], tmp_path / "out.zarr", executor=Processes(threads=2))
     assert {problem.source for problem in caught.value.problems} == {
         f"{path.parent.name}/{path.name}" for path in bad
     }
@@ -194,7 +194,7 @@ def test_threads_read_sources_only_where_the_converter_says_so(
     if thread_safe:
         Noting.thread_safe = True
     threaded = run(
-        Noting(), [toys], tmp_path / "threads.zarr", Settings(codec="fast"), executor=Apart(threads=3)
+        Noting(), [toys], tmp_path / "threads.zarr", Settings(codec="fast"), executor=Processes(threads=3)
     )
     assert threaded.digest == alone.digest
     assert readers == {"unistore-encode" if thread_safe else "MainThread"}
@@ -204,7 +204,7 @@ def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("unistore.conversion.plan.SHARD", 1 << 20)
     converter = spike_converter(height=250, width=400, voxel_bins=(5,))
     alone = run(converter, [DATA / "spike"], tmp_path / "alone.zarr")
-    threaded = run(converter, [DATA / "spike"], tmp_path / "threads.zarr", executor=Apart(threads=3))
+    threaded = run(converter, [DATA / "spike"], tmp_path / "threads.zarr", executor=Processes(threads=3))
     assert threaded.digest == alone.digest
 
 
@@ -213,7 +213,7 @@ def test_a_refused_command_leaves_its_worker_to_the_next(monkeypatch: pytest.Mon
     seen = []
 
     def run_and_fail(error: BaseException) -> None:
-        with pytest.raises(type(error)), Apart() as executor:  # noqa: PT012
+        with pytest.raises(type(error)), Processes() as executor:  # noqa: PT012
             seen.extend(outcome.record["pid"] for _, outcome in executor.run(Opening(foreign=("a",)), "ab"))
             raise error
 
@@ -221,29 +221,3 @@ def test_a_refused_command_leaves_its_worker_to_the_next(monkeypatch: pytest.Mon
         run_and_fail(error)
     assert len(set(seen)) == 1
     assert worker_process._spare == []
-
-
-@pytest.mark.parametrize(
-    ("name", "decodes", "library"),
-    [
-        ("a.h5", True, "h5py"),
-        ("a.HE5", False, "h5py"),
-        ("a.png", True, "cv2"),
-        ("a.png", False, None),
-        ("a.npy", True, None),
-    ],
-)
-def test_a_worker_starts_early_where_a_file_needs_its_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, decodes: bool, library: str | None
-) -> None:
-    started: list[tuple[str, ...]] = []
-    monkeypatch.setattr(worker_process, "_spare", [])
-    monkeypatch.setattr(worker_process, "WorkerProcess", started.append)
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / name).touch()
-    worker_process.start_early([tmp_path], decodes=decodes)
-    assert len(started) == (library is not None)
-    assert all(library in modules for modules in started)
-    (tmp_path / "other.npy").touch()
-    worker_process.start_early([tmp_path / "other.npy"], decodes=decodes)
-    assert len(started) <= 1

@@ -26,8 +26,8 @@ from tests.programs import printed
 from unistore.cli.main import main
 from unistore.conversion.convert import make_converter
 from unistore.conversion.dry_run import dry_run
-from unistore.conversion.executors.apart import Apart
 from unistore.conversion.executors.local import Job, Outcome
+from unistore.conversion.executors.processes import Processes
 from unistore.errors import ConversionError, InputError
 from unistore.system.foreign import BYTES_PER_SECOND, SECONDS, begin_reading, opening
 
@@ -224,7 +224,7 @@ class Reading(Job[str]):
 def read(folder: Path, happens: Callable[[Path, Path], None]) -> Outcome:
     for name in ("first", "second"):
         (folder / name).touch()
-    with Apart() as executor:
+    with Processes() as executor:
         ((_, outcome),) = executor.run(Reading(folder, happens), ["one"])
     return outcome
 
@@ -278,7 +278,7 @@ def test_a_crash_without_a_file_is_the_steps(tmp_path: Path) -> None:
             return Outcome()
 
     with (
-        Apart() as executor,
+        Processes() as executor,
         pytest.raises(ConversionError, match=r"step one: its worker died 3 times \(killed by SIGSEGV: a dam"),
     ):
         list(executor.run(Crashing(tmp_path, lambda *_: None), ["one"]))
@@ -299,7 +299,7 @@ def test_many_readings_are_no_hang(tmp_path: Path) -> None:
             return outcome
 
     assert read(tmp_path, readings).record == {"item": "one"}
-    with Apart() as executor:
+    with Processes() as executor:
         ((_, outcome),) = executor.run(Lasting(tmp_path, lambda *_: None), ["two"])
     assert outcome.record == {"item": "two"}
 
@@ -314,7 +314,7 @@ def test_the_limit_grows_with_the_file(tmp_path: Path) -> None:
                 work(2.2)
             return Outcome()
 
-    with Apart() as executor:
+    with Processes() as executor:
         assert len(list(executor.run(Large(tmp_path, lambda *_: None), ["large"]))) == 1
 
 

