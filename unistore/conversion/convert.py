@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -280,42 +281,21 @@ def exclude_words(family: str, surveyed: Claims) -> list[str]:
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
     """Return the converter of a family with its options; for an option of several a single value will do."""
     record = get_family(family)
-    converter, options_class = _classes(record)
-    own_options = [option.name for option in declared(options_class)]
+    own_options = [option.name for option in declared(record.part("options"))]
     if unknown := [name for name in options if name not in own_options]:
         raise InputError(_unknown_options(record, unknown, own_options))
-    return cast("Converter", converter(**options))
+    return cast("Converter", record.part("converter")(**options))
 
 
 def _unknown_options(family: Family, unknown: Sequence[str], own: Sequence[str]) -> str:
     """Say which options there are, and which are meant."""
     import difflib
-    import inspect
 
-    parameters = inspect.signature(convert).parameters.values()
-    common = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    common = [field.name for field in fields(Settings)]
     meant = [difflib.get_close_matches(name, [*own, *common], 1)[:1] for name in unknown]
     guess = f": did you mean {', '.join(chain(*meant))}?" if any(meant) else ""
     has_none = f"{family.name} has no option {', '.join(map(repr, unknown))}{guess}"
     return f"{has_none}; it has: {', '.join(own)}; every conversion has: {', '.join(common)}"
-
-
-def _classes(family: Family) -> tuple[Any, type[Options]]:
-    """Return the converter and options classes of a family, checked to match."""
-    converter: Any = family.part("converter")
-    options = family.part("options")
-    if not issubclass(options, Options):
-        message = f"{family.options} does not inherit Options"
-    elif not hasattr(converter, "__mro__"):  # what makes the converter of a class of a package
-        return converter, options
-    elif not issubclass(converter, options):
-        message = f"{family.converter} does not inherit {family.options}"
-    elif converter.family != family.name:
-        message = f"{family.converter} has the family {converter.family!r}"
-    else:
-        return converter, options
-    cure = "tell who wrote its package; docs/write-a-family.md says what belongs together"
-    raise InputError(Problem(f"family {family.command}", message, cure, "family"))
 
 
 def recorded_converter(family: str, options: Mapping[str, Any]) -> Converter:

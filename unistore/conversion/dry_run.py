@@ -10,12 +10,12 @@ import numpy as np
 
 from unistore.conversion.executors.local import asking
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.keys import fingerprints_of, sizes_of
+from unistore.conversion.keys import Inputs
 from unistore.conversion.memory import Estimate, Peak, estimate, provisional_tables
 from unistore.conversion.new_store import plan_of
 from unistore.conversion.plan import Plan, TablePlan
 from unistore.conversion.settings import DEFAULTS, Settings
-from unistore.conversion.skipping import entry_of, scan_valid_sources, with_skipped
+from unistore.conversion.skipping import scan_valid_sources, with_skipped
 from unistore.conversion.split_rule import SOURCE, SplitRule
 from unistore.conversion.splits import assign_splits, prepare_splits
 from unistore.converters.protocol import Converter, Finalized, Scan
@@ -104,7 +104,7 @@ def dry_run(
             is_named=is_named,
             claims=claims,
         )
-    scan = with_skipped(scan, [entry_of(problem) for problem in problems])
+    scan = with_skipped(scan, problems)
     rule = prepare_splits(settings.rule, paths, scan)
     plan = plan_of(scan, settings.codec, rule, provisional_tables(scan))
     steps = estimate(converter, scan, settings.budget)
@@ -112,7 +112,7 @@ def dry_run(
         scan=replace(scan, notes=(*scan.notes, *_split_notes(converter, scan, rule))),
         plan=plan,
         estimated=tuple(table.name for table in plan.tables if table.spilled),
-        source_bytes=int(sizes_of(fingerprints_of(scan)).sum()),
+        source_bytes=int(Inputs.of(converter, scan).sizes().sum()),
         raw_bytes=plan.raw_bytes,
         estimate=steps,
         peak=steps.peak(settings.limit, settings.wanted_workers),

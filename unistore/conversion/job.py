@@ -28,12 +28,12 @@ from unistore.conversion.columns import (
     write_column,
 )
 from unistore.conversion.executors.local import Job, Outcome
-from unistore.conversion.keys import Fingerprints, Keys, check_unchanged, reading
+from unistore.conversion.keys import Inputs, Keys, check_unchanged
 from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask, TablePlan, json_digest
 from unistore.conversion.spill import Spill, SpillWriter
 from unistore.converters.common.exclusion import with_source
-from unistore.converters.protocol import Converter, Facts, Scan
+from unistore.converters.protocol import Facts
 from unistore.errors import ConversionError, InputError, Problem, first_few, writing_failed
 from unistore.schemas.array_specs import ArraySpec
 from unistore.schemas.tables import Table
@@ -62,9 +62,7 @@ MAX_PIECES = 256
 class DeriveJob(Job[Sequence[int]]):
     """Derive sources: ``job(numbers)`` spills rows and facts of a batch; its folder has the first number."""
 
-    converter: Converter
-    scan: Scan
-    fingerprints: Fingerprints
+    inputs: Inputs
     keys: Mapping[int, bytes] | Keys
     """Key of each source, from `source_keys`."""
     spill: Path
@@ -77,14 +75,12 @@ class DeriveJob(Job[Sequence[int]]):
         keys: list[str | None] = []
         with SpillWriter(self.spill / str(sources[0])) as writer:
             for number in sources:
-                name = self.scan.sources.names[number]
-                fingerprint = self.fingerprints[number]
                 try:
-                    with reading(name, fingerprint):
+                    with self.inputs.reading(number):
                         facts = self._derive(writer, number)
                         key = self.keys[number].decode()
                 except InputError as error:
-                    problems += _problems(error, name)
+                    problems += error.problems
                     facts = {}
                     key = None
                 writer.end_source(key, facts)
@@ -94,27 +90,26 @@ class DeriveJob(Job[Sequence[int]]):
         return Outcome(record, tuple(problems))
 
     def _derive(self, writer: SpillWriter, source: int) -> Facts:
-        if derived_in_core(self.scan, self.scan.sources[source], self.budget):
-            return self.converter.derive(self.scan, source, writer.emit, None)
+        scan = self.inputs.scan
+        derive = partial(self.inputs.converter.derive, scan, source, writer.emit)
+        if derived_in_core(scan, scan.sources[source], self.budget):
+            return derive(None)
         with tempfile.TemporaryDirectory(dir=writer.folder) as folder:
-            return self.converter.derive(self.scan, source, writer.emit, Path(folder))
+            return derive(Path(folder))
 
     def describe(self, sources: Sequence[int]) -> str:
         """Return names of the first sources, for messages."""
-        return f"reading {first_few([self.scan.sources.names[source] for source in sources], SHOWN)}"
+        names = self.inputs.scan.sources.names
+        return f"reading {first_few([names[source] for source in sources], SHOWN)}"
 
     def alone(self, sources: Sequence[int]) -> DeriveJob:
         """Return the job of these sources alone."""
-        return replace(
-            self,
-            scan=self.scan.only(sources),
-            fingerprints=self.fingerprints.only(sources),
-            keys={number: bytes(self.keys[number]) for number in sources},
-        )
+        keys = {number: bytes(self.keys[number]) for number in sources}
+        return replace(self, inputs=self.inputs.only(sources), keys=keys)
 
     def need(self, sources: Sequence[int]) -> int:
         """Return peak bytes of the largest source, scan included."""
-        return int(derive_memory(self.scan.only(sources), self.budget).max())
+        return int(derive_memory(self.inputs.scan.only(sources), self.budget).max())
 
 
 def source_batches(
@@ -197,9 +192,7 @@ class ShardJob(Job[ShardTask]):
     With `reads_parts` a step only reads rows of a table, as `rows_read` keeps them.
     """
 
-    converter: Converter
-    scan: Scan
-    fingerprints: Fingerprints
+    inputs: Inputs
     spill: Spill
     target: Target
     plan: Plan
@@ -262,8 +255,7 @@ class ShardJob(Job[ShardTask]):
         numbers = range(pieces[0].source, pieces[-1].source + 1)
         return replace(
             self,
-            scan=self.scan.only(numbers),
-            fingerprints=self.fingerprints.only(numbers),
+            inputs=self.inputs.only(numbers),
             spill=self.spill.only(numbers.start, numbers.stop),
             plan=self.plan.without_sources(),
             known=pieces,
@@ -276,7 +268,7 @@ class ShardJob(Job[ShardTask]):
     def describe(self, task: ShardTask) -> str:
         """Table, rows and sources, for messages."""
         pieces = self.pieces_of(task)
-        names = self.scan.sources.names
+        names = self.inputs.scan.sources.names
         origins = first_few([f"{names[piece.source]} rows {piece.lo}:{piece.hi}" for piece in pieces], SHOWN)
         return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {origins})"
 
@@ -284,13 +276,15 @@ class ShardJob(Job[ShardTask]):
         """Return peak bytes of the task, scan included; see `shard_memory`."""
         table = self.plan.table(task.table)
         streams = isinstance(self.target, Folder)
-        return scan_memory(self.scan) + shard_memory(self.converter, table, self.reading, streams=streams)
+        return scan_memory(self.inputs.scan) + shard_memory(
+            self.inputs.converter, table, self.reading, streams=streams
+        )
 
     def columns(self, task: ShardTask, ordered_map: OrderedMap = serial_map) -> list[ColumnRows]:
         """Return rows of every column of a task: read now, or some planes at a time while iterated."""
         table = self.plan.table(task.table)
         pieces = self.pieces_of(task)
-        if in_planes(self.converter, table):
+        if in_planes(self.inputs.converter, table):
             return [
                 large_rows(
                     array,
@@ -303,26 +297,20 @@ class ShardJob(Job[ShardTask]):
         digests = np.empty((len(pieces), len(blocks)), "S32")
         is_read = self.rows_read.fill(table.name, task.lo, task.hi, blocks)
 
-        def read(number: int) -> tuple[Problem, ...]:
-            piece = pieces[number]
-            out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
-            if is_read:
-                check_unchanged(self.fingerprints[piece.source])
-            else:
-                name = self.scan.sources.names[piece.source]
-                first = task.lo + piece.at
-                try:
-                    with reading(name, self.fingerprints[piece.source]):
-                        if not self.rows_read.fill(table.name, first, first + piece.hi - piece.lo, out):
-                            self._fill(table.name, piece.source, piece.lo, piece.hi, out)
-                except InputError as error:
-                    return _problems(error, name)
-                if broken := broken_rows(self.plan, self.bounded, name, table.name, piece.lo, out):
-                    return tuple(with_source(name, broken))
+        def read(number: int) -> Sequence[Problem]:
+            source, lo, hi, at = pieces[number]
+            out = {column: block[at:][: hi - lo] for column, block in blocks.items()}
+            try:
+                if is_read:
+                    check_unchanged(self.inputs.fingerprints[source])
+                else:
+                    self._read(task, pieces[number], out)
+            except InputError as error:
+                return error.problems
             digests[number] = [content_digest(rows) for rows in out.values()]
             return ()
 
-        turns = ordered_map if self.converter.thread_safe and not table.spilled else serial_map
+        turns = ordered_map if self.inputs.converter.thread_safe and not table.spilled else serial_map
         problems = list(chain.from_iterable(turns(read, range(len(pieces)), AHEAD)))
         if problems:
             raise InputError(problems)
@@ -342,18 +330,26 @@ class ShardJob(Job[ShardTask]):
             for array in self.plan.table(task.table).arrays
         }
 
+    def _read(self, task: ShardTask, piece: Piece, out: dict[str, AnyArray]) -> None:
+        """Read the rows of a source in a task, which are not read before as a whole."""
+        source, lo, hi, at = piece
+        with self.inputs.reading(source) as name:
+            first = task.lo + at
+            if not self.rows_read.fill(task.table, first, first + hi - lo, out):
+                self._fill(task.table, source, lo, hi, out)
+        self._check_bounds(name, task.table, lo, out)
+
     def read_planes(self, table: str, column: str, number: int, lo: int, hi: int, block: AnyArray) -> None:
         """Read planes ``lo:hi`` of the row of a source into `block`, (1, hi - lo, …)."""
-        name = self.scan.sources.names[number]
-        try:
-            with reading(name, self.fingerprints[number]):
-                watched = WatchedColumns({column: block})
-                self.converter.read_planes(self.scan, table, number, lo, hi, watched)
-                if lo == 0:  # planes behind the end of a smaller volume are fill
-                    self._check_all_read(name, table, watched)
-        except InputError as error:
-            raise InputError(_problems(error, name)) from error
-        if broken := broken_rows(self.plan, self.bounded, name, table, 0, {column: block}):
+        with self.inputs.reading(number) as name:
+            watched = WatchedColumns({column: block})
+            self.inputs.converter.read_planes(self.inputs.scan, table, number, lo, hi, watched)
+            if lo == 0:  # planes behind the end of a smaller volume are fill
+                self._check_all_read(name, table, watched)
+        self._check_bounds(name, table, 0, {column: block})
+
+    def _check_bounds(self, name: str, table: str, first_row: int, columns: Mapping[str, AnyArray]) -> None:
+        if broken := broken_rows(self.plan, self.bounded, name, table, first_row, columns):
             raise InputError(with_source(name, broken))
 
     def pieces(self, task: ShardTask, columns: Sequence[ColumnRows]) -> str:
@@ -367,21 +363,21 @@ class ShardJob(Job[ShardTask]):
         spilled = self.spilled.get(table)
         if spilled is None:
             watched = WatchedColumns(out)
-            self.converter.read(self.scan, table, source, lo, hi, watched)
-            self._check_all_read(self.scan.sources.names[source], table, watched)
+            self.inputs.converter.read(self.inputs.scan, table, source, lo, hi, watched)
+            self._check_all_read(self.inputs.scan.sources.names[source], table, watched)
             return
         for column, target in out.items():
             start = 0
             for rows in self.spill.read(table, column, source, lo, hi):
-                self.converter.pack(
-                    self.scan, spilled, column, source, rows, target[start : start + len(rows)]
+                self.inputs.converter.pack(
+                    self.inputs.scan, spilled, column, source, rows, target[start : start + len(rows)]
                 )
                 start += len(rows)
 
     def _check_all_read(self, name: str, table: str, watched: WatchedColumns) -> None:
         """Refuse to store fill for columns that the converter forgot."""
         if watched.untouched:
-            kind = type(self.converter)
+            kind = type(self.inputs.converter)
             forgotten = ", ".join(sorted(watched.untouched))
             reader = f"{kind.__module__}.{kind.__qualname__}"
             msg = f"{name}: {reader} did not read {forgotten} of table {table!r}; please report it"
@@ -410,10 +406,6 @@ def _joined_digest(contents: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _problems(error: InputError, name: str) -> tuple[Problem, ...]:
-    return tuple(with_source(name, error.problems_at(name)))
-
-
 def source_digest(pieces: Sequence[str]) -> bytes:
     """Content digest of a source, 16 bytes: xxh3-128 over its pieces' digests in table and row order."""
     return xxhash.xxh3_128_digest("\n".join(pieces).encode())
@@ -428,7 +420,7 @@ def parts_of(job: ShardJob, table: TablePlan, workers: int) -> list[ShardTask]:
     starts = (np.cumsum(rows) - rows)[rows > 0]
     if (
         table.spilled
-        or in_planes(job.converter, table)
+        or in_planes(job.inputs.converter, table)
         or table.rows > (workers - 1) * table.shard_rows
         or len(starts) < MIN_BATCHES
         or table.rows * table.row_bytes > len(starts) * SMALL_SOURCE

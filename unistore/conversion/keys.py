@@ -7,9 +7,9 @@ that this does not affect keep theirs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.conversion.plan import Piece, Plan, json_digest
+from unistore.converters.common.exclusion import with_source
 from unistore.converters.common.faults import as_problem
-from unistore.converters.protocol import Scan
-from unistore.errors import ConversionError, UnistoreError
+from unistore.converters.protocol import Converter, Scan
+from unistore.errors import ConversionError, InputError, UnistoreError
 from unistore.system.hints import Int64s
 from unistore.system.packed import PackedObjects, view
 
@@ -47,33 +48,47 @@ Fingerprints = PackedObjects[Fingerprint]
 """Fingerprints of all sources."""
 
 
-def fingerprints_of(scan: Scan) -> Fingerprints:
-    """Return fingerprints of all sources, from their files as they are now."""
-    return PackedObjects(tuple(map(_state_of, files)) for files in scan.sources.files())
-
-
-def sizes_of(fingerprints: Fingerprints) -> Int64s:
-    """Return bytes of the files of each source."""
-    return np.fromiter(
-        (sum(file.size for file in fingerprint) for fingerprint in fingerprints), np.int64, len(fingerprints)
-    )
-
-
 def _state_of(file: str) -> FileState:
     stat = os.stat(file)  # noqa: PTH116  twice as fast as Path.stat
     return FileState(file, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
-@contextmanager
-def reading(name: str, fingerprint: Fingerprint) -> Iterator[None]:
-    """Read the source of a name: exceptions become its problems, unless a file changed."""
-    try:
-        with as_problem(name, name):
-            yield
-    except UnistoreError:  # may be a consequence of the change
-        check_unchanged(fingerprint)
-        raise
-    check_unchanged(fingerprint)
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What is converted: a converter, the sources that it found, and the state of their files."""
+
+    converter: Converter
+    scan: Scan
+    fingerprints: Fingerprints
+
+    @classmethod
+    def of(cls, converter: Converter, scan: Scan) -> Inputs:
+        """Return the inputs with their files as they are now."""
+        files = (tuple(map(_state_of, files)) for files in scan.sources.files())
+        return cls(converter, scan, PackedObjects(files))
+
+    def only(self, numbers: Collection[int]) -> Inputs:
+        """Return some sources, which keep their numbers, to be sent to another process."""
+        return Inputs(self.converter, self.scan.only(numbers), self.fingerprints.only(numbers))
+
+    def sizes(self) -> Int64s:
+        """Return bytes of the files of each source."""
+        sizes = (sum(file.size for file in fingerprint) for fingerprint in self.fingerprints)
+        return np.fromiter(sizes, np.int64, len(self.fingerprints))
+
+    @contextmanager
+    def reading(self, number: int) -> Iterator[str]:
+        """Read a source, of the name that is yielded: exceptions become its problems, unless it changed."""
+        name = self.scan.sources.names[number]
+        try:
+            with as_problem(name, name):
+                yield name
+        except UnistoreError as error:  # may be a consequence of the change
+            check_unchanged(self.fingerprints[number])
+            if isinstance(error, InputError):
+                raise InputError(with_source(name, error.problems_at(name))) from error
+            raise
+        check_unchanged(self.fingerprints[number])
 
 
 def check_unchanged(fingerprint: Fingerprint) -> None:
@@ -113,18 +128,19 @@ Keys = NDArray[np.bytes_]
 _SELECTING = ("exclude", "skipped")
 
 
-def source_keys(scan: Scan, fingerprints: Fingerprints) -> Keys:
+def source_keys(inputs: Inputs) -> Keys:
     """Key of every source: `CONTENT`, family, options and tables, and its name, fingerprint, rows and detail.
 
     The fingerprint has the status change time, so that a file rewritten with its old size and modification
     time is read again.
     """
+    scan = inputs.scan
     options = {name: value for name, value in scan.options.items() if name not in _SELECTING}
     shared = json_digest([CONTENT, scan.family, options, [asdict(table) for table in scan.tables]])
     sources = scan.sources
-    columns = sources.names, fingerprints, sources.each_rows(), sources.details
+    columns = sources.names, inputs.fingerprints, sources.each_rows(), sources.details
     keys = (json_digest([shared, *columns_of_source]) for columns_of_source in zip(*columns, strict=True))
-    return np.fromiter(keys, "S32", len(fingerprints))
+    return np.fromiter(keys, "S32", len(sources))
 
 
 def task_keys(plan: Plan, sources: Keys) -> dict[str, str]:

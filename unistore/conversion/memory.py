@@ -7,7 +7,6 @@ depend on memory.
 
 from __future__ import annotations
 
-import os
 import shutil
 import warnings
 from collections.abc import Iterable, Sequence
@@ -157,21 +156,17 @@ class Estimate(NamedTuple):
     steps: int  # most steps that can run at once
     largest: str  # description of the largest step
 
-    def check(self, limit: int | None) -> None:
-        """Refuse a limit that a process with the largest step would break; see `check_fits`."""
-        check_fits(limit, self.step, self.largest)
-
     def peak(self, limit: int | None, workers: int | None) -> Peak:
         """Return what all processes hold together under a limit in bytes; refuses one that is too little.
 
         `workers` are as asked for; None: those of a cluster, of which one process counts.
         """
-        self.check(limit)
+        check_fits(limit, self.step, self.largest)
         wanted_workers = min(workers or 0, self.steps)
         count = most_workers(limit, wanted_workers, self.step)
-        if count:
-            return Peak(PROCESS + count * (PROCESS + self.step), count, wanted_workers)
-        return Peak(PROCESS + self.step, 0, wanted_workers)
+        step_processes = max(1, count)
+        beside = PROCESS if count else 0
+        return Peak(beside + step_processes * (PROCESS + self.step), count, wanted_workers)
 
 
 def estimate(converter: Converter, scan: Scan, budget: int) -> Estimate:
@@ -209,17 +204,12 @@ def predicted_bytes(tables: Iterable[TablePlan]) -> int:
     return sum(table.rows * table.row_bytes * (1 + table.spilled) for table in tables)
 
 
-def check_space(
-    destination: Path, build: Path, tables: Iterable[TablePlan], progress: Progress = NO_PROGRESS
-) -> None:
-    """Warn if the free space may not suffice, by the progress or else as a `UserWarning`.
-
-    The files that an earlier run left in the folder `build` count as free space.
-    """
+def check_space(destination: Path, tables: Iterable[TablePlan], progress: Progress = NO_PROGRESS) -> None:
+    """Warn if the free space may not suffice, by the progress or else as a `UserWarning`."""
     existing = destination.absolute()
     while not existing.exists():
         existing = existing.parent
-    room = shutil.disk_usage(existing).free + _folder_bytes(build)
+    room = shutil.disk_usage(existing).free
     needed = predicted_bytes(tables)
     if room >= needed:
         return
@@ -232,13 +222,3 @@ def check_space(
         warnings.warn(line, stacklevel=2)
     else:
         progress.tell(f"warning: {line}")
-
-
-def _folder_bytes(folder: Path) -> int:
-    """Return bytes of the files in a folder."""
-    total = 0
-    for above, _, names in os.walk(folder):
-        for name in names:
-            path = Path(above, name)
-            total += path.lstat().st_size if path.exists() else 0
-    return total

@@ -21,10 +21,8 @@ from unistore.conversion.executors.processes import Processes
 from unistore.conversion.job import DeriveJob, RowsRead, ShardJob, parts_of, source_batches
 from unistore.conversion.keys import (
     Fingerprint,
-    Fingerprints,
+    Inputs,
     Keys,
-    fingerprints_of,
-    sizes_of,
     source_keys,
     task_keys,
 )
@@ -44,7 +42,6 @@ from unistore.conversion.skipping import (
     SKIP,
     ValidScan,
     check_resumed,
-    entry_of,
     leave_out,
     recorded_problems,
     scan_valid_sources,
@@ -55,7 +52,7 @@ from unistore.conversion.spill import Spill, SpilledBatch
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import prepare_splits
 from unistore.converters.files.paths import real_path
-from unistore.converters.protocol import Converter, Scan
+from unistore.converters.protocol import Converter
 from unistore.converters.survey import Claims
 from unistore.errors import InputError, Problem, StoreError, writing_failed
 from unistore.remote.url import local_path, require_local_path
@@ -119,10 +116,7 @@ class Report:
 class Conversion:
     """A running conversion."""
 
-    # the converter, its scan, and the state of the source files
-    converter: Converter
-    scan: Scan
-    fingerprints: Fingerprints
+    inputs: Inputs
     build: Build  # the entered build folder, with the journal
     # of the conversion. With ``on_error="skip"`` the problems of all sources are collected, however many
     settings: Settings
@@ -134,11 +128,11 @@ class Conversion:
 
     def execute(self, split: SplitRule | None) -> Report:
         """Derive, finalize, write every shard, seal, move into place."""
-        estimate(self.converter, self.scan, self.settings.budget).check(self.settings.limit)
-        # An object store does not tell how much room it has.
-        if isinstance(self.build.target, Folder):
-            tables = provisional_tables(self.scan)
-            check_space(self.build.output_path, self.build.folder, tables, self.progress)
+        estimate(self.inputs.converter, self.inputs.scan, self.settings.budget).peak(self.settings.limit, 0)
+        # An object store does not tell how much room it has, a continued conversion how much it took.
+        if isinstance(self.build.target, Folder) and not self.build.journal.of("plan"):
+            tables = provisional_tables(self.inputs.scan)
+            check_space(self.build.output_path, tables, self.progress)
         new_store = self.plan(split)
         plan = new_store.plan
         check_plan(plan, new_store.attributes["samples"]["count"], new_store.arrays)
@@ -156,7 +150,7 @@ class Conversion:
             family=plan.family,
             samples=int(new_store.attributes["samples"]["count"]),
             sample_table=plan.sample_table,
-            sources=len(self.scan.sources),
+            sources=len(self.inputs.scan.sources),
             source_bytes=int(self.sizes.sum()),
             raw_bytes=plan.raw_bytes,
             stored_bytes=sealed["bytes"],
@@ -164,8 +158,8 @@ class Conversion:
             tasks=len(plan.tasks()),
             resumed=resumed,
             digest=sealed["digest"],
-            notes=(*self.scan.notes, *new_store.notes),
-            skipped=self.scan.options.get("skipped", ()),
+            notes=(*self.inputs.scan.notes, *new_store.notes),
+            skipped=self.inputs.scan.options.get("skipped", ()),
             verdicts=new_store.verdicts,
         )
         self.build.journal.append({"step": "sealed", "report": asdict(report)})
@@ -181,33 +175,35 @@ class Conversion:
     @cached_property
     def keys(self) -> Keys:
         """Key of each source."""
-        return source_keys(self.scan, self.fingerprints)
+        return source_keys(self.inputs)
 
     @cached_property
     def sizes(self) -> Int64s:
         """Bytes of the files of each source."""
-        return sizes_of(self.fingerprints)
+        return self.inputs.sizes()
 
     def plan(self, split: SplitRule | None, codecs: Mapping[str, str] | None = None) -> NewStore:
         """Derive, finalize, plan; `codecs` are those that the codec ``"auto"`` chose before, by path."""
         codec = self.settings.codec
         spill = self._derive()
-        finalized = self.converter.finalize(self.scan, spill if self.scan.is_derived else ())
+        finalized = self.inputs.converter.finalize(
+            self.inputs.scan, spill if self.inputs.scan.is_derived else ()
+        )
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
             job = self.job(plan, spilled, spill)
             self._read_parts(job)
             sampled: list[ShardTask] = []
             for table in plan.tables:
-                sampled += [] if in_planes(self.converter, table) else sampled_rows(table)
+                sampled += [] if in_planes(self.inputs.converter, table) else sampled_rows(table)
             missing = [task for task in sampled if job.cached(task) is None]
             replace(self, progress=NO_PROGRESS)._read(job, missing)
             return choose_codecs(job, ask)
 
         ask = asking(self.executor)
         new_store = plan_store(
-            self.converter,
-            self.scan,
+            self.inputs.converter,
+            self.inputs.scan,
             finalized,
             codec,
             split,
@@ -236,28 +232,24 @@ class Conversion:
     def job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill) -> ShardJob:
         """Return a job that writes the shards of a plan."""
         return ShardJob(
-            converter=self.converter,
-            scan=self.scan,
-            fingerprints=self.fingerprints,
+            inputs=self.inputs,
             spill=spill,
             target=self.build.target,
             plan=plan,
             spilled=spilled,
-            reading=reading_memory(self.scan),
+            reading=reading_memory(self.inputs.scan),
             bounded=bounded_columns(plan),
             rows_read=self.rows_read,
         )
 
     def _derive(self) -> Spill:
         """Derive the sources, unless done already; returns their spilled rows and facts."""
-        if not self.scan.is_derived:
+        if not self.inputs.scan.is_derived:
             return Spill(self.build.spill, 0)
         spill = self._derived_before(self.keys)
         sizes = self.sizes
         job = DeriveJob(
-            converter=self.converter,
-            scan=self.scan,
-            fingerprints=self.fingerprints,
+            inputs=self.inputs,
             keys=self.keys,
             spill=self.build.spill / f"{self.round}",
             budget=self.settings.budget,
@@ -376,7 +368,7 @@ def is_up_to_date(
     if (scan.family, options) != (recorded["family"], before):
         return False
     names = list(scan.sources.names)
-    sizes = sizes_of(fingerprints_of(scan)).tolist()
+    sizes = Inputs.of(converter, scan).sizes().tolist()
     if names != store.text("sources/path") or sizes != store.array("sources/bytes").read().tolist():
         return False
     every = chain.from_iterable(chain((path,), path.rglob("*")) for path in paths)
@@ -433,12 +425,12 @@ def run(
     )
     valid = scan_valid(claims=claims)
     rule = prepare_splits(settings.rule, paths, valid.scan)
-    fingerprints = fingerprints_of(valid.scan)
+    inputs = Inputs.of(valid.converter, valid.scan)
     try:
         with opened as build:
             build.begin(
                 _identity(converter, valid, settings.codec, rule),
-                _source_states(valid.scan, fingerprints),
+                _source_states(inputs),
                 paths,
             )
             check_resumed(build.journal, skips=settings.skips)
@@ -456,11 +448,9 @@ def run(
                     leave_out(build.journal, valid.problems[len(problems) :])
                     problems = recorded_problems(build.journal)
                     rule = prepare_splits(settings.rule, paths, valid.scan)
-                    fingerprints = fingerprints_of(valid.scan)
+                    inputs = Inputs.of(valid.converter, valid.scan)
                 conversion = Conversion(
-                    converter=valid.converter,
-                    scan=with_skipped(valid.scan, [entry_of(problem) for problem in problems]),
-                    fingerprints=fingerprints,
+                    inputs=replace(inputs, scan=with_skipped(valid.scan, problems)),
                     build=build,
                     settings=settings,
                     executor=executor,
@@ -490,12 +480,10 @@ def _identity(converter: Converter, first: ValidScan, codec: str, split: SplitRu
     return plain
 
 
-def _source_states(scan: Scan, fingerprints: Fingerprints) -> Sequence[tuple[str, str | dict[str, str]]]:
+def _source_states(inputs: Inputs) -> Sequence[tuple[str, str | dict[str, str]]]:
     """Name of each source, and size and time of its files, in readable form."""
-    return view(
-        range(len(fingerprints)),
-        lambda number: (scan.sources.names[number], _file_states(fingerprints[number])),
-    )
+    names = inputs.scan.sources.names
+    return view(range(len(names)), lambda number: (names[number], _file_states(inputs.fingerprints[number])))
 
 
 def _file_states(fingerprint: Fingerprint) -> str | dict[str, str]:

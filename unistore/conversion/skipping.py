@@ -133,11 +133,11 @@ def entry_of(problem: Problem) -> JsonObject:
     return entry if problem.row is None else {**entry, "row": problem.row}
 
 
-def with_skipped(scan: Scan, entries: Sequence[Mapping[str, Any]]) -> Scan:
+def with_skipped(scan: Scan, problems: Sequence[Problem]) -> Scan:
     """Return a scan whose options record what was left out."""
-    if not entries:
+    if not problems:
         return scan
-    return replace(scan, options={**scan.options, "skipped": [dict(entry) for entry in entries]})
+    return replace(scan, options={**scan.options, "skipped": [entry_of(problem) for problem in problems]})
 
 
 def skipped_sources(entries: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from unistore.conversion.executors.local import Executor, R, T, asking
 from unistore.conversion.job import ShardJob, statistics_of
-from unistore.conversion.keys import Fingerprints, reading
+from unistore.conversion.keys import Inputs
 from unistore.conversion.new_store import NewStore
 from unistore.conversion.plan import ShardTask, TablePlan
 from unistore.conversion.run import Conversion
 from unistore.conversion.seal import merged_statistics, source_digests
 from unistore.converters.common.difference import difference
 from unistore.converters.files.comparison import Compared, Restore, compare_source
-from unistore.converters.protocol import Scan
 from unistore.converters.registry import get_family
 from unistore.errors import (
     ConversionError,
@@ -181,20 +180,19 @@ class _CompareSource:
     """Compares the files of one source with what is restored of it."""
 
     store: Store
-    scan: Scan
-    fingerprints: Fingerprints
+    inputs: Inputs
 
     @cached_property
     def _restore(self) -> Restore:
-        restore: Restore = get_family(self.store.family).part("restore")(self.store, self.scan)
+        restore: Restore = get_family(self.store.family).part("restore")(self.store, self.inputs.scan)
         return restore
 
     def __call__(self, number: int) -> _Findings:
-        source = self.scan.sources[number]
+        source = self.inputs.scan.sources[number]
         findings = _Findings()
         compared: list[Compared] = []
         try:
-            with reading(source.name, self.fingerprints[number]):
+            with self.inputs.reading(number):
                 compared, left_out = compare_source(source.name, source.path, self._restore(number))
                 findings.left_out |= set(left_out)
         except InputError as error:
@@ -209,7 +207,7 @@ class _CompareSource:
         return findings
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.store, self.scan, self.fingerprints)
+        return type(self), (self.store, self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +244,8 @@ class _Comparison:
 
     def compare_files(self) -> None:
         """Compare the files of the sources, or of a sample of the sources."""
-        fingerprints = self.conversion.fingerprints
-        sizes = [sum(file.size for file in fingerprint) for fingerprint in fingerprints]
-        step = _CompareSource(self.store, self.new_store.scan, fingerprints)
+        sizes = self.conversion.sizes.tolist()
+        step = _CompareSource(self.store, self.conversion.inputs)
         for of_source in self._ask("receipt", step, range(len(sizes)), sizes.__getitem__):
             self.findings.problems += of_source.problems
             self.findings.values += of_source.values

@@ -12,12 +12,12 @@ import numpy as np
 from unistore.conversion.build import FolderBuild
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor, T, asking
-from unistore.conversion.keys import fingerprints_of
+from unistore.conversion.keys import Inputs
 from unistore.conversion.new_store import NewStore, versions
 from unistore.conversion.run import Conversion
 from unistore.conversion.settings import Settings
-from unistore.conversion.skipping import with_skipped
 from unistore.conversion.split_rule import SplitRule
+from unistore.converters.files.hdf5.attributes import attribute_label
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, StoreError, printable
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, text_values
@@ -46,12 +46,12 @@ def plan_recorded_conversion(
     except (KeyError, TypeError, ValueError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
-    scan = with_skipped(scan_sources(converter, sources, (), asking(executor)), options.get("skipped", ()))
+    scan = scan_sources(converter, sources, (), asking(executor))
+    if "skipped" in options:
+        scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
     with FolderBuild(work / "store") as build:
         conversion = Conversion(
-            converter=converter,
-            scan=scan,
-            fingerprints=fingerprints_of(scan),
+            inputs=Inputs.of(converter, scan),
             build=build,
             settings=Settings(codec=codec, split=split, on_error="skip"),
             executor=executor,
@@ -123,20 +123,30 @@ def _source_lines(store: Store, new_store: NewStore) -> list[str]:
 
 
 def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:
-    """Return one line for each HDF5 source whose attributes differ from the store's."""
+    """Return one line for each attribute of an HDF5 source that differs from the store's."""
     names = [source.name for source in new_store.scan.sources]
-    arrays = {described.path: values[:] for described, values in new_store.arrays}
+    nothing = ["{}"] * len(names)
+    now = {described.path: values[:] for described, values in new_store.arrays}
     texts = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
-    nothing = [""] * len(names)
+    after = text_values(*(now[path] for path in texts)) if texts[0] in now else nothing
+    lines = []
     try:
         before = store.text(HDF5_ATTRIBUTES) if store.has(texts[0]) else nothing
-        after = text_values(*(arrays[path] for path in texts)) if texts[0] in arrays else nothing
-    except (StoreError, UnicodeDecodeError):
+        for name, old, new in zip(names, before, after, strict=True):
+            differing = _differing(_by_path_and_name(old), _by_path_and_name(new)) if old != new else []
+            lines += [f"source {name}: {attribute_label(path, attribute)}" for path, attribute in differing]
+    except (StoreError, ValueError, TypeError, AttributeError):
         return []  # the store's text is damaged
-    pairs = zip(names, before, after, strict=False)
-    changed = [f"source {printable(name)}: its HDF5 attributes" for name, old, new in pairs if old != new]
-    more = [f"and those of {len(changed) - _SHOWN} further sources"] if len(changed) > _SHOWN else []
-    return changed[:_SHOWN] + more
+    more = [f"and {len(lines) - _SHOWN} further attributes"] if len(lines) > _SHOWN else []
+    return [printable(line) for line in lines[:_SHOWN]] + more
+
+
+def _by_path_and_name(text: str) -> dict[tuple[str, str], Any]:
+    values = {}
+    for path, named in json.loads(text).items():
+        for name, value in named.items():
+            values[path, name] = value
+    return values
 
 
 def _differing(before: Mapping[T, Any], after: Mapping[T, Any]) -> list[T]:

@@ -29,9 +29,6 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "rows": (("rows/autzen_returns.h5",), {}),
     "point_cloud": (("pointcloud/thin_a.h5", "pointcloud/thin_b.h5"), {"voxel_size": (20.0,)}),
-    "ct": (("ct/totalseg_b_hu.npy",), {"window": ("lung",), "sparse": "coords"}),
-    "spike": (("spike/reds_frames_140_162.dat",), {"height": 250, "width": 400, "voxel_bins": (5,)}),
-    "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), {}),
 }
 
 
@@ -289,11 +286,6 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     names, options = FAMILIES[request.param]
     folder = tmp_path_factory.mktemp(request.param)
     sources = [Path(shutil.copy(DATA / name, folder)) for name in names]
-    if request.param == "spike":  # several, so that there are steps to be interrupted between
-        stream = sources[0].read_bytes()
-        sources = [folder / f"{number}.dat" for number in range(3)]
-        for number, part in enumerate(sources):
-            part.write_bytes(stream[number * 7 * 12_500 :][: 7 * 12_500])
     converter = make_converter(request.param, options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unistore.conversion.plan.SHARD", 16 << 10)  # as the tests have it

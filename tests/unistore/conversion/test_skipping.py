@@ -26,7 +26,7 @@ from unistore.conversion.build import Journal
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.keys import fingerprints_of, source_keys
+from unistore.conversion.keys import Inputs, source_keys
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import leave_out, recorded_problems
@@ -42,8 +42,9 @@ REPORT = "unistore-report.json"
 RNG = np.random.default_rng(0)
 
 
-def keys_of(scan: Any) -> list[str]:
-    return [key.decode() for key in source_keys(scan, fingerprints_of(scan)).tolist()]
+def keys_of(converter: Any, sources: Path) -> list[str]:
+    inputs = Inputs.of(converter, scan_sources(converter, [sources]))
+    return [key.decode() for key in source_keys(inputs).tolist()]
 
 
 def files_of(store: Path) -> dict[str, bytes]:
@@ -199,14 +200,26 @@ def test_what_is_left_equals_the_good_sources_alone(tmp_path: Path, family: str)
     with pytest.raises(InputError):
         convert(tmp_path / "all", tmp_path / "none", family, **options)
     assert not (tmp_path / "none").exists()
-    report = convert(tmp_path / "all", tmp_path / "some", family, on_error="skip", **options)
+    some = tmp_path / "some"
+    report = convert(tmp_path / "all", some, family, on_error="skip", **options)
     good = without(tmp_path / "all", bad, tmp_path / "good")
     alone = convert(good, tmp_path / "alone", family, **options)
-    assert files_of(tmp_path / "some") == files_of(tmp_path / "alone")
-    assert root_of(tmp_path / "some") == root_of(tmp_path / "alone")
-    assert report.tasks == alone.tasks
-    assert {entry["left_out"] for entry in report.skipped} == set(bad)
-    assert alone.skipped == ()
+    assert files_of(some) == files_of(tmp_path / "alone")
+    assert root_of(some) == root_of(tmp_path / "alone")
+    assert (report.tasks, alone.skipped) == (alone.tasks, ())
+
+    written = json.loads((some / REPORT).read_text())
+    assert written.pop("verdicts") == list(report.verdicts)
+    assert written == {"skipped": len(bad), "left_out": sorted(bad), "problems": list(report.skipped)}
+    for entry in written["problems"]:
+        assert set(entry) == {"file", "dataset", "reason", "cure", "kind", "left_out"}
+        assert (tmp_path / "all" / entry["file"]).exists()
+        assert entry["reason"]
+    attributes = Store(some).attributes
+    assert attributes["skipped"] == len(bad)
+    assert sorted(attributes["options"]["exclude"]) == sorted(bad)
+    lines = parse_manifest((some / "unistore-manifest.jsonl").read_bytes(), "out")
+    assert REPORT in {line.key for line in lines}
 
 
 def test_values_are_read_once_all_headers_are_sound_or_left_out(tmp_path: Path) -> None:
@@ -218,23 +231,6 @@ def test_values_are_read_once_all_headers_are_sound_or_left_out(tmp_path: Path) 
     report = convert(tmp_path / "in", tmp_path / "out", "rows", on_error="skip")
     kinds = {entry["left_out"]: entry["kind"] for entry in report.skipped}
     assert kinds == {"1.h5": "format", "3.h5": "damaged"}
-
-
-def test_the_store_says_what_was_left_out(tmp_path: Path, family: str) -> None:
-    bad = write_family(family, tmp_path / "all")
-    report = convert(tmp_path / "all", tmp_path / "out", family, on_error="skip", **FAMILIES[family].options)
-    written = json.loads((tmp_path / "out" / REPORT).read_text())
-    assert written.pop("verdicts") == list(report.verdicts)
-    assert written == {"skipped": len(bad), "left_out": sorted(bad), "problems": list(report.skipped)}
-    for entry in written["problems"]:
-        assert set(entry) == {"file", "dataset", "reason", "cure", "kind", "left_out"}
-        assert (tmp_path / "all" / entry["file"]).exists()
-        assert entry["reason"]
-    attributes = Store(tmp_path / "out").attributes
-    assert attributes["skipped"] == len(bad)
-    assert sorted(attributes["options"]["exclude"]) == sorted(bad)
-    lines = parse_manifest((tmp_path / "out/unistore-manifest.jsonl").read_bytes(), "out")
-    assert REPORT in {line.key for line in lines}
 
 
 def test_a_colon_in_the_name_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,35 +265,34 @@ def test_the_row_of_a_damaged_frame(tmp_path: Path) -> None:
     assert (entry["file"], entry["dataset"], entry["row"]) == ("run: 1.hdf5", "observations/images/top", 1)
 
 
+@pytest.mark.parametrize("name", ["point_cloud", "trajectory"])
 def test_interrupted_at_every_step_the_same_command_ends_the_same(
-    tmp_path: Path, family: str, stopping: Any
+    tmp_path: Path, name: str, stopping: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_family(family, tmp_path / "all")
-    converter = make_converter(family, FAMILIES[family].options)
-    whole = run(converter, [tmp_path / "all"], tmp_path / "whole", Settings(on_error="skip"))
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", FAMILIES[name].shard)
+    write_family(name, tmp_path / "all")
+    converter = make_converter(name, FAMILIES[name].options)
+    settings = Settings(on_error="skip")
+    whole = run(converter, [tmp_path / "all"], tmp_path / "whole", settings)
     out = tmp_path / "out"
     runs = 0
     while not out.exists():
         runs += 1
         with suppress(KeyboardInterrupt):
-            report = run(
-                converter, [tmp_path / "all"], out, Settings(on_error="skip"), executor=stopping(runs)
-            )
-    assert report.digest == whole.digest
-    assert report.skipped == whole.skipped
+            report = run(converter, [tmp_path / "all"], out, settings, executor=stopping(runs))
+    assert (report.digest, report.skipped) == (whole.digest, whole.skipped)
     assert not out.with_name(f"{out.name}.unistore-build").exists()
 
 
-def test_on_workers_too(tmp_path: Path, family: str) -> None:
-    write_family(family, tmp_path / "all")
-    converter = make_converter(family, FAMILIES[family].options)
-    serial = run(converter, [tmp_path / "all"], tmp_path / "serial", Settings(on_error="skip"))
+def test_on_workers_too(tmp_path: Path) -> None:
+    bad = write_family("trajectory", tmp_path / "all")
+    converter = make_converter("trajectory", {})
+    settings = Settings(on_error="skip")
+    serial = run(converter, [tmp_path / "all"], tmp_path / "serial", settings)
     with Processes(2) as executor:
-        parallel = run(
-            converter, [tmp_path / "all"], tmp_path / "parallel", Settings(on_error="skip"), executor=executor
-        )
-    assert parallel.digest == serial.digest
-    assert parallel.skipped == serial.skipped
+        parallel = run(converter, [tmp_path / "all"], tmp_path / "parallel", settings, executor=executor)
+    assert (parallel.digest, parallel.skipped) == (serial.digest, serial.skipped)
+    assert len(serial.skipped) == len(bad)
 
 
 def test_the_store_says_which_files_were_not_taken(tmp_path: Path) -> None:
@@ -436,14 +431,12 @@ def test_more_bad_sources_than_a_refusal_would_list(tmp_path: Path, toy: Any) ->
     assert len(executor.items) == 3
 
 
-def test_keys_name_what_decides(tmp_path: Path, toys: Path, toy: Any) -> None:
-    scan = scan_sources(toy(), [toys])
-    keys = keys_of(scan)
+def test_keys_name_what_decides(toys: Path, toy: Any) -> None:
+    keys = keys_of(toy(), toys)
     assert len(set(keys)) == 4
-    fewer = scan_sources(replace(toy(), exclude=("train/s3.npz",)), [toys])
-    assert keys_of(fewer)[:2] == keys[:2], "the largest image decides the form: it is still there"
-    bright = scan_sources(replace(toy(), brightness=1), [toys])
-    assert not set(keys_of(bright)) & set(keys)
+    fewer = keys_of(replace(toy(), exclude=("train/s3.npz",)), toys)
+    assert fewer[:2] == keys[:2], "the largest image decides the form: it is still there"
+    assert not set(keys_of(replace(toy(), brightness=1), toys)) & set(keys)
 
 
 def test_mended_sources_are_not_mixed_into_a_conversion_that_left_them_out(

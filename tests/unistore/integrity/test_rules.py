@@ -125,16 +125,9 @@ def test_the_root_against_the_arrays(copy_case: Copy, forge: Callable[..., None]
     _, store = copy_case("rows_real")
     root = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
     name = next(path for path in root["fields"] if path.startswith("rows/"))
-    fields = {**root["fields"], name: {**root["fields"][name], "axes": ["voxel"]}}
-    assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", f"{name}/zarr.json")
-    for member in ("unit", "description"):
-        fields = {**root["fields"], name: {**root["fields"][name], member: "ell"}}
-        assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", f"{name}/zarr.json")
     fields = {**root["fields"], "rows/ghost": root["fields"][name]}
     assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", "rows/ghost/zarr.json")
-    wrong = sealed_with(store, forge, fields=root["fields"], statistics={"rows/ghost": {}})
-    assert wrong[0][:2] == ("metadata", "zarr.json")
-    wrong = sealed_with(store, forge, statistics={}, samples={"count": 1, "table": "rows"})
+    wrong = sealed_with(store, forge, fields=root["fields"], samples={"count": 1, "table": "rows"})
     assert ("schema", name) in [each[:2] for each in wrong]
     assert sealed_with(store, forge, family="sonar")[0][:2] == ("family", "zarr.json")
     with pytest.raises(CorruptionError, match="'family' is 'Sonar', expected the name of a family"):
@@ -142,24 +135,18 @@ def test_the_root_against_the_arrays(copy_case: Copy, forge: Callable[..., None]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (
-            lambda found: found["metadata"]["rows"]["attributes"].update(a=1),
-            "are not what rows/zarr.json says",
-        ),
-        (lambda found: found["metadata"]["splits/code"].update(shape=[1]), "of splits/code are not what"),
-        (lambda found: found["metadata"].pop("sources/path"), "lack sources/path"),
-        (
-            lambda found: found["metadata"].update({"rows/ghost": {}}),
-            "name 'rows/ghost', which the store does",
-        ),
-        (lambda found: found.update(kind="outline"), "expected those of every group and array, inline"),
-        (lambda found: found.clear(), "expected those of every group and array, inline"),
+        lambda found: found["metadata"]["rows"]["attributes"].update(a=1),
+        lambda found: found["metadata"]["splits/code"].update(shape=[1]),
+        lambda found: found["metadata"].pop("sources/path"),
+        lambda found: found["metadata"].update({"rows/ghost": {}}),
+        lambda found: found.update(kind="outline"),
+        lambda found: found.clear(),
     ],
 )
 def test_consolidated_metadata_against_the_documents(
-    change: Callable[[Any], Any], message: str, copy_case: Copy, forge: Callable[..., None]
+    change: Callable[[Any], Any], copy_case: Copy, forge: Callable[..., None]
 ) -> None:
     _, store = copy_case("rows_real")
     document = json.loads((store / "zarr.json").read_text())
@@ -168,7 +155,6 @@ def test_consolidated_metadata_against_the_documents(
     forge(store, {}, {})
     (problem,) = verify(store).problems
     assert (problem.kind, problem.location) == ("metadata", "zarr.json")
-    assert message in problem.message
 
 
 def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., None]) -> None:
@@ -197,37 +183,6 @@ def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., N
     forge(store, {})
     (problem,) = verify(store).problems
     assert "belongs to no array" in problem.message
-
-
-def test_a_shard_that_leaves_bytes_unused(copy_case: Copy, forge: Callable[..., None]) -> None:
-    from unistore.zarr3.durable import write_file
-    from unistore.zarr3.metadata import ArrayMetadata, index_bytes
-    from unistore.zarr3.writer import content_digest, encode_shard
-
-    _, store = copy_case("cloud_real")
-    path, key = "points/source_row", "points/source_row/c/0"
-    metadata = ArrayMetadata.from_json(json.loads((store / path / "zarr.json").read_text()), path)
-    values = read(store, path)
-    shard = b"".join(map(bytes, encode_shard(metadata, (0,), values)))
-    nbytes = index_bytes(metadata.chunks_per_shard[0])
-    padded = shard[:-nbytes] + b"unused" + shard[-nbytes:]
-    written = write_file(store, key, [padded])
-    from unistore.store.manifest import Entry, manifest_bytes, parse_manifest
-
-    manifest = store / "unistore-manifest.jsonl"
-    entries = {entry.key: entry for entry in parse_manifest(manifest.read_bytes(), "here")}
-    entries[key] = Entry(
-        key=key,
-        bytes=written.bytes,
-        checksum=written.checksum,
-        rows=(0, len(values)),
-        content=content_digest(values),
-    )
-    manifest.write_bytes(manifest_bytes(entries.values()))
-    forge(store, {})
-    (problem,) = verify(store).problems
-    assert (problem.kind, problem.location) == ("index", key)
-    assert "unused" in problem.message
 
 
 @pytest.mark.parametrize(("case", "path"), [("cloud_real", "points/xyz"), ("ct_cases", "masks/liver/mask")])

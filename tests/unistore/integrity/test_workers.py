@@ -12,7 +12,7 @@ import pytest
 
 from unistore import repair, verify
 from unistore.cli.main import main
-from unistore.conversion.executors.local import Job, Outcome, run_in_order
+from unistore.conversion.executors.local import asking
 from unistore.integrity.verify import verify_with
 
 Copy = Callable[[str], tuple[Any, Path]]
@@ -65,16 +65,6 @@ def test_the_same_problems(family_case: str, copy_case: Copy) -> None:
     assert len(found.problems) > 1
 
 
-class Squares(Job[int]):
-    """Steps with numbers for outcomes."""
-
-    def __call__(self, item: int) -> Outcome:
-        return Outcome({"square": item * item})
-
-    def describe(self, item: int) -> str:
-        return f"square of {item}"
-
-
 def test_stopping_early_stops_the_workers() -> None:
     closed = []
 
@@ -86,10 +76,10 @@ def test_stopping_early_stops_the_workers() -> None:
             finally:
                 closed.append(True)
 
-    steps = run_in_order(Forwards(), Squares(), range(3, 9))  # type: ignore[arg-type]
-    assert [next(steps)[1].record["square"] for _ in range(3)] == [9, 16, 25]
+    answers = asking(Forwards())(abs, range(-9, -3))  # type: ignore[arg-type]
+    assert [next(answers) for _ in range(3)] == [9, 8, 7]
     assert not closed
-    steps.close()
+    answers.close()  # type: ignore[attr-defined]
     assert closed
 
 

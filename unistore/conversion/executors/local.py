@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -129,24 +128,14 @@ def asking(executor: Executor) -> Ask:
         step = min(MAX_BATCH, 1 << most.bit_length() - 1)
         batches = [range(lo, min(lo + step, len(items))) for lo in range(0, len(items), step)]
         job = AskJob(function=function, items=items, threads=threads)
-        for _, outcome in run_in_order(executor, job, batches):
-            yield from outcome.record["answers"]
+        done: dict[int, list[R]] = {}
+        position = 0
+        with closing(executor.run(job, batches)) as steps:
+            for numbers, outcome in steps:
+                done[numbers.start] = outcome.record["answers"]
+                while position in done:
+                    answers = done.pop(position)
+                    position += len(answers)
+                    yield from answers
 
     return ask
-
-
-def run_in_order(
-    executor: Executor, job: Job[T], items: Iterable[T]
-) -> Generator[tuple[T, Outcome], None, None]:
-    """Yield each item and its outcome, in the order of the items, which are hashable and differ.
-
-    Close the generator to stop early.
-    """
-    waiting = deque(items)
-    done: dict[T, Outcome] = {}
-    with closing(executor.run(job, list(waiting))) as outcomes:
-        for finished, outcome in outcomes:
-            done[finished] = outcome
-            while waiting and waiting[0] in done:
-                item = waiting.popleft()
-                yield item, done.pop(item)

@@ -16,7 +16,7 @@ from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import AskJob, asking
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.job import DeriveJob
-from unistore.conversion.keys import fingerprints_of, source_keys
+from unistore.conversion.keys import Inputs, source_keys
 from unistore.converters.files.paths import list_files
 from unistore.converters.scanning import scan_part, scan_sources
 from unistore.errors import InputError
@@ -78,16 +78,16 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
     assert len(sent) < 1200 + len(cloudpickle.dumps(list(parts))) / 8
     found = cloudpickle.loads(sent)(range(8, 10))
     assert [scanned.rows for scanned, _ in found.record["answers"]] == [3, 3]
-    states = fingerprints_of(scan)
-    keys = source_keys(scan, states)
-    derive = DeriveJob(converter=converter, scan=scan, fingerprints=states, keys=keys, spill=sources)
+    inputs = Inputs.of(converter, scan)
+    keys = source_keys(inputs)
+    derive = DeriveJob(inputs=inputs, keys=keys, spill=sources)
     again = derive.alone((8, 9)).alone((8, 9))
     assert again.need((8, 9)) == derive.need((8, 9))
-    assert [again.scan.sources[at] for at in (8, 9)] == scan.sources[8:10]
-    assert (again.fingerprints[9], again.keys[9]) == (derive.fingerprints[9], keys[9])
+    assert [again.inputs.scan.sources[at] for at in (8, 9)] == scan.sources[8:10]
+    assert (again.inputs.fingerprints[9], again.keys[9]) == (inputs.fingerprints[9], keys[9])
     for other in (0, 70):
         with pytest.raises(IndexError):
-            again.scan.sources[other]
+            again.inputs.scan.sources[other]
 
 
 def test_answers_are_in_the_order_of_the_items(processes: Processes) -> None:
