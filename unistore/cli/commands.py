@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unistore.cli.output import check_target, progress_bar, say, say_done, say_json, show, write_report
+from unistore.conversion.executors.worker_process import start_early
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def inspect(
         check_target(target, overwrite=overwrite)
     if sample is not None:
         return _sample(path, sample, plot, as_json=as_json)
+    start_early([path], decodes=False)
     from unistore.report.inspection import inspect
 
     inspection = inspect(path)
@@ -160,6 +162,7 @@ def verify(
 
     Exit codes: 0 if nothing is wrong, else 1 with a table of all problems.
     """
+    start_early(sources)
     from unistore import repair, verify
 
     if (against or repairing) != bool(sources) or (against and repairing):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from unistore.cli.output import progress_bar, say, say_done, say_json
+from unistore.conversion.executors.worker_process import CONVERSION, start_early
 from unistore.converters.options import Option, Options, declared
 from unistore.converters.registry import Family, families
 from unistore.errors import InputError, UnistoreError
@@ -344,6 +345,8 @@ def _detect_command(sources: Sequence[str]) -> str:
 
 def _convert(family: str | None, **arguments: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
+    given_paths = [*arguments["sources"], *arguments.get("follow_links_to", ())]
+    start_early(given_paths, family, [CONVERSION], decodes=not arguments["dry_run"])
     from unistore.conversion.convert import convert_with, make_converter, source_paths
     from unistore.conversion.settings import Settings
 

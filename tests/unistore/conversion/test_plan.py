@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from unistore.conversion.job import source_batches
 from unistore.conversion.plan import Plan, TablePlan, json_digest, plan_table
 from unistore.schemas.tables import Field, Table
-from unistore.system.packed import Texts
+from unistore.system.packed import PackedObjects
 
 ROWS = st.lists(st.integers(0, 5000), max_size=8)
 
@@ -102,7 +102,7 @@ def test_digest_is_that_of_the_plain_json(sources: int) -> None:
     """Although the text of the sequences with an item for each source is made in blocks."""
     names = [f'lot "{number}"/ä' for number in range(sources)]
     tables = plan_table(make_table(), range(sources)), plan_table(make_table("more"), [0] * sources)
-    for each in (names, Texts(names)):
+    for each in (names, PackedObjects(names)):
         plan = make_plan(*tables, sources=each, options={"tile": [], "classes": {"10": "a", "9": {}}})
         assert plan.to_json()["sources"] == names
         assert plan.digest == json_digest(plan.to_json())

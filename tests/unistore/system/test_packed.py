@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unistore.converters.scan import Source, Sources
 from unistore.system import packed
-from unistore.system.packed import PackedObjects, Texts, view
+from unistore.system.packed import PackedObjects, view
 
 ITEMS = st.lists(st.tuples(st.text(), st.dictionaries(st.text(max_size=3), st.integers())), max_size=40)
 
@@ -46,20 +46,6 @@ def test_many_alike_take_little() -> None:
     assert whole < 60 * len(items)
     assert len(pickle.dumps(PackedObjects(items).only([17]))) < whole / 10
     assert len(pickle.dumps(PackedObjects(items).only([]))) < 200
-
-
-@given(items=st.lists(st.text(st.characters())), data=st.data())
-def test_texts_are_like_a_list(items: list[str], data: st.DataObject) -> None:
-    found = pickle.loads(pickle.dumps(Texts(items)))
-    assert (len(found), list(found), found[:]) == (len(items), items, items)
-    with pytest.raises(IndexError):
-        found[len(items)]
-    numbers = data.draw(st.sets(st.integers(0, len(items) - 1))) if items else set()
-    some = found.only(numbers).only(numbers)
-    assert [some[number] for number in numbers] == [items[number] for number in numbers]
-    for number in range(min(numbers, default=0)):
-        with pytest.raises(IndexError):
-            some[number]
 
 
 @given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=9), data=st.data())

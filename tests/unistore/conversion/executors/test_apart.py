@@ -221,3 +221,29 @@ def test_a_refused_command_leaves_its_worker_to_the_next(monkeypatch: pytest.Mon
         run_and_fail(error)
     assert len(set(seen)) == 1
     assert worker_process._spare == []
+
+
+@pytest.mark.parametrize(
+    ("name", "decodes", "library"),
+    [
+        ("a.h5", True, "h5py"),
+        ("a.HE5", False, "h5py"),
+        ("a.png", True, "cv2"),
+        ("a.png", False, None),
+        ("a.npy", True, None),
+    ],
+)
+def test_a_worker_starts_early_where_a_file_needs_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, decodes: bool, library: str | None
+) -> None:
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr(worker_process, "_spare", [])
+    monkeypatch.setattr(worker_process, "WorkerProcess", started.append)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / name).touch()
+    worker_process.start_early([tmp_path], decodes=decodes)
+    assert len(started) == (library is not None)
+    assert all(library in modules for modules in started)
+    (tmp_path / "other.npy").touch()
+    worker_process.start_early([tmp_path / "other.npy"], decodes=decodes)
+    assert len(started) <= 1
