@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Self
 
 from unistore.errors import ConversionError
-from unistore.system import own_files
 
 BEAT = 5.0
 """Seconds between heartbeats."""
@@ -71,7 +71,7 @@ class Lock:
             return False
         try:
             with suppress(OSError):  # of file systems without such locks
-                own_files.lock(descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.write(descriptor, _own_text().encode())
         except BaseException:
             self._path.unlink(missing_ok=True)
@@ -119,8 +119,9 @@ def _live_owner(descriptor: int, now: float) -> str | None:
         machine = ""
         lives = BEAT
     try:
-        if not own_files.lock(descriptor, wait=False):
-            return name
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return name
     except OSError:
         machine = ""
     is_young = now - os.fstat(descriptor).st_mtime < lives

@@ -13,12 +13,10 @@ from typing import Any
 import xxhash
 
 from unistore.conversion.executors.local import Executor, Serial, asking
-from unistore.conversion.lock import owner_of
 from unistore.errors import Location, Problem, StoreError
-from unistore.exporting.run import temporary_folder_path
 from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
-from unistore.store.names import MANIFEST, REPAIR, ROOT, STATISTICS
+from unistore.store.names import MANIFEST, ROOT, STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.documents import DocumentError, parse_document
@@ -131,9 +129,8 @@ def check_files(
                 problems.append(problem)
         progress.advance(sum(entry.bytes for entry in batch))
     folder = local_path(path)
-    if folder is not None:
-        problems += _unlisted(folder, entries) if manifest_intact else []
-        problems += _stopped_repair(folder.absolute())
+    if folder is not None and manifest_intact:
+        problems += _unlisted(folder, entries)
     return CheckedFiles(
         root=root,
         manifest_intact=manifest_intact,
@@ -227,12 +224,3 @@ def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
         message = f"is not in the manifest{left}: no part of the store"
         problems.append(Problem(key, message, "remove it, if nobody needs it", _EXTRA))
     return problems
-
-
-def _stopped_repair(store: Path) -> list[Problem]:
-    """Return the folder of a repair that was killed, if there is one and no repair runs."""
-    folder = temporary_folder_path(store, REPAIR)
-    if not folder.is_dir() or owner_of(folder / "lock") is not None:
-        return []
-    message = "was left by a repair that was stopped: no part of the store"
-    return [Problem(folder.name, message, "repair again with --repair, or remove it", _EXTRA)]

@@ -137,7 +137,7 @@ def test_file_systems_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object, **__: object) -> bool:
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
-    monkeypatch.setattr("unistore.system.own_files.lock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     with Lock(path):
         with pytest.raises(ConversionError, match="another converter"):
             Lock(path).__enter__()

@@ -49,7 +49,6 @@ PLANTED: dict[str, Callable[[Path, Path], None]] = {
     "store": lambda build, home: (build / "store").symlink_to(home / "store"),
     "old": lambda build, home: (build / "old").symlink_to(home / "old"),
     "lock": lambda build, home: (build / "lock").symlink_to(home / "letters/precious"),
-    "clearing": lambda build, home: (build / "lock.clearing").symlink_to(home / "new"),
     "deep": lambda build, home: deep(build / "store/rows").symlink_to(home / "store"),
     "dangling": lambda build, home: deep(build / "store/rows/data").symlink_to(home / "new"),
     "pipe": lambda build, home: os.mkfifo(build / "journal.jsonl"),

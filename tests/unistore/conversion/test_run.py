@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.conversion.split_rule import SplitRule
-from unistore.errors import ConversionError, InputError
+from unistore.errors import ConversionError
 
 Arrays = dict[str, NDArray[Any]]
 Truth = Callable[[Path], Arrays]
@@ -60,15 +59,6 @@ def test_every_array_equals_the_truth(tmp_path: Path, toys: Path, toy: Any, trut
         np.testing.assert_array_equal(other.read().result(), values, err_msg=path)
     assert report.samples == len(expected["rows/value"])
     assert report.tasks > 5, "the toy must fill several shards to be a test of anything"
-
-
-def test_bytes_do_not_depend_on_the_place(tmp_path: Path, toys: Path, toy: Any) -> None:
-    first = run(toy(), [toys], tmp_path / "a.zarr")
-    second = run(toy(), [toys], tmp_path / "deep" / "er" / "b.zarr")
-    assert first.digest == second.digest
-    assert (tmp_path / "a.zarr/zarr.json").read_bytes() == (
-        tmp_path / "deep/er/b.zarr/zarr.json"
-    ).read_bytes()
 
 
 def test_root_attributes(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> None:
@@ -236,37 +226,6 @@ def test_rows_without_extent_are_kept(tmp_path: Path, toy: Any) -> None:
     image = stored(tmp_path / "out.zarr")["rows/image"]
     assert image.shape == (9, 4, 0)
     assert image[...].shape == (9, 4, 0)
-
-
-def test_splits_of_the_folders(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> None:
-    run(toy(), [toys], tmp_path / "out.zarr")
-    code = stored(tmp_path / "out.zarr")["splits/code"][...]
-    np.testing.assert_array_equal(code, truth(toys)["splits/code"])
-    assert set(code) == {0, 1}
-
-
-def test_dealt_splits_never_cut_a_source(tmp_path: Path, toy: Any, make_toys: Callable[..., Path]) -> None:
-    folder = make_toys(tmp_path / "sources", sources=12, rows=20)
-    run(
-        toy(), [folder], tmp_path / "out.zarr", Settings(split=SplitRule(shares={"fit": 0.75, "check": 0.25}))
-    )
-    arrays = stored(tmp_path / "out.zarr")
-    code, first, rows = (arrays[path][...] for path in ("splits/code", "sources/first_row", "sources/rows"))
-    for lo, count in zip(first, rows, strict=True):
-        assert len(set(code[lo : lo + count])) == 1
-    assert set(code.tolist()) == {0, 1}
-    assert root(tmp_path / "out.zarr")["options"]["split"] == {"fit": 0.75, "check": 0.25}
-
-
-def test_more_splits_than_sources_are_refused(tmp_path: Path, toys: Path, toy: Any) -> None:
-    with pytest.raises(InputError, match=r"2 splits \(a, b\) of 1 source"):
-        run(
-            toy(),
-            [toys / "val"],
-            tmp_path / "out.zarr",
-            Settings(split=SplitRule(shares={"a": 0.5, "b": 0.5})),
-        )
-    assert not list(tmp_path.glob("out*"))
 
 
 def test_a_store_that_its_schema_refuses_is_never_written(tmp_path: Path, toys: Path, toy: Any) -> None:

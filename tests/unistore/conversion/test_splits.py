@@ -202,7 +202,7 @@ def test_samples_that_one_source_more_moves(by: str, before: dict[str, int], mov
     assert splits_of_samples(before, how).items() <= splits_of_samples(longer, how).items()
 
 
-@pytest.mark.parametrize("sources", [20, 100, 1000, 10000])
+@pytest.mark.parametrize("sources", [20, 1000])
 def test_validation_that_goes_to_train_when_one_source_is_added(sources: int) -> None:
     """With exact shares about half of it, however many sources there are; by the hash of the name none."""
     gone: dict[str, list[float]] = {"exact": [], "hash": []}
@@ -255,10 +255,10 @@ def test_the_shares_reached_are_told() -> None:
     scan, finalized = make([10] * 20)
     assigned = assign_splits(scan, finalized, rule())
     assert np.bincount(assigned.codes[:]).tolist() == [190, 10]
-    reached = "splits of 200 samples: train 95 % (19 sources), val 5 % (1 source) (--split-seed 0)"
+    reached = "splits of 200 samples: train 95 %, val 5 % (--split-seed 0)"
     assert assigned.notes == (reached,)
     reached, warning = assign_splits(scan, finalized, rule("exact:train=0.8,val=0.2")).notes
-    assert reached == "splits of 200 samples: train 80 % (16 sources), val 20 % (4 sources) (exact)"
+    assert reached == "splits of 200 samples: train 80 %, val 20 % (exact)"
     assert "move others" in warning
 
 

@@ -12,7 +12,6 @@ import zarr
 
 import unistore
 from unistore.conversion.job import ShardJob
-from unistore.conversion.new_store import choose_codecs
 from unistore.conversion.plan import ShardTask
 from unistore.errors import InputError
 
@@ -78,16 +77,10 @@ def test_no_more_rows_are_read_than_chunks_need(tmp_path: Path, monkeypatch: pyt
     columns = ShardJob.columns
 
     def counted(job: ShardJob, task: ShardTask, *given: Any) -> Any:
-        tasks.append(task)
+        tasks.extend([task] if job.reads_parts else [])
         return columns(job, task, *given)
 
-    def choose(job: ShardJob, *given: Any, **options: Any) -> dict[str, str]:
-        monkeypatch.setattr(ShardJob, "columns", counted)
-        chosen = choose_codecs(job, *given, **options)
-        monkeypatch.setattr(ShardJob, "columns", columns)
-        return chosen
-
-    monkeypatch.setattr("unistore.conversion.run.choose_codecs", choose)
+    monkeypatch.setattr(ShardJob, "columns", counted)
     unistore.convert(tmp_path / "parts", tmp_path / "out.zarr", "rows")
     assert 0 < sum(task.hi - task.lo for task in tasks) < ROWS // 2
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,22 +213,6 @@ def test_stopping_early_leaves_no_step_at_work(tmp_path: Path) -> None:
         steps.close()
         assert not any(psutil.pid_exists(pid) for pid in pids)
         assert [item for item, _ in executor.run(Faulty(tmp_path), ["again"])] == ["again"], "it starts anew"
-
-
-@pytest.mark.timeout(60)
-def test_no_thread_waits_for_a_process_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that take a step while others are stopped."""
-    end = ThreadPoolExecutor.shutdown
-
-    def late(pool: ThreadPoolExecutor, **options: bool) -> None:
-        time.sleep(0.3)
-        end(pool, **options)
-
-    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", late)
-    steps = ["raises 1", *(f"sleep 0.{number:02}" for number in range(1, 40))]
-    for _ in range(3):
-        with Processes(2) as executor, pytest.raises(InputError):
-            list(executor.run(Faulty(tmp_path), steps))
 
 
 def test_no_worker_is_started_for_nothing(tmp_path: Path) -> None:

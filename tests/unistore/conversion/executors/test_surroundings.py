@@ -40,7 +40,6 @@ ENDS = {
     "a script": "print(work(0), work(2))",
     "a pool": IN_A_POOL,
     "a dask worker with its nanny": ON_DASK,
-    "a thread": "from concurrent.futures import ThreadPoolExecutor as T; print(*T(2).map(work, (0, 2)))",
 }
 
 
@@ -60,11 +59,6 @@ def digests(*command: str) -> list[str]:
 def test_in_a_script(tmp_path: Path, place: str) -> None:
     (tmp_path / "script.py").write_text(f"{SCRIPT}\n{ENDS[place]}\n")
     one, two = digests("script.py")
-    assert one == two
-
-
-def test_in_a_command() -> None:
-    one, two = digests("-c", f"{SCRIPT}\nprint(work(0), work(2))")
     assert one == two
 
 
