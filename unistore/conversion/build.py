@@ -17,7 +17,7 @@ from unistore.conversion.lock import Lock, check_own, check_plain
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
-from unistore.system.hints import JsonObject
+from unistore.system.hints import JsonObject, PathLike
 from unistore.zarr3.durable import Folder, Target, sync_folder
 
 # The journal of a conversion: one fsynced JSON line for each finished step, to continue after a kill.
@@ -211,16 +211,17 @@ class Build(ABC):
     ) -> None:
         try:
             self.journal.close()
-            if self._discard and isinstance(error, InputError) and not self._may_succeed_later(error):
+            if self._discard and isinstance(error, InputError) and not self._may_succeed(error):
                 with suppress(ConversionError):  # report the problems of the sources instead
                     self.remove()
                     _remove_empty(*self._made)
         finally:
             self._lock.release()
 
-    def _may_succeed_later(self, error: InputError) -> bool:
+    def _may_succeed(self, error: InputError) -> bool:
         """Whether the same command may succeed: a source could not be read, and none was left out for it."""
-        return _is_transient(error) and not self.journal.of("skip")
+        is_transient = any(problem.kind == "unreadable" for problem in error.problems)
+        return is_transient and not self.journal.of("skip")
 
     def discard_on_input_error(self) -> None:
         """Confirm that an earlier run is continued: an `InputError` from here on removes the folder."""
@@ -315,11 +316,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def _is_transient(error: InputError) -> bool:
-    """Return whether the same command may succeed later: a source could not be read."""
-    return any(problem.kind == "unreadable" for problem in error.problems)
-
-
 class FolderBuild(Build):
     """Build folder of a conversion to a folder; see `Build`.
 
@@ -348,7 +344,7 @@ class FolderBuild(Build):
             raise InputError(msg)
         if destination.is_dir() and not any(destination.iterdir()):
             return
-        if _is_store(destination):
+        if is_store(destination):
             if overwrite:
                 return
             msg = f"{destination}: a finished store is there already; --overwrite replaces it"
@@ -377,7 +373,7 @@ class FolderBuild(Build):
             return
         if not os.path.lexists(self.output_path):
             self._old.rename(self.output_path)
-        elif _is_store(self.output_path):
+        elif is_store(self.output_path):
             shutil.rmtree(self._old)
         else:
             msg = (
@@ -387,7 +383,8 @@ class FolderBuild(Build):
             raise ConversionError(msg)
 
 
-def _is_store(path: Path) -> bool:
+def is_store(path: PathLike) -> bool:
+    """Return whether there is a sealed store at a path or URL."""
     try:
         Store(path)
     except (StoreError, OSError):

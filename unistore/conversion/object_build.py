@@ -13,12 +13,11 @@ from typing import Any
 
 import xxhash
 
-from unistore.conversion.build import Build
-from unistore.errors import ConversionError, InputError, StoreError
+from unistore.conversion.build import Build, is_store
+from unistore.errors import ConversionError, InputError
 from unistore.remote.client import ObjectClient, map_concurrently
 from unistore.remote.url import BUCKETS, StoreLocation, parse_url
 from unistore.store.names import BUILD_MARK, ROOT, build_folder
-from unistore.store.reader import Store
 from unistore.system.hints import JsonObject
 from unistore.zarr3.durable import WrittenFile, write_file
 
@@ -152,7 +151,7 @@ class ObjectBuild(Build):
         """Refuse a destination that exists already; see `Build.check`."""
         begun = self._begun
         if self._client.size(ROOT) is not None:
-            if not self._is_store():
+            if not is_store(str(self.location)):
                 msg = f"{self.location}: holds something that is not a unistore store: choose another place"
                 raise InputError(msg)
             if begun is not None and not begun["staged"]:
@@ -251,13 +250,6 @@ class ObjectBuild(Build):
         if client.size(BUILD_MARK) is not None:
             client.delete([key for key in client.list() if key != BUILD_MARK])
             client.delete([BUILD_MARK])
-
-    def _is_store(self) -> bool:
-        try:
-            Store(str(self.location))
-        except StoreError:
-            return False
-        return True
 
     def _destination_digest(self) -> str | None:
         return None if self._client.size(ROOT) is None else super()._destination_digest()

@@ -99,11 +99,6 @@ class Report:
     skipped: tuple[Mapping[str, Any], ...] = ()
     verdicts: tuple[Mapping[str, Any], ...] = ()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "notes", tuple(self.notes))
-        object.__setattr__(self, "skipped", tuple(self.skipped))
-        object.__setattr__(self, "verdicts", tuple(self.verdicts))
-
     def __repr__(self) -> str:
         samples = (
             f"{self.samples:,} {self.sample_table.rpartition('/')[2]} from {count_of(self.sources, 'source')}"
@@ -159,7 +154,7 @@ class Conversion:
             resumed=resumed,
             digest=sealed["digest"],
             notes=(*self.inputs.scan.notes, *new_store.notes),
-            skipped=self.inputs.scan.options.get("skipped", ()),
+            skipped=tuple(self.inputs.scan.options.get("skipped", ())),
             verdicts=new_store.verdicts,
         )
         self.build.journal.append({"step": "sealed", "report": asdict(report)})
@@ -436,7 +431,8 @@ def run(
             check_resumed(build.journal, skips=settings.skips)
             if (report := build.finished_report()) is not None:
                 build.remove()
-                return Report(**report)
+                lists = {name: tuple(value) for name, value in report.items() if isinstance(value, list)}
+                return Report(**{**report, **lists})
             build.check(overwrite=settings.overwrite)
             build.discard_on_input_error()
             if not build.journal.of(SKIP):

@@ -226,19 +226,11 @@ def _from_json(value: Any) -> Any:
         return h5py.Empty("f4")
     if not isinstance(value, list):
         return value
-    array = np.asarray(value) if _is_regular(value) else None
-    if array is None or array.dtype.kind == "O":
-        return json.dumps(value)
-    return value if array.dtype.kind == "U" else array
-
-
-def _is_regular(value: list[Any]) -> bool:
-    """Return whether a list, nested or not, has the form of an array: one length per axis, one type."""
-    if any(isinstance(item, list) for item in value):
-        same_length = all(isinstance(item, list) and len(item) == len(value[0]) for item in value)
-        return same_length and all(_is_regular(item) for item in value)
-    kinds = {type(item) for item in value}
-    return kinds <= {int, float} or kinds in ({str}, {bool})
+    kinds = {type(item) for item in np.array(value, object).ravel()}  # a list, where lengths differ
+    if kinds == {str}:
+        return value
+    array = np.asarray(value) if kinds <= {int, float} or kinds == {bool} else np.empty(0, object)
+    return json.dumps(value) if array.dtype.kind == "O" else array
 
 
 # A temporary folder beside a destination, for one process at a time.
@@ -273,10 +265,7 @@ def temporary_folder(target: Path, purpose: str) -> Iterator[Path]:
                 shutil.rmtree(work, ignore_errors=True)
     finally:
         with suppress(OSError):  # not empty if another process uses it
-            if not (folder / "lock").exists():
-                for left in folder.glob("lock.*"):  # of processes that were killed while they took the lock
-                    left.unlink(missing_ok=True)
-                folder.rmdir()
+            folder.rmdir()
 
 
 # Voxels along each axis of a Zarr chunk: a plane across any axis reads few chunks
