@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from multiprocessing.connection import wait
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import cloudpickle
 
@@ -59,6 +59,7 @@ class Processes:
         self._threads = encoding_threads() if threads is None else threads
         self._tell = tell
         self._processes: list[WorkerProcess] = []
+        self._at_work: dict[WorkerProcess, Any] = {}
 
     def __enter__(self) -> Self:
         if self.workers:
@@ -93,10 +94,12 @@ class Processes:
             yield from self._run_in_workers(job, sorted(waiting, key=job.need, reverse=True))
 
     def _run_in_workers(self, job: Job[T], items: Sequence[T]) -> Generator[tuple[T, Outcome], None, None]:
+        if self._at_work:
+            raise RuntimeError("steps of another job are at work")
         self._start(largest_need(job, items, self._memory), len(items))
         threads = self._threads if len(self._processes) == 1 else 1
         waiting = deque(items)
-        at_work: dict[WorkerProcess, T] = {}
+        at_work: dict[WorkerProcess, T] = self._at_work
         deaths: dict[WorkerProcess, int] = dict.fromkeys(self._processes, 0)
         try:
             while waiting or at_work:
@@ -105,16 +108,17 @@ class Processes:
                     at_work[process] = waiting.popleft()
                     self._send(process, job, at_work[process], threads)
                 process = self._first_done(at_work)
+                item = at_work.pop(process)
                 try:
                     outcome = process.receive()
                 except WorkerLostError as error:
                     deaths[process] += self._replace(process, error)
                     if deaths[process] == MAX_DEATHS:
-                        raise _too_many_deaths(job, at_work[process], error) from error
-                    self._send(process, job, at_work[process], threads)
+                        raise _too_many_deaths(job, item, error) from error
+                    at_work[process] = item
+                    self._send(process, job, item, threads)
                     continue
                 deaths[process] = 0
-                item = at_work.pop(process)
                 if waiting:  # before the caller journals: no worker waits for that
                     at_work[process] = waiting.popleft()
                     self._send(process, job, at_work[process], threads)
@@ -152,6 +156,7 @@ class Processes:
         for process in self._processes:
             process.end()
         self._processes = []
+        self._at_work.clear()
 
     def _start(self, need: int, steps: int) -> None:
         """Start the workers that so many steps lack; end those that the memory does not allow."""

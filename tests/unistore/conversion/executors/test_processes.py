@@ -215,6 +215,15 @@ def test_stopping_early_leaves_no_step_at_work(tmp_path: Path) -> None:
         assert [item for item, _ in executor.run(Faulty(tmp_path), ["again"])] == ["again"], "it starts anew"
 
 
+def test_steps_of_two_jobs_are_not_mixed(tmp_path: Path) -> None:
+    with Processes(1) as executor:
+        steps = executor.run(Faulty(tmp_path), ["a", "b"])
+        next(steps)
+        with pytest.raises(RuntimeError, match="steps of another job are at work"):
+            list(executor.run(Faulty(tmp_path), ["c"]))
+        assert [item for item, _ in steps] == ["b"]
+
+
 def test_no_worker_is_started_for_nothing(tmp_path: Path) -> None:
     with Processes(4) as executor:
         assert list(executor.run(Faulty(tmp_path), [])) == []
