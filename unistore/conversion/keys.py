@@ -116,8 +116,8 @@ def check_unchanged(fingerprint: Fingerprint) -> None:
             raise ConversionError(msg)
 
 
-CONTENT = 2
-"""Raised by every change of the bytes that a source's derived rows or a shard hold.
+CONTENT = 3
+"""Raised by every change of what a source's derived rows, their files or the record of a shard hold.
 
 An unfinished conversion begun under another number is done again: its shards are those of older code."""
 

@@ -1,7 +1,7 @@
 """Spilled rows: rows of tables whose length is known only after the sources are read.
 
 Each batch of sources has a folder: a flat binary file for each column and one for the facts, source after
-source, and ``spill.json``, which describes them. Scratch files of one conversion, never part of a store.
+source, and ``rows.json``, which describes them. Scratch files of one conversion, never part of a store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unistore.system.hints import AnyArray, UInt8s
 from unistore.system.packed import Items
 from unistore.zarr3.durable import sync_files, sync_folders
 
-DESCRIPTION = "spill.json"
+DESCRIPTION = "rows.json"
 FACTS = "facts.bin"
 AHEAD = 64 << 10
 """Bytes that are read at a time, at least."""

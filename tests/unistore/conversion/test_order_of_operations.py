@@ -126,7 +126,7 @@ def test_spilled_rows_are_durable_before_their_record(events: list[Event], build
         if event.record.get("step") != "derive":
             continue
         folder = build / "spill/0" / str(event.record["batch"])
-        described = position(events, "sync", folder / "spill.json")
+        described = position(events, "sync", folder / "rows.json")
         for name in ("0.bin", "1.bin", "facts.bin"):
             assert position(events, "sync", folder / name) < described
         assert described < position(events, "sync", folder, after=described) < index

@@ -83,7 +83,7 @@ def test_an_attempt_that_was_killed_leaves_nothing_behind(tmp_path: Path) -> Non
         writer.finish()
     assert SpilledBatch.is_complete(folder)
     assert SpilledBatch(folder).rows("t", 0) == 2
-    assert sorted(path.name for path in folder.iterdir()) == ["0.bin", "facts.bin", "spill.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["0.bin", "facts.bin", "rows.json"]
 
 
 def test_a_source_without_rows(tmp_path: Path) -> None:
