@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.errors import InputError
 
 Write = Callable[[Path], dict[str, Any]]
 
@@ -159,15 +159,8 @@ def test_what_is_left_out_is_named(write: Write, tmp_path: Path) -> None:
 def test_a_text_of_an_episode_is_kept_as_an_attribute(tmp_path: Path) -> None:
     aloha(tmp_path)
     unistore.convert(tmp_path / "episode_0.hdf5", tmp_path / "a.zarr")
-    dataset = unistore.Dataset(tmp_path / "a.zarr")
-    for samples in (None, unistore.Windows(history=1, horizon=1)):
-        with pytest.raises(InputError, match="'language_instruction' is in the JSON texts of") as error:
-            unistore.Dataset(tmp_path / "a.zarr", samples, ["language_instruction"])
-        (call,) = re.findall(r"dataset\.store\.text\('(.*)'\)", str(error.value))
-        assert "pick the cup" in dataset.store.text(call)[0]
-    with pytest.raises(InputError) as error:
-        unistore.Dataset(tmp_path / "a.zarr", fields=["nothing"])
-    assert "JSON" not in str(error.value)
+    store = unistore.Dataset(tmp_path / "a.zarr").store
+    assert json.loads(store.text("episodes/attributes")[0])["language_instruction"] == "pick the cup"
 
 
 def test_a_mask_is_not_left_out_unless_it_differs(tmp_path: Path) -> None:
