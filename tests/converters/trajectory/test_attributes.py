@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 import unistore
 from unistore.errors import InputError
@@ -89,3 +90,24 @@ def test_a_changed_attribute_is_found(source: Path, tmp_path: Path) -> None:
         file["data/demo_1/obs/eef_pos"].attrs["unit"] = np.bytes_("f")
     with pytest.raises(InputError, match=r"demos.hdf5: attribute unit of data/demo_1/obs/eef_pos$"):
         unistore.verify(tmp_path / "a.zarr", against=source)
+
+
+def test_what_is_left_out_has_none(source: Path, tmp_path: Path) -> None:
+    """Neither episodes nor arrays."""
+    store = tmp_path / "a.zarr"
+    unistore.convert(
+        source, store, "trajectory", ignore=("obs/unused",), exclude=("demos.hdf5: data/demo_1",)
+    )
+    text = zarr.open_array(store / ARRAY / "data", mode="r")[:].tobytes()
+    assert set(json.loads(text)) - {"", "data", "data/demo_0"} == {
+        "data/demo_0/obs",
+        "data/demo_0/obs/eef_pos",
+        "data/demo_0/actions",
+    }
+    with h5py.File(source, "r+") as file:
+        file["data/demo_0/actions"].attrs["reference"] = file["data"].attrs["reference"] = file.ref
+    unistore.convert(source, tmp_path / "b.zarr", "trajectory")
+    receipt = unistore.verify(tmp_path / "b.zarr", against=source).receipt
+    assert receipt is not None
+    references = ("attribute reference of data", "attribute reference of data/demo_N/actions")
+    assert receipt.left_out == (*references,)

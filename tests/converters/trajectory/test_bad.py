@@ -161,3 +161,58 @@ def test_map_that_names_nothing(tmp_path: Path) -> None:
 def test_options_that_are_unknown(options: dict) -> None:
     with pytest.raises(InputError, match=next(iter(options)).replace("_", "-")):
         trajectory(**options)
+
+
+def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path, check_contract) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5", 3), "r+") as file:
+        for k in range(3):
+            file[f"data/demo_{k}/right_dpos"] = np.ones((6 if k else 700, 3))
+    assert "right_dpos  700" in problems_of(tmp_path / "a.h5")
+    converted = check_contract(trajectory(exclude=("a.h5: data/demo_0",)), [tmp_path / "a.h5"])
+    assert converted.arrays["steps/right_dpos"].shape == (12, 3)
+
+
+def test_unwritten_datasets(tmp_path: Path) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
+        file.create_dataset("data/demo_0/rewards", (6,), "f4")
+        file.create_dataset("data/demo_1/rewards", (6,), "f4", chunks=(2,))
+    message = problems_of(tmp_path / "a.h5")
+    assert "a.h5: data/demo_0/rewards: was allocated as (6,) but never written" in message
+    assert "data/demo_1/rewards" in message
+
+
+def corrupt(path: Path, dataset: str, chunk: int) -> None:
+    with h5py.File(path) as file:
+        info = file[dataset].id.get_chunk_info(chunk)
+    with path.open("r+b") as stream:
+        stream.seek(info.byte_offset + 4)
+        stream.write(b"\xff" * (info.size - 8))
+
+
+def test_corrupt_gzip_chunk_names_file_dataset_and_rows(tmp_path: Path, convert_in_memory) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
+        values = np.arange(6 * 64).reshape(6, 64)
+        file["data/demo_0/obs/tactile"] = values
+        file.create_dataset("data/demo_1/obs/tactile", data=values, chunks=(2, 64), compression="gzip")
+    corrupt(tmp_path / "a.h5", "data/demo_1/obs/tactile", 1)
+    with pytest.raises(InputError, match=r"a.h5: data/demo_1/obs/tactile: rows 2:4 cannot be read"):
+        convert_in_memory(trajectory(), [tmp_path])
+
+
+def test_links_that_leave_the_sources(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    robomimic(tmp_path / "secret.h5")
+    robomimic(tmp_path / "in" / "other.h5")
+    with h5py.File(robomimic(tmp_path / "in" / "a.h5", 1), "r+") as file:
+        file["data/demo_1"] = h5py.ExternalLink("../secret.h5", "/data/demo_0")
+        file["data/demo_0/obs/more"] = h5py.ExternalLink(str(tmp_path / "secret.h5"), "/data/demo_0/actions")
+    message = problems_of(tmp_path / "in")
+    assert message.count("outside the given paths") == 2
+
+
+def test_images_of_different_sizes(tmp_path: Path) -> None:
+    for k, size in enumerate((48, 64)):
+        with h5py.File(tmp_path / f"episode_{k}.h5", "w") as file:
+            file["action"] = np.ones((2, 2))
+            file["observations/images/top"] = np.zeros((2, size, size, 3), np.uint8)
+    assert "uint8 (48, 48, 3)" in problems_of(tmp_path)
