@@ -175,7 +175,7 @@ def write_sequence(folder: Path, frames: int) -> None:
         (folder / role).mkdir()
         for number in range(frames):
             image = RNG.integers(0, 255, (20, 30, 3), "u1")
-            cv2.imwrite(str(folder / role / f"{role}_{number}.png"), image)
+            cv2.imwrite(str(folder / role / f"{number:03d}.png"), image)
 
 
 SPIKE = {"height": 250, "width": 400, "layout": "packed"}
@@ -207,7 +207,7 @@ def test_a_sequence_goes_on_behind_a_gap_under_a_name_of_its_own(
 def test_folders_of_a_sequence_that_do_not_match_name_the_sequence(tmp_path: Path) -> None:
     write_sequence(tmp_path / "a", 3)
     write_sequence(tmp_path / "b", 3)
-    (tmp_path / "a/blur/blur_1.png").unlink()
+    (tmp_path / "a/blur/001.png").unlink()
     with pytest.raises(InputError) as caught:
         scan_sources(make_converter("spike", SPIKE), [tmp_path])
     assert {problem.source for problem in caught.value.problems} == {"a"}
