@@ -21,17 +21,15 @@ from unistore.data.collate import BatchMemory, Sample, Samples
 from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
+    Blocks,
     DatasetPart,
     JoinedReader,
     bind_parts,
-    block_offsets,
     check_drawable,
     checked_names,
     checked_weights,
     common_fields,
-    open_blocks,
     open_parts,
-    shuffles_in_blocks,
 )
 from unistore.data.statistics import Question, Statistics, Summaries
 from unistore.data.where import Condition, parse_where
@@ -311,14 +309,15 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             arrays += part.store.arrays().values()
         return arrays
 
+    def _blocks(self) -> list[Blocks]:
+        sizes = np.diff(self.store_offsets).tolist()
+        return [Blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True)]
+
     def block_offsets(self) -> Int64s:
         """Offsets of blocks of samples that share chunks, (blocks + 1,) int64; no block spans two stores."""
-        bounds = self.store_offsets.tolist()
-        blocks = [
-            first + block_offsets(part.store, last - first)[:-1]
-            for part, (first, last) in zip(self.parts, pairwise(bounds), strict=True)
-        ]
-        return np.concatenate([*blocks, bounds[-1:]]).astype(np.int64)
+        bounds = self.store_offsets
+        starts = [first + own.offsets[:-1] for first, own in zip(bounds, self._blocks(), strict=False)]
+        return np.concatenate([*starts, bounds[-1:]]).astype(np.int64)
 
     def label_counts(
         self, key: str, *, split: str | Sequence[str] | None = None, subset: Any = None
@@ -479,14 +478,12 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     @property
     def open_blocks(self) -> int:
         """Number of blocks whose decoded chunks are kept together."""
-        sizes = np.diff(self.store_offsets).tolist()
-        return min(open_blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True))
+        return min(blocks.open for blocks in self._blocks())
 
     @property
     def shuffles_in_blocks(self) -> bool:
         """Whether ``shuffle=True`` is a block shuffle, as a full shuffle would decode too much."""
-        sizes = np.diff(self.store_offsets).tolist()
-        return any(shuffles_in_blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True))
+        return any(blocks.are_needed for blocks in self._blocks())
 
     @property
     def repeats(self) -> bool:
@@ -538,26 +535,21 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
 
 def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> Int64s:
-    """Index and epoch of each sample, (B, 2) int64."""
+    """Return index and epoch of each sample, (B, 2) int64."""
     if not isinstance(indices, np.ndarray):
-        pairs = [
-            (operator.index(item[0]), operator.index(item[1]))
-            if isinstance(item, tuple)
-            else (operator.index(item), epoch)
-            for item in indices
-        ]
+        pairs = [item if isinstance(item, tuple) else (item, epoch) for item in indices]
+        numbers = [operator.index(number) for number in chain.from_iterable(pairs)]
         try:
-            return np.array(pairs, np.int64).reshape(-1, 2)
+            return np.array(numbers, np.int64).reshape(-1, 2)
         except OverflowError:
-            largest = max(chain.from_iterable(pairs), key=abs)
-            msg = f"there is no sample or epoch {largest}"
+            msg = f"there is no sample or epoch {max(numbers, key=abs)}"
             raise IndexError(msg) from None
-    if indices.ndim == 1 and indices.dtype.kind in "iu":
-        return np.stack((indices.astype(np.int64), np.full(len(indices), epoch)), axis=1)
-    if indices.ndim == 2 and indices.shape[1] == 2 and indices.dtype.kind in "iu":
-        return indices.astype(np.int64)
-    msg = f"indices must be integers (B,) or (B, 2) with epochs, found {indices.dtype} {indices.shape}"
-    raise IndexError(msg)
+    is_right = indices.dtype.kind in "iu" and (indices.ndim == 1 or indices.shape[1:] == (2,))
+    if not is_right:
+        msg = f"indices must be integers (B,) or (B, 2) with epochs, found {indices.dtype} {indices.shape}"
+        raise IndexError(msg)
+    as_int64 = indices.astype(np.int64)
+    return as_int64 if indices.ndim == 2 else np.stack((as_int64, np.full_like(as_int64, epoch)), axis=1)
 
 
 def _have_epochs(indices: Sequence[Index] | NDArray[np.integer]) -> bool:

@@ -381,49 +381,49 @@ MAX_DECODED = 8
 """Samples that a full shuffle may decode per delivered sample."""
 
 
-def block_offsets(store: Store, samples: int) -> Int64s:
-    """Blocks of consecutive samples that share chunks of the largest array.
+class Blocks:
+    """Blocks of consecutive samples of a store that share chunks of the largest array.
 
     A block is one chunk if samples are rows, and a few chunks if samples differ in length, as its edges then
     fall inside chunks.
     """
-    return uniform_blocks(samples, _block(store, samples)[0])
 
+    def __init__(self, store: Store, samples: int) -> None:
+        self._samples = samples
+        self._room = _room(store, samples)
+        self._per_chunk, self._chunk_bytes = samples_per_chunk(store, samples) if samples else (1.0, 1)
+        chunks = 1 if self._per_chunk == int(self._per_chunk) else UNALIGNED_CHUNKS
+        self._size = max(1, round(chunks * self._per_chunk), -(-samples // MAX_BLOCKS))
 
-def open_blocks(store: Store, samples: int) -> int:
-    """Number of these blocks whose decoded chunks are kept together; at least 1."""
-    return max(1, int(_room(store, samples) // _block(store, samples)[1]))
+    @property
+    def offsets(self) -> Int64s:
+        """First sample of each block, and the number of samples."""
+        return uniform_blocks(self._samples, self._size)
 
+    @property
+    def open(self) -> int:
+        """Number of blocks whose decoded chunks are kept together; at least 1."""
+        block_bytes = max(self._chunk_bytes, self._size / self._per_chunk * self._chunk_bytes)
+        return max(1, int(self._room // block_bytes))
 
-def shuffles_in_blocks(store: Store, samples: int) -> bool:
-    """Whether a full shuffle would decode many samples per delivered sample.
+    @property
+    def are_needed(self) -> bool:
+        """Whether a full shuffle would decode many samples per delivered sample.
 
-    That is so if a chunk has many samples, and not all decoded chunks can be kept.
-    """
-    if not samples:
-        return False
-    per_chunk, chunk_bytes = samples_per_chunk(store, samples)
-    return per_chunk > MAX_DECODED and samples / per_chunk * chunk_bytes > _room(store, samples)
+        That is so if a chunk has many samples, and not all decoded chunks can be kept.
+        """
+        decoded = self._samples / self._per_chunk * self._chunk_bytes
+        return self._per_chunk > MAX_DECODED and decoded > self._room
 
 
 def _room(store: Store, samples: int) -> float:
-    """Bytes for the decoded chunks of the largest array in open blocks."""
+    """Return the bytes for the decoded chunks of the largest array in open blocks."""
     largest = _largest(store)
     if not (largest.pooled and len(largest) == samples):
         return CACHE_SHARE * CHUNKS.limit
     beside = (store.array(path) for path in store.paths())
     pooled = sum(_decoded_bytes(array) for array in beside if array.pooled and len(array) == samples)
     return CACHE_SHARE * POOL_BYTES * _decoded_bytes(largest) / max(1, pooled)
-
-
-def _block(store: Store, samples: int) -> tuple[int, float]:
-    """Samples of a block, and the decoded bytes of its chunks."""
-    if not samples:
-        return 1, 1.0
-    per_chunk, chunk_bytes = samples_per_chunk(store, samples)
-    chunks = 1 if per_chunk == int(per_chunk) else UNALIGNED_CHUNKS
-    size = max(1, round(chunks * per_chunk), -(-samples // MAX_BLOCKS))
-    return size, max(float(chunk_bytes), size / per_chunk * chunk_bytes)
 
 
 def samples_per_chunk(store: Store, samples: int) -> tuple[float, int]:

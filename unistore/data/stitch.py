@@ -80,10 +80,10 @@ def _joined(
         if batch.ndim not in (4, 5) or len(batch) != len(numbers) or tuple(batch.shape[-3:]) != shape:
             expected = f"({len(numbers)}, …, {', '.join(map(str, shape))})"
             message = f"have shape {tuple(batch.shape)}, expected {expected} as the boxes"
-            raise InputError(Problem("predictions", message, "", "shape"))
+            raise _refusal(message, "shape")
         if not batch.is_floating_point():
             message = f"are {batch.dtype}: the mean of classes is none"
-            raise InputError(Problem("predictions", message, "stitch scores, then argmax", "dtype"))
+            raise _refusal(message, "dtype", "stitch scores, then argmax")
         for sample, values_of_cell in zip(numbers.tolist(), batch, strict=True):
             cell = grid.cell(sample)
             if cell.volume not in unfinished:
@@ -96,7 +96,7 @@ def _joined(
         missing = sum(part.missing for part in unfinished.values())
         message = f"end while {missing} boxes of {len(unfinished)} volumes are missing"
         cure = "read the whole grid: shuffle=False, drop_last=False, one rank"
-        raise InputError(Problem("predictions", message, cure, "missing"))
+        raise _refusal(message, "missing", cure)
 
 
 class _Grid:
@@ -118,7 +118,7 @@ class _Grid:
         """Return where the cell of a sample lies."""
         if not 0 <= sample < self._first[-1]:
             message = f"are of sample {sample}, and the dataset has {self._first[-1]}"
-            raise InputError(Problem("predictions", message, 'give batch["index"]', "index"))
+            raise _refusal(message, "index")
         store = int(np.searchsorted(self._first, sample, side="right")) - 1
         cell = self._readers[store].cell(sample - int(self._first[store]))
         return cell._replace(volume=self._volumes_before[store] + cell.volume)
@@ -129,28 +129,23 @@ class _Sum:
 
     def __init__(self, values: torch.Tensor, cell: GridCell, weights: torch.Tensor) -> None:
         dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
-        channels = values.shape[:-3]
-        self._sum = torch.zeros((*channels, *cell.extent), dtype=dtype, device=values.device)
-        self._weights = torch.zeros(cell.extent, dtype=dtype, device=values.device)
+        self._sum = torch.zeros((*values.shape[:-3], *cell.extent), dtype=dtype, device=values.device)
+        self._weights = torch.zeros_like(self._sum[(0,) * (values.ndim - 3)])
         self._cell_weights = weights.to(self._sum)
-        self._count = cell.cells
+        self.missing = cell.cells
         self._came: set[int] = set()
-
-    @property
-    def missing(self) -> int:
-        """Cells that have not come."""
-        return self._count - len(self._came)
 
     def add(self, sample: int, values: torch.Tensor, corner: Shape) -> None:
         """Add a cell, without what reaches beyond the volume."""
         if sample in self._came:
-            cure = "read each cell once: shuffle=False"
-            raise InputError(Problem("predictions", f"of sample {sample} came twice", cure, "duplicate"))
+            message = f"of sample {sample} came twice"
+            raise _refusal(message, "duplicate", "read each cell once: shuffle=False")
         if values.shape[:-3] != self._sum.shape[:-3]:
-            message = f"of sample {sample} have {tuple(values.shape[:-3])} channels, others of its volume "
-            message += f"{tuple(self._sum.shape[:-3])}"
-            raise InputError(Problem("predictions", message, "", "shape"))
+            channels = tuple(values.shape[:-3]), tuple(self._sum.shape[:-3])
+            message = f"of sample {sample} have {channels[0]} channels, others of its volume {channels[1]}"
+            raise _refusal(message, "shape")
         self._came.add(sample)
+        self.missing -= 1
         box: Any = (...,)
         inside: Any = (...,)
         for low, edge, end in zip(corner, values.shape[-3:], self._weights.shape, strict=True):
@@ -163,6 +158,10 @@ class _Sum:
     def mean(self) -> torch.Tensor:
         """Return the weighted mean of the cells, in the memory of their sum."""
         return self._sum.div_(self._weights)
+
+
+def _refusal(message: str, kind: str, cure: str = "") -> InputError:
+    return InputError(Problem("predictions", message, cure, kind))
 
 
 def _weights(shape: Shape, weights: str) -> torch.Tensor:

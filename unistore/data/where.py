@@ -25,6 +25,7 @@ Condition: TypeAlias = Number | str | tuple[Number | None, Number | None] | Sequ
 Known: TypeAlias = Mapping[str, Callable[[], AnyArray]]
 """By name, what reads a number or text of each row of the sample table."""
 
+_LISTS = (list, set, frozenset)
 _FORMS = "a number, a pattern as in 'lab_a/*', a range (50, None), or a list of values"
 
 
@@ -57,8 +58,9 @@ class Where:
         if self.best is None:
             return chosen
         name, share = self.best
-        values = _numbers(name, known[name]()[chosen]).astype(np.float64)
-        order = np.argsort(-values, kind="stable")
+        values = known[name]()[chosen]
+        _check_kind(name, values, is_text=False)
+        order = np.argsort(-values.astype(np.float64), kind="stable")
         return np.sort(chosen[order[: ceil(round(share * len(chosen), 9))]])
 
 
@@ -70,27 +72,20 @@ def parse_where(
         return None
     is_mapping = isinstance(conditions, Mapping)
     check.expect("where", conditions, is_mapping, "conditions by name", none=True)
-    wanted = dict(conditions or {}) if is_mapping else {}
-    for name, condition in wanted.items():
+    by_name = dict(conditions or {}) if is_mapping else {}
+    for name, condition in by_name.items():
         check.expect(f"where[{name!r}]", condition, _is_condition(condition), _FORMS)
-    expected = "a name and a share, as in ('episode.return', 0.1)"
-    check.expect("best", best, _is_name_and_share(best), expected, none=True)
-    return Where(wanted, best)
+    is_best = isinstance(best, tuple) and len(best) == 2 and isinstance(best[0], str)
+    is_best = is_best and _is_number(best[1]) and 0 < best[1] <= 1
+    check.expect("best", best, is_best, "a name and a share, as in ('episode.return', 0.1)", none=True)
+    return Where(by_name, best)
 
 
 def _is_condition(condition: object) -> bool:
     if isinstance(condition, tuple):
         return len(condition) == 2 and all(end is None or _is_number(end) for end in condition)
-    if isinstance(condition, (list, set, frozenset)):
-        return all(_is_number(value) or isinstance(value, str) for value in condition)
-    return _is_number(condition) or isinstance(condition, str)
-
-
-def _is_name_and_share(best: object) -> bool:
-    if not isinstance(best, tuple) or len(best) != 2:
-        return False
-    name, share = best
-    return isinstance(name, str) and _is_number(share) and 0 < share <= 1
+    several = condition if isinstance(condition, _LISTS) else [condition]
+    return all(_is_number(value) or isinstance(value, str) for value in several)
 
 
 def _is_number(value: object) -> bool:
@@ -99,35 +94,25 @@ def _is_number(value: object) -> bool:
 
 def _fulfil(name: str, values: AnyArray, condition: Condition) -> AnyArray:
     """Return which values (n,) fulfil a condition, (n,) bool."""
+    several = condition if isinstance(condition, _LISTS) else [condition]
+    _check_kind(name, values, is_text=any(isinstance(value, str) for value in several))
     if isinstance(condition, tuple):
         low, high = condition
-        numbers = _numbers(name, values)
-        fulfil = np.isfinite(numbers)
-        if low is not None:
-            fulfil &= numbers >= low
-        if high is not None:
-            fulfil &= numbers <= high
-        return fulfil
+        is_above = values >= (-np.inf if low is None else low)
+        return np.isfinite(values) & is_above & (values <= (np.inf if high is None else high))
     if isinstance(condition, str):
-        return np.array([fnmatchcase(text, condition) for text in _texts(name, values)], bool)
-    if not isinstance(condition, (list, set, frozenset)):
-        return np.asarray(_numbers(name, values) == condition)
-    is_text = any(isinstance(value, str) for value in condition)
-    return np.isin(_texts(name, values) if is_text else _numbers(name, values), list(condition))
+        return np.array([fnmatchcase(text, condition) for text in values], bool)
+    if isinstance(condition, _LISTS):
+        return np.isin(values, list(condition))
+    return np.asarray(values == condition)
 
 
-def _numbers(name: str, values: AnyArray) -> AnyArray:
-    if values.dtype.kind in "biuf":
-        return values
-    message = f"{name} is text, as {str(values[:1].tolist())[:60]}"
-    raise InputError(Problem("where", message, "give a pattern, as in 'lab_a/*'", "option"))
-
-
-def _texts(name: str, values: AnyArray) -> AnyArray:
-    if values.dtype.kind == "U":
-        return values
-    message = f"{name} is a number, as {values[:1].tolist()}"
-    raise InputError(Problem("where", message, "give a number, or a range, as in (50, None)", "option"))
+def _check_kind(name: str, values: AnyArray, *, is_text: bool) -> None:
+    """Refuse texts where numbers are needed, and the other way round."""
+    if is_text != (values.dtype.kind == "U"):
+        message = f"{name} is {'a number' if is_text else 'text'}, as {str(values[:1].tolist())[:60]}"
+        cure = "give a number, or a range, as in (50, None)" if is_text else "give a pattern, as in 'lab_a/*'"
+        raise InputError(Problem("where", message, cure, "option"))
 
 
 def known_of(store: Store) -> Known:

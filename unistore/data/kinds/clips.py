@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -220,145 +220,6 @@ def _complete_arguments(kind: Any, check: Arguments) -> None:
         object.__setattr__(kind, "fields", tuple(fields))
 
 
-@dataclass(frozen=True, slots=True)
-class Clips(SampleKind):
-    """Samples of a spike-camera store: `length` consecutive frames of one sequence.
-
-    Keys: ``voxel`` (L, B, h, w) in the stored dtype; ``blur``, ``sharp`` (L, 3, h, w) u1 RGB, views of the
-    stored (row, column, channel) order. In stores without voxels, unless `voxel_bins` asks for them:
-    ``spike`` (L, T, h, w) u1 of 0 and 1, zero behind each frame's ``spike_length`` (L,) int32; on request
-    elsewhere. On request: ``spike_packed`` (L, T, h, ⌈w/8⌉) u1, least significant bit first; ``tfp``, ``tfi``
-    (L, h, w) float32, gray pictures of each frame, see `Steps`; ``source`` (of the first frame),
-    ``sequence``, ``frame`` (the first frame's row in the store), ``corner`` (2,) int64 in image pixels.
-
-    On request too, and the extents always under ``pad="valid"``: ``valid_extent``, ``spike_valid_extent``
-    (2,) int64, how many rows and columns of the crop have data, in pixels of the images and in those of
-    voxels and spikes; ``valid``, ``spike_valid`` (h, w) bool, True where they have.
-
-    A clip never spans a change of resolution. Where clips of a store differ in shape (whole frames of several
-    cameras), the keys concerned are ragged.
-
-    Parameters
-    ----------
-    length
-        Frames of a clip. If every sequence is shorter, that is refused.
-    stride
-        Frames between the starts of two clips.
-    crop
-        Rows and columns, in pixels of the images (of the spikes where there are none); one number is a
-        square; None: whole frames. Fields of another resolution give the same part of the scene.
-    fields
-        Keys to read, unless the Dataset names them.
-    voxel_bins
-        Bins B of ``voxel``; None: the store's set (of several, the one with the fewest bins). A set that is
-        not stored is computed from the spikes, bit for bit what conversion would store.
-    random
-        True: the crop is uniform over the frame, another one each epoch, one for all frames and fields of a
-        clip. False: the centre.
-    pad
-        What a crop has below and right of a frame that is smaller than it. None: such crops are refused, with
-        the largest that fits. ``"edge"``: the last row and column are repeated, in every field. ``"zero"``:
-        zeros. A number: that, in the images; voxels and spikes are 0. ``"valid"``: zeros, with
-        ``valid_extent`` and ``spike_valid_extent`` among the keys. ``"drop"``: such clips are no samples.
-    """
-
-    length: int = 5
-    stride: int = 1
-    crop: int | tuple[int, int] | None = 256
-    fields: tuple[str, ...] | None = None
-    voxel_bins: int | None = None
-    random: bool = True
-    pad: Pad = None
-
-    def __post_init__(self) -> None:
-        check = Arguments()
-        check_pad(check, self.pad)
-        _complete_arguments(self, check)
-        object.__setattr__(self, "pad", normalize_pad(self.pad))
-
-    @property
-    def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
-        return Clips(length=1, crop=None, random=False, voxel_bins=self.voxel_bins)
-
-    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
-        require_arrays(store, self, SEQUENCE_OFFSETS)
-        require_version_2(store)
-        natural, on_request = frame_fields(store)
-        if self.voxel_bins is not None and "voxel" in on_request:
-            on_request = [key for key in (*natural, *on_request) if key not in ("voxel", *IMAGES)]
-            natural = ["voxel", *(key for key in natural if key in IMAGES)]
-        natural += _EXTENTS if self.pad == "valid" else ()
-        further = (*on_request, SOURCE, "sequence", "corner", "frame", *_EXTENTS, *_MASKS)
-        keys = select_keys(natural, self.fields if fields is None else fields, further)
-        if "voxel" in keys:
-            frame_field(store, "voxel", self.voxel_bins)
-        return keys
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> ClipReader:
-        """Reader of the clips whose frames all lie in `units`."""
-        return ClipReader(store, self, fields, units)
-
-
-@dataclass(frozen=True, slots=True)
-class Steps(SampleKind):
-    """Samples of a spike-camera store: `length` consecutive time steps of one recording.
-
-    Keys: ``spike`` (T, h, w) u1 of 0 and 1 or, where `voxel_bins` asks for them, ``voxel`` (B, h, w),
-    the spikes of the window in bins of time, bin = (t * B) // T with T = `length`. On request:
-    ``spike_packed`` (T, h, ⌈w/8⌉) u1, least significant bit first, an eighth of the bytes; ``tfp`` and
-    ``tfi`` (h, w) float32, gray pictures from 0 to 1 by the mean of the spikes and by the interval between
-    two (`unistore.data.kinds.frames` has formulas and source); ``step``, the window's first step in its
-    recording; ``frame``, the recording's row in the store; ``source``, ``sequence``, ``corner`` (2,) int64.
-
-    A window lies in one recording: one file, as nothing says that the files of a folder follow each other
-    without a gap. Where whole pictures differ in size (several cameras), the keys concerned are ragged.
-
-    Parameters
-    ----------
-    length
-        Time steps of a window. If every recording is shorter, that is refused.
-    stride
-        Time steps between the starts of two windows.
-    crop
-        Rows and columns in pixels; one number is a square; None: whole pictures. A crop larger than a
-        recording's pictures is refused.
-    fields
-        Keys to read, unless the Dataset names them.
-    voxel_bins
-        Bins B of ``voxel``.
-    random
-        True: the crop is uniform over the picture, another one each epoch. False: the centre.
-    """
-
-    length: int = 200
-    stride: int = 1
-    crop: int | tuple[int, int] | None = None
-    fields: tuple[str, ...] | None = None
-    voxel_bins: int | None = None
-    random: bool = True
-
-    def __post_init__(self) -> None:
-        _complete_arguments(self, Arguments())
-
-    def chosen(self, store: Store) -> SampleKind | None:
-        """See `SampleKind.chosen`."""
-        return self if store.has(BITS) else None
-
-    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
-        require_arrays(store, self, SEQUENCE_OFFSETS)
-        require_version_2(store)
-        require_arrays(store, self, BITS)
-        natural = ["spike"] if self.voxel_bins is None else ["voxel"]
-        return select_keys(natural, self.fields if fields is None else fields, (*VIEWS, *natural, *_OF_STEPS))
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> ClipReader:
-        """Reader of the windows in the recordings `units`."""
-        return ClipReader(store, self, fields, units)
-
-
 class ClipReader(SampleReader):
     """Reads clips of frames, or windows of time steps; see `SampleReader`."""
 
@@ -477,3 +338,138 @@ class ClipReader(SampleReader):
         batch |= {key: packed_copy(numbers[key], allocate) for key in self._fields if key in numbers}
         sequences = np.searchsorted(self._sequences, frames, side="right") - 1
         return batch | self._labels.read(frames, allocate) | self._names.read(sequences, allocate)
+
+
+@dataclass(frozen=True, slots=True)
+class Clips(SampleKind):
+    """Samples of a spike-camera store: `length` consecutive frames of one sequence.
+
+    Keys: ``voxel`` (L, B, h, w) in the stored dtype; ``blur``, ``sharp`` (L, 3, h, w) u1 RGB, views of the
+    stored (row, column, channel) order. In stores without voxels, unless `voxel_bins` asks for them:
+    ``spike`` (L, T, h, w) u1 of 0 and 1, zero behind each frame's ``spike_length`` (L,) int32; on request
+    elsewhere. On request: ``spike_packed`` (L, T, h, ⌈w/8⌉) u1, least significant bit first; ``tfp``, ``tfi``
+    (L, h, w) float32, gray pictures of each frame, see `Steps`; ``source`` (of the first frame),
+    ``sequence``, ``frame`` (the first frame's row in the store), ``corner`` (2,) int64 in image pixels.
+
+    On request too, and the extents always under ``pad="valid"``: ``valid_extent``, ``spike_valid_extent``
+    (2,) int64, how many rows and columns of the crop have data, in pixels of the images and in those of
+    voxels and spikes; ``valid``, ``spike_valid`` (h, w) bool, True where they have.
+
+    A clip never spans a change of resolution. Where clips of a store differ in shape (whole frames of several
+    cameras), the keys concerned are ragged.
+
+    Parameters
+    ----------
+    length
+        Frames of a clip. If every sequence is shorter, that is refused.
+    stride
+        Frames between the starts of two clips.
+    crop
+        Rows and columns, in pixels of the images (of the spikes where there are none); one number is a
+        square; None: whole frames. Fields of another resolution give the same part of the scene.
+    fields
+        Keys to read, unless the Dataset names them.
+    voxel_bins
+        Bins B of ``voxel``; None: the store's set (of several, the one with the fewest bins). A set that is
+        not stored is computed from the spikes, bit for bit what conversion would store.
+    random
+        True: the crop is uniform over the frame, another one each epoch, one for all frames and fields of a
+        clip. False: the centre.
+    pad
+        What a crop has below and right of a frame that is smaller than it. None: such crops are refused, with
+        the largest that fits. ``"edge"``: the last row and column are repeated, in every field. ``"zero"``:
+        zeros. A number: that, in the images; voxels and spikes are 0. ``"valid"``: zeros, with
+        ``valid_extent`` and ``spike_valid_extent`` among the keys. ``"drop"``: such clips are no samples.
+    """
+
+    reader: ClassVar = ClipReader
+
+    length: int = 5
+    stride: int = 1
+    crop: int | tuple[int, int] | None = 256
+    fields: tuple[str, ...] | None = None
+    voxel_bins: int | None = None
+    random: bool = True
+    pad: Pad = None
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check_pad(check, self.pad)
+        _complete_arguments(self, check)
+        object.__setattr__(self, "pad", normalize_pad(self.pad))
+
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return Clips(length=1, crop=None, random=False, voxel_bins=self.voxel_bins)
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require_arrays(store, self, SEQUENCE_OFFSETS)
+        require_version_2(store)
+        natural, on_request = frame_fields(store)
+        if self.voxel_bins is not None and "voxel" in on_request:
+            on_request = [key for key in (*natural, *on_request) if key not in ("voxel", *IMAGES)]
+            natural = ["voxel", *(key for key in natural if key in IMAGES)]
+        natural += _EXTENTS if self.pad == "valid" else ()
+        further = (*on_request, SOURCE, "sequence", "corner", "frame", *_EXTENTS, *_MASKS)
+        keys = select_keys(natural, self.fields if fields is None else fields, further)
+        if "voxel" in keys:
+            frame_field(store, "voxel", self.voxel_bins)
+        return keys
+
+
+@dataclass(frozen=True, slots=True)
+class Steps(SampleKind):
+    """Samples of a spike-camera store: `length` consecutive time steps of one recording.
+
+    Keys: ``spike`` (T, h, w) u1 of 0 and 1 or, where `voxel_bins` asks for them, ``voxel`` (B, h, w),
+    the spikes of the window in bins of time, bin = (t * B) // T with T = `length`. On request:
+    ``spike_packed`` (T, h, ⌈w/8⌉) u1, least significant bit first, an eighth of the bytes; ``tfp`` and
+    ``tfi`` (h, w) float32, gray pictures from 0 to 1 by the mean of the spikes and by the interval between
+    two (`unistore.data.kinds.frames` has formulas and source); ``step``, the window's first step in its
+    recording; ``frame``, the recording's row in the store; ``source``, ``sequence``, ``corner`` (2,) int64.
+
+    A window lies in one recording: one file, as nothing says that the files of a folder follow each other
+    without a gap. Where whole pictures differ in size (several cameras), the keys concerned are ragged.
+
+    Parameters
+    ----------
+    length
+        Time steps of a window. If every recording is shorter, that is refused.
+    stride
+        Time steps between the starts of two windows.
+    crop
+        Rows and columns in pixels; one number is a square; None: whole pictures. A crop larger than a
+        recording's pictures is refused.
+    fields
+        Keys to read, unless the Dataset names them.
+    voxel_bins
+        Bins B of ``voxel``.
+    random
+        True: the crop is uniform over the picture, another one each epoch. False: the centre.
+    """
+
+    reader: ClassVar = ClipReader
+
+    length: int = 200
+    stride: int = 1
+    crop: int | tuple[int, int] | None = None
+    fields: tuple[str, ...] | None = None
+    voxel_bins: int | None = None
+    random: bool = True
+
+    def __post_init__(self) -> None:
+        _complete_arguments(self, Arguments())
+
+    def chosen(self, store: Store) -> SampleKind | None:
+        """See `SampleKind.chosen`."""
+        return self if store.has(BITS) else None
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require_arrays(store, self, SEQUENCE_OFFSETS)
+        require_version_2(store)
+        require_arrays(store, self, BITS)
+        natural = ["spike"] if self.voxel_bins is None else ["voxel"]
+        return select_keys(natural, self.fields if fields is None else fields, (*VIEWS, *natural, *_OF_STEPS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,17 +120,16 @@ class _Memory:
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
-        self._given: list[NDArray[np.generic]] = []
+        self._arrays: list[NDArray[np.generic]] = []
 
     def allocate(self, shape: Shape, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
         """See `Allocate`."""
-        self._given.append(self._allocate(shape, dtype))
-        return self._given[-1]
+        self._arrays.append(self._allocate(shape, dtype))
+        return self._arrays[-1]
 
     def packed(self, values: NDArray[np.generic] | Packed) -> Packed:
         """Return values of a batch, in its memory."""
         packed = values if isinstance(values, Packed) else Packed(np.asarray(values))
-        if any(packed.values is given for given in self._given):
+        if any(packed.values is array for array in self._arrays):
             return packed
-        copied = packed_copy(packed.values, self._allocate).values
-        return Packed(copied, packed.offsets, packed.group, packed.shapes)
+        return replace(packed, values=packed_copy(packed.values, self._allocate).values)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unistore.converters.registry import leave_out
 from unistore.data.kinds.kind import Kind
 from unistore.data.kinds.protocol import SampleKind
 from unistore.errors import InputError, Problem
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "unistore.kinds"
 """Group of the entry points by which packages add kinds."""
@@ -44,31 +41,26 @@ def installed_kinds() -> Mapping[str, type[Kind]]:
 
     kinds: dict[str, type[Kind]] = {}
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
-        kind = _installed(point)
-        if kind is None:
-            continue
-        if kind.__name__ in OWN or kind.__name__ in kinds:
-            leave_kind_out(point.name, f"{point.value} has the name of an existing kind")
+        try:
+            kind: type[Kind] = point.load()
+        except Exception as error:  # noqa: BLE001  whatever a package raises, the other kinds work
+            why = f"cannot be imported: {type(error).__name__}: {error}"
         else:
-            kinds[kind.__name__] = kind
+            why = _what_is_wrong(kind, kinds)
+            if not why:
+                kinds[kind.__name__] = kind
+        if why:
+            leave_kind_out(point.name, f"{point.value} {why}")
     return kinds
 
 
-def _installed(point: EntryPoint) -> type[Kind] | None:
-    """Import a kind; None if it is none."""
-    try:
-        kind: type[Kind] = point.load()
-    except Exception as error:  # noqa: BLE001  whatever a package raises, the other kinds work
-        leave_kind_out(point.name, f"{point.value} cannot be imported: {type(error).__name__}: {error}")
-        return None
-    is_kind = isinstance(kind, type) and issubclass(kind, Kind) and is_dataclass(kind)
-    if not is_kind:
-        leave_kind_out(point.name, f"{point.value} is no dataclass that inherits unistore.plugin.Kind")
-        return None
+def _what_is_wrong(kind: object, others: Collection[str]) -> str:
+    """Return why an entry point is no further kind; empty if it is one."""
+    if not (isinstance(kind, type) and issubclass(kind, Kind) and is_dataclass(kind)):
+        return "is no dataclass that inherits unistore.plugin.Kind"
     if missing := sorted(kind.__abstractmethods__):
-        leave_kind_out(point.name, f"{point.value} has no {', '.join(missing)}")
-        return None
-    return kind
+        return f"has no {', '.join(missing)}"
+    return "has the name of an existing kind" if kind.__name__ in {*OWN, *others} else ""
 
 
 def leave_kind_out(name: str, why: str) -> None:

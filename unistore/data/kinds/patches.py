@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,126 +33,6 @@ from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, matches_type
 from unistore.system.hints import Int64s, Shape
-
-
-@dataclass(frozen=True, slots=True)
-class Patches(SampleKind):
-    """Samples of a CT store: boxes of one size.
-
-    Keys: as `Volumes`, with (d, h, w) of `size` in place of (D, H, W), and ``corner`` (3,) int64, the box's
-    first voxel, counted in steps. On request, the former always under ``pad="valid"``: ``valid_extent`` (3,)
-    int64, how far the volume reaches into the box from its corner; ``valid`` (d, h, w) bool, True inside the
-    volume. With `foreground`, ``foreground`` () int32: the class of the voxel that the box is centred on, 0
-    of a uniform box.
-
-    Parameters
-    ----------
-    size
-        Depth, height and width in voxels; one number is a cube.
-    random
-        True: the corner is uniform over the volume, another one each epoch. False: the cells of a grid that
-        covers the volume; the last cell of an axis is moved back so that it ends with the volume.
-    per_volume
-        Random boxes of each volume an epoch.
-    pad
-        What a box has behind a volume that is smaller than it. None: such boxes are refused, with the
-        largest size that fits. ``"edge"``: the last voxel is repeated, of masks too. ``"zero"``: zeros. A
-        number: that, of the image; masks are 0. ``"valid"``: zeros, with ``valid_extent`` among the keys.
-        ``"drop"``: volumes smaller than the box have no samples.
-    step
-        Take every `step`-th voxel of each axis, as `Volumes` does: boxes are those of ``Volumes(step=…)``.
-    overlap
-        Share of a box, on each axis, that the next cell of a grid has in common with it: 0.5 halves the step.
-        `unistore.stitch` joins predictions of the cells.
-    foreground
-        Centre boxes on voxels of a mask, label or window, as far as the volume's border allows: by its name,
-        by the name of a class of a label, or ``"seg:2"``. A class of the volume is drawn first, then one of
-        its voxels, from those that ``unistore convert --foreground-locations`` stored. Shares by name:
-        ``{"tumour": 0.3, "liver": 0.1}``, and 0.6 of the boxes are uniform. In volumes that lack it, boxes
-        are uniform.
-    """
-
-    size: int | tuple[int, int, int] = (96, 96, 96)
-    random: bool = True
-    per_volume: int = 1
-    pad: Pad = None
-    step: int = 1
-    overlap: float = 0.0
-    foreground: str | Mapping[str, float] | Shares | None = None
-
-    def __post_init__(self) -> None:
-        check = Arguments()
-        check.sizes("size", self.size, 3)
-        check.flag("random", self.random)
-        if check.integer("per_volume", self.per_volume, 1) and self.per_volume != 1 and not self.random:
-            check.refuse(
-                "per_volume", f"is {self.per_volume}, and random is False: a grid covers each volume once"
-            )
-        check_pad(check, self.pad)
-        check.integer("step", self.step, 1)
-        is_share = matches_type(self.overlap, float) and 0 <= self.overlap < 1
-        if check.expect("overlap", self.overlap, is_share, "a share of a box, from 0 to below 1"):
-            object.__setattr__(self, "overlap", float(self.overlap))
-            if self.overlap and self.random is True:
-                check.refuse("overlap", "is of the cells of a grid", "random=False")
-        if self.foreground is not None:
-            if self.random is False:
-                check.refuse("foreground", "is of random boxes", "leave it or random=False out")
-            object.__setattr__(self, "foreground", shares_of(check, self.foreground))
-        check.raise_problems()
-        object.__setattr__(self, "pad", normalize_pad(self.pad))
-        set_sizes(self, "size", 3)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Depth, height and width of a box."""
-        assert isinstance(self.size, tuple)
-        return self.size
-
-    @property
-    def shares(self) -> Shares:
-        """Share of the boxes that are centred on each name."""
-        assert not isinstance(self.foreground, (str, Mapping))
-        return self.foreground or ()
-
-    def cells(self, extents: Int64s) -> Int64s:
-        """Return how many cells of the grid volumes of `extents` (V, 3) have along each axis, (V, 3)."""
-        room = np.maximum(extents - self.shape, 0)
-        cells: Int64s = -(-room // self.strides) + 1
-        return np.where(extents > 0, cells, 0)
-
-    @property
-    def strides(self) -> Int64s:
-        """Voxels from one cell of the grid to the next, (3,)."""
-        return np.maximum(1, np.rint(np.array(self.shape) * (1 - self.overlap))).astype(np.int64)
-
-    @property
-    def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
-        return Volumes(step=self.step)
-
-    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
-        require_arrays(store, self, extent_path(store))
-        for name, _ in self.shares:
-            find_target(store, name)
-        known = [*box_sources(store), "corner", *volume_columns(store)]
-        known += ["valid_extent"] if self.pad == "valid" else []
-        further = ["valid", "valid_extent"] + (["foreground"] if self.shares else [])
-        return select_keys(known, fields, (*on_request(store), *further))
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> PatchReader:
-        """Reader of boxes in the volumes `units`."""
-        return PatchReader(store, self, fields, units)
-
-
-class GridCell(NamedTuple):
-    """Where a cell of a grid lies."""
-
-    volume: int  # number of its volume among those of the split
-    corner: tuple[int, ...]  # its first voxel
-    extent: tuple[int, ...]  # depth, height and width of the volume, in steps
-    cells: int  # that cover the volume
 
 
 class PatchReader(SampleReader):
@@ -243,3 +123,121 @@ class PatchReader(SampleReader):
         places = np.stack((cell // (height * width), cell // width % height, cell % width), axis=1)
         corners: Int64s = np.minimum(places * self._kind.strides, self._room(which))
         return corners
+
+
+@dataclass(frozen=True, slots=True)
+class Patches(SampleKind):
+    """Samples of a CT store: boxes of one size.
+
+    Keys: as `Volumes`, with (d, h, w) of `size` in place of (D, H, W), and ``corner`` (3,) int64, the box's
+    first voxel, counted in steps. On request, the former always under ``pad="valid"``: ``valid_extent`` (3,)
+    int64, how far the volume reaches into the box from its corner; ``valid`` (d, h, w) bool, True inside the
+    volume. With `foreground`, ``foreground`` () int32: the class of the voxel that the box is centred on, 0
+    of a uniform box.
+
+    Parameters
+    ----------
+    size
+        Depth, height and width in voxels; one number is a cube.
+    random
+        True: the corner is uniform over the volume, another one each epoch. False: the cells of a grid that
+        covers the volume; the last cell of an axis is moved back so that it ends with the volume.
+    per_volume
+        Random boxes of each volume an epoch.
+    pad
+        What a box has behind a volume that is smaller than it. None: such boxes are refused, with the
+        largest size that fits. ``"edge"``: the last voxel is repeated, of masks too. ``"zero"``: zeros. A
+        number: that, of the image; masks are 0. ``"valid"``: zeros, with ``valid_extent`` among the keys.
+        ``"drop"``: volumes smaller than the box have no samples.
+    step
+        Take every `step`-th voxel of each axis, as `Volumes` does: boxes are those of ``Volumes(step=…)``.
+    overlap
+        Share of a box, on each axis, that the next cell of a grid has in common with it: 0.5 halves the step.
+        `unistore.stitch` joins predictions of the cells.
+    foreground
+        Centre boxes on voxels of a mask, label or window, as far as the volume's border allows: by its name,
+        by the name of a class of a label, or ``"seg:2"``. A class of the volume is drawn first, then one of
+        its voxels, from those that ``unistore convert --foreground-locations`` stored. Shares by name:
+        ``{"tumour": 0.3, "liver": 0.1}``, and 0.6 of the boxes are uniform. In volumes that lack it, boxes
+        are uniform.
+    """
+
+    reader: ClassVar = PatchReader
+
+    size: int | tuple[int, int, int] = (96, 96, 96)
+    random: bool = True
+    per_volume: int = 1
+    pad: Pad = None
+    step: int = 1
+    overlap: float = 0.0
+    foreground: str | Mapping[str, float] | Shares | None = None
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.sizes("size", self.size, 3)
+        check.flag("random", self.random)
+        if check.integer("per_volume", self.per_volume, 1) and self.per_volume != 1 and not self.random:
+            check.refuse(
+                "per_volume", f"is {self.per_volume}, and random is False: a grid covers each volume once"
+            )
+        check_pad(check, self.pad)
+        check.integer("step", self.step, 1)
+        is_share = matches_type(self.overlap, float) and 0 <= self.overlap < 1
+        if check.expect("overlap", self.overlap, is_share, "a share of a box, from 0 to below 1"):
+            object.__setattr__(self, "overlap", float(self.overlap))
+            if self.overlap and self.random is True:
+                check.refuse("overlap", "is of the cells of a grid", "random=False")
+        if self.foreground is not None:
+            if self.random is False:
+                check.refuse("foreground", "is of random boxes", "leave it or random=False out")
+            object.__setattr__(self, "foreground", shares_of(check, self.foreground))
+        check.raise_problems()
+        object.__setattr__(self, "pad", normalize_pad(self.pad))
+        set_sizes(self, "size", 3)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Depth, height and width of a box."""
+        assert isinstance(self.size, tuple)
+        return self.size
+
+    @property
+    def shares(self) -> Shares:
+        """Share of the boxes that are centred on each name."""
+        assert not isinstance(self.foreground, (str, Mapping))
+        return self.foreground or ()
+
+    def cells(self, extents: Int64s) -> Int64s:
+        """Return how many cells of the grid volumes of `extents` (V, 3) have along each axis, (V, 3)."""
+        room = np.maximum(extents - self.shape, 0)
+        cells: Int64s = -(-room // self.strides) + 1
+        return np.where(extents > 0, cells, 0)
+
+    @property
+    def strides(self) -> Int64s:
+        """Voxels from one cell of the grid to the next, (3,)."""
+        return np.maximum(1, np.rint(np.array(self.shape) * (1 - self.overlap))).astype(np.int64)
+
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return Volumes(step=self.step)
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require_arrays(store, self, extent_path(store))
+        for name, _ in self.shares:
+            find_target(store, name)
+        known = [*box_sources(store), "corner", *volume_columns(store)]
+        known += ["valid_extent"] if self.pad == "valid" else []
+        further = ["valid", "valid_extent"] + (["foreground"] if self.shares else [])
+        return select_keys(known, fields, (*on_request(store), *further))
+
+
+class GridCell(NamedTuple):
+    """Where a cell of a grid lies."""
+
+    volume: int  # number of its volume among those of the split
+    corner: tuple[int, ...]  # its first voxel
+    extent: tuple[int, ...]  # depth, height and width of the volume, in steps
+    cells: int  # that cover the volume

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,8 @@ class SampleKind(ABC):
     """A kind of samples: a frozen dataclass of its options."""
 
     __slots__ = ()
+    reader: ClassVar[Callable[..., SampleReader]]
+    """What `bind` calls."""
 
     @property
     def repeats(self) -> bool:
@@ -107,9 +109,9 @@ class SampleKind(ABC):
             If the store has no such samples, or a field is unknown; the message lists the known ones.
         """
 
-    @abstractmethod
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> SampleReader:
         """Return the reader of the samples in `units`, rows of the store's sample table; None: all rows."""
+        return self.reader(store, self, fields, units)
 
     def chosen(self, store: Store) -> SampleKind | None:  # noqa: ARG002
         """Return the kind for a store, with a name that it has of several; None: the store has none such."""

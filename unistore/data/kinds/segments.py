@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,123 +136,6 @@ _MOST_CELLS = 1 << 31
 Int32s: TypeAlias = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Segments(SampleKind):
-    """Samples of a point cloud: the points of one segment, ragged.
-
-    Keys: ``xyz`` (N, 3); ``origin`` (3,) float64, the segment's minimum, or 0 where ``"auto"`` leaves ``xyz``
-    unmoved: under ``"auto"`` and ``"local"``, ``xyz + origin`` is where points are; every column of the
-    points under its own name, (N,) or (N, k) in the stored dtype; values of the whole segment, such as
-    ``label`` where objects are labelled (``segment_label`` where the points have a ``label`` too). On
-    request: ``source``, ``source_row`` (N,), ``number``, ``bounds`` (2, 3).
-
-    Parameters
-    ----------
-    coordinates
-        ``"auto"``: where sources are float32, ``xyz`` is theirs, unmoved and exact; else as ``"local"``.
-        ``"local"``: ``xyz`` is float32, ``float32(absolute - origin)``. ``"absolute"``: float64, exact.
-    max_points
-        Of larger segments, a uniform subset of this size in point order, another one each epoch.
-    voxel
-        Size of voxels; adds ``voxel_coords`` (V, 3) int32, ``voxel_counts`` (V,) int32 (points in each voxel
-        of the whole segment; ragged group ``voxel``) and ``point_voxel`` (N,) int32, each point's voxel
-        inside the sample. A grid that the store holds is read, and any other size is computed alike.
-    min_points
-        Segments with fewer points are no samples: they are left out of the index. If all have fewer, that is
-        refused.
-    exactly
-        Points of every sample, dense in a batch: (B, N, …). Of larger segments a uniform subset in point
-        order, another one each epoch. The points of smaller ones are repeated, all equally often but for the
-        remainder. Segments without points are no samples.
-    sample
-        Points that a sample is drawn from. ``"random"``: all. ``"grid"``: one point of each voxel of size
-        `voxel`, uniform among its points, another one each epoch.
-    """
-
-    coordinates: Literal["auto", "local", "absolute"] = "auto"
-    max_points: int | None = None
-    voxel: float | None = None
-    min_points: int = 0
-    exactly: int | None = None
-    sample: Literal["random", "grid"] = "random"
-
-    def __post_init__(self) -> None:
-        check = Arguments()
-        check.one_of("coordinates", self.coordinates, ("auto", "local", "absolute"))
-        check.integer("max_points", self.max_points, 1, none=True)
-        check.number("voxel", self.voxel, none=True)
-        check.integer("min_points", self.min_points, most=MAX_EPOCH)
-        check.integer("exactly", self.exactly, 1, none=True)
-        check.one_of("sample", self.sample, ("random", "grid"))
-        if self.sample == "grid" and self.voxel is None:
-            check.refuse("sample", "is 'grid', one point of each voxel: name their size", "voxel=0.5")
-        if self.exactly is not None and self.max_points is not None:
-            check.refuse("exactly", "is given beside max_points", "give one of the two")
-        check.raise_problems()
-
-    @property
-    def repeats(self) -> bool:
-        """See `SampleKind.repeats`."""
-        return self.max_points is None and self.exactly is None and self.sample == "random"
-
-    @property
-    def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
-        return replace(self, max_points=None)
-
-    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
-        require_arrays(store, self, _XYZ, f"{_SEGMENTS}offsets")
-        natural = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
-        if self.voxel is not None:
-            natural += _VOXEL_KEYS
-        return select_keys(natural, fields, (SOURCE, *_ON_REQUEST))
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> SegmentReader:
-        """Reader of the segments `units`."""
-        return SegmentReader(store, self, fields, units)
-
-    def unmoved(self, store: Store) -> bool:
-        """Whether ``xyz`` is the float32 of the sources."""
-        return self.coordinates == "auto" and store.array(_XYZ).dtype == np.float32
-
-    def voxel_group(self, store: Store) -> str | None:
-        """Return the path of the voxel grid of this size, or None if the store holds no such grid."""
-        groups = {
-            path.split("/")[1]: path.rpartition("/")[0]
-            for path in store.paths()
-            if path.startswith(_VOXELS) and path.endswith("/coords")
-        }
-        for size, group in groups.items():
-            if not _SIZE.fullmatch(size):
-                raise contradiction(store, group, f"{size!r} is not the size of a voxel, expected a number")
-            if self.voxel is not None and float(size) == float(self.voxel):
-                return group
-        return None
-
-
-def draw_rows(
-    kind: Segments,
-    length: int,  # points of the segment
-    point_voxel: Int32s | None,  # (length,) voxel of each point, of which one point each is taken
-    rng: np.random.Generator,
-) -> Int64s:
-    """Draw rows of a segment, ascending."""
-    rows = np.arange(length)
-    if point_voxel is not None:
-        order = rng.permutation(length)
-        _, first = np.unique(point_voxel[order], return_index=True)
-        rows = np.sort(order[first])
-    most = kind.exactly or kind.max_points
-    if most is not None and len(rows) > most:
-        return rows[subset(len(rows), most, rng)]
-    if kind.exactly is not None and len(rows) < kind.exactly:
-        times, remainder = divmod(kind.exactly, len(rows))
-        extra = rows[subset(len(rows), remainder, rng)]
-        rows = np.sort(np.concatenate([np.tile(rows, times), extra]))
-    return rows
-
-
 class SegmentReader(SampleReader):
     """Reads segments; see `SampleReader`."""
 
@@ -339,6 +222,121 @@ class SegmentReader(SampleReader):
         if self._kind.exactly is None:
             return Packed(values, spans.offsets)
         return Packed(values.reshape(-1, self._kind.exactly, *values.shape[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Segments(SampleKind):
+    """Samples of a point cloud: the points of one segment, ragged.
+
+    Keys: ``xyz`` (N, 3); ``origin`` (3,) float64, the segment's minimum, or 0 where ``"auto"`` leaves ``xyz``
+    unmoved: under ``"auto"`` and ``"local"``, ``xyz + origin`` is where points are; every column of the
+    points under its own name, (N,) or (N, k) in the stored dtype; values of the whole segment, such as
+    ``label`` where objects are labelled (``segment_label`` where the points have a ``label`` too). On
+    request: ``source``, ``source_row`` (N,), ``number``, ``bounds`` (2, 3).
+
+    Parameters
+    ----------
+    coordinates
+        ``"auto"``: where sources are float32, ``xyz`` is theirs, unmoved and exact; else as ``"local"``.
+        ``"local"``: ``xyz`` is float32, ``float32(absolute - origin)``. ``"absolute"``: float64, exact.
+    max_points
+        Of larger segments, a uniform subset of this size in point order, another one each epoch.
+    voxel
+        Size of voxels; adds ``voxel_coords`` (V, 3) int32, ``voxel_counts`` (V,) int32 (points in each voxel
+        of the whole segment; ragged group ``voxel``) and ``point_voxel`` (N,) int32, each point's voxel
+        inside the sample. A grid that the store holds is read, and any other size is computed alike.
+    min_points
+        Segments with fewer points are no samples: they are left out of the index. If all have fewer, that is
+        refused.
+    exactly
+        Points of every sample, dense in a batch: (B, N, …). Of larger segments a uniform subset in point
+        order, another one each epoch. The points of smaller ones are repeated, all equally often but for the
+        remainder. Segments without points are no samples.
+    sample
+        Points that a sample is drawn from. ``"random"``: all. ``"grid"``: one point of each voxel of size
+        `voxel`, uniform among its points, another one each epoch.
+    """
+
+    reader: ClassVar = SegmentReader
+
+    coordinates: Literal["auto", "local", "absolute"] = "auto"
+    max_points: int | None = None
+    voxel: float | None = None
+    min_points: int = 0
+    exactly: int | None = None
+    sample: Literal["random", "grid"] = "random"
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.one_of("coordinates", self.coordinates, ("auto", "local", "absolute"))
+        check.integer("max_points", self.max_points, 1, none=True)
+        check.number("voxel", self.voxel, none=True)
+        check.integer("min_points", self.min_points, most=MAX_EPOCH)
+        check.integer("exactly", self.exactly, 1, none=True)
+        check.one_of("sample", self.sample, ("random", "grid"))
+        if self.sample == "grid" and self.voxel is None:
+            check.refuse("sample", "is 'grid', one point of each voxel: name their size", "voxel=0.5")
+        if self.exactly is not None and self.max_points is not None:
+            check.refuse("exactly", "is given beside max_points", "give one of the two")
+        check.raise_problems()
+
+    @property
+    def repeats(self) -> bool:
+        """See `SampleKind.repeats`."""
+        return self.max_points is None and self.exactly is None and self.sample == "random"
+
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return replace(self, max_points=None)
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require_arrays(store, self, _XYZ, f"{_SEGMENTS}offsets")
+        natural = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
+        if self.voxel is not None:
+            natural += _VOXEL_KEYS
+        return select_keys(natural, fields, (SOURCE, *_ON_REQUEST))
+
+    def unmoved(self, store: Store) -> bool:
+        """Whether ``xyz`` is the float32 of the sources."""
+        return self.coordinates == "auto" and store.array(_XYZ).dtype == np.float32
+
+    def voxel_group(self, store: Store) -> str | None:
+        """Return the path of the voxel grid of this size, or None if the store holds no such grid."""
+        groups = {
+            path.split("/")[1]: path.rpartition("/")[0]
+            for path in store.paths()
+            if path.startswith(_VOXELS) and path.endswith("/coords")
+        }
+        for size, group in groups.items():
+            if not _SIZE.fullmatch(size):
+                raise contradiction(store, group, f"{size!r} is not the size of a voxel, expected a number")
+            if self.voxel is not None and float(size) == float(self.voxel):
+                return group
+        return None
+
+
+def draw_rows(
+    kind: Segments,
+    length: int,  # points of the segment
+    point_voxel: Int32s | None,  # (length,) voxel of each point, of which one point each is taken
+    rng: np.random.Generator,
+) -> Int64s:
+    """Draw rows of a segment, ascending."""
+    rows = np.arange(length)
+    if point_voxel is not None:
+        order = rng.permutation(length)
+        _, first = np.unique(point_voxel[order], return_index=True)
+        rows = np.sort(order[first])
+    most = kind.exactly or kind.max_points
+    if most is not None and len(rows) > most:
+        return rows[subset(len(rows), most, rng)]
+    if kind.exactly is not None and len(rows) < kind.exactly:
+        times, remainder = divmod(kind.exactly, len(rows))
+        extra = rows[subset(len(rows), remainder, rng)]
+        rows = np.sort(np.concatenate([np.tile(rows, times), extra]))
+    return rows
 
 
 class _Voxels(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,95 +147,6 @@ _BIT_OF_RANK = np.array(
 _SLAB = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class SparsePoints(SampleKind):
-    """Samples of a CT store: points of a window in C order of their volume, ragged.
-
-    Keys: ``coords`` (N, 3) int32, depth, height and width index; ``values`` (N, 1), the voxels there in
-    their stored dtype. On request: ``source``, ``name``, ``extent``, ``spacing``, ``origin``, ``direction``.
-    A store that holds the window as points, one that holds it as a mask, and one that holds images alone
-    give equal samples.
-
-    Parameters
-    ----------
-    window
-        Name of a window of the store (or of a distance field, ``"sdf/<name>"``); None: the only one. Any
-        other preset (``"mediastinum"``) and ``"name:width:level"`` are cut of the images while reading.
-    min_points
-        Volumes with fewer points are no samples: they are left out of the index. If all have fewer, that is
-        refused, and so is a window cut while reading, whose points are not counted before.
-    max_points
-        Of larger samples, a uniform subset of this size in C order, another one each epoch.
-    """
-
-    window: str | None = None
-    min_points: int = 0
-    max_points: int | None = None
-
-    def __post_init__(self) -> None:
-        check = Arguments()
-        check.text("window", self.window, none=True)
-        check.integer("min_points", self.min_points, most=MAX_EPOCH)
-        check.integer("max_points", self.max_points, 1, none=True)
-        check.raise_problems()
-        if self.max_points is not None and self.max_points < self.min_points:
-            check.refuse("max_points", f"is {self.max_points}, below min_points, {self.min_points}")
-        check.raise_problems()
-
-    @property
-    def repeats(self) -> bool:
-        """See `SampleKind.repeats`."""
-        return self.max_points is None
-
-    @property
-    def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
-        return SparsePoints(self.window)
-
-    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
-        require_arrays(store, self, EXTENT)
-        self.group(store)
-        return select_keys(("coords", "values"), fields, (*on_request(store), *volume_columns(store)))
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> PointReader:
-        """Reader of the volumes `units`."""
-        return PointReader(store, self, fields, units)
-
-    def chosen(self, store: Store) -> SampleKind | None:
-        """See `SampleKind.chosen`."""
-        groups = point_groups(store)
-        if self.window is not None or len(groups) == 1:
-            return self
-        return replace(self, window=groups[0].removeprefix("windows/")) if groups else None
-
-    def group(self, store: Store) -> str | None:
-        """Return the group of the window, or None if it is cut of the images.
-
-        Raises
-        ------
-        InputError
-            If there is no such window, none was named and there are several, or `min_points` are not counted.
-        """
-        groups = point_groups(store)
-        if self.window is None and len(groups) == 1:
-            return groups[0]
-        for group in groups:
-            if self.window in (group, group.removeprefix("windows/"), group.removeprefix("sdf/")):
-                return group
-        if self.window is None or not store.has(IMAGE) or not (self.window in PRESETS or ":" in self.window):
-            held = ", ".join(group.removeprefix("windows/") for group in groups) or "none"
-            problem = "name one" if self.window is None else f"no window {self.window!r}"
-            msg = f"{store.path}: {problem}; the store holds: {held} (unistore convert ct --window NAME)"
-            raise InputError(msg)
-        parse_window(self.window)
-        if self.min_points:
-            message = f"is {self.min_points}, and the points of {self.window!r} are not counted in this store"
-            cure = f"leave it out, or convert with --window {self.window}"
-            raise InputError(Problem("min_points", message, cure, "option"))
-        return None
-
-
 class PointReader(SampleReader):
     """Reads points of a window; see `SampleReader`."""
 
@@ -279,6 +191,93 @@ class PointReader(SampleReader):
             self._source.read(volumes, spans, out.get("coords"), out.get("values"))
             batch |= {key: Packed(values, spans.offsets) for key, values in out.items()}
         return batch
+
+
+@dataclass(frozen=True, slots=True)
+class SparsePoints(SampleKind):
+    """Samples of a CT store: points of a window in C order of their volume, ragged.
+
+    Keys: ``coords`` (N, 3) int32, depth, height and width index; ``values`` (N, 1), the voxels there in
+    their stored dtype. On request: ``source``, ``name``, ``extent``, ``spacing``, ``origin``, ``direction``.
+    A store that holds the window as points, one that holds it as a mask, and one that holds images alone
+    give equal samples.
+
+    Parameters
+    ----------
+    window
+        Name of a window of the store (or of a distance field, ``"sdf/<name>"``); None: the only one. Any
+        other preset (``"mediastinum"``) and ``"name:width:level"`` are cut of the images while reading.
+    min_points
+        Volumes with fewer points are no samples: they are left out of the index. If all have fewer, that is
+        refused, and so is a window cut while reading, whose points are not counted before.
+    max_points
+        Of larger samples, a uniform subset of this size in C order, another one each epoch.
+    """
+
+    reader: ClassVar = PointReader
+
+    window: str | None = None
+    min_points: int = 0
+    max_points: int | None = None
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.text("window", self.window, none=True)
+        check.integer("min_points", self.min_points, most=MAX_EPOCH)
+        check.integer("max_points", self.max_points, 1, none=True)
+        check.raise_problems()
+        if self.max_points is not None and self.max_points < self.min_points:
+            check.refuse("max_points", f"is {self.max_points}, below min_points, {self.min_points}")
+        check.raise_problems()
+
+    @property
+    def repeats(self) -> bool:
+        """See `SampleKind.repeats`."""
+        return self.max_points is None
+
+    @property
+    def whole(self) -> SampleKind | None:
+        """See `SampleKind.whole`."""
+        return SparsePoints(self.window)
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require_arrays(store, self, EXTENT)
+        self.group(store)
+        return select_keys(("coords", "values"), fields, (*on_request(store), *volume_columns(store)))
+
+    def chosen(self, store: Store) -> SampleKind | None:
+        """See `SampleKind.chosen`."""
+        groups = point_groups(store)
+        if self.window is not None or len(groups) == 1:
+            return self
+        return replace(self, window=groups[0].removeprefix("windows/")) if groups else None
+
+    def group(self, store: Store) -> str | None:
+        """Return the group of the window, or None if it is cut of the images.
+
+        Raises
+        ------
+        InputError
+            If there is no such window, none was named and there are several, or `min_points` are not counted.
+        """
+        groups = point_groups(store)
+        if self.window is None and len(groups) == 1:
+            return groups[0]
+        for group in groups:
+            if self.window in (group, group.removeprefix("windows/"), group.removeprefix("sdf/")):
+                return group
+        if self.window is None or not store.has(IMAGE) or not (self.window in PRESETS or ":" in self.window):
+            held = ", ".join(group.removeprefix("windows/") for group in groups) or "none"
+            problem = "name one" if self.window is None else f"no window {self.window!r}"
+            msg = f"{store.path}: {problem}; the store holds: {held} (unistore convert ct --window NAME)"
+            raise InputError(msg)
+        parse_window(self.window)
+        if self.min_points:
+            message = f"is {self.min_points}, and the points of {self.window!r} are not counted in this store"
+            cure = f"leave it out, or convert with --window {self.window}"
+            raise InputError(Problem("min_points", message, cure, "option"))
+        return None
 
 
 class _Points:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,41 @@ from unistore.system.arguments import Arguments
 from unistore.system.hints import Int64s, Shape
 
 
+class WholeVolumeReader(SampleReader):
+    """Reads volumes; see `SampleReader`."""
+
+    def __init__(self, store: Store, kind: Volumes, fields: Sequence[str], units: Int64s | None) -> None:
+        self._kind = kind
+        window = None
+        if kind.window is not None and "image" in fields:
+            limits = window_limits(store, kind.window)
+            window = WindowedBox(box_source(store, IMAGE), limits, scale=kind.scale)
+        self._volumes = VolumeReader(store, fields, kind.pad, kind.step, window)
+        extents = self._volumes.extents
+        self._units = np.arange(len(extents)) if units is None else units
+        self._shapes = extents if kind.size is None else np.broadcast_to(np.array(kind.size), extents.shape)
+        self._common = common_shape(self._shapes[self._units])
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def reach(self) -> Reach:
+        """See `SampleReader.reach`."""
+        extents = self._volumes.extents[self._units]
+        ones = np.ones(len(extents), np.int64)
+        return reach_of_boxes(self._kind, "size", extents, ones, ("boxes of {} voxels", "volumes"))[0]
+
+    def box_shape(self, key: str) -> Shape | None:
+        """See `SampleReader.box_shape`."""
+        return self._common if key in self._volumes.boxes else None
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        """Read a batch of volumes."""
+        volumes = self._units[picks.index]
+        corners = np.zeros((len(volumes), 3), np.int64)
+        return self._volumes.read_boxes(volumes, corners, self._shapes[volumes], self._common, allocate)
+
+
 @dataclass(frozen=True, slots=True)
 class Volumes(SampleKind):
     """Samples of a CT store: whole volumes without padding.
@@ -72,6 +108,8 @@ class Volumes(SampleKind):
         Take every `step`-th voxel of each axis, the first one included, of images, masks and labels alike: 2
         makes 256 of 512. ``spacing`` is that of the voxels taken. `size` counts them.
     """
+
+    reader: ClassVar = WholeVolumeReader
 
     window: str | None = None
     scale: bool = False
@@ -110,42 +148,3 @@ class Volumes(SampleKind):
         if self.window is not None:
             window_limits(store, self.window)
         return select_keys([*box_sources(store), *volume_columns(store)], fields, on_request(store))
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> WholeVolumeReader:
-        """Reader of the volumes `units`."""
-        return WholeVolumeReader(store, self, fields, units)
-
-
-class WholeVolumeReader(SampleReader):
-    """Reads volumes; see `SampleReader`."""
-
-    def __init__(self, store: Store, kind: Volumes, fields: Sequence[str], units: Int64s | None) -> None:
-        self._kind = kind
-        window = None
-        if kind.window is not None and "image" in fields:
-            limits = window_limits(store, kind.window)
-            window = WindowedBox(box_source(store, IMAGE), limits, scale=kind.scale)
-        self._volumes = VolumeReader(store, fields, kind.pad, kind.step, window)
-        extents = self._volumes.extents
-        self._units = np.arange(len(extents)) if units is None else units
-        self._shapes = extents if kind.size is None else np.broadcast_to(np.array(kind.size), extents.shape)
-        self._common = common_shape(self._shapes[self._units])
-
-    def __len__(self) -> int:
-        return len(self._units)
-
-    def reach(self) -> Reach:
-        """See `SampleReader.reach`."""
-        extents = self._volumes.extents[self._units]
-        ones = np.ones(len(extents), np.int64)
-        return reach_of_boxes(self._kind, "size", extents, ones, ("boxes of {} voxels", "volumes"))[0]
-
-    def box_shape(self, key: str) -> Shape | None:
-        """See `SampleReader.box_shape`."""
-        return self._common if key in self._volumes.boxes else None
-
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of volumes."""
-        volumes = self._units[picks.index]
-        corners = np.zeros((len(volumes), 3), np.int64)
-        return self._volumes.read_boxes(volumes, corners, self._shapes[volumes], self._common, allocate)

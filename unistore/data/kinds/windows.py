@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -49,6 +49,117 @@ _ROTATIONS = ("quat", "orientation")
 """Parts of the names of columns whose numbers are no vector that can be interpolated."""
 _TICKS_TOGETHER = 1 << 16
 """Ticks whose windows are looked up together where all are."""
+
+
+class WindowReader(SampleReader):
+    """Reads windows; see `SampleReader`."""
+
+    def __init__(self, store: Store, kind: Windows, fields: Sequence[str], units: Int64s | None) -> None:
+        self._kind = kind
+        self._fields = fields
+        self._parts = parts_of(store, kind)
+        self._clocks = Clocks(store)
+        self._clock = self._clocks.of(kind.clock) or STEPS
+        self._episodes = EpisodeRows(store, fields, units, offsets_path(self._clock))
+        self._columns = Columns(store, _columns(self._parts), fields)
+        dense = self._columns.dense
+        self._fills = fill_values(kind.pad, {key: column.dtype for key, column in dense.items()})
+        self._deltas = {
+            key: _delta(store, kind, self._clocks, key, dense.get(key))
+            for key in kind.delta or {}
+            if key in dense or key in self._columns.ragged
+        }
+        streams = [part.stream for part in self._parts]
+        self._in_time = any(stream.in_time for stream in streams)
+        streams += [delta.stream for delta in self._deltas.values()]
+        self._by_times = any(stream.clock is not None for stream in streams)
+        self._ticks = self._episodes.rows(kind.stride)
+        is_whole = self._are_whole()
+        self._beyond = int((~is_whole).sum())
+        if kind.pad == "drop":
+            self._ticks = self._ticks[is_whole]
+
+    def __len__(self) -> int:
+        return len(self._ticks)
+
+    def _are_whole(self) -> Mask:
+        """Return whether windows are inside of their episodes; what is padded anyway is not looked up."""
+        is_whole = np.ones(len(self._ticks), bool)
+        if self._by_times and self._kind.pad not in (None, "drop"):
+            return is_whole
+        for lo in range(0, len(is_whole), _TICKS_TOGETHER):
+            some = slice(lo, lo + _TICKS_TOGETHER)
+            ticks = self._look_up(self._ticks[some])
+            for part in self._parts:
+                is_whole[some] &= part.stream.reaches(ticks)
+        return is_whole
+
+    def reach(self) -> Reach:
+        """See `SampleReader.reach`."""
+        kind = self._kind
+        samples = len(self)
+        steps = f"{kind.history} + {kind.horizon} steps, the current one in both"
+        if kind.around is not None:
+            steps = f"{', '.join(kind.around)} around {kind.clock}"
+        padding = replace(kind, pad="edge")
+        if kind.pad == "drop" and not samples and len(self._episodes.used):
+            longest = np.diff(self._episodes.offsets)[self._episodes.used].max()
+            what = f"windows of {steps}, leave every episode: the longest has {longest} steps"
+            return Reach(0, problem=what, fitting=padding)
+        if kind.pad == "drop" or not self._beyond:
+            return Reach(samples)
+        what = f"windows of {steps}, leave their episode in {self._beyond} of {samples} samples"
+        return Reach(samples, self._beyond, kind.pad is not None, what, padding)
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        """Read a batch of windows."""
+        ticks = self._look_up(self._ticks[picks.index])
+        batch = self._episodes.labels(ticks.episodes, ticks.rows, allocate)
+        numbers: dict[str, AnyArray] = {}
+        for part in self._parts:
+            places = part.stream.places(ticks)
+            numbers[part.mask] = places.is_real
+            if part.timestamps in self._fields:
+                numbers[part.timestamps] = self._clocks.timestamps_at(part.clock, places.rows)
+            for key in part.columns:
+                if key in self._columns.dense:
+                    batch[key] = self._values(key, places, ticks, allocate)
+                elif key in self._columns.ragged:
+                    is_wanted = places.is_real if self._is_filled else None
+                    ragged = self._columns.ragged[key]
+                    batch[key], numbers[count_key(key)] = ragged.read(key, places.rows, allocate, is_wanted)
+        batch |= {key: packed_copy(numbers[key], allocate) for key in self._fields if key in numbers}
+        return {key: batch[key] for key in self._fields}
+
+    @property
+    def _is_filled(self) -> bool:
+        """Whether something else than the nearest row stands where windows leave their episode."""
+        return self._kind.pad not in (None, "edge", "drop")
+
+    def _values(self, key: str, places: Places, ticks: Ticks, allocate: Allocate) -> Packed:
+        """Return the values of a key in the rows of windows, (B, k, …)."""
+        column = self._columns.dense[key]
+        out = column.values(places.rows, allocate)
+        if places.weights is not None:
+            _interpolate(column, places.rows, places.weights, out)
+        if key in self._deltas:
+            self._deltas[key].subtract(ticks, out)
+        if self._is_filled:
+            out[~places.is_real] = self._fills[key]
+        return Packed(column.as_samples(out))
+
+    def _look_up(self, rows: Int64s) -> Ticks:
+        """Return episodes and times of ticks."""
+        episodes = self._episodes.of(rows)
+        if not self._by_times:
+            return Ticks(rows, episodes, rows, rows, rows)
+        clock = self._clocks.clock(self._clock)
+        times = clock.times(rows)
+        if not self._in_time:
+            return Ticks(rows, episodes, times, times, times)
+        first = clock.times(self._episodes.offsets[episodes])
+        last = clock.times(self._episodes.offsets[episodes + 1] - 1)
+        return Ticks(rows, episodes, times, first, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +210,8 @@ class Windows(SampleKind):
         learned. ``{"action": ("observation.joint", range(6))}``: in these components alone, so that a gripper
         stays absolute. What padding fills in is not changed.
     """
+
+    reader: ClassVar = WindowReader
 
     around: Around | None = None
     history: int | None = field(default=None, kw_only=True)
@@ -171,10 +284,6 @@ class Windows(SampleKind):
         counts = [count_key(key) for key, path in columns.items() if is_ragged(path)]
         natural = [*columns, *counts, *(part.mask for part in parts)]
         return select_keys(natural, fields, [*ON_REQUEST, *(part.timestamps for part in parts)])
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> WindowReader:
-        """Reader of windows in the episodes `units`."""
-        return WindowReader(store, self, fields, units)
 
 
 def _is_reference(reference: object) -> bool:
@@ -356,117 +465,6 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
         message = f"{key} is {forms[0]} and {name} is {forms[1]}: the first must be floating point, and both"
         message += " have these components"
     raise InputError(Problem(where, message, cure, "option"))
-
-
-class WindowReader(SampleReader):
-    """Reads windows; see `SampleReader`."""
-
-    def __init__(self, store: Store, kind: Windows, fields: Sequence[str], units: Int64s | None) -> None:
-        self._kind = kind
-        self._fields = fields
-        self._parts = parts_of(store, kind)
-        self._clocks = Clocks(store)
-        self._clock = self._clocks.of(kind.clock) or STEPS
-        self._episodes = EpisodeRows(store, fields, units, offsets_path(self._clock))
-        self._columns = Columns(store, _columns(self._parts), fields)
-        dense = self._columns.dense
-        self._fills = fill_values(kind.pad, {key: column.dtype for key, column in dense.items()})
-        self._deltas = {
-            key: _delta(store, kind, self._clocks, key, dense.get(key))
-            for key in kind.delta or {}
-            if key in dense or key in self._columns.ragged
-        }
-        streams = [part.stream for part in self._parts]
-        self._in_time = any(stream.in_time for stream in streams)
-        streams += [delta.stream for delta in self._deltas.values()]
-        self._by_times = any(stream.clock is not None for stream in streams)
-        self._ticks = self._episodes.rows(kind.stride)
-        is_whole = self._are_whole()
-        self._beyond = int((~is_whole).sum())
-        if kind.pad == "drop":
-            self._ticks = self._ticks[is_whole]
-
-    def __len__(self) -> int:
-        return len(self._ticks)
-
-    def _are_whole(self) -> Mask:
-        """Return whether windows are inside of their episodes; what is padded anyway is not looked up."""
-        is_whole = np.ones(len(self._ticks), bool)
-        if self._by_times and self._kind.pad not in (None, "drop"):
-            return is_whole
-        for lo in range(0, len(is_whole), _TICKS_TOGETHER):
-            some = slice(lo, lo + _TICKS_TOGETHER)
-            ticks = self._look_up(self._ticks[some])
-            for part in self._parts:
-                is_whole[some] &= part.stream.reaches(ticks)
-        return is_whole
-
-    def reach(self) -> Reach:
-        """See `SampleReader.reach`."""
-        kind = self._kind
-        samples = len(self)
-        steps = f"{kind.history} + {kind.horizon} steps, the current one in both"
-        if kind.around is not None:
-            steps = f"{', '.join(kind.around)} around {kind.clock}"
-        padding = replace(kind, pad="edge")
-        if kind.pad == "drop" and not samples and len(self._episodes.used):
-            longest = np.diff(self._episodes.offsets)[self._episodes.used].max()
-            what = f"windows of {steps}, leave every episode: the longest has {longest} steps"
-            return Reach(0, problem=what, fitting=padding)
-        if kind.pad == "drop" or not self._beyond:
-            return Reach(samples)
-        what = f"windows of {steps}, leave their episode in {self._beyond} of {samples} samples"
-        return Reach(samples, self._beyond, kind.pad is not None, what, padding)
-
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of windows."""
-        ticks = self._look_up(self._ticks[picks.index])
-        batch = self._episodes.labels(ticks.episodes, ticks.rows, allocate)
-        numbers: dict[str, AnyArray] = {}
-        for part in self._parts:
-            places = part.stream.places(ticks)
-            numbers[part.mask] = places.is_real
-            if part.timestamps in self._fields:
-                numbers[part.timestamps] = self._clocks.timestamps_at(part.clock, places.rows)
-            for key in part.columns:
-                if key in self._columns.dense:
-                    batch[key] = self._values(key, places, ticks, allocate)
-                elif key in self._columns.ragged:
-                    is_wanted = places.is_real if self._is_filled else None
-                    ragged = self._columns.ragged[key]
-                    batch[key], numbers[count_key(key)] = ragged.read(key, places.rows, allocate, is_wanted)
-        batch |= {key: packed_copy(numbers[key], allocate) for key in self._fields if key in numbers}
-        return {key: batch[key] for key in self._fields}
-
-    @property
-    def _is_filled(self) -> bool:
-        """Whether something else than the nearest row stands where windows leave their episode."""
-        return self._kind.pad not in (None, "edge", "drop")
-
-    def _values(self, key: str, places: Places, ticks: Ticks, allocate: Allocate) -> Packed:
-        """Return the values of a key in the rows of windows, (B, k, …)."""
-        column = self._columns.dense[key]
-        out = column.values(places.rows, allocate)
-        if places.weights is not None:
-            _interpolate(column, places.rows, places.weights, out)
-        if key in self._deltas:
-            self._deltas[key].subtract(ticks, out)
-        if self._is_filled:
-            out[~places.is_real] = self._fills[key]
-        return Packed(column.as_samples(out))
-
-    def _look_up(self, rows: Int64s) -> Ticks:
-        """Return episodes and times of ticks."""
-        episodes = self._episodes.of(rows)
-        if not self._by_times:
-            return Ticks(rows, episodes, rows, rows, rows)
-        clock = self._clocks.clock(self._clock)
-        times = clock.times(rows)
-        if not self._in_time:
-            return Ticks(rows, episodes, times, times, times)
-        first = clock.times(self._episodes.offsets[episodes])
-        last = clock.times(self._episodes.offsets[episodes + 1] - 1)
-        return Ticks(rows, episodes, times, first, last)
 
 
 def _interpolate(column: StepColumn, rows: Int64s, weights: Float64s, out: AnyArray) -> None:
