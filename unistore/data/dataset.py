@@ -33,13 +33,13 @@ from unistore.data.parts import (
 )
 from unistore.data.statistics import Question, Statistics, Summaries
 from unistore.data.where import Condition, parse_where
-from unistore.errors import InputError, Problem, StoreError, first_few
+from unistore.errors import InputError, StoreError, first_few
 from unistore.order.permutation import At
 from unistore.order.seeding import RandomFunction
 from unistore.order.sequences import sample_indices
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
-from unistore.system.arguments import Arguments, checked_epoch
+from unistore.system.arguments import Arguments, checked_epoch, wrong_argument
 from unistore.system.hints import Int64s, PathLike
 from unistore.zarr3 import StoredArray
 
@@ -343,7 +343,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         """
         if key not in self.fields:
             message = f"{key} is not read; there are {', '.join(self.fields)}"
-            raise InputError(Problem("key", message, kind="option"))
+            raise wrong_argument("key", message)
         reader = bind_parts(self._parts_of(split, subset), [key])
         every = np.arange(len(reader))
         chosen = every if subset is None else sample_indices("subset", subset, len(reader))
@@ -354,7 +354,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             values = reader.read(picks, np.empty)[key].values
             if values.dtype.kind not in "biu":
                 message = f"{key} is {values.dtype}, and labels are integers"
-                raise InputError(Problem("key", message, kind="option"))
+                raise wrong_argument("key", message)
             labels, counts = np.unique(values, return_counts=True)
             count_of_label.update(dict(zip(map(int, labels), counts.tolist(), strict=True)))
         return dict(sorted(count_of_label.items()))
@@ -365,7 +365,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             return self.parts
         if subset is not None:
             message = "was given with split, and its numbers are those of the dataset's own samples"
-            raise InputError(Problem("subset", message, "give one of the two", "option"))
+            raise wrong_argument("subset", message, "give one of the two")
         splits = (split,) if isinstance(split, str) else tuple(split)
         parts = tuple(part._replace(splits=splits) for part in self.parts)
         for part in parts:
@@ -456,7 +456,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         if outside or not counts:
             message = f"has labels {first_few([*map(str, outside)], 8)}, outside of {most} classes"
             cure = "give the value that stands for no class: unlabelled=…"
-            raise InputError(Problem(key, message if outside else "has no labels", cure, "option"))
+            raise wrong_argument(key, message if outside else "has no labels", cure)
         weights = torch.zeros(most)
         mean = sum(counts.values()) / len(counts)
         for label, count in counts.items():

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from unistore.data.statistics import Statistics
-from unistore.errors import InputError, Problem
-from unistore.system.arguments import Arguments
+from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.hints import Float64s
 
 Mode: TypeAlias = Literal["mean-std", "min-max", "quantile"]
@@ -114,7 +113,7 @@ def _centre_and_scale(statistics: Statistics, mode: Mode) -> tuple[Float64s, Flo
     """Return centre and scale of each component."""
     if not np.all(statistics.count):
         message = f"of {statistics.key} have no finite value in {np.sum(statistics.count == 0)} components"
-        raise InputError(Problem("statistics", message, "leave the key out", "option"))
+        raise wrong_argument("statistics", message, "leave the key out")
     if mode == "mean-std":
         centre = statistics.mean
         scale = statistics.std

@@ -23,7 +23,7 @@ from unistore.order.permutation import words
 from unistore.order.shuffles import uniform_blocks
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
-from unistore.system.arguments import Arguments, matches_type
+from unistore.system.arguments import Arguments, matches_type, wrong_argument
 from unistore.system.hints import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.cache import CHUNKS
@@ -212,7 +212,7 @@ class DatasetPart(NamedTuple):
             message = (
                 "samples of one source do not follow one another, so that they cannot be taken file by file"
             )
-            raise InputError(Problem(self.store.path, message, 'shuffle="blocks"', "option"))
+            raise wrong_argument(self.store.path, message, 'shuffle="blocks"')
         return np.concatenate(starts).astype(np.int64) if starts else np.empty(0, np.int64)
 
     def check_splits(self) -> None:
@@ -253,7 +253,7 @@ def open_parts(
         kind = parse_kind(kind)
     if not isinstance(kind, SampleKind | None):
         cure = "give an instance, as in samples=unistore.Rows()"
-        raise InputError(Problem("samples", f"is {kind!r}, not a kind of samples", cure, "option"))
+        raise wrong_argument("samples", f"is {kind!r}, not a kind of samples", cure)
     stores = [Store(path, **cache) for path in paths]
     kinds = [default_kind(store) if kind is None else kind for store in stores]
     first = f"{kinds[0]} of a {stores[0].family} store"

@@ -21,6 +21,7 @@ from unistore.errors import InputError, Problem, StoreError
 from unistore.remote.url import local_path
 from unistore.store.names import STATISTICS
 from unistore.store.reader import Store, open_storage
+from unistore.system.arguments import wrong_argument
 from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, PathLike, UInt8s
 from unistore.zarr3.durable import Folder
 from unistore.zarr3.storage import AbsentError
@@ -149,7 +150,7 @@ class Question:
                     f"{self.key} has {len(own.count)} components, in the first store {len(counts[0].count)}"
                 )
                 cure = "ask for the statistics of each store"
-                raise InputError(Problem(parts[number].store.path, message, cure, "option"))
+                raise wrong_argument(parts[number].store.path, message, cure)
         whole = all(summary.dtype.kind in "biu" for summary, _ in counted)
         together = merge(counts, None if weights is None else [weights[number] for number in drawn])
         return _statistics(self.key, first, together, whole=whole)
@@ -158,7 +159,7 @@ class Question:
         whole = self._whole(part)
         if whole is None or (subset is not None and whole != part.kind):
             if not part.kind.select(part.store, (self.key,)):
-                raise InputError(Problem("key", f"{self.key} is no value of a sample", kind="option"))
+                raise wrong_argument("key", f"{self.key} is no value of a sample")
             reader = part.bind((self.key,))
             check_reach([reader], [part.store.path])
         elif subset is None and part.where is None:
@@ -198,7 +199,7 @@ class Question:
         summaries = summarise(reader, (self.key,), index, splits, self.epoch, self.seed)
         if self.key not in summaries:
             message = f"{self.key} is text in {store.path}, and statistics are of numbers"
-            raise InputError(Problem("key", message, kind="option"))
+            raise wrong_argument("key", message)
         return summaries[self.key]
 
 
@@ -261,14 +262,14 @@ def keep_statistics(path: PathLike) -> dict[str, Statistics]:
     if folder is None:
         message = "is in an object store, where no file is added to a sealed store"
         cure = "run the command on a copy in a folder, and upload its unistore-statistics.npz"
-        raise InputError(Problem(store.path, message, cure, "option"))
+        raise wrong_argument(store.path, message, cure)
     kind = _whole_kind(store)
     summaries = _count_all(store, kind)
     try:
         Folder(Path(folder)).put(STATISTICS, [_to_bytes(store, repr(kind), summaries)])
     except OSError as error:
         message = f"{STATISTICS} cannot be written ({error.strerror})"
-        raise InputError(Problem(store.path, message, "make the folder writable", "option")) from error
+        raise wrong_argument(store.path, message, "make the folder writable") from error
     return statistics_by_key(summaries)
 
 

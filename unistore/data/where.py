@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from unistore.data.kinds.protocol import SOURCE, source_keys, source_numbers, value_column
-from unistore.errors import InputError, Problem, first_few
+from unistore.errors import InputError, first_few
 from unistore.schemas.indices import Column, contradiction, table_columns, whole
 from unistore.store.reader import Store
-from unistore.system.arguments import Arguments
+from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s
 
 Number: TypeAlias = bool | int | float
@@ -42,12 +42,12 @@ class Where:
         names = [*self.conditions] if self.best is None else [*self.conditions, self.best[0]]
         if unknown := [name for name in names if name not in known]:
             message = f"{', '.join(unknown)}: {store.path} does not tell this of its samples"
-            raise InputError(Problem("where", message, f"it tells {', '.join(known)}", "option"))
+            raise wrong_argument("where", message, f"it tells {', '.join(known)}")
 
     def nothing_left(self, paths: Sequence[str]) -> InputError:
         """Return the error of conditions that no sample of the stores fulfils."""
         message = f"no sample of {first_few(paths)} fulfils all of {dict(self.conditions)!r:.200}"
-        return InputError(Problem("where", message, "leave one out, or widen it", "option"))
+        return wrong_argument("where", message, "leave one out, or widen it")
 
     def units(self, store: Store, units: Int64s | None) -> Int64s:
         """Return which of `units`, rows of the sample table, are wanted; None: of all rows."""
@@ -112,7 +112,7 @@ def _check_kind(name: str, values: AnyArray, *, is_text: bool) -> None:
     if is_text != (values.dtype.kind == "U"):
         message = f"{name} is {'a number' if is_text else 'text'}, as {str(values[:1].tolist())[:60]}"
         cure = "give a number, or a range, as in (50, None)" if is_text else "give a pattern, as in 'lab_a/*'"
-        raise InputError(Problem("where", message, cure, "option"))
+        raise wrong_argument("where", message, cure)
 
 
 def known_of(store: Store) -> Known:

@@ -36,6 +36,11 @@ def checked_epoch(epoch: int) -> int:
     return int(epoch)
 
 
+def wrong_argument(name: str, message: str, cure: str = "") -> InputError:
+    """Return the error of one argument, option or file that was given."""
+    return InputError(Problem(name, message, cure, "option"))
+
+
 class Arguments:
     """Collects problems of arguments for `raise_problems`. A check returns whether the value is valid.
 

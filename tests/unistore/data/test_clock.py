@@ -53,7 +53,7 @@ def recordings(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, np.ndarray
 
 
 @given(recordings())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_search_in_ranges_is_that_of_numpy(recorded: Any) -> None:
     values, offsets, chunk, episodes, times = recorded
     lo, hi = offsets[episodes], offsets[episodes + 1]
@@ -63,7 +63,7 @@ def test_search_in_ranges_is_that_of_numpy(recorded: Any) -> None:
 
 
 @given(recordings())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_previous_and_nearest_take_the_last_of_equal_timestamps(recorded: Any) -> None:
     values, offsets, chunk, episodes, times = recorded
     asked = np.diff(offsets)[episodes] > 0

@@ -198,11 +198,6 @@ def test_what_is_no_kind_of_samples(make_store: Any, kind: Any, message: str) ->
         unistore.Dataset(path, kind)
 
 
-def test_a_kind_of_another_family_is_refused(rows: Path) -> None:
-    with pytest.raises(InputError, match=r"Segments reads points/xyz, .* this rows store has no points/xyz"):
-        unistore.Dataset(rows, unistore.Segments())
-
-
 def test_a_kind_asks_for_arrays_and_not_for_the_family(make_store: Any) -> None:
     voxels = np.random.default_rng(0).integers(-1000, 1000, (2, 8, 8, 8)).astype(np.int16)
     path = make_store(
@@ -245,11 +240,6 @@ def test_rows_of_a_split_that_divides_no_rows(make_cloud: Callable[..., Any]) ->
     dataset = unistore.Dataset(cloud.path, unistore.Rows(), split="val")
     with pytest.raises(InputError, match="do not belong to one sample each, so Rows reads no split"):
         len(dataset)
-
-
-def test_no_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no such store"):
-        unistore.Dataset(tmp_path / "absent.zarr")
 
 
 def test_threads_read_alike(make_cloud: Callable[..., Any]) -> None:

@@ -331,18 +331,6 @@ def test_weights_are_shares_of_an_epoch(weighted: unistore.Dataset) -> None:
         unistore.Shuffle(10, samples_per_epoch=77)
 
 
-def test_the_loader_draws_as_the_sampler_does(weighted: unistore.Dataset) -> None:
-    order = unistore.Shuffle(weighted, seed=4)
-    with unistore.Loader(weighted, 53, shuffle=True, seed=4, num_workers=0) as loader:
-        assert len(loader) == 20
-        for epoch in range(2):
-            order.set_epoch(epoch)
-            found = torch.cat([batch["value"] for batch in loader])
-            assert found.tolist() == [at.index for at in order]
-    with pytest.raises(InputError, match=r"open the dataset without weights"):
-        unistore.Loader(weighted, 53, shuffle=False)
-
-
 def test_weights_hold_for_a_subset(weighted: unistore.Dataset) -> None:
     subset = np.array([1009, 500, 3, 12])
     with unistore.Loader(

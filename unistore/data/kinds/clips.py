@@ -178,19 +178,17 @@ class CroppedField:
         out[...] = np.packbits(unpacked, axis=-1, bitorder="little")
 
 
-def runs_of_frames(sequences: Int64s, extents: Int64s, units: Int64s | None) -> Int64s:
+def runs_of_frames(sequences: Int64s, extents: Int64s, units: Int64s) -> Int64s:
     """Return runs of consecutive frames of one sequence and one extent, (runs, 2): (start, stop) of each.
 
     `sequences` are frame offsets of the sequences, `extents` (F, k) what is the same in all frames of a run,
-    `units` the frames to use; None: all.
+    `units` the frames to use.
     """
     frames = len(extents)
     if not frames:
         return np.empty((0, 2), np.int64)
-    used = np.ones(frames, np.bool_)
-    if units is not None:
-        used[:] = False
-        used[units] = True
+    used = np.zeros(frames, np.bool_)
+    used[units] = True
     connected = used[1:] & used[:-1] & (extents[1:] == extents[:-1]).all(axis=1)
     boundaries = sequences[(sequences > 0) & (sequences < frames)]
     connected[boundaries - 1] = False
@@ -223,9 +221,7 @@ def _complete_arguments(kind: Any, check: Arguments) -> None:
 class ClipReader(SampleReader):
     """Reads clips of frames, or windows of time steps; see `SampleReader`."""
 
-    def __init__(
-        self, store: Store, kind: Clips | Steps, fields: Sequence[str], units: Int64s | None
-    ) -> None:
+    def __init__(self, store: Store, kind: Clips | Steps, fields: Sequence[str], units: Int64s) -> None:
         require_version_2(store)
         assert not isinstance(kind.crop, int)
         self._by_frame = isinstance(kind, Clips)
@@ -243,8 +239,7 @@ class ClipReader(SampleReader):
             extents = np.concatenate((self._spike_extents, self._image_extents), axis=1)
             runs = runs_of_frames(self._sequences, extents, units)
         else:
-            used = np.arange(len(self._spike_extents)) if units is None else units
-            runs = np.stack((self._steps[used], self._steps[used + 1]), axis=1)
+            runs = np.stack((self._steps[units], self._steps[units + 1]), axis=1)
         self._starts = clip_starts(runs, kind.length, kind.stride)
         self._reach = self._fit(kind, runs)
         pad = kind.pad if isinstance(kind, Clips) else None

@@ -164,10 +164,10 @@ class EventReader(SampleReader):
     Windows are cut from times or, with `count`, from the numbers of events: both are called places.
     """
 
-    def __init__(self, store: Store, kind: Events, fields: Sequence[str], units: Int64s | None) -> None:
+    def __init__(self, store: Store, kind: Events, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
         self._fields = fields
-        self._recordings = np.arange(store.sample_count) if units is None else units
+        self._recordings = units
         self._offsets = whole(store, RECORDINGS)
         self._marks = whole(store, MARKS)
         self._mark_offsets = whole(store, MARKS_OF)

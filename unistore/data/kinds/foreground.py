@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.boxes import box_sources
 from unistore.data.kinds.protocol import Picks
-from unistore.errors import InputError, Problem
 from unistore.order.permutation import below
 from unistore.schemas.ct.fields import FOREGROUND
 from unistore.schemas.indices import contradiction, whole
 from unistore.store.reader import Store
-from unistore.system.arguments import Arguments, matches_type
+from unistore.system.arguments import Arguments, matches_type, wrong_argument
 from unistore.system.hints import Int64s
 
 Shares = tuple[tuple[str, float], ...]
@@ -132,19 +131,19 @@ def find_target(store: Store, name: str) -> Target:
     if not targets:
         shown = [known for known in named if known != "image" and known not in groups.values()]
         message = f"{store.path} has no {name!r}; it has {', '.join(shown) or 'none'}"
-        raise InputError(Problem("foreground", message, "", "option"))
+        raise wrong_argument("foreground", message)
     if len(targets) > 1:
         spelled = [
             target.group if target.class_number is None else f"{target.group}:{target.class_number}"
             for target in targets
         ]
         message = f"{name!r} is several things in {store.path}"
-        raise InputError(Problem("foreground", message, f"give one: {', '.join(sorted(spelled))}", "option"))
+        raise wrong_argument("foreground", message, f"give one: {', '.join(sorted(spelled))}")
     (target,) = targets
     if not store.has(f"{FOREGROUND}/{target.group}/coords"):
         message = f"{store.path} has no locations of {name!r}"
         cure = "unistore convert ct SOURCES STORE --foreground-locations 10000"
-        raise InputError(Problem("foreground", message, cure, "option"))
+        raise wrong_argument("foreground", message, cure)
     return target
 
 

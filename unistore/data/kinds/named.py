@@ -12,7 +12,7 @@ from typing import Any
 from unistore.converters.registry import leave_out
 from unistore.data.kinds.kind import Kind
 from unistore.data.kinds.protocol import SampleKind
-from unistore.errors import InputError, Problem
+from unistore.system.arguments import wrong_argument
 
 ENTRY_POINTS = "unistore.kinds"
 """Group of the entry points by which packages add kinds."""
@@ -79,7 +79,7 @@ def parse_kind(expression: str) -> SampleKind:
         kind: SampleKind = _named(ast.unparse(call.func))(*positional, **named)
     except (SyntaxError, ValueError, TypeError) as error:
         message = f"{expression} is not a kind of samples: {error}"
-        raise InputError(Problem("samples", message, cure, "option")) from error
+        raise wrong_argument("samples", message, cure) from error
     return kind
 
 

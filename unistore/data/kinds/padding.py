@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import Reach
 from unistore.data.packed import Allocate, Packed, offsets_from_lengths
-from unistore.errors import InputError, Problem
-from unistore.system.arguments import Arguments, matches_type
+from unistore.system.arguments import Arguments, matches_type, wrong_argument
 from unistore.system.hints import AnyArray, Int64s, Shape
 
 Pad: TypeAlias = Literal["valid", "edge", "zero", "drop"] | float | None
@@ -47,7 +46,7 @@ def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]
     if wrong:
         named = ", ".join(f"{key} ({dtypes[key]})" for key in wrong)
         cure = "give a number in their range, or fields=[…] without them"
-        raise InputError(Problem("pad", f"is {pad}, not a value of {named}", cure, "option"))
+        raise wrong_argument("pad", f"is {pad}, not a value of {named}", cure)
     return dict.fromkeys(dtypes, pad)
 
 
@@ -69,7 +68,7 @@ def copy_padded(inside: AnyArray, out: AnyArray, pad: Pad, fill: Any) -> None:
     """Copy data to the low corner of `out` and pad the rest; as ``np.pad``."""
     if pad == "edge" and not inside.size:
         message = "is 'edge', and there are no data to repeat: an extent is 0"
-        raise InputError(Problem("pad", message, 'give a number, or "drop"', "option"))
+        raise wrong_argument("pad", message, 'give a number, or "drop"')
     filled = [slice(extent) for extent in inside.shape]
     if pad != "edge":
         out[...] = fill

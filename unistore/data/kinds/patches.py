@@ -29,21 +29,19 @@ from unistore.data.kinds.protocol import (
 )
 from unistore.data.kinds.volumes import Volumes
 from unistore.data.packed import Allocate, Batch, offsets_from_lengths, packed_copy
-from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
-from unistore.system.arguments import Arguments, matches_type
+from unistore.system.arguments import Arguments, matches_type, wrong_argument
 from unistore.system.hints import Int64s, Shape
 
 
 class PatchReader(SampleReader):
     """Reads boxes; see `SampleReader`."""
 
-    def __init__(self, store: Store, kind: Patches, fields: Sequence[str], units: Int64s | None) -> None:
+    def __init__(self, store: Store, kind: Patches, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
         self._fields = fields
         self._volumes = VolumeReader(store, fields, kind.pad, kind.step)
         extents = self._volumes.extents
-        units = np.arange(len(extents)) if units is None else units
         counts = kind.cells(extents[units]).prod(axis=1)
         if kind.random:
             counts = np.full(len(units), kind.per_volume)
@@ -58,7 +56,7 @@ class PatchReader(SampleReader):
         if is_pointless and len(self._units):
             names = ", ".join(name for name, _ in kind.shares)
             message = f"{store.path}: none of these {len(self._units)} volumes has a voxel of {names}"
-            raise InputError(Problem("foreground", message, "leave it out, or name another", "option"))
+            raise wrong_argument("foreground", message, "leave it out, or name another")
 
     def __len__(self) -> int:
         return int(self._first[-1])

@@ -111,7 +111,8 @@ class SampleKind(ABC):
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> SampleReader:
         """Return the reader of the samples in `units`, rows of the store's sample table; None: all rows."""
-        return self.reader(store, self, fields, units)
+        every = np.arange(store.sample_count) if units is None else units
+        return self.reader(store, self, fields, every)
 
     def chosen(self, store: Store) -> SampleKind | None:  # noqa: ARG002
         """Return the kind for a store, with a name that it has of several; None: the store has none such."""

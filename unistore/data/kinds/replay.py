@@ -22,12 +22,12 @@ from unistore.data.collate import as_tensors
 from unistore.data.dataset import Dataset
 from unistore.data.kinds.episodes import Transitions
 from unistore.data.parts import check_drawable, common_fields
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.memory import Arena, SlabRing
 from unistore.order.permutation import below, words
 from unistore.order.sequences import Weighted
 from unistore.store.reader import Store
-from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments
+from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, wrong_argument
 from unistore.system.hints import Float64s, Int64s, PathLike
 from unistore.system.workers import resolve_ranks
 
@@ -367,14 +367,14 @@ class ReplayBuffer:
             of another number of ranks.
         """
         if not isinstance(state, Mapping) or not state.keys() >= {"served", *_WHAT_DIFFERS}:
-            raise InputError(Problem("state", f"is no state of a ReplayBuffer: {state!r:.80}", kind="option"))
+            raise wrong_argument("state", f"is no state of a ReplayBuffer: {state!r:.80}")
         check = Arguments()
         check.integer("served", state["served"], most=MAX_EPOCH)
         check.raise_problems()
         differing = [_WHAT_DIFFERS[name] for name, own in self._identity().items() if state[name] != own]
         if differing:
             message = f"is of {' and '.join(differing)}"
-            raise InputError(Problem("state", message, "make the buffer as it was made then", "option"))
+            raise wrong_argument("state", message, "make the buffer as it was made then")
         changed = state.get("weights")
         if changed is not None:
             changed = torch.as_tensor(changed).to("cpu", torch.float32, copy=True)
@@ -437,7 +437,7 @@ class ReplayBuffer:
         try:
             return self._draws_by(np.asarray(weights, np.float64))
         except (TypeError, ValueError) as error:
-            raise InputError(Problem("weights", str(error), kind="option")) from error
+            raise wrong_argument("weights", str(error)) from error
 
     def _draws_by(self, weights: Float64s) -> Weighted:
         parts = self._dataset.parts
@@ -470,4 +470,4 @@ def _chosen_transitions(indices: Sequence[int] | NDArray[np.integer], count: int
         if chosen[0] >= 0 and chosen[-1] < count:
             return chosen
     message = f"must be numbers of transitions, 0 to {count - 1}, at least one"
-    raise InputError(Problem("indices", message, kind="option"))
+    raise wrong_argument("indices", message)

@@ -24,12 +24,11 @@ from unistore.data.kinds.protocol import (
 )
 from unistore.data.kinds.rows import Spans
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
-from unistore.errors import InputError, Problem
 from unistore.order.permutation import subset
 from unistore.schemas.indices import Column, contradiction
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, quantum
 from unistore.store.reader import Store
-from unistore.system.arguments import MAX_EPOCH, Arguments
+from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Float64s, Int64s
 
 # Point coordinates from their stored form: quantised i4, f4 or f8.
@@ -139,11 +138,11 @@ Int32s: TypeAlias = NDArray[np.int32]
 class SegmentReader(SampleReader):
     """Reads segments; see `SampleReader`."""
 
-    def __init__(self, store: Store, kind: Segments, fields: Sequence[str], units: Int64s | None) -> None:
+    def __init__(self, store: Store, kind: Segments, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
         self._offsets = Column(store, "segments/offsets")
         self._outside = _outside_segments(store, len(self._offsets) - 1)
-        self._units = np.arange(store.sample_count) if units is None else units
+        self._units = units
         self._least = max(kind.min_points, 0 if kind.exactly is None else 1)
         self._most = 0
         if self._least:
@@ -384,7 +383,7 @@ class _ComputedGrid:
             message = (
                 f"is {self._size:g}, and a segment is {cells.max():.3g} of them wide, more than int32 counts"
             )
-            raise InputError(Problem("voxel", message, "give a larger size", "option"))
+            raise wrong_argument("voxel", message, "give a larger size")
         parts = [voxels_of(cells[start:stop].astype(np.int32)) for start, stop in pairwise(spans.offsets)]
         lengths = np.array([len(part["voxel_counts"]) for part in parts], np.int64)
         none = voxels_of(np.empty((0, 3), np.int32))

@@ -29,12 +29,12 @@ from unistore.data.kinds.protocol import (
 )
 from unistore.data.kinds.rows import Spans
 from unistore.data.packed import Allocate, Batch, Packed
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.schemas.ct.voxels import inside, largest_point
 from unistore.schemas.ct.windows import PRESETS, Window, parse_window
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.store.reader import Store
-from unistore.system.arguments import MAX_EPOCH, Arguments
+from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s, UInt8s
 
 # Coordinates of the set bits of a packed mask, in C order: of all, or of given ranks.
@@ -150,10 +150,10 @@ _SLAB = 8 << 20
 class PointReader(SampleReader):
     """Reads points of a window; see `SampleReader`."""
 
-    def __init__(self, store: Store, kind: SparsePoints, fields: Sequence[str], units: Int64s | None) -> None:
+    def __init__(self, store: Store, kind: SparsePoints, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
         self._group = kind.group(store)
-        self._volumes = np.arange(store.sample_count) if units is None else units
+        self._volumes = units
         self._counts = np.empty(0, np.int64)
         self._source: _Points | _Mask
         if self._group is None:
@@ -276,7 +276,7 @@ class SparsePoints(SampleKind):
         if self.min_points:
             message = f"is {self.min_points}, and the points of {self.window!r} are not counted in this store"
             cure = f"leave it out, or convert with --window {self.window}"
-            raise InputError(Problem("min_points", message, cure, "option"))
+            raise wrong_argument("min_points", message, cure)
         return None
 
 

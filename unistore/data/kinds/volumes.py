@@ -44,7 +44,7 @@ from unistore.system.hints import Int64s, Shape
 class WholeVolumeReader(SampleReader):
     """Reads volumes; see `SampleReader`."""
 
-    def __init__(self, store: Store, kind: Volumes, fields: Sequence[str], units: Int64s | None) -> None:
+    def __init__(self, store: Store, kind: Volumes, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
         window = None
         if kind.window is not None and "image" in fields:
@@ -52,7 +52,7 @@ class WholeVolumeReader(SampleReader):
             window = WindowedBox(box_source(store, IMAGE), limits, scale=kind.scale)
         self._volumes = VolumeReader(store, fields, kind.pad, kind.step, window)
         extents = self._volumes.extents
-        self._units = np.arange(len(extents)) if units is None else units
+        self._units = units
         self._shapes = extents if kind.size is None else np.broadcast_to(np.array(kind.size), extents.shape)
         self._common = common_shape(self._shapes[self._units])
 

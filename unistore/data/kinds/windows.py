@@ -35,7 +35,7 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.clocks import offsets_path
 from unistore.schemas.trajectory.fields import STEPS
 from unistore.store.reader import Store
-from unistore.system.arguments import Arguments, is_integer, matches_type
+from unistore.system.arguments import Arguments, is_integer, matches_type, wrong_argument
 from unistore.system.hints import AnyArray, Float64s, Int64s
 
 Steps: TypeAlias = Sequence[int] | Sequence[float]
@@ -280,7 +280,7 @@ class Windows(SampleKind):
         columns = _columns(parts)
         if unknown := sorted(set(self.delta or ()) - set(columns)):
             message = f"{', '.join(unknown)} is in no window"
-            raise InputError(Problem("delta", message, f"the windows are of {', '.join(columns)}", "option"))
+            raise wrong_argument("delta", message, f"the windows are of {', '.join(columns)}")
         counts = [count_key(key) for key, path in columns.items() if is_ragged(path)]
         natural = [*columns, *counts, *(part.mask for part in parts)]
         return select_keys(natural, fields, [*ON_REQUEST, *(part.timestamps for part in parts)])
@@ -366,7 +366,7 @@ def _clock_of(clocks: Clocks, store: Store, argument: str, name: str) -> str:
         keys = ", ".join(chain.from_iterable(clocks.columns.values()))
         message = f"{name!r} is no key and no clock of {store.path}"
         cure = f"clocks: {', '.join(clocks.columns)}; keys: {keys}"
-        raise InputError(Problem(argument, message, cure, "option"))
+        raise wrong_argument(argument, message, cure)
     return own
 
 
@@ -464,7 +464,7 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
         forms = [f"{one.dtype} {one.row_shape}" for one in (column, other)]
         message = f"{key} is {forms[0]} and {name} is {forms[1]}: the first must be floating point, and both"
         message += " have these components"
-    raise InputError(Problem(where, message, cure, "option"))
+    raise wrong_argument(where, message, cure)
 
 
 def _interpolate(column: StepColumn, rows: Int64s, weights: Float64s, out: AnyArray) -> None:

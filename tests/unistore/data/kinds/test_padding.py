@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -419,42 +417,3 @@ def test_limits_that_leave_nothing(make_store: Any, make_scans: Callable[..., An
         unistore.Loader(
             unistore.Dataset(path, unistore.Windows(history=5, horizon=5, pad="drop")), 2, num_workers=0
         )
-
-
-def test_joined_stores_are_told_at_once(make_store: Any, make_scans: Callable[..., Any]) -> None:
-    small, large = make_scans([(3, 4, 5)]).path, make_scans([(9, 9, 9)]).path
-    other = make_scans([(2, 8, 8)]).path
-    said = refused(unistore.Dataset([small, large, other], unistore.Patches(6)))
-    assert [line.split(":")[0] for line in said.splitlines()] == [str(small), str(other)]
-    joined = unistore.Dataset([small, large, other], unistore.Patches(6, pad="drop"), ["corner"])
-    assert joined.store_offsets.tolist() == [0, 0, 1, 1]
-    assert len(refused(unistore.Dataset([small, other], unistore.Patches(6, pad="drop"))).splitlines()) == 2
-
-
-@pytest.mark.parametrize("pad", ["valid", "edge", -7])
-def test_loaders_and_pickles_give_the_same(make_store: Any, pad: Any) -> None:
-    """Random boxes, some padded: one serial pass, both loaders with workers, and a resumed one."""
-    path, *_ = write_scans(make_store, "i2")
-    kind = unistore.Patches((6, 8, 6), per_volume=4, pad=pad)
-    dataset = unistore.Dataset(path, kind, ["image", "bone", "valid", "valid_extent", "corner"], seed=1)
-    again = pickle.loads(pickle.dumps(dataset))
-    assert again.samples == kind
-    assert again.digest == dataset.digest != unistore.Dataset(path, unistore.Patches((6, 8, 6), pad=1)).digest
-    order = unistore.Shuffle(dataset, seed=2)
-    order.set_epoch(1)
-    serial = [unistore.collate(again.__getitems__(part)) for part in (list(order)[:5], list(order)[5:10])]
-    assert not all(batch["valid"].all() for batch in serial)
-    workers = DataLoader(dataset, 5, sampler=order, num_workers=2, collate_fn=unistore.collate)
-    with unistore.Loader(dataset, 5, shuffle=True, seed=2, num_workers=1) as loader:
-        loader.set_epoch(1)
-        iterator = iter(loader)
-        first = next(iterator)
-        first = {key: value.clone() for key, value in first.items()}
-        state = loader.state_dict()
-    with unistore.Loader(again, 5, shuffle=True, seed=2, num_workers=0) as resumed:
-        resumed.load_state_dict(state)
-        second = next(iter(resumed))
-        for expected, *found in zip(serial, workers, (first, second), strict=False):
-            for batch in found:
-                assert batch.keys() == expected.keys()
-                assert all(torch.equal(batch[key], expected[key]) for key in expected)

@@ -139,20 +139,6 @@ def test_windows_longer_than_any_recording(make_store: Any) -> None:
             unistore.Steps(**wrong)
 
 
-def test_two_workers_deliver_what_the_dataset_has(make_store: Any) -> None:
-    path = write(make_store, recordings())
-    dataset = unistore.Dataset(
-        path, unistore.Steps(16, stride=8, crop=(9, 12)), ["spike_packed", "spike"], seed=1
-    )
-    with unistore.Loader(dataset, batch_size=3, shuffle=True, seed=1, num_workers=2) as loader:
-        batches = list(loader)
-    with unistore.Loader(dataset, batch_size=3, shuffle=True, seed=1, num_workers=0) as loader:
-        alone = list(loader)
-    assert len(batches) == len(alone) == 3
-    for one, two in zip(batches, alone, strict=True):
-        assert all(torch.equal(one[key], two[key]) for key in ("index", "spike", "spike_packed"))
-
-
 def test_stores_without_spikes_and_of_version_1_are_refused(make_store: Any) -> None:
     arrays = {
         "frames/voxel/2": np.ones((1, 2, 8, 16), np.uint8),

@@ -225,13 +225,6 @@ def test_windows(make_store: Any, pad: Any, stride: int) -> None:
     assert dataset[0]["observation.global_image"].shape == (3, 3, 6, 7)
 
 
-def test_window_options_are_checked() -> None:
-    with pytest.raises(InputError, match="horizon: must be a whole number of at least 1, got 0"):
-        unistore.Windows(history=1, horizon=0)
-    with pytest.raises(InputError, match="pad: must be one of 'valid', 'edge', 'zero', 'drop', or a number"):
-        unistore.Windows(history=1, horizon=1, pad="repeat")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_replay_tuple(make_store: Any, prefetch: int) -> None:
     episodes = record(make_store)
@@ -389,27 +382,11 @@ def test_replay_images_of_stores_with_a_resized_copy_alone(make_store: Any) -> N
         assert np.array_equal(larger.permute(1, 2, 0).numpy(), expected)
 
 
-def test_the_size_of_images_in_a_dict_is_refused(make_store: Any) -> None:
-    path = record(make_store, resized=4).path
-    for arguments in ({"output": "dict"}, {"fields": ["action"]}):
-        with pytest.raises(
-            InputError, match=r"image_size: resizes the images of a tuple|fields: are keys of a dict"
-        ):
-            unistore.ReplayBuffer(path, image_size=4, **arguments)
-
-
 @pytest.mark.parametrize("name", ["joints", "qpos"])
 def test_replay_finds_joints_under_their_names(make_store: Any, name: str) -> None:
     expected = unistore.ReplayBuffer(record(make_store).path, seed=1).sample(5)
     found = unistore.ReplayBuffer(record(make_store, names={"joint": name}).path, seed=1).sample(5)
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-
-
-def test_replay_tuple_never_becomes_a_dict_silently(make_store: Any) -> None:
-    path = record(make_store, names={"joint": "state"}).path
-    with pytest.raises(InputError, match=r"--map observation/joint=DATASET\), or take output='dict'"):
-        unistore.ReplayBuffer(path)
-    assert unistore.ReplayBuffer(path, output="dict").sample(2)["observation.state"].shape == (2, 6)
 
 
 @pytest.mark.parametrize("kept", [(), ("joint",), ("joint", *FLAT_IMAGES[:2])])
