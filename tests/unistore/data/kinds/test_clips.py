@@ -230,7 +230,7 @@ def test_other_names_of_keys(make_store: Any) -> None:
         ({"vox": "v"}, "vox: no such field is read; there are voxel, blur, sharp"),
         ({"voxel": "blur"}, "several keys would be called blur"),
         ({"voxel": "index"}, "several keys would be called index"),
-        (["voxel"], "must map keys to names"),
+        (["voxel"], "must be names by key"),
     ):
         with pytest.raises(InputError, match=said):
             unistore.Dataset(path, kind, names=wrong)
