@@ -283,14 +283,14 @@ class VolumeReader:
     ) -> Batch:
         """Read boxes of a batch, padded where they reach beyond their volume, and values of their volumes."""
         ends = np.minimum(corners + shapes, self.extents[volumes])
+        extents = ends - corners
+        is_whole = (extents == shapes).all(axis=1).tolist()
+        boxes = list(zip(volumes.tolist(), corners.tolist(), ends.tolist(), strict=True))
 
         def read(key: str, number: int, out: AnyArray) -> None:
-            box = self.boxes[key]
-            extent = ends[number] - corners[number]
-            fits = (extent == out.shape).all()
-            inside = out if fits else np.empty(extent, out.dtype)
-            box.read(int(volumes[number]), corners[number].tolist(), ends[number].tolist(), inside)
-            if not fits:
+            inside = out if is_whole[number] else np.empty(extents[number], out.dtype)
+            self.boxes[key].read(*boxes[number], inside)
+            if not is_whole[number]:
                 copy_padded(inside, out, self._pad, self._fills.get(key, 0))
 
         batch: Batch = {}
