@@ -329,7 +329,7 @@ def test_arguments_that_cannot_be(arguments: dict[str, Any], message: str) -> No
     ("around", "options", "message"),
     [
         ({"forces": (0,)}, {}, "'forces' is no key and no clock .*clocks: steps, force, left"),
-        ({"force": (0,)}, {"clock": "lidar"}, "clock: 'lidar' is no key and no clock"),
+        ({"force": (0,)}, {"clock": "sonar"}, "clock: 'sonar' is no key and no clock"),
         ({"force": (0,), "observation.force": (1,)}, {}, "observation.force is in two windows"),
         ({"left": (0.0,)}, {"align": "linear"}, "left is uint8, which cannot be interpolated .*'nearest'"),
         ({"force": (-1, 0)}, {"align": "linear"}, "counts rows, and linear interpolates at times"),
