@@ -140,7 +140,8 @@ class Events(SampleKind):
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EventReader:
         """Reader of the windows of the recordings `units`."""
-        return EventReader(store, self, fields, units)
+        recordings = np.arange(store.sample_count) if units is None else units
+        return EventReader(store, self, fields, recordings)
 
 
 def _keys_beside(store: Store) -> dict[str, str]:
