@@ -75,9 +75,9 @@ def parse_where(
     by_name = dict(conditions or {}) if is_mapping else {}
     for name, condition in by_name.items():
         check.expect(f"where[{name!r}]", condition, _is_condition(condition), _FORMS)
-    is_best = isinstance(best, tuple) and len(best) == 2 and isinstance(best[0], str)
-    is_best = is_best and _is_number(best[1]) and 0 < best[1] <= 1
-    check.expect("best", best, is_best, "a name and a share, as in ('episode.return', 0.1)", none=True)
+    check.expect(
+        "best", best, _is_name_and_share(best), "a name and a share, as in ('episode.return', 0.1)", none=True
+    )
     return Where(by_name, best)
 
 
@@ -86,6 +86,12 @@ def _is_condition(condition: object) -> bool:
         return len(condition) == 2 and all(end is None or _is_number(end) for end in condition)
     several = condition if isinstance(condition, _LISTS) else [condition]
     return all(_is_number(value) or isinstance(value, str) for value in several)
+
+
+def _is_name_and_share(best: Any) -> bool:
+    if not isinstance(best, tuple) or len(best) != 2:
+        return False
+    return isinstance(best[0], str) and _is_number(best[1]) and 0 < best[1] <= 1
 
 
 def _is_number(value: object) -> bool:

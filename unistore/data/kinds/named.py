@@ -54,7 +54,7 @@ def installed_kinds() -> Mapping[str, type[Kind]]:
     return kinds
 
 
-def _what_is_wrong(kind: object, others: Collection[str]) -> str:
+def _what_is_wrong(kind: Any, others: Collection[str]) -> str:
     """Return why an entry point is no further kind; empty if it is one."""
     if not (isinstance(kind, type) and issubclass(kind, Kind) and is_dataclass(kind)):
         return "is no dataclass that inherits unistore.plugin.Kind"
