@@ -56,7 +56,8 @@ def installed_kinds() -> Mapping[str, type[Kind]]:
 
 def _what_is_wrong(kind: Any, others: Collection[str]) -> str:
     """Return why an entry point is no further kind; empty if it is one."""
-    if not (isinstance(kind, type) and issubclass(kind, Kind) and is_dataclass(kind)):
+    is_kind = isinstance(kind, type) and issubclass(kind, Kind) and is_dataclass(kind)
+    if not is_kind:
         return "is no dataclass that inherits unistore.plugin.Kind"
     if missing := sorted(kind.__abstractmethods__):
         return f"has no {', '.join(missing)}"
