@@ -197,7 +197,6 @@ class SlabRing:
         self._resize(0)
 
     def _resize(self, size: int) -> None:
-        """Set the size of new slabs, and with it their number."""
         self.slab_size = size  # 0 until the size of a batch is known, and while batches need no memory
         ahead = min(self._in_flight, max(self._min_in_flight, MAX_PREFETCHED // max(1, size)))
         self.limit = max(2, min(ahead + self._held, self._budget // max(1, size)))

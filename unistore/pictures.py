@@ -18,8 +18,8 @@ from unistore.remote.url import redact_urls
 from unistore.schemas.indices import StoreView
 
 INSTALL = "pip install 'unistore[plot]'"
+# Metadata of every file that is written; other files are overwritten only if that is asked for
 MARK = "made by unistore inspect"
-"""Metadata of every file that is written; other files are overwritten only if that is asked for."""
 _MAX_TEXT = 600
 # Shown in a notebook: stores of a Dataset, and samples of each
 _MAX_STORES = 2

@@ -133,14 +133,14 @@ class ProgressBar:
             self.tell(f"{self._stage}: {size(self._total)} in {seconds:.2f} s, {rate}")
 
     def _draw(self, *, now: bool = False) -> None:
-        """Redraw the bars of a notebook; those of a terminal are redrawn by a thread of rich."""
+        # Bars of a terminal are redrawn by a thread of rich
         if self._notebook is not None and (now or time.perf_counter() > self._drawn + _REFRESH_SECONDS):
             self._notebook.update(self._bars)
             self._drawn = time.perf_counter()
 
 
 def _bars(console: Callable[[], Console] | None) -> Bars:
-    """Return bars of rich, which is imported here: that takes as long as converting a small file."""
+    # Importing rich takes as long as converting a small file
     from rich import progress as rich
     from rich.console import Console
 

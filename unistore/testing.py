@@ -79,7 +79,6 @@ def check_format(
 
 
 def _arrays_of(opened: Opened) -> dict[str, Array]:
-    """Arrays of a file without those that are facts, as families see them."""
     return {name: array for name, array in opened.arrays.items() if name not in opened.facts}
 
 
@@ -93,7 +92,6 @@ def _check_array(name: str, array: Array, expected: NDArray[Any]) -> None:
 
 
 def _truncated(path: Path, folder: Path) -> Iterable[Path]:
-    """Yield the file, cut off at `CUTS` lengths."""
     data = path.read_bytes()
     short = folder / f"short{path.suffix}"
     for cut in range(CUTS):
@@ -121,7 +119,7 @@ def _refuses(format: Format, path: Path) -> None:
 
 
 def _check_problem(error: InputError, path: Path) -> None:
-    """A truncated file is the file's fault, not that of the code that reads it."""
+    # A truncated file is the file's fault, not that of the code that reads it
     kinds = {problem.kind for problem in error.problems}
     assert "plugin" not in kinds, f"truncated to {path.stat().st_size} bytes: {error}"
 
@@ -215,7 +213,7 @@ def _check_dry_run(family: str, sources: Path, store: Path, options: Mapping[str
 
 
 def _killed(family: str, sources: Path, store: Path, options: Mapping[str, Any]) -> str:
-    """Return the digest of a store whose conversion was killed, unless it was faster, before it went on."""
+    # The conversion goes on afterwards, unless it was faster than the kill
     arguments = ["convert", family, str(sources), str(store), *_flags(options)]
     for delay in (0.3, 0.6):
         process = subprocess.Popen(_command(arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -20,8 +20,7 @@ from unistore.cli.convert import convert
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
 from unistore.errors import InputError, UnistoreError
 
-MAX_PROBLEMS = 50
-"""Problems listed without ``--json``."""
+MAX_PROBLEMS = 50  # Problems listed without ``--json``
 FLAGS = {"-q", "--quiet", "-v", "--verbose", "--debug"}
 EXAMPLES = """\b
 Examples:
@@ -83,7 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _general(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return options that every command has, wherever they stand, and all other arguments."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     general = []
     remaining = []

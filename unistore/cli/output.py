@@ -88,7 +88,6 @@ def show(blocks: Sequence[Block], *, show_all: bool = False) -> None:
 
 
 def _is_plain() -> bool:
-    """Return whether the environment asks for no colours."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 

@@ -96,7 +96,6 @@ class Journal:
 
 
 def _record(line: bytes) -> JsonObject:
-    """Parse a line; ValueError unless it is an object with a step, and batch and round are integers."""
     record = json.loads(line)
     named = isinstance(record, dict) and isinstance(record.get("step"), str)
     if not named or not all(isinstance(record.get(key, 0), int) for key in ("batch", "round")):
@@ -105,8 +104,7 @@ def _record(line: bytes) -> JsonObject:
     return cast("JsonObject", record)
 
 
-SOURCES_PER_RECORD = 1000
-"""Sources in one record of the journal."""
+SOURCES_PER_RECORD = 1000  # Sources in one record of the journal
 
 
 class Build(ABC):
@@ -167,7 +165,7 @@ class Build(ABC):
         return report if report is not None and self._destination_digest() == report["digest"] else None
 
     def _destination_digest(self) -> str | None:
-        """Seal digest of the store at the destination; None if there is none, or it is not the new one."""
+        # None: there is no store, or it is not the new one
         try:
             digest: str = Store(self.destination).attributes["seal"]["digest"]
         except StoreError:
@@ -191,7 +189,6 @@ class Build(ABC):
         return self
 
     def _open(self) -> None:
-        """Open the journal; without records, clear the folder."""
         path = self.folder / "journal.jsonl"
         if self._restart:
             path.unlink(missing_ok=True)
@@ -201,7 +198,7 @@ class Build(ABC):
             self._clear_unrecorded()
 
     def _clear_unrecorded(self) -> None:
-        """Remove files that no journal records: they are of another conversion."""
+        # Files that no journal records are of another conversion
         for folder in (self.spill, self.local):
             if folder.exists():
                 shutil.rmtree(folder)
@@ -219,7 +216,7 @@ class Build(ABC):
             self._lock.release()
 
     def _may_succeed(self, error: InputError) -> bool:
-        """Whether the same command may succeed: a source could not be read, and none was left out for it."""
+        # The same command may succeed: a source could not be read, and none was left out for it
         is_transient = any(problem.kind == "unreadable" for problem in error.problems)
         return is_transient and not self.journal.of("skip")
 
@@ -286,20 +283,18 @@ class Build(ABC):
             raise ConversionError(msg)
 
     def _recorded_sources(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and state of each source in the journal."""
         for record in self.journal.each("sources"):
             yield from record["of"].items()
 
 
 def _remove_empty(*folders: Path) -> None:
-    """Remove folders, innermost first, until one is not empty."""
     with suppress(OSError):
         for folder in folders:
             folder.rmdir()
 
 
 def _differences(before: Any, now: Any, where: str = "") -> list[str]:
-    """Return differences between two JSON values: ``"options.tile: 32 before, 64 now"``."""
+    # Lines such as "options.tile: 32 before, 64 now"
     if isinstance(before, dict) and isinstance(now, dict):
         lines = []
         for key in sorted({*before, *now}):
@@ -368,7 +363,7 @@ class FolderBuild(Build):
         super()._open()
 
     def _recover(self) -> None:
-        """Recover from a kill between two renames."""
+        # A kill may have come between the two renames
         if not self._old.exists():
             return
         if not os.path.lexists(self.output_path):

@@ -34,16 +34,13 @@ from unistore.zarr3.writer import (
     serial_map,
 )
 
-LARGE = 32 << 20
-"""Rows of more bytes are read some planes at a time, if the converter can."""
-PLANES_BYTES = 16 << 20
-"""Bytes of planes read at a time; at least one layer of chunks."""
+LARGE = 32 << 20  # Rows of more bytes are read some planes at a time, if the converter can
+PLANES_BYTES = 16 << 20  # Bytes of planes read at a time; at least one layer of chunks
 
-INDEX_BLOCK_BYTES = 4 << 20
-"""Bytes of a block of an index array; at least one chunk."""
+INDEX_BLOCK_BYTES = 4 << 20  # Bytes of a block of an index array; at least one chunk
 
+# ``read(lo, hi, block)``: read planes ``lo:hi`` into a block (1, hi - lo, …) filled with the fill value
 ReadPlanes = Callable[[int, int, AnyArray], None]
-"""``read(lo, hi, block)``: read planes ``lo:hi`` into a block (1, hi - lo, …) filled with the fill value."""
 
 
 def in_planes(converter: Converter, table: TablePlan) -> bool:
@@ -89,8 +86,7 @@ class WatchedColumns(Mapping[str, AnyArray]):
         return len(self._columns)
 
 
-Corner = tuple[int, ...]
-"""Start of a block on the leading axes that it does not span."""
+Corner = tuple[int, ...]  # Start of a block on the leading axes that it does not span
 
 
 class InMemory:
@@ -105,7 +101,6 @@ class InMemory:
         self._pieces = pieces
 
     def __iter__(self) -> Iterator[tuple[Corner, AnyArray]]:
-        """Yield corner and values of each block, in C order; a block is valid until the next one."""
         yield (self.rows[0],), self.block
 
     @property
@@ -134,7 +129,6 @@ class Streamed:
         self._pieces: dict[int, xxhash.xxh3_128] = {}
 
     def __iter__(self) -> Iterator[tuple[Corner, AnyArray]]:
-        """Yield blocks as `InMemory` does."""
         for corner, block in self._blocks:
             data = little_endian_bytes(block)
             self._whole.update(data)
@@ -152,8 +146,7 @@ class Streamed:
         return self._pieces[self.rows[0] + number].hexdigest()
 
 
-ColumnRows = InMemory | Streamed
-"""Rows of one column of a task."""
+ColumnRows = InMemory | Streamed  # Rows of one column of a task
 
 
 def large_rows(array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> Streamed:
@@ -282,8 +275,7 @@ def _specs(plan: Plan) -> ArraySpecs:
 
 # Moments of a column, in float64, merged over shards in row order.
 
-BLOCK = 1 << 20
-"""Values that are converted to float64 at a time."""
+BLOCK = 1 << 20  # Values that are converted to float64 at a time
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,6 @@ def convert_with(
 def _executor(
     settings: Settings, family: str, progress: Progress
 ) -> AbstractContextManager[Dask | Processes]:
-    """Return what runs the steps, to be entered."""
     if settings.scheduler is not None:
         from unistore.conversion.executors.dask_executor import Dask
 
@@ -195,7 +194,8 @@ def _executor(
 
 
 def _imports(family: Family) -> tuple[str, ...]:
-    """Modules that workers need: of its converter, and of the others that are asked about each file first."""
+    # Workers need the modules of the converter, and those of the others, which are asked about each file
+    # first
     others_asked = () if family.part("converter").scan_identifies else families().values()
     needed = [family, *(other for other in others_asked if is_own(other.name) and not other.general)]
     return CONVERSION, *dict.fromkeys(record.converter.partition(":")[0] for record in needed)
@@ -288,7 +288,6 @@ def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
 
 
 def _unknown_options(family: Family, unknown: Sequence[str], own: Sequence[str]) -> str:
-    """Say which options there are, and which are meant."""
     import difflib
 
     common = [field.name for field in fields(Settings)]

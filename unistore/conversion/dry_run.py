@@ -120,7 +120,7 @@ def dry_run(
 
 
 def _split_notes(converter: Converter, scan: Scan, rule: SplitRule | None) -> Sequence[str]:
-    """The shares of samples that the splits get, or of sources where samples are counted while reading."""
+    # Shares are of sources where samples are counted while reading
     if rule is None or rule.column is not None:
         return ()
     finalized = None if scan.is_derived else converter.finalize(scan, ())

@@ -42,20 +42,13 @@ from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
 from unistore.zarr3.durable import Folder, Target
 from unistore.zarr3.writer import EncoderThreads, OrderedMap, content_digest, serial_map
 
-MIN_BATCHES = 32
-"""Least number of batches, if there are as many sources."""
-BATCH_SOURCES = 256
-"""Most sources of a batch."""
-BATCH_BYTES = 16 << 20
-"""Most bytes of the files of a batch of several sources."""
-SHOWN = 4
-"""Sources that a description names."""
-AHEAD = 16
-"""Pieces of a task that threads may read ahead."""
-SMALL_SOURCE = 64 << 10
-"""Sources of fewer bytes of rows take longer to open than to read."""
-MAX_PIECES = 256
-"""Most sources of a part."""
+MIN_BATCHES = 32  # Least number of batches, if there are as many sources
+BATCH_SOURCES = 256  # Most sources of a batch
+BATCH_BYTES = 16 << 20  # Most bytes of the files of a batch of several sources
+SHOWN = 4  # Sources that a description names
+AHEAD = 16  # Pieces of a task that threads may read ahead
+SMALL_SOURCE = 64 << 10  # Sources of fewer bytes of rows take longer to open than to read
+MAX_PIECES = 256  # Most sources of a part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +56,9 @@ class DeriveJob(Job[Sequence[int]]):
     """Derive sources: ``job(numbers)`` spills rows and facts of a batch; its folder has the first number."""
 
     inputs: Inputs
-    keys: Mapping[int, bytes] | Keys
-    """Key of each source, from `source_keys`."""
+    keys: Mapping[int, bytes] | Keys  # Key of each source, from `source_keys`
     spill: Path
-    budget: int = STEP_BUDGET
-    """Bytes that a step may use to derive a source in memory."""
+    budget: int = STEP_BUDGET  # Bytes that a step may use to derive a source in memory
 
     def __call__(self, sources: Sequence[int]) -> Outcome:
         """Derive sources one by one; the keys of those with problems are None in the batch."""
@@ -197,14 +188,12 @@ class ShardJob(Job[ShardTask]):
     target: Target
     plan: Plan
     spilled: Mapping[str, Table]
-    reading: int = 0
-    """From `reading_memory`."""
-    bounded: Mapping[str, ArraySpec] = field(default_factory=dict)
-    """From `bounded_columns`."""
+    reading: int = 0  # From `reading_memory`
+    bounded: Mapping[str, ArraySpec] = field(default_factory=dict)  # From `bounded_columns`
     rows_read: RowsRead
     reads_parts: bool = False
+    # Pieces of the only task of a job that is alone; None: computed from the plan
     known: Sequence[Piece] | None = None
-    """Pieces of the only task of a job that is alone; None: computed from the plan."""
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Read the task's rows from its sources, encode, write."""
@@ -331,7 +320,6 @@ class ShardJob(Job[ShardTask]):
         }
 
     def _read(self, task: ShardTask, piece: Piece, out: dict[str, AnyArray]) -> None:
-        """Read the rows of a source in a task, which are not read before as a whole."""
         source, lo, hi, at = piece
         with self.inputs.reading(source) as name:
             first = task.lo + at
@@ -375,7 +363,7 @@ class ShardJob(Job[ShardTask]):
                 start += len(rows)
 
     def _check_all_read(self, name: str, table: str, watched: WatchedColumns) -> None:
-        """Refuse to store fill for columns that the converter forgot."""
+        # Fill must not be stored for columns that the converter forgot
         if watched.untouched:
             kind = type(self.inputs.converter)
             forgotten = ", ".join(sorted(watched.untouched))
@@ -385,7 +373,7 @@ class ShardJob(Job[ShardTask]):
 
 
 def _filled(shape: Shape, dtype: str, fill: float | bool) -> AnyArray:
-    """Make an array of a value; pages of zeros are touched by whoever writes them."""
+    # Pages of zeros are touched by whoever writes them
     return np.zeros(shape, dtype) if fill == 0 else np.full(shape, fill, dtype)
 
 
@@ -399,7 +387,7 @@ def statistics_of(columns: Sequence[ColumnRows]) -> JsonObject:
 
 
 def _joined_digest(contents: Mapping[str, str]) -> str:
-    """Return xxh3-128 over column names and the digests of their values, columns sorted by name."""
+    # xxh3-128 over column names and the digests of their values, columns sorted by name
     digest = xxhash.xxh3_128()
     for column in sorted(contents):
         digest.update(f"{column} {contents[column]}\n".encode())

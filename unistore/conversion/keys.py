@@ -40,12 +40,10 @@ class FileState(NamedTuple):
     changed: int
 
 
-Fingerprint = tuple[FileState, ...]
-"""State of every file of a source."""
+Fingerprint = tuple[FileState, ...]  # State of every file of a source
 
 
-Fingerprints = PackedObjects[Fingerprint]
-"""Fingerprints of all sources."""
+Fingerprints = PackedObjects[Fingerprint]  # Fingerprints of all sources
 
 
 def _state_of(file: str) -> FileState:
@@ -116,13 +114,11 @@ def check_unchanged(fingerprint: Fingerprint) -> None:
             raise ConversionError(msg)
 
 
+# Raised by every change of what a source's derived rows, their files or the record of a shard hold. An
+# unfinished conversion begun under another number is done again: its shards are those of older code.
 CONTENT = 3
-"""Raised by every change of what a source's derived rows, their files or the record of a shard hold.
 
-An unfinished conversion begun under another number is done again: its shards are those of older code."""
-
-Keys = NDArray[np.bytes_]
-"""Keys of all sources, (sources,) of 32 bytes."""
+Keys = NDArray[np.bytes_]  # Keys of all sources, (sources,) of 32 bytes
 
 # Options that select sources, without effect on the rows of the others
 _SELECTING = ("exclude", "skipped")

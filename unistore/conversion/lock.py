@@ -15,10 +15,8 @@ from typing import Self
 
 from unistore.errors import ConversionError
 
-BEAT = 5.0
-"""Seconds between heartbeats."""
-DEAD_AFTER = 60.0
-"""An owner on another machine whose heartbeat is older than this many seconds is dead."""
+BEAT = 5.0  # Seconds between heartbeats
+DEAD_AFTER = 60.0  # An owner on another machine whose heartbeat is older than this many seconds is dead
 
 
 class Lock:
@@ -63,7 +61,6 @@ class Lock:
                 os.utime(self._path)
 
     def _try_lock(self) -> bool:
-        """Create and lock the file; return whether there was none."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -81,7 +78,6 @@ class Lock:
         return True
 
     def _remove_dead(self) -> None:
-        """Remove the lock of a dead owner, or raise."""
         with suppress(FileNotFoundError), self._path.open("r+b") as file:
             with tempfile.TemporaryFile(dir=self._path.parent) as new_file:
                 now = os.fstat(new_file.fileno()).st_mtime
@@ -105,10 +101,8 @@ def owner_of(path: Path) -> str | None:
 
 
 def _live_owner(descriptor: int, now: float) -> str | None:
-    """Return the owner of an open lock, or None if it is dead; then this process holds the lock.
-
-    Invalid text is of a lock being written if it is young, else left by a crash.
-    """
+    # None: the owner is dead, and this process holds the lock. Invalid text is of a lock being written if
+    # it is young, else left by a crash
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
         name = f"process {owner['pid']} on {owner['host']}"
@@ -133,7 +127,7 @@ def _own_text() -> str:
 
 
 def _machine() -> str:
-    """Return an identity of this boot: host names are not unique."""
+    # An identity of this boot, as host names are not unique
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -27,17 +27,14 @@ from unistore.zarr3.writer import MAX_PENDING_BYTES
 
 T = TypeVar("T")
 
-PROCESS = 128 << 20
-"""Bytes of one process before its first step: interpreter, libraries, plan."""
+PROCESS = 128 << 20  # Bytes of one process before its first step: interpreter, libraries, plan
 
-STEP_BUDGET = 512 << 20
-"""Bytes that a step may use to be faster, if there is no limit."""
+STEP_BUDGET = 512 << 20  # Bytes that a step may use to be faster, if there is no limit
 
+# Bytes of any shard task besides its rows: buffers, records, moments in float64, malloc overhead
 STEP = 16 << 20
-"""Bytes of any shard task besides its rows: buffers, records, moments in float64, malloc overhead."""
 
-SOURCE = 1 << 10
-"""Bytes of one source in every process: names, files, fingerprint, records."""
+SOURCE = 1 << 10  # Bytes of one source in every process: names, files, fingerprint, records
 
 
 def check_fits(

@@ -29,14 +29,10 @@ from unistore.zarr3.writer import choose_codec, chunk_slices, compressor_of, pad
 
 # ``codec="auto"``: choose the codec of each column by encoding some of its chunks; deterministic.
 
-SAMPLE = 1 << 20
-"""Bytes of a column that are encoded with each codec; at least one chunk."""
-READ = 16 << 20
-"""Bytes of a table that are read; at least one row."""
-MAX_RANGES = 4
-"""Most row ranges that are read, evenly spaced from the first row to the last."""
-MIN_SAMPLE = 4 << 10
-"""Columns with fewer sampled bytes get ``fast``."""
+SAMPLE = 1 << 20  # Bytes of a column that are encoded with each codec; at least one chunk
+READ = 16 << 20  # Bytes of a table that are read; at least one row
+MAX_RANGES = 4  # Most row ranges that are read, evenly spaced from the first row to the last
+MIN_SAMPLE = 4 << 10  # Columns with fewer sampled bytes get ``fast``
 
 
 def choose_codecs(
@@ -91,7 +87,6 @@ def sampled_rows(table: TablePlan) -> list[ShardTask]:
 
 
 def _read_layers(question: tuple[ShardJob, ShardTask]) -> dict[str, AnyArray]:
-    """Read middle chunks of the first row of a task, by column."""
     job, task = question
     source = job.pieces_of(task)[0].source
     blocks = {}
@@ -106,7 +101,6 @@ def _read_layers(question: tuple[ShardJob, ShardTask]) -> dict[str, AnyArray]:
 
 
 def _some_chunks(array: ArrayPlan, block: AnyArray, least: int, nbytes: int) -> Iterator[AnyArray]:
-    """Yield chunks of at least so many rows, evenly spaced in a block: `nbytes` of them, or one."""
     blank = np.full(array.chunk, array.field.fill, array.field.dtype)
     every = [
         box
@@ -133,8 +127,6 @@ def unique_dimension_names(
 
 
 class _Names:
-    """Extent of every name used so far, by group."""
-
     def __init__(self) -> None:
         self._used: dict[str, dict[str, int]] = defaultdict(dict)
 
@@ -249,7 +241,7 @@ def plan_of(
 
 
 def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
-    """The plan with the chosen codecs by path (``fast`` where there is none), recorded in its options."""
+    # ``fast`` where none was chosen
     tables = tuple(
         replace(table, arrays=tuple(replace(a, codec=codecs.get(a.field.path, "fast")) for a in table.arrays))
         for table in plan.tables
@@ -269,7 +261,6 @@ def versions() -> dict[str, str]:
 
 
 def _tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
-    """Return plans of direct tables of the scan, of spilled tables, and of tables whose rows were counted."""
     final = {table.name: table for table in finalized.direct}
     direct = [
         plan_table(final.pop(table.name, table), scan.sources.rows(table.name))
@@ -282,7 +273,6 @@ def _tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, 
 
 
 def _rows_of(name: str, tables: Sequence[TablePlan]) -> Sequence[int]:
-    """Return rows of each source in a table."""
     for table in tables:
         if table.name == name:
             return table.source_rows

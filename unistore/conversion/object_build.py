@@ -217,12 +217,10 @@ class ObjectBuild(Build):
 
     @property
     def _staging(self) -> StoreLocation:
-        """Prefix of a store that will replace another."""
         return self.location.with_suffix(".unistore-build")
 
     @property
     def _written(self) -> StoreLocation:
-        """Prefix that objects are written to."""
         assert self._begun is not None
         return self._staging if self._begun["staged"] else self.location
 
@@ -245,7 +243,7 @@ class ObjectBuild(Build):
         )
 
     def _clear(self, location: StoreLocation) -> None:
-        """Delete every object below a prefix that has a mark, the mark last."""
+        # The mark goes last
         client = writing_client(location)
         if client.size(BUILD_MARK) is not None:
             client.delete([key for key in client.list() if key != BUILD_MARK])

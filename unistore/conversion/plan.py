@@ -27,19 +27,15 @@ from unistore.system.packed import Items
 KIB = 1 << 10
 MIB = 1 << 20
 
+# Below this the cost of a chunk (index, checksum, decoder call) outweighs its bytes
 SMALLEST_CHUNK = 16 * KIB
-"""Below this the cost of a chunk (index, checksum, decoder call) outweighs its bytes."""
+# Bytes of a chunk of rows that samples read one at a time. Measured with rows of 64 to 1,024 bytes: a
+# random row costs the same from chunks of 4 to 32 KiB (9 µs), three times that from 64 KiB; blocks of rows
+# are read three to four times as fast from 32 as from 4 KiB.
 ROW_CHUNK = 32 * KIB
-"""Bytes of a chunk of rows that samples read one at a time.
-
-Measured with rows of 64 to 1,024 bytes: a random row costs the same from chunks of 4 to 32 KiB (9 µs), three
-times that from 64 KiB; blocks of rows are read three to four times as fast from 32 as from 4 KiB.
-"""
 LARGEST_CHUNK = 256 * KIB
-LARGEST_ROW = 4 * MIB
-"""Rows above this are split along their leading axes."""
-SHARD = 128 * MIB
-"""Uncompressed bytes of one shard row over all columns of a table: the memory of one task."""
+LARGEST_ROW = 4 * MIB  # Rows above this are split along their leading axes
+SHARD = 128 * MIB  # Uncompressed bytes of one shard row over all columns of a table: the memory of one task
 
 
 class ArrayLayout(NamedTuple):
@@ -102,7 +98,7 @@ def amplification(field: Field, chunk: Sequence[int]) -> float:
 
 
 def _split_row(shape: Shape, row_bytes: int) -> Shape:
-    """Halve leading axes until one piece is at most 1 MiB: pieces stay contiguous in the row."""
+    # Pieces of at most 1 MiB, contiguous in the row
     chunk = list(shape)
     for axis, extent in enumerate(shape):
         parts = min(extent, -(-row_bytes // MIB))
@@ -114,7 +110,6 @@ def _split_row(shape: Shape, row_bytes: int) -> Shape:
 
 
 def _power_of_two(rows: int) -> int:
-    """Return the largest power of two that is at most `rows`, at least 1."""
     return 1 << (max(1, rows).bit_length() - 1)
 
 
@@ -203,7 +198,6 @@ class TablePlan:
 
     @cached_property
     def _starts(self) -> array[int]:
-        """First row of each source, and the end of the last."""
         return array("q", accumulate(self.source_rows, initial=0))
 
     @property

@@ -66,8 +66,8 @@ from unistore.system.sizes import count_of, size
 from unistore.zarr3.durable import Folder
 
 T = TypeVar("T")
+# Problems after which the conversion fails without looking for more, unless bad sources are skipped
 MAX_PROBLEMS = 50
-"""Problems after which the conversion fails without looking for more, unless bad sources are skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -212,7 +212,7 @@ class Conversion:
         return new_store
 
     def _read_parts(self, job: ShardJob) -> None:
-        """Read small sources on all workers, where these are more than there are shards to write."""
+        # Only where there are more workers than shards to write
         parts: list[ShardTask] = []
         for table in job.plan.tables:
             parts += parts_of(job, table, self.executor.workers)
@@ -238,7 +238,6 @@ class Conversion:
         )
 
     def _derive(self) -> Spill:
-        """Derive the sources, unless done already; returns their spilled rows and facts."""
         if not self.inputs.scan.is_derived:
             return Spill(self.build.spill, 0)
         spill = self._derived_before(self.keys)
@@ -258,7 +257,7 @@ class Conversion:
         return spill
 
     def _derived_before(self, keys: Keys) -> Spill:
-        """Spilled rows of sources that were derived with the same key, in this round or an earlier one."""
+        # With the same key, in this round or an earlier one
         spill = Spill(self.build.spill, len(keys))
         order = np.argsort(keys)
         for record in self.build.journal.each("derive"):
@@ -288,7 +287,7 @@ class Conversion:
         return len(done)
 
     def _done_tasks(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:
-        """Return ids of tasks that were done with the same key, in this round or an earlier one."""
+        # With the same key, in this round or an earlier one
         journal = self.build.journal
         last = {record["task"]: record for record in journal.each("shard")}
         sizes = self.build.target.sizes() if last else {}
@@ -464,7 +463,6 @@ def run(
 
 
 def _identity(converter: Converter, first: ValidScan, codec: str, split: SplitRule | None) -> JsonObject:
-    """Return options and versions that must be the same to continue a run."""
     identity = {
         "family": first.scan.family,
         "converter": type(converter).__name__,
@@ -477,7 +475,6 @@ def _identity(converter: Converter, first: ValidScan, codec: str, split: SplitRu
 
 
 def _source_states(inputs: Inputs) -> Sequence[tuple[str, str | dict[str, str]]]:
-    """Name of each source, and size and time of its files, in readable form."""
     names = inputs.scan.sources.names
     return view(range(len(names)), lambda number: (names[number], _file_states(inputs.fingerprints[number])))
 
@@ -490,7 +487,6 @@ def _file_states(fingerprint: Fingerprint) -> str | dict[str, str]:
 
 
 def _check_no_overlap(paths: Sequence[Path], build: Build) -> None:
-    """Refuse a destination that is, contains, or lies in a source."""
     for path in map(real_path, paths):
         target = build.output_path.resolve()
         if path == target or target in path.parents or path in target.parents:

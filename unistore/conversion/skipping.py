@@ -25,8 +25,7 @@ from unistore.errors import ConversionError, InputError, Problem
 from unistore.store.names import file_name_problem
 from unistore.system.hints import JsonObject
 
-SKIP = "skip"
-"""Step of the journal."""
+SKIP = "skip"  # Step of the journal
 
 
 def leave_out(journal: Journal, problems: Sequence[Problem]) -> None:
@@ -104,7 +103,7 @@ def scan_valid_sources(
 
 
 def _check_names(scan: Scan) -> None:
-    """Refuse sources whose names an export could not write."""
+    # An export could not write such names
     cure = "rename it, or leave it out with --exclude"
     problems = [
         Problem(name, f"has a name that cannot be exported: {reason}", cure, "name", name)
@@ -158,7 +157,6 @@ def report_document(entries: Sequence[Mapping[str, Any]], verdicts: Sequence[Map
 
 
 def _without(converter: Converter, problems: Iterable[Problem]) -> Converter:
-    """Return the converter, also excluding the sources of some problems."""
     names = sources_of(problems)
     if not names:
         return converter

@@ -26,10 +26,8 @@ from unistore.zarr3.durable import sync_files, sync_folders
 
 DESCRIPTION = "rows.json"
 FACTS = "facts.bin"
-AHEAD = 64 << 10
-"""Bytes that are read at a time, at least."""
-OPEN = 4
-"""Batches that a process keeps open."""
+AHEAD = 64 << 10  # Bytes that are read at a time, at least
+OPEN = 4  # Batches that a process keeps open
 
 
 class SpillWriter:
@@ -109,8 +107,6 @@ class SpillWriter:
 
 
 class _Run(NamedTuple):
-    """Rows of one source and one dtype, one after the other in the file of a column."""
-
     form: str
     rows: int
     position: int
@@ -191,7 +187,7 @@ class SpilledBatch:
             start += rows
 
     def _bytes(self, name: str, position: int, count: int) -> UInt8s:
-        """Return bytes of a file; those that follow are kept, as the next source's are asked for next."""
+        # What follows is kept, as the next source's bytes are asked for next
         start, block = self._ahead.get(name, (0, np.empty(0, np.uint8)))
         if not start <= position <= position + count <= start + len(block):
             file = self._folder / name

@@ -25,10 +25,8 @@ from unistore.system.arguments import MAX_COUNT, is_integer
 from unistore.system.hints import AnyArray, Int64s, JsonObject, PathLike
 
 SOURCE = "source"
-EXACT = "exact:"
-"""Prefix of shares that are met exactly."""
-COLUMN = "column:"
-"""Prefix of a column in ``--group-by``."""
+EXACT = "exact:"  # Prefix of shares that are met exactly
+COLUMN = "column:"  # Prefix of a column in ``--group-by``
 _METHODS = ("hash", "exact", "list", "")
 
 
@@ -139,7 +137,6 @@ def sample_noun(scan: Scan) -> str:
 
 
 def _recorded_splits(options: Mapping[str, Any]) -> RecordedSplits | None:
-    """Return the splits that a store took over."""
     if "split_from" not in options:
         return None
     origin = options["split_from"]
@@ -236,10 +233,7 @@ def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
 
 
 def _below(paths: Sequence[Path], scan: Scan) -> str:
-    """Path from the common folder of the given paths to that of the sources; empty if they are the same.
-
-    Names in a store begin at the common folder of its sources, which a new folder of sources changes.
-    """
+    # Names in a store begin at the common folder of its sources, which a new folder of sources changes
     if not paths or not len(scan.sources):
         return ""
     folders = [path if path.is_dir() else path.parent for path in paths]
@@ -254,13 +248,10 @@ def _below(paths: Sequence[Path], scan: Scan) -> str:
     return "" if below == "." or below.startswith("..") else printable(below)
 
 
-MAX_BYTES = 64 << 20
-"""Largest list that is read."""
-MAX_NAMES = 10_000_000
-"""Most samples of a store whose splits are taken over one by one."""
+MAX_BYTES = 64 << 20  # Largest list that is read
+MAX_NAMES = 10_000_000  # Most samples of a store whose splits are taken over one by one
 MAX_SPLITS = 256
-MAX_PROBLEMS = 20
-"""Problems of a list that are told."""
+MAX_PROBLEMS = 20  # Problems of a list that are told
 _CSV = ".csv"
 _JSON = ".json"
 _HEADERS = {("source", "split"), ("sample", "split"), ("name", "split")}
@@ -387,7 +378,6 @@ def _of_store(path: str) -> SplitList:
 
 
 def _splits_of_names(store: Store, sources: list[str], splits: AnyArray) -> dict[str, str]:
-    """Split of each source, or of each sample where a source has samples in several splits."""
     owner = _source_of_samples(store)
     present, first = np.unique(owner, return_index=True)
     split_of_source = np.full(len(sources), "", object)
@@ -419,7 +409,6 @@ def _numbers_in_source(owner: Int64s) -> Int64s:
 
 
 def _source_of_samples(store: Store) -> Int64s:
-    """Return the source of each sample, (samples,)."""
     if store.sample_table == store.attributes.get("main_table"):
         rows = store.array("sources/rows").read()
         owner = np.repeat(np.arange(len(rows)), rows)

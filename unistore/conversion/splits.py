@@ -158,14 +158,13 @@ class Units:
         return splits_at(positions(self._keys(), len(self.sizes), seed), self.rule.shares.values())
 
     def _keys(self) -> Iterable[str]:
-        """Return the name of each unit that is hashed: its own, or that of its group."""
         if self.values is not None:
             return (f"{self.rule.column}={value}" for value in self.values)
         names = _full_names(self.wholes(), self.rule.below)
         return names if self.rule.group_by is None else _groups(names, self.rule.group_by)
 
     def _exact(self) -> UInt8s:
-        """Visit units in the order of their hashes; assign each to the split furthest below its share."""
+        # Units come in the order of their hashes, each goes to the split furthest below its share
         names = self.names()
         number = self.first
         count = len(self.sizes)
@@ -189,12 +188,10 @@ class Units:
         return codes[number]
 
     def _empty(self, codes: UInt8s) -> list[str]:
-        """Return splits without samples."""
         samples = np.bincount(codes, self.sizes, len(self.rule.shares))
         return [name for name, size in zip(self.rule.shares, samples, strict=True) if not size]
 
     def _check_filled(self, codes: UInt8s) -> None:
-        """Refuse splits without samples."""
         empty = self._empty(codes)
         if not empty or not self.sizes.any():
             return
@@ -208,7 +205,6 @@ class Units:
         raise InputError(Problem(f"--split {self.rule.text}", message, cure, "split"))
 
     def _from_list(self, split_list: SplitList) -> UnitSplits:
-        """Return splits by a list, of units that it lacks by their group, or else by shares."""
         names = tuple(dict.fromkeys((*split_list.splits.values(), *self.rule.shares)))
         if len(names) > MAX_SPLITS:
             raise InputError(split_list.problem(f"has more than {MAX_SPLITS} splits", "name fewer"))
@@ -228,7 +224,7 @@ class Units:
         return UnitSplits(numbered.astype(np.uint8), tuple(names[code] for code in present))
 
     def _listed(self, split_list: SplitList, names: tuple[str, ...]) -> Int64s:
-        """Return the code of each unit by its name in the list, or that of its source, or -1."""
+        # By the name of the unit, or that of its source, or -1
         below = self.rule.below if split_list.from_store else ""
         codes = np.full(len(self.sizes), _UNASSIGNED)
         used = set()
@@ -244,7 +240,6 @@ class Units:
         return codes
 
     def _check_used(self, split_list: SplitList, used: set[str]) -> None:
-        """Refuse a list with a name that is not here."""
         unknown = [
             printable(name)
             for name in split_list.splits
@@ -257,7 +252,6 @@ class Units:
             raise InputError(split_list.problem(f"names what is not here: {first_few(unknown, 5)}", cure))
 
     def _of_groups(self, split_list: SplitList, names: tuple[str, ...], codes: Int64s) -> Int64s:
-        """Return codes in which units that the list lacks have the split of their group."""
         keys = list(self._keys())
         splits = [(key, names[code]) for key, code in zip(keys, codes, strict=True) if code >= 0]
         if self.rule.group_by is not None and self.values is None:
@@ -278,10 +272,7 @@ class Units:
         )
 
     def _recorded(self, recorded: RecordedSplits) -> UInt8s:
-        """Return the codes that a store records.
-
-        Zeros if they are of other sources, which the comparison of a store with its sources names.
-        """
+        # Zeros for other sources: the comparison of a store with its sources names these
         count = len(self.sizes)
         try:
             raw = zlib.decompressobj().decompress(recorded.codes, count + 1)
@@ -293,7 +284,6 @@ class Units:
 
 
 def _first_of_units(scan: Scan) -> Int64s:
-    """Return for each source, the first source that belongs together with it, (sources,)."""
     if not scan.units:
         return np.arange(len(scan.sources))
     first: dict[str, int] = {}
@@ -307,7 +297,6 @@ def _full_names(names: Iterable[str], below: str) -> Iterable[str]:
 
 
 def _groups(names: Iterable[str], pattern: str) -> Iterator[str]:
-    """Yield the group of each name."""
     compiled = re.compile(pattern)
     without: list[str] = []
     for name in names:
@@ -326,13 +315,10 @@ def _group_of(match: re.Match[str]) -> str:
     return match.group() if group is None else group
 
 
-Codes: TypeAlias = UInt8s | RepeatedRows
-"""Split code of each sample, (samples,) uint8."""
-ReadColumn = Callable[[str], Sequence[Any]]
-"""Values of a column of the sample table, one a sample."""
+Codes: TypeAlias = UInt8s | RepeatedRows  # Split code of each sample, (samples,) uint8
+ReadColumn = Callable[[str], Sequence[Any]]  # Values of a column of the sample table, one a sample
 
-OTHER = "other"
-"""Split of sources without one, if others have one."""
+OTHER = "other"  # Split of sources without one, if others have one
 KEPT = "the splits that the sources name were kept; --split was ignored"
 MOVES = "splits by exact shares: sources that are added or left out move others to another split"
 
@@ -399,7 +385,6 @@ def assign_splits(
 
 
 def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
-    """Return splits that the sources name."""
     if finalized.splits is not None:
         return Assigned(finalized.splits, finalized.split_names)
     splits = scan.sources.splits
@@ -413,7 +398,6 @@ def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
 
 
 def _of_samples(code: UInt8s, finalized: Finalized) -> Codes:
-    """Return codes of samples from those of sources."""
     codes = code[finalized.sample_source]
     return codes if finalized.sample_runs is None else RepeatedRows(codes, finalized.sample_runs)
 
@@ -458,12 +442,10 @@ def column_values(
 
 
 def _is_whole(dtype: Any, row_shape: Shape) -> bool:
-    """Return whether a column has a single whole number in each row."""
     return not row_shape and np.dtype(dtype).kind in "bui"
 
 
 def _column_of_source(converter: Converter, column: Field, part: tuple[Scan, int]) -> list[Any]:
-    """Return the values of a column in one source, which `part` has with its number."""
     scan, source = part
     table = scan.sample_table
     rows = scan.sources[source].rows.get(table, 0)

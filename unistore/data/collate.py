@@ -52,8 +52,7 @@ class BatchMemory:
         self._expected = expected
         self._pieces: list[tuple[int, torch.Tensor]] = []
         self._free = 0
-        self.used = 0
-        """Bytes allocated in shared memory."""
+        self.used = 0  # Bytes allocated in shared memory
 
     def allocate(self, shape: Shape, dtype: np.dtype[Any]) -> AnyArray:
         """See `unistore.data.packed.Allocate`. Text is not allocated in shared memory."""
@@ -290,7 +289,6 @@ class Collate:
         return dense | self._numbered(self._collate_ragged(parts, ragged), ragged)
 
     def _numbered(self, batch: dict[str, Any], ragged: Mapping[str, RaggedKey]) -> dict[str, Any]:
-        """Return packed coordinates with the number of their sample in front, if asked for."""
         if self.coords is None:
             return batch
         coordinate_keys = [key for key in ragged if key == "coords" or key.endswith("_coords")]
@@ -310,7 +308,6 @@ class Collate:
     def _collate_ragged(
         self, parts: Mapping[str, list[torch.Tensor]], ragged: Mapping[str, RaggedKey]
     ) -> dict[str, Any]:
-        """Ragged keys as lists, padded or packed, with the lengths, offsets or shapes of their groups."""
         if self.ragged == "list":
             return dict(parts)
         batch: dict[str, Any] = {}
@@ -350,7 +347,6 @@ def collate(
 
 
 def _named(samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Sample]:
-    """Return samples that are tuples as samples by name."""
     odd = {len(sample) for sample in samples} - {len(names)}
     if odd:
         msg = f"samples are tuples of {', '.join(map(str, sorted(odd)))} items, expected {len(names)}"
@@ -371,7 +367,6 @@ def _collate_packed(samples: Samples) -> dict[str, Any]:
 
 
 def _stacked(key: str, values: list[Any]) -> Any:
-    """Return values of a key that is not ragged, collated by torch."""
     shapes = {tuple(value.shape) for value in values if hasattr(value, "shape")}
     if len(shapes) > 1:
         shown_shapes = ", ".join(map(str, sorted(shapes)))
@@ -382,7 +377,6 @@ def _stacked(key: str, values: list[Any]) -> Any:
 
 
 def _padded(tensors: list[torch.Tensor], axes: int) -> torch.Tensor:
-    """Stack tensors, padded with zeros along their first `axes` axes."""
     longest = [max(tensor.shape[axis] for tensor in tensors) for axis in range(axes)]
     out = empty_tensor((len(tensors), *longest, *tensors[0].shape[axes:]), tensors[0].dtype).zero_()
     for row, tensor in zip(out, tensors, strict=True):

@@ -17,20 +17,13 @@ from unistore.data.kinds.protocol import Picks, SampleReader
 from unistore.data.packed import Packed
 from unistore.system.hints import AnyArray, Float64s, Int64s, Shape, UInt8s
 
-_DROPPED = 45
-"""Bits of a float64 that its code leaves out: 52 of the fraction but seven."""
-CODES = 1 << 20
-"""More than there are codes: 2 signs, 2,047 exponents, 128 parts of each."""
-_MIDDLE = CODES // 2
-"""What is added to codes, so that none is negative."""
-_BLOCK = 1 << 20
-"""Values that are converted to float64 together."""
-_PARTS = 16
-"""Counts of blocks that wait to be merged."""
-_BATCH_BYTES = 32 << 20
-"""Bytes of the samples that are read together."""
-_BATCH_SAMPLES = 1 << 12
-"""Most samples that are read together."""
+_DROPPED = 45  # Bits of a float64 that its code leaves out: 52 of the fraction but seven
+CODES = 1 << 20  # More than there are codes: 2 signs, 2,047 exponents, 128 parts of each
+_MIDDLE = CODES // 2  # What is added to codes, so that none is negative
+_BLOCK = 1 << 20  # Values that are converted to float64 together
+_PARTS = 16  # Counts of blocks that wait to be merged
+_BATCH_BYTES = 32 << 20  # Bytes of the samples that are read together
+_BATCH_SAMPLES = 1 << 12  # Most samples that are read together
 _CHANNELS_FIRST = (1, 3)
 _CHANNELS_LAST = (1, 3, 4)
 
@@ -217,7 +210,6 @@ def summarise(
 
 
 def _add(parts: dict[int, list[Counts]], rows: AnyArray, lengths: Int64s, splits: UInt8s) -> None:
-    """Count values (n, C) of samples of so many rows."""
     split_of_row = np.repeat(splits, lengths)
     step = max(1, _BLOCK // rows.shape[1])
     for split in np.unique(splits).tolist():
@@ -231,7 +223,7 @@ def _add(parts: dict[int, list[Counts]], rows: AnyArray, lengths: Int64s, splits
 
 
 def _component_axis(packed: Packed, box: Shape | None) -> int | None:
-    """Return the axis of the components: channels of images, the last one of other values, none of boxes."""
+    # Channels of images, the last axis of other values, none of boxes
     shape = packed.values.shape[1:]
     if box is not None or packed.shapes is not None or not shape:
         return None
@@ -242,7 +234,6 @@ def _component_axis(packed: Packed, box: Shape | None) -> int | None:
 
 
 def _rows(packed: Packed, axis: int | None) -> tuple[AnyArray, Int64s]:
-    """Return values (n, components), and how many of these rows each sample has."""
     values = packed.values
     if axis is None or packed.shapes is not None:
         rows = values.reshape(-1, 1)

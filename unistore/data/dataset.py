@@ -250,11 +250,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     def _transformed(
         self, samples: Sequence[Sample], indices: Sequence[Index], picks: Picks
     ) -> Sequence[Any]:
-        """Return results of the transform, with random numbers that depend on (seed, epoch, index) alone.
-
-        A transform that draws from the global generators is left to torch's own seeds where nobody said the
-        epoch, as its results would be the same in every epoch.
-        """
+        # Random numbers depend on (seed, epoch, index) alone. A transform that draws from the global
+        # generators is left to torch's own seeds where nobody said the epoch, as its results would be the
+        # same in every epoch
         if self._transform is None:
             return samples
         if self._transform.takes_rng or self._epoch_is_set or _have_epochs(indices):
@@ -360,7 +358,6 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return dict(sorted(count_of_label.items()))
 
     def _parts_of(self, split: str | Sequence[str] | None, subset: Any) -> tuple[DatasetPart, ...]:
-        """Return the parts with other splits; raises InputError for a subset beside them."""
         if split is None:
             return self.parts
         if subset is not None:
@@ -535,7 +532,6 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
 
 def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> Int64s:
-    """Return index and epoch of each sample, (B, 2) int64."""
     if not isinstance(indices, np.ndarray):
         pairs = [item if isinstance(item, tuple) else (item, epoch) for item in indices]
         numbers = [operator.index(number) for number in chain.from_iterable(pairs)]
@@ -553,13 +549,11 @@ def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> 
 
 
 def _have_epochs(indices: Sequence[Index] | NDArray[np.integer]) -> bool:
-    """Return whether every index carries its epoch."""
     if isinstance(indices, np.ndarray):
         return indices.ndim == 2
     return all(isinstance(index, tuple) for index in indices)
 
 
 def _keep_ragged(result: Any, samples: Samples) -> Any:
-    """Return the result of a transform, as a Sample if it is a plain mapping."""
     is_plain = isinstance(result, Mapping) and not isinstance(result, Sample)
     return Sample(result, samples.ragged) if is_plain else result

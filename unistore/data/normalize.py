@@ -15,8 +15,7 @@ from unistore.system.hints import Float64s
 
 Mode: TypeAlias = Literal["mean-std", "min-max", "quantile"]
 _MODES = ("mean-std", "min-max", "quantile")
-_SMALLEST = float(np.finfo(np.float32).tiny)
-"""A scale below this counts as 0: its inverse is no float32."""
+_SMALLEST = float(np.finfo(np.float32).tiny)  # A scale below this counts as 0: its inverse is no float32
 
 
 class Normalize(torch.nn.Module):
@@ -110,7 +109,6 @@ class Normalize(torch.nn.Module):
 
 
 def _centre_and_scale(statistics: Statistics, mode: Mode) -> tuple[Float64s, Float64s]:
-    """Return centre and scale of each component."""
     if not np.all(statistics.count):
         message = f"of {statistics.key} have no finite value in {np.sum(statistics.count == 0)} components"
         raise wrong_argument("statistics", message, "leave the key out")
@@ -127,6 +125,5 @@ def _centre_and_scale(statistics: Statistics, mode: Mode) -> tuple[Float64s, Flo
 
 
 def _along(values: Float64s, axis: int | None) -> Float64s:
-    """Return values by component in a shape that fits the values of samples."""
     trailing = 0 if axis is None else -1 - axis
     return np.ascontiguousarray(values).reshape(*np.shape(values), *[1] * trailing)

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+# ``allocate(shape, dtype)`` returns an uninitialised C-contiguous array, like ``np.empty``
 Allocate: TypeAlias = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
-"""``allocate(shape, dtype)`` returns an uninitialised C-contiguous array, like ``np.empty``."""
 
 _lent: ContextVar[Allocate | None] = ContextVar("memory of a batch", default=None)
 

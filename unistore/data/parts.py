@@ -89,7 +89,6 @@ class JoinedReader(SampleReader):
         return batch
 
     def _read_part(self, number: int, picks: Picks, positions: Int64s, allocate: Allocate) -> Batch:
-        """Read samples at some positions of the batch, all of one store."""
         # one seed per store: sample i of one store must not be cropped like sample i of the next one
         seed = int(words(picks.seed, np.array([number]), np.array([0]), 1)[0, 0])
         own = Picks(picks.index[positions] - self.offsets[number], picks.epoch[positions], seed)
@@ -101,7 +100,7 @@ class JoinedReader(SampleReader):
 
 
 def _check_forms(empty: Mapping[str, Batch]) -> None:
-    """Refuse keys whose values differ in form between stores, by an empty batch of each."""
+    # An empty batch of each store shows the form of its values
     problems = []
     for key in next(iter(empty.values())):
         stores: dict[str, list[str]] = {}
@@ -116,7 +115,6 @@ def _check_forms(empty: Mapping[str, Batch]) -> None:
 
 
 def _form(packed: Packed) -> str:
-    """Return dtype and shape of the values of a key, as text."""
     dtype = "text" if packed.values.dtype.kind == "U" else str(packed.values.dtype)
     if packed.shapes is not None:
         return f"{dtype} boxes"
@@ -152,7 +150,7 @@ def join_parts(
 
 
 def _join_dense(parts: Sequence[AnyArray], positions: Sequence[Int64s], allocate: Allocate) -> Packed:
-    """Join samples (B, …) of all parts at their positions, in the memory order of the parts."""
+    # In the memory order of the parts
     first = parts[0]
     order = [0, *sorted(range(1, first.ndim), key=lambda axis: -abs(first.strides[axis]))]
     shape = (sum(map(len, positions)), *(first.shape[axis] for axis in order[1:]))
@@ -346,7 +344,6 @@ def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], count
 
 
 def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]) -> list[T]:
-    """Return results for all parts; the InputErrors of all parts are raised as one."""
     results = []
     problems = []
     for part in parts:
@@ -360,7 +357,6 @@ def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
-    """Return ends of paths, as long as it takes to be unique."""
     split = [PurePosixPath(path.split("://", 1)[-1]).parts for path in paths]
     for length in range(1, max(map(len, split))):
         ends = ["/".join(parts[-length:]) for parts in split]
@@ -371,14 +367,11 @@ def _short_names(paths: Sequence[str]) -> list[str]:
 
 # Which samples share chunks, for block shuffle.
 
-CACHE_SHARE = 0.95
-"""Share of the memory for decoded chunks that the open blocks may take."""
-UNALIGNED_CHUNKS = 4
-"""Chunks per block if block edges fall inside chunks: each block then decodes one more."""
+CACHE_SHARE = 0.95  # Share of the memory for decoded chunks that the open blocks may take
+UNALIGNED_CHUNKS = 4  # Chunks per block if block edges fall inside chunks: each block then decodes one more
+# Stores with more get larger blocks, so that shuffling the blocks takes hundredths of a second
 MAX_BLOCKS = 1 << 18
-"""Stores with more get larger blocks, so that shuffling the blocks takes hundredths of a second."""
-MAX_DECODED = 8
-"""Samples that a full shuffle may decode per delivered sample."""
+MAX_DECODED = 8  # Samples that a full shuffle may decode per delivered sample
 
 
 class Blocks:
@@ -417,7 +410,6 @@ class Blocks:
 
 
 def _room(store: Store, samples: int) -> float:
-    """Return the bytes for the decoded chunks of the largest array in open blocks."""
     largest = _largest(store)
     if not (largest.pooled and len(largest) == samples):
         return CACHE_SHARE * CHUNKS.limit

@@ -26,19 +26,15 @@ from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, PathLi
 from unistore.zarr3.durable import Folder
 from unistore.zarr3.storage import AbsentError
 
-_SHARES = (0.01, 0.1, 0.5, 0.9, 0.99)
-"""Share of the values that each quantile is not below."""
+_SHARES = (0.01, 0.1, 0.5, 0.9, 0.99)  # Share of the values that each quantile is not below
 _VERSION = 2
-_LIMIT = 1 << 30
-"""Most bytes of the file, and of what is packed in it."""
+_LIMIT = 1 << 30  # Most bytes of the file, and of what is packed in it
 _ABOUT = "about"
+# Arrays of a key with a row for each split, and their kind of dtype
 _MOMENTS = {"count": "i", "nan": "i", "infinite": "i", "mean": "f", "deviation": "f", "low": "f", "high": "f"}
-"""Arrays of a key with a row for each split, and their kind of dtype."""
-_ROUNDING = 1e-9
-"""Moments that another version of numpy adds up differ by less, as a share."""
+_ROUNDING = 1e-9  # Moments that another version of numpy adds up differ by less, as a share
 
-Summaries = dict[tuple[str, str], dict[str, Summary]]
-"""What was counted, by key, of stores and kinds."""
+Summaries = dict[tuple[str, str], dict[str, Summary]]  # What was counted, by key, of stores and kinds
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +86,6 @@ def _plain(values: AnyArray) -> Any:
 
 
 def _statistics(key: str, summary: Summary, counts: Counts, *, whole: bool) -> Statistics:
-    """Return statistics of counted values; `whole`: all values are whole numbers."""
     is_none = counts.count == 0
     is_constant = counts.low == counts.high
     std = np.sqrt(counts.deviation / np.maximum(counts.count, 1))
@@ -172,7 +167,6 @@ class Question:
         return summary, summary.total()
 
     def _whole(self, part: DatasetPart) -> SampleKind | None:
-        """Return the kind with one sample a row of the sample table, where it has the values of the key."""
         whole = None if part.kind.computes(self.key) else part.kind.whole
         if whole is None:
             return None
@@ -184,7 +178,6 @@ class Question:
         return whole if is_one_per_row else None
 
     def _kept(self, store: Store, whole: SampleKind) -> Summary:
-        """Return the summary of all samples: as it is kept, or else counted once."""
         name = (store.path, repr(whole))
         if name not in self.summaries:
             self.summaries[name] = read_kept(store, repr(whole)) or {}
@@ -204,7 +197,6 @@ class Question:
 
 
 def _splits_of(store: Store) -> UInt8s:
-    """Return the split of each sample, (samples,); 0 in a store without splits."""
     return store.splits()[0] if store.has("splits/code") else np.zeros(store.sample_count, np.uint8)
 
 
@@ -212,13 +204,6 @@ def _splits_of(store: Store) -> UInt8s:
 
 
 def _whole_kind(store: Store) -> SampleKind:
-    """Return the kind of samples whose statistics are kept.
-
-    Raises
-    ------
-    InputError
-        If nothing says how the samples of the store are read whole.
-    """
     kind = default_kind(store).whole
     if kind is None:
         message = "its family's kind of samples does not say how they are read whole"
@@ -227,7 +212,6 @@ def _whole_kind(store: Store) -> SampleKind:
 
 
 def _count_all(store: Store, kind: SampleKind) -> dict[str, Summary]:
-    """Read all samples of a store once."""
     keys = kind.select(store, None)
     reader = kind.bind(store, keys, None)
     return summarise(reader, keys, np.arange(len(reader)), _splits_of(store))
@@ -274,7 +258,6 @@ def keep_statistics(path: PathLike) -> dict[str, Statistics]:
 
 
 def _to_bytes(store: Store, kind: str, summaries: Mapping[str, Summary]) -> bytes:
-    """Return the content of the file, the same for the same values."""
     keys = {}
     arrays: dict[str, Any] = {}
     for number, (key, summary) in enumerate(summaries.items()):
@@ -290,7 +273,6 @@ def _to_bytes(store: Store, kind: str, summaries: Mapping[str, Summary]) -> byte
 
 
 def _arrays(summary: Summary) -> dict[str, AnyArray]:
-    """Return the arrays of a key by name: a row for each split, and the bins of all of them."""
     counts = list(summary.by_split.values())
     arrays = {name: np.stack([getattr(part, name) for part in counts]) for name in _MOMENTS}
     lengths = [len(part.bins) for part in counts]
@@ -339,7 +321,7 @@ def _parse(store: Store, content: bytes, kind: str | None) -> dict[str, Summary]
 
 
 def _summary(about: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Summary:
-    """Return the summary of a key, whose arrays are checked: ValueError if one is not what it must be."""
+    # ValueError if an array is not what it must be
     number = int(about["number"])
 
     def array(name: str, kind: str, shape: tuple[int, ...] = (-1,)) -> AnyArray:
@@ -391,7 +373,7 @@ def kept_problem(store: Store) -> str | None:
 
 
 def _is_same(summary: Summary, other: Summary) -> bool:
-    """Return whether counts are equal, and moments are but for the order of additions."""
+    # Moments may differ by the order of additions
     if summary[:2] != other[:2]:
         return False
     pairs = zip(_arrays(summary).values(), _arrays(other).values(), strict=True)

@@ -15,8 +15,8 @@ from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments
 from unistore.system.hints import Shape
 
+# Standard deviation of gaussian weights, in edges of a box, as sliding windows of the field have it
 _SIGMA = 1 / 8
-"""Standard deviation of gaussian weights, in edges of a box, as sliding windows of the field have it."""
 
 
 def stitch(
@@ -100,8 +100,6 @@ def _joined(
 
 
 class _Grid:
-    """The cells of a dataset, whose volumes are counted over all its stores."""
-
     def __init__(self, dataset: Dataset) -> None:
         self._first = dataset.store_offsets
         self._readers: list[PatchReader] = []
@@ -115,7 +113,6 @@ class _Grid:
             self._volumes_before.append(self._volumes_before[-1] + volumes)
 
     def cell(self, sample: int) -> GridCell:
-        """Return where the cell of a sample lies."""
         if not 0 <= sample < self._first[-1]:
             message = f"are of sample {sample}, and the dataset has {self._first[-1]}"
             raise _refusal(message, "index")
@@ -125,8 +122,6 @@ class _Grid:
 
 
 class _Sum:
-    """Weighted sum of the cells of one volume."""
-
     def __init__(self, values: torch.Tensor, cell: GridCell, weights: torch.Tensor) -> None:
         dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
         self._sum = torch.zeros((*values.shape[:-3], *cell.extent), dtype=dtype, device=values.device)
@@ -136,7 +131,6 @@ class _Sum:
         self._came: set[int] = set()
 
     def add(self, sample: int, values: torch.Tensor, corner: Shape) -> None:
-        """Add a cell, without what reaches beyond the volume."""
         if sample in self._came:
             message = f"of sample {sample} came twice"
             raise _refusal(message, "duplicate", "read each cell once: shuffle=False")
@@ -156,7 +150,7 @@ class _Sum:
         self._weights[box] += weight
 
     def mean(self) -> torch.Tensor:
-        """Return the weighted mean of the cells, in the memory of their sum."""
+        # In the memory of the sum
         return self._sum.div_(self._weights)
 
 
@@ -165,7 +159,6 @@ def _refusal(message: str, kind: str, cure: str = "") -> InputError:
 
 
 def _weights(shape: Shape, weights: str) -> torch.Tensor:
-    """Return the weight of each voxel of a cell, (d, h, w) float64."""
     if weights == "constant":
         return torch.ones(tuple(shape), dtype=torch.float64)
     curves = []

@@ -20,10 +20,10 @@ from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s
 
 Number: TypeAlias = bool | int | float
+# What a number or text must be: equal, like a pattern, in a range (ends included), or one of some
 Condition: TypeAlias = Number | str | tuple[Number | None, Number | None] | Sequence[Number | str]
-"""What a number or text must be: equal, like a pattern, in a range (ends included), or one of some."""
+# By name, what reads a number or text of each row of the sample table
 Known: TypeAlias = Mapping[str, Callable[[], AnyArray]]
-"""By name, what reads a number or text of each row of the sample table."""
 
 _LISTS = (list, set, frozenset)
 _FORMS = "a number, a pattern as in 'lab_a/*', a range (50, None), or a list of values"
@@ -99,7 +99,6 @@ def _is_number(value: object) -> bool:
 
 
 def _fulfil(name: str, values: AnyArray, condition: Condition) -> AnyArray:
-    """Return which values (n,) fulfil a condition, (n,) bool."""
     several = condition if isinstance(condition, _LISTS) else [condition]
     _check_kind(name, values, is_text=any(isinstance(value, str) for value in several))
     if isinstance(condition, tuple):
@@ -114,7 +113,6 @@ def _fulfil(name: str, values: AnyArray, condition: Condition) -> AnyArray:
 
 
 def _check_kind(name: str, values: AnyArray, *, is_text: bool) -> None:
-    """Refuse texts where numbers are needed, and the other way round."""
     if is_text != (values.dtype.kind == "U"):
         message = f"{name} is {'a number' if is_text else 'text'}, as {str(values[:1].tolist())[:60]}"
         cure = "give a number, or a range, as in (50, None)" if is_text else "give a pattern, as in 'lab_a/*'"
@@ -152,7 +150,6 @@ def _values(store: Store, path: str) -> AnyArray:
 
 
 def _of_sources(store: Store, path: str) -> AnyArray:
-    """Return values of the source of each sample."""
     column = f"{store.sample_table}/source"
     # without such a column, samples are rows of the main table
     numbers = source_numbers(store, column if store.has(column) else None)
@@ -160,7 +157,6 @@ def _of_sources(store: Store, path: str) -> AnyArray:
 
 
 def _sums(store: Store, path: str, offsets: str) -> AnyArray:
-    """Return the sum of a column over the rows of each sample, in float64."""
     bounds = whole(store, offsets)
     values = store.array(path).read().astype(np.float64)
     sums = np.zeros(len(bounds) - 1)
@@ -171,7 +167,6 @@ def _sums(store: Store, path: str, offsets: str) -> AnyArray:
 
 
 def _attributes(store: Store, path: str) -> dict[str, list[Any]]:
-    """Return attributes that every sample has as a number, or every one as a text."""
     try:
         samples = [json.loads(text) for text in store.text(path)]
     except ValueError as error:

@@ -65,11 +65,8 @@ def write_hdf5(file: File, path: Path) -> None:
 
 
 class _FailSafeFile:
-    """A new file for libhdf5, none of whose operations fails.
-
-    Leaving the ``with`` statement raises the first error, if there was one.
-    """
-
+    # A file for libhdf5, none of whose operations fails: leaving the ``with`` statement raises the first
+    # error
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -91,25 +88,21 @@ class _FailSafeFile:
             self.check()
 
     def check(self) -> None:
-        """Raise the first error, if there was one."""
         if self._error is not None:
             raise self._error
 
     def stop(self, error: BaseException) -> None:
-        """Stop writing to disk; `error` is the one that `check` raises, unless there was one before."""
         self._error = self._error or error
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position."""
         self._position = offset if whence == os.SEEK_SET else self._end + offset
         return self._position
 
     def tell(self) -> int:
-        """Position."""
         return self._position
 
     def write(self, data: Any) -> int:
-        """Write to disk; keep in memory what cannot be written."""
+        # What cannot be written is kept in memory
         view = memoryview(data).cast("B")
         offset = self._position
         size = len(view)
@@ -126,13 +119,13 @@ class _FailSafeFile:
         return size
 
     def read(self, size: int) -> bytes:
-        """Read `size` bytes; zeros where nothing was written."""
+        # Zeros where nothing was written
         out = bytearray(size)
         self.readinto(out)
         return bytes(out)
 
     def readinto(self, out: Any) -> int:
-        """Fill a buffer; with zeros where nothing was written."""
+        # Zeros where nothing was written
         view = memoryview(out).cast("B")
         offset = self._position
         view[:] = bytes(len(view))
@@ -148,7 +141,6 @@ class _FailSafeFile:
         return len(view)
 
     def truncate(self, size: int) -> None:
-        """Set the size of the file."""
         self._end = size
         try:
             if self._error is None:
@@ -211,7 +203,6 @@ def _write_dataset(out: Any, name: str, values: Values, disk: _FailSafeFile, *, 
 
 
 def _write_attribute(attributes: Any, name: str, value: Any) -> None:
-    """Write an array, ``h5py.Empty`` or JSON value as an attribute."""
     import h5py
 
     plain = value if isinstance(value, np.ndarray | h5py.Empty) else _from_json(value)
@@ -219,7 +210,6 @@ def _write_attribute(attributes: Any, name: str, value: Any) -> None:
 
 
 def _from_json(value: Any) -> Any:
-    """Return a JSON value as an HDF5 attribute: None becomes an empty one, an irregular list JSON text."""
     import h5py
 
     if value is None:
@@ -301,10 +291,8 @@ class FileNames:
 
 
 def _write_zarr(file: File, path: Path) -> None:
-    """Write a Zarr v3 group: every chunk a file, since viewers do not all read shards.
-
-    Not by zarr-python: after a failed write others of its writes go on for a while.
-    """
+    # Every chunk is a file, since viewers do not all read shards. Not by zarr-python: after a failed write
+    # others of its writes go on for a while
     names = FileNames(str(path))
     for name in (*file.attributes, *file.values):
         document = path.joinpath(*names.take(f"{name}/{ROOT}".lstrip("/")))
@@ -334,7 +322,7 @@ def _write_array(values: Values, folder: Path, axes: tuple[str, ...]) -> None:
 
 
 def _layers(values: Values, depth: int) -> Iterator[AnyArray]:
-    """Yield layers of `depth` rows, the last one perhaps thinner, in a buffer that is reused for each."""
+    # The buffer is reused for each layer
     layer = np.empty((depth, *values.shape[1:]), values.dtype)
     filled = 0
     for block in values.blocks():
@@ -492,7 +480,6 @@ def export(
 
 
 def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, Any]:
-    """Write all files; returns the counts and notes of `Exported`."""
     names = FileNames(store.path)
     work.mkdir()
     sizes = whole(store, "sources/bytes").tolist()
@@ -524,7 +511,7 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
 
 @contextmanager
 def _store_errors(store: Store) -> Iterator[None]:
-    """Turn exceptions that a store's free-form metadata (options, attributes) may cause into a StoreError."""
+    # A store's free-form metadata (options, attributes) may cause any exception
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -539,7 +526,6 @@ def _store_errors(store: Store) -> Iterator[None]:
 def _exporter(
     store: Store, to: str | None, choices: Mapping[str, object]
 ) -> Callable[[Store], Iterator[File]]:
-    """Return what yields the files; a choice that is not None must be among its keyword arguments."""
     try:
         family = get_family(store.family)
         files_of: Callable[[Store], Iterator[File]] | None = None
@@ -568,7 +554,6 @@ def _with_choices(
 
 
 def _check_destination(target: Path, store: Path | None) -> None:
-    """Refuse a destination that exists or is inside the store."""
     if os.path.lexists(target):
         msg = f"{target}: exists; an export never writes into an existing folder, choose another folder"
         raise InputError(msg)

@@ -89,8 +89,6 @@ class Receipt:
 
 @dataclass(slots=True)
 class _Findings:
-    """Differences so far, and what was compared."""
-
     problems: list[Problem] = field(default_factory=list)
     stored_values: int = 0
     values: int = 0
@@ -136,7 +134,7 @@ def compare(
 
 
 def _in_shards_of(store: Store, new_store: NewStore) -> NewStore:
-    """Return a plan with the shards of a store: the digests of the sources are of their parts in each."""
+    # The digests of the sources are of their parts in each shard
 
     def table_in_shards(table: TablePlan) -> TablePlan:
         shards = [store.array(array.field.path).shard_shape for array in table.arrays]
@@ -149,7 +147,6 @@ def _in_shards_of(store: Store, new_store: NewStore) -> NewStore:
 
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """Folder for what sources spill; if it cannot be written, the error says how to choose another."""
     try:
         with tempfile.TemporaryDirectory(prefix="unistore-verify-") as work:
             yield Path(work)
@@ -160,7 +157,6 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 def _compare_shard(store: Store, job: ShardJob, task: ShardTask) -> tuple[_Findings, dict[str, Any] | None]:
-    """Compare one shard of every column of a table with the rows that the sources give now."""
     findings = _Findings()
     try:
         columns = job.columns(task)
@@ -177,8 +173,6 @@ def _compare_shard(store: Store, job: ShardJob, task: ShardTask) -> tuple[_Findi
 
 @dataclass(frozen=True)
 class _CompareSource:
-    """Compares the files of one source with what is restored of it."""
-
     store: Store
     inputs: Inputs
 
@@ -219,7 +213,6 @@ class _Comparison:
     findings: _Findings
 
     def compare_arrays(self) -> None:
-        """Compare the shards of the tables, or a sample of them, and the index arrays."""
         store = self.store
         plan = self.new_store.plan
         tasks = plan.tasks()
@@ -243,7 +236,6 @@ class _Comparison:
             self.findings.refuse("zarr.json", "its statistics are not those of the sources")
 
     def compare_files(self) -> None:
-        """Compare the files of the sources, or of a sample of the sources."""
         sizes = self.conversion.sizes.tolist()
         step = _CompareSource(self.store, self.conversion.inputs)
         for of_source in self._ask("receipt", step, range(len(sizes)), sizes.__getitem__):
@@ -256,7 +248,6 @@ class _Comparison:
     def _ask(
         self, stage: str, function: Callable[[T], R], items: Sequence[T], nbytes: Callable[[T], int]
     ) -> Iterator[R]:
-        """Yield what a function says of the items, or of a sample of them, until too much differs."""
         chosen = [items[number] for number in self._sampled(len(items))]
         progress = self.conversion.progress
         progress.begin(stage, sum(map(nbytes, chosen)))
@@ -268,7 +259,7 @@ class _Comparison:
                 return
 
     def _sampled(self, count: int) -> list[int]:
-        """Return numbers below `count`, rising: all, or a sample drawn with the store's digest as seed."""
+        # Drawn with the store's digest as seed
         if self.sample >= 1:
             return list(range(count))
         seed = int(self.store.attributes["seal"]["digest"], 16)
@@ -280,7 +271,6 @@ class _Comparison:
 def _compare_block(
     store: Store, path: str, corner: tuple[int, ...], expected: IndexValues, findings: _Findings
 ) -> bool:
-    """Return whether an array has the expected values from `corner` on; compares some rows at a time."""
     step = max(1, _BLOCK_BYTES // max(1, expected[:1].nbytes))
     return all(
         _compare_box(store, path, (corner[0] + start, *corner[1:]), expected[start : start + step], findings)
@@ -291,7 +281,7 @@ def _compare_block(
 def _compare_box(
     store: Store, path: str, corner: tuple[int, ...], expected: NDArray[Any], findings: _Findings
 ) -> bool:
-    """Whether an array has the expected values from `corner` on; axes that it does not name begin at 0."""
+    # Axes that `corner` does not name begin at 0
     low = [*corner, *(0 for _ in expected.shape[len(corner) :])]
     high = [first + extent for first, extent in zip(low, expected.shape, strict=True)]
     array = store.array(path)
@@ -312,7 +302,7 @@ def _compare_box(
 
 
 def _equal_json(now: Any, stored: Any) -> bool:
-    """Whether two JSON values are equal; floats may differ by the rounding of another order of summation."""
+    # Floats may differ by the rounding of another order of summation
     if isinstance(now, dict) and isinstance(stored, dict):
         return now.keys() == stored.keys() and all(_equal_json(now[key], stored[key]) for key in now)
     if isinstance(now, list) and isinstance(stored, list):

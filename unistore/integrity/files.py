@@ -23,14 +23,11 @@ from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.durable import PART_SUFFIX
 from unistore.zarr3.storage import AbsentError, Storage
 
-READ_BYTES = 4 << 20
-"""Bytes read at a time."""
-BATCH_BYTES = 64 << 20
-"""Bytes of files that one step checks."""
+READ_BYTES = 4 << 20  # Bytes read at a time
+BATCH_BYTES = 64 << 20  # Bytes of files that one step checks
 CURE = "repair it from its sources: unistore verify STORE --repair SRC..."
 _EXTRA = "extra"
-UNKNOWN_FAMILY = "family"
-"""Kinds of problems that leave the content of a store intact."""
+UNKNOWN_FAMILY = "family"  # Kinds of problems that leave the content of a store intact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +35,8 @@ class RootDocument:
     """The root document as it is on disk."""
 
     document: bytes
-    attributes: dict[str, Any] | None
-    """Its ``unistore`` object; None if that cannot be read."""
-    intact: bool
-    """Whether the document carries its own digest."""
+    attributes: dict[str, Any] | None  # Its ``unistore`` object; None if that cannot be read
+    intact: bool  # Whether the document carries its own digest
 
     @property
     def seal(self) -> Mapping[str, Any]:
@@ -55,14 +50,10 @@ class CheckedFiles:
     """Result of `check_files`."""
 
     root: RootDocument
-    manifest_intact: bool
-    """Whether the root is intact and the manifest has the digest of its seal."""
-    entries: Mapping[str, Entry]
-    """Entries of the manifest that can be read, by key."""
-    sound: frozenset[str]
-    """Keys of the files that are as their entries say."""
-    problems: tuple[Problem, ...]
-    """Everything that is wrong; problems of kind ``"extra"`` are warnings."""
+    manifest_intact: bool  # Whether the root is intact and the manifest has the digest of its seal
+    entries: Mapping[str, Entry]  # Entries of the manifest that can be read, by key
+    sound: frozenset[str]  # Keys of the files that are as their entries say
+    problems: tuple[Problem, ...]  # Everything that is wrong; problems of kind ``"extra"`` are warnings
 
     @property
     def bytes(self) -> int:
@@ -141,7 +132,6 @@ def check_files(
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
-    """Yield entries in batches of about `BATCH_BYTES` bytes of files."""
     batch: list[Entry] = []
     size = 0
     for entry in entries:
@@ -211,7 +201,6 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
 
 
 def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
-    """Return files that the manifest does not list."""
     keys = set[str]()
     for folder, _, names in os.walk(path):
         for name in names:

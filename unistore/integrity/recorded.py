@@ -124,7 +124,6 @@ def _source_lines(store: Store, new_store: NewStore) -> list[str]:
 
 
 def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:
-    """Return one line for each attribute of an HDF5 source that differs from the store's."""
     names = [source.name for source in new_store.scan.sources]
     nothing = ["{}"] * len(names)
     now = {described.path: values[:] for described, values in new_store.arrays}
@@ -151,5 +150,4 @@ def _by_path_and_name(text: str) -> dict[tuple[str, str], Any]:
 
 
 def _differing(before: Mapping[T, Any], after: Mapping[T, Any]) -> list[T]:
-    """Return keys whose values differ; a missing one is None."""
     return [key for key in dict.fromkeys([*before, *after]) if before.get(key) != after.get(key)]

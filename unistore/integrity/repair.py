@@ -47,8 +47,7 @@ _TAIL = 80
 # Bytes to hash at most: about ten seconds
 _MAX_HASHED = 2 * 10**11
 
-Candidates = Callable[[int], list[int]]
-"""Gives the values that a byte may have had."""
+Candidates = Callable[[int], list[int]]  # Gives the values that a byte may have had
 
 
 def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | None:
@@ -65,7 +64,7 @@ def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | No
 
 
 def _head(document: bytes, documents: Mapping[str, bytes]) -> bytes:
-    """Return the first part of the root, made from `documents`; empty if it does not fit what follows it."""
+    # Empty if it does not fit what follows it
     try:
         head = root_head(documents)
     except DocumentError:
@@ -75,7 +74,6 @@ def _head(document: bytes, documents: Mapping[str, bytes]) -> bytes:
 
 
 def _repaired_before(document: bytes, first: int, candidates: Candidates) -> bytes | None:
-    """Change one byte from `first` on, outside the signature, so that the digest is that of the signature."""
     signatures = list(_SIGNATURE.finditer(document, first))
     if not signatures or (len(document) - first) ** 2 * len(candidates(0)) > _MAX_HASHED:
         return None
@@ -96,7 +94,6 @@ def _repaired_before(document: bytes, first: int, candidates: Candidates) -> byt
 
 
 def _repaired_signature(document: bytes) -> bytes | None:
-    """Change one byte of the signature itself, near the end of the document."""
     for position in range(max(0, len(document) - _TAIL), len(document)):
         for value in range(256):
             changed = document[:position] + bytes([value]) + document[position + 1 :]
@@ -204,7 +201,6 @@ class _Repair:
     executor: Executor
 
     def run(self, sources: Sequence[Path]) -> list[str]:
-        """Write what is damaged and move it into place; returns its keys."""
         checked = self._with_repaired_root()
         document = None if self.checked.root.intact else checked.root.document
         if checked.is_intact:
@@ -219,7 +215,7 @@ class _Repair:
         return self._move(new_files, damaged, document)
 
     def _convert(self, conversion: Conversion, new_store: NewStore, checked: CheckedFiles) -> None:
-        """Convert again: the shards of damaged tasks, or all where more than these cannot be known."""
+        # All shards where those of damaged tasks cannot be known
         plan = new_store.plan
         build = conversion.build
         digests = {key for key in checked.entries if key.startswith("sources/digest/c/")}
@@ -239,7 +235,7 @@ class _Repair:
         write_index_and_documents(build.target, plan, new_store.index(unused_digests), documents)
 
     def _damaged_files(self, checked: CheckedFiles, new_files: Path) -> list[str]:
-        """Keys of the files to replace, the manifest last; refuses files that are not those of the store."""
+        # The manifest comes last
         if checked.manifest_intact:
             damaged = [key for key in checked.entries if key not in checked.sound]
             new = LocalStorage(new_files)
@@ -260,7 +256,6 @@ class _Repair:
         return damaged
 
     def _with_repaired_root(self) -> CheckedFiles:
-        """The check's result, with the root document as it was signed if only one byte of it was changed."""
         root = self.checked.root
         if root.intact:
             return self.checked
@@ -283,7 +278,6 @@ class _Repair:
     def _recorded_conversion(
         self, checked: CheckedFiles, sources: Sequence[Path]
     ) -> tuple[Conversion, NewStore]:
-        """Return the conversion that made the store; refuses sources that would give another store."""
         attributes = checked.root.attributes or {}
         if not isinstance(attributes.get("plan_digest"), str):
             msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"
@@ -306,7 +300,7 @@ class _Repair:
         return conversion, new_store
 
     def _move(self, new_files: Path, keys: Sequence[str], document: bytes | None) -> list[str]:
-        """Move files into the store, and write the root last. Returns the keys."""
+        # The root is written last
         storage = LocalStorage(self.folder)
         for key in keys:
             storage.path(key)  # raises if a folder on the way is a link out of the store

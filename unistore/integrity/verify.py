@@ -76,7 +76,6 @@ def _wrong(location: str, message: str) -> Problem:
 def _shard_problems(
     fields: Collection[str], metadata: Mapping[str, ArrayMetadata], entries: Mapping[str, Entry]
 ) -> Iterator[Problem]:
-    """Yield shards missing in the manifest or with other rows, and files of no array."""
     expected = {REPORT}
     for path in fields:
         parts = path.split("/")
@@ -131,7 +130,7 @@ def indices(view: View) -> Iterator[Problem]:
 
 
 def _not_text(view: View, path: str) -> Iterator[Problem]:
-    """Yield text that is not UTF-8; nothing if its offsets are wrong, which `indices` reports."""
+    # Nothing if offsets are wrong, which `indices` reports
     values = view.whole(path)
     offsets = view.whole(f"{path.removesuffix('/data')}/offsets")
     if any(offsets_errors(offsets, len(values), "")):
@@ -341,7 +340,7 @@ def verify_with(
 
 
 def _damaged_arrays(store: Store, damaged: Collection[str]) -> frozenset[str]:
-    """Return arrays with a damaged file, or below a group with one: rules read the attributes of groups."""
+    # Also those below a damaged group: rules read the attributes of groups
     documents = tuple(key.removesuffix(ROOT) for key in damaged if key.endswith(f"/{ROOT}"))
     shards = {key.rpartition("/c/")[0] for key in damaged}
     return frozenset(path for path in store.paths() if path in shards or f"{path}/".startswith(documents))

@@ -119,7 +119,7 @@ class CacheRegion:
             self.full = True
 
     def _has_room(self, size: int) -> bool:
-        """Return whether `size` bytes fit; allocates a new region if necessary."""
+        # A new region is allocated if necessary
         if self._next + size <= self._end:
             return True
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 8)
@@ -138,11 +138,10 @@ class CacheRegion:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 8)
 
     def _write_number(self, number: int, value: int) -> bool:
-        """Write a number of the header; not through the map, where a full disk would raise SIGBUS."""
+        # Not through the map, where a full disk would raise SIGBUS
         return self._write(_NUMBER.pack(value), number * _NUMBER.size)
 
     def _write(self, data: bytes, offset: int) -> bool:
-        """Write data; returns whether the disk had room."""
         try:
             return os.pwrite(self._descriptor, data, offset) == len(data)
         except OSError:

@@ -55,7 +55,6 @@ def load_sample(region: CacheRegion, offset: int) -> Batch:
 
 @lru_cache(4096)
 def _parse_description(description: bytes) -> list[tuple[Any, ...]]:
-    """Return the name, dtype and shape of the values of each key, and the other fields of its `Packed`."""
     keys = []
     for key, dtype, stored, is_ragged, group, box in json.loads(description):
         shape = stored if is_ragged else [1, *stored]
@@ -168,8 +167,6 @@ def _stop_sharing(arrays: Sequence[Any]) -> None:
 
 
 class _ArrayChunks:
-    """The chunks of one array, numbers from `first` on in the cache; see `SharedChunks`."""
-
     def __init__(self, counters: CachedChunks, region: CacheRegion, metadata: Any, first: int) -> None:
         self._counters: Any = weakref.proxy(counters)
         self._region = region
@@ -178,7 +175,6 @@ class _ArrayChunks:
         self._first = first
 
     def get(self, number: int) -> AnyArray | None:
-        """Return a cached chunk, not to be written to, or None."""
         offset = self._region.find(self._first + number)
         if not offset:
             self._counters.misses += 1
@@ -187,6 +183,5 @@ class _ArrayChunks:
         return self._region.array(int(offset), self._shape, self._dtype)
 
     def add(self, number: int, chunk: AnyArray) -> None:
-        """Keep a chunk, if there is room."""
         if not self._region.full:
             self._region.add(self._first + number, [chunk.tobytes()])

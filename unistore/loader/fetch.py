@@ -142,7 +142,6 @@ class SampleFetch:
         return collate_samples(samples)
 
     def _samples(self, indices: Int64s, epoch: int) -> Sequence[Any]:
-        """Return samples as the dataset returns them."""
         if self._set_epoch is not None and epoch != self._epoch:
             self._set_epoch(epoch)
             self._epoch = epoch
@@ -194,7 +193,7 @@ def only_arranges(collate: Collate | None) -> bool:
 
 
 def _may_draw(function: Collate | None) -> TypeGuard[Collate]:
-    """Return whether a function may draw random numbers; our collations do not."""
+    # Our own collations draw nothing
     return function is not None and getattr(function, "__module__", None) != "unistore.data.collate"
 
 
@@ -220,7 +219,7 @@ def fetch_batch(
 
 
 def _sample_error(error: Exception, fetch: Fetch, dataset: Any, indices: Int64s, epoch: int) -> SampleError:
-    """Find the sample of a batch that fails, by reading them one at a time."""
+    # Samples are read one at a time to find the one that fails
     for index in indices.tolist():
         try:
             fetch(np.array([index]), epoch, np.empty)
@@ -235,7 +234,6 @@ def _sample_error(error: Exception, fetch: Fetch, dataset: Any, indices: Int64s,
 
 
 def _source(dataset: Any, index: int) -> str:
-    """Return the source of a sample, from ``dataset.source_of``."""
     describe = getattr(dataset, "source_of", None)
     if describe is None:
         return ""

@@ -106,11 +106,7 @@ QUICK_SECONDS = 0.002
 
 
 class _Epoch:
-    """The batches of an epoch, the first of which has the number `first` among all requests.
-
-    Samples are computed in windows.
-    """
-
+    # Samples are computed in windows
     def __init__(self, sequence: EpochSequence, epoch: int, share: RankShare, first: int) -> None:
         self.epoch = epoch
         self.share = share
@@ -126,7 +122,6 @@ class _Epoch:
         return Request(number, self.epoch, self._samples(start, stop))
 
     def _samples(self, start: int, stop: int) -> Int64s:
-        """Return the samples (stop - start,) at positions ``start:stop``."""
         if start < self._window_start or stop > self._window_start + len(self._window):
             end = min(len(self._sequence), max(stop, start + WINDOW))
             self._window = self._sequence.indices(self.epoch, start, end)
@@ -229,7 +224,6 @@ class Iteration:
         return self
 
     def __len__(self) -> int:
-        """Batches left."""
         return self._share.steps - self.batches
 
     def __next__(self) -> Any:

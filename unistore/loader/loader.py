@@ -266,7 +266,6 @@ class Loader:
             return iteration
 
     def _follow_sampler(self) -> None:
-        """Use the epoch that ``sampler.set_epoch`` was called with since the last iteration."""
         epoch = getattr(self.sampler, "epoch", 0) if hasattr(self.sampler, "set_epoch") else 0
         if epoch != self._sampler_epoch:
             self._sampler_epoch = epoch
@@ -327,10 +326,8 @@ class Loader:
         self.close()
 
     def _exclusive(self) -> threading.RLock:
-        """Return the lock of producer and iteration.
-
-        A forked child has neither: the parent's workers are not its own, nor are threads that held the lock.
-        """
+        # A forked child has neither producer nor iteration: the parent's workers are not its own, nor are
+        # threads that held the lock
         if self._owner != os.getpid():
             self._owner = os.getpid()
             self._lock = threading.RLock()
@@ -359,7 +356,6 @@ class Loader:
         return self._requests
 
     def _make_producer(self) -> Producer:
-        """Start what makes batches: worker processes with shared slabs, or this process with private ones."""
         config = self._config
         fetch = choose_fetch(self.dataset, config.collate, self.seed)
         file = None if self._cache is None else cache_file(self.dataset, fetch, self._cache)
@@ -387,7 +383,6 @@ class Loader:
         return producer
 
     def _deliver(self, iteration: Iteration) -> Any:
-        """Return the next batch of an iteration."""
         with self._exclusive():
             return self._next_batch(iteration)
 

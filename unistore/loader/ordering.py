@@ -208,13 +208,11 @@ def is_distributed(sampler: Any) -> bool:
 
 
 def _torch_name(sampler: Any) -> str:
-    """Name of torch's sampler class; ``""`` for others, and for classes derived from them."""
     torch_modules = ("torch.utils.data.sampler", "torch.utils.data.distributed")
     return type(sampler).__name__ if type(sampler).__module__ in torch_modules else ""
 
 
 def _check_length(sequence: EpochSequence, over: int, samples: int) -> EpochSequence:
-    """Return a sequence over the first `over` samples, if the dataset has as many."""
     if over > samples:
         message = f"draws from {over} samples, and the dataset has {samples}"
         raise _sampler_error(message, "make it for the dataset that the Loader reads")

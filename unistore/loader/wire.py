@@ -92,8 +92,6 @@ _Place: TypeAlias = tuple[bool, int, str, Shape, Shape]
 
 
 class _Packer(pickle.Pickler):
-    """Pickles a batch around the arrays in its slab."""
-
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
         super().__init__(file, protocol=5)
         self._arena = arena
@@ -102,7 +100,7 @@ class _Packer(pickle.Pickler):
         self._places: dict[int, tuple[Any, _Place | None]] = {}
 
     def persistent_id(self, value: Any) -> _Place | None:
-        """Return the place of an array or tensor; None for anything that is pickled as it is."""
+        # None: pickled as it is
         if type(value) not in (np.ndarray, torch.Tensor):
             return None
         if id(value) not in self._places:
@@ -133,7 +131,6 @@ class _Packer(pickle.Pickler):
         return None if offset is None else offset + first - low
 
     def _copy(self, values: AnyArray) -> AnyArray:
-        """Copy an array into the slab, its axes in the same order."""
         axes = np.argsort([-abs(stride) for stride in values.strides], kind="stable")
         ordered = values.transpose(axes)
         copy = self._arena.allocate(ordered.shape, ordered.dtype)
@@ -142,15 +139,12 @@ class _Packer(pickle.Pickler):
 
 
 class _Unpacker(pickle.Unpickler):
-    """Rebuilds a batch over the memory of its slab."""
-
     def __init__(self, data: bytes, memory: Any, *, copy: bool) -> None:
         super().__init__(io.BytesIO(data))
         self._memory = memory
         self._copy = copy
 
     def persistent_load(self, place: _Place) -> Any:
-        """Return the array or tensor at a place."""
         is_tensor, offset, dtype, shape, strides = place
         values: AnyArray = np.ndarray(shape, dtype, self._memory, offset, strides)
         if self._copy:

@@ -55,11 +55,7 @@ _Answer: TypeAlias = tuple[int, Arrival | Failure | None]
 
 
 class _Worker:
-    """A worker process: makes batches in the slabs that were lent to it.
-
-    A batch goes into the slab that was lent last, which may still be in the processor's caches.
-    """
-
+    # A batch goes into the slab that was lent last, which may still be in the processor's caches
     def __init__(self, number: int, config: BatchConfig, cache: Sequence[int]) -> None:
         self._slabs: dict[int, Slab] = {}
         self._lent: list[int] = []
@@ -73,7 +69,6 @@ class _Worker:
             config.worker_init_fn(number)
 
     def take_slabs(self, tasks: Sequence[Task], descriptors: Sequence[int]) -> None:
-        """Map the slabs that are lent with some tasks."""
         new = iter(descriptors)
         lent = []
         for number, size in filter(None, (task.lease for task in tasks)):
@@ -86,7 +81,6 @@ class _Worker:
         self._lent += reversed(lent)
 
     def make(self, task: Task) -> _Answer:
-        """Make a batch."""
         number = self._lent.pop() if self._lent else 0
         slab = self._slabs.get(number)
         arena = Arena(slab)
@@ -104,7 +98,6 @@ class _Worker:
 
 
 def _start_error(worker: int, error: Exception) -> SampleError:
-    """Return the error that answers every task of a worker that could not start."""
     reason = in_one_line(error)
     if "'__main__'" in reason or "__mp_main__" in reason:
         reason += (
@@ -115,7 +108,7 @@ def _start_error(worker: int, error: Exception) -> SampleError:
 
 
 def _start(number: int, config: BatchConfig | None, size: int, descriptors: list[int]) -> _Worker | Failure:
-    """Make the worker; `config` None: it is pickled in the last descriptor's memory of `size` bytes."""
+    # `config` None: it is pickled in the last descriptor's memory of `size` bytes
     try:
         if config is None:
             with mmap.mmap(descriptors[-1], size, flags=mmap.MAP_SHARED) as memory:
@@ -129,7 +122,6 @@ def _start(number: int, config: BatchConfig | None, size: int, descriptors: list
 
 
 def _serve(number: int, config: BatchConfig | None, channel: Channel) -> None:
-    """Answer tasks until the parent closes the channel or dies."""
     ((size, descriptors), *messages) = channel.receive()
     worker = _start(number, config, size, descriptors)
     waiting: deque[Task] = deque()
@@ -391,7 +383,6 @@ class WorkerPool(Producer):
         self._ready[request.number] = result, slab
 
     def _raise_worker_died(self, worker: LoaderWorker) -> NoReturn:
-        """Close the pool and raise how a worker ended."""
         worker.process.join(EXIT_TIMEOUT)
         code = worker.process.exitcode
         message = f"worker {worker.number} (pid {worker.process.pid}) {describe_exit(code)}"

@@ -29,10 +29,8 @@ _MASK_RATIO = 32
 
 @cache
 def _key_type() -> type:
-    """Return class of what hands Philox its key; given as ``key=``, numpy reads entropy that it does not use.
-
-    It is made with its first use, as numpy.random takes time to import.
-    """
+    # Given as ``key=``, numpy reads entropy that it does not use. Made with its first use, as numpy.random
+    # takes time to import
 
     class PhiloxKey(np.random.bit_generator.ISeedSequence):
         def __init__(self, words: NDArray[np.uint64]) -> None:

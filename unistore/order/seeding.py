@@ -95,10 +95,8 @@ def seed_worker(seed: int, worker: int) -> None:
 
 @contextmanager
 def _saved_generators() -> Iterator[None]:
-    """Restore the global generators at the end; in a worker nobody else draws from them.
-
-    One thread at a time, as the generators are those of all threads.
-    """
+    # One thread at a time, as the generators are those of all threads. In a worker nobody else draws from
+    # them
     if _in_worker():
         yield
         return
@@ -117,12 +115,11 @@ def _saved_generators() -> Iterator[None]:
 
 
 def _imported_torch() -> Any:
-    """Return torch if it has been imported, and not in part by another thread; else None."""
+    # None as well while another thread is importing it
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "default_generator") else None
 
 
 def _in_worker() -> bool:
-    """Return whether this process is a worker, of torch's DataLoader or ours."""
     worker = sys.modules.get("torch.utils.data._utils.worker")
     return worker is not None and worker._worker_info is not None

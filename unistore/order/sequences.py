@@ -25,9 +25,7 @@ from unistore.system.hints import Int64s
 class EpochSequence(Protocol):
     """Sample index at each position of an epoch."""
 
-    def __len__(self) -> int:
-        """Number of positions in an epoch."""
-        ...
+    def __len__(self) -> int: ...
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
         """Return dataset indices (stop - start,) at positions ``start:stop``, both in 0 to ``len(self)``."""
@@ -220,12 +218,11 @@ class RankShare:
 
     @cached_property
     def _steps(self) -> tuple[int, int]:
-        """Full steps, and the positions that follow the last of them."""
         return divmod(max(0, self.length - self.start), self.batch_size * self.world_size)
 
     @cached_property
     def _tail(self) -> tuple[int, int]:
-        """The part of this rank in what follows the last full step."""
+        # The part of this rank in what follows the last full step
         share, more = divmod(0 if self.drop_last else self._steps[1], self.world_size)
         first = self.rank * share + min(self.rank, more)
         return first, first + share + (self.rank < more)

@@ -113,7 +113,6 @@ class BlockShuffle:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def _order(self, epoch: int) -> tuple[Int64s, Int64s]:
-        """Return blocks in the epoch's order, and the first position of each set of ``lanes`` groups."""
         if self._epoch is None or self._epoch[0] != epoch:
             count = len(self.offsets) - 1
             blocks = Permutation(count, self.seed, epoch)(np.arange(count))
@@ -124,7 +123,6 @@ class BlockShuffle:
         return self._epoch[1], self._epoch[2]
 
     def _open_lanes(self, epoch: int, number: int) -> _Lanes:
-        """Return the set of ``lanes`` groups at a place of the epoch."""
         width = self.group * self.lanes
         blocks = self._order(epoch)[0][number * width : (number + 1) * width]
         seeds = words(self.seed, np.array([epoch]), np.array([number]), self.lanes)[0].tolist()
@@ -139,8 +137,7 @@ class BlockShuffle:
 
 
 class _Group:
-    """Samples of some blocks in random order, by position; one number a block in memory."""
-
+    # Memory is one number a block
     def __init__(self, offsets: Int64s, blocks: Int64s, seed: int) -> None:
         self._ends = np.cumsum(offsets[blocks + 1] - offsets[blocks])
         self._shifts = offsets[blocks + 1] - self._ends
@@ -155,8 +152,7 @@ class _Group:
 
 
 class _Lanes:
-    """Samples of lanes that take turns of ``deal`` samples until all are exhausted, by position."""
-
+    # Lanes take turns of ``deal`` samples until all are exhausted
     def __init__(self, lanes: list[_Group], deal: int) -> None:
         self._lanes = lanes
         self._deal = deal
@@ -223,7 +219,6 @@ def shuffled(
 
 
 def _sources(data: Sized) -> Int64s:
-    """Return offsets of the samples of each source."""
     if not hasattr(data, "source_offsets"):
         message = f"'sources' needs a dataset with source_offsets(), got {type(data).__name__}"
         raise InputError(Problem("shuffle", message, kind="option"))
@@ -231,7 +226,6 @@ def _sources(data: Sized) -> Int64s:
 
 
 def _blocks(data: Sized) -> Int64s:
-    """Return offsets of the samples of each block."""
     declared = getattr(data, "block_offsets", None)
     if declared is None:
         return uniform_blocks(len(data), DEFAULT_BLOCK)

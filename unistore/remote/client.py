@@ -126,7 +126,6 @@ def lacks_conditional_put(error: Exception) -> bool:
 
 
 def _status(text: str) -> int:
-    """Return the HTTP status in the text of an error; 0 if there is none."""
     return int(match[1]) if (match := _STATUS.search(text)) else 0
 
 
@@ -317,7 +316,6 @@ class ObjectClient:
         return results[0]
 
     def _retry(self, operation: Callable[[Any, Any], T], key: str) -> T | None:
-        """Run an operation with retries; None if there is no such object."""
         obs, handle = self._connect()
         bucket = self.location.scheme, self.location.bucket
         started = time.monotonic()
@@ -346,7 +344,7 @@ class ObjectClient:
         raise AssertionError
 
     def _connect(self) -> tuple[Any, Any]:
-        """The module obstore, and the store; credentials, region and endpoint come from the environment."""
+        # Credentials, region and endpoint come from the environment
         self.check_process()
         import obstore
         from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
@@ -386,7 +384,6 @@ def _delete(obs: Any, handle: Any, keys: str | list[str]) -> bool:
 
 
 def _client_options(location: StoreLocation, timeout: str) -> dict[str, Any]:
-    """Return HTTP options from the environment variables of the object store (``AWS_PROXY_URL``)."""
     options: dict[str, Any] = {"timeout": timeout}
     prefix = _PREFIXES.get(location.scheme)
     if prefix is None:
@@ -499,5 +496,4 @@ def map_concurrently(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
 
 @cache
 def _thread_pool() -> ThreadPoolExecutor:
-    """Return the one of the process, which bounds its requests."""
     return ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="unistore-requests")

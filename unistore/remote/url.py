@@ -125,7 +125,6 @@ def local_path(path: str | os.PathLike[str]) -> Path | None:
 
 
 def _split(url: str) -> SplitResult:
-    """Split a URL; refuse user, password, query and fragment."""
     shown = redact_url(url)
     try:
         parts = urlsplit(url)

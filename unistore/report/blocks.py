@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN_ATTRIBUTES = 8
 SHOWN_PROBLEMS = 50
-SHOWN_COMPONENTS = 8
-"""Components of a key whose statistics are shown."""
+SHOWN_COMPONENTS = 8  # Components of a key whose statistics are shown
 _MAX_REASONS = 8
 # Characters of a reason and of an example: the table fits 80 columns
 _REASON_WIDTH = 45
@@ -84,7 +83,6 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
 
 
 def _sources(count: int, nbytes: int | None, names: Sequence[str]) -> str:
-    """Show number and bytes of all sources, and the names of the first ones."""
     more = f" and {count - len(names):,} more" if count > len(names) else ""
     return f"{count_of(count, 'source')}, {size(nbytes)}: {', '.join(names)}{more}"
 
@@ -99,7 +97,6 @@ def _measure_table(measures: Sequence[Mapping[str, Any]], table: str) -> Block:
 
 
 def _array_table(arrays: Sequence[ArrayReport], main: str) -> Block:
-    """Show arrays of the main table first, large ones before small ones."""
     order = sorted(arrays, key=lambda array: (not array.path.startswith(f"{main}/"), -array.raw_bytes))
     rows = [(*_name_cells(array), *_value_cells(array.values), *_size_cells(array)) for array in order]
     columns = ("array", "shape", "dtype", "min", "mean", "max", "spread", "stored", "ratio")
@@ -127,7 +124,6 @@ def statistics_table(by_key: Mapping[str, Mapping[str, Any]]) -> Block:
 
 
 def _value_cells(values: ValueReport | None) -> tuple[str, str, str, str]:
-    """Show smallest, mean and largest value, with ``~`` where only a part was read, and a sparkline."""
     if values is None:
         return "-", "-", "-", ""
     part = "~" if values.read < values.of else ""

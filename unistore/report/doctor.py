@@ -245,7 +245,6 @@ def _look_at(path: str, samples: int, samples_as: str, machine: Machine) -> Stor
 
 
 def _workers_to_try(machine: Machine, advised: int) -> list[int]:
-    """Return the advised number, none, and powers of two up to the usable cores."""
     numbers = {0, advised}
     if machine.starts_workers:
         numbers |= {1 << power for power in range(int(machine.usable_cores).bit_length())}
@@ -253,7 +252,6 @@ def _workers_to_try(machine: Machine, advised: int) -> list[int]:
 
 
 def _measured(advice: Sequence[Advice], trials: Sequence[Trial]) -> list[Advice]:
-    """Replace workers and batch size by those of the best trial, and add its cache."""
     winner = best(trials)
     rate = f"{winner.samples_per_second:,.4g} samples/s"
     reason = f"{rate}, about as many as the fastest of {len(trials)} settings"

@@ -183,7 +183,6 @@ def _store(name: str) -> Inspection:
 
 
 def _other(name: str, target: Path) -> Inspection:
-    """Inspect source files, or what is not recognised."""
     from unistore.conversion.executors.local import asking
     from unistore.conversion.executors.processes import Processes
     from unistore.converters.survey import survey
@@ -209,7 +208,6 @@ def _other(name: str, target: Path) -> Inspection:
 
 
 def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
-    """Return message and cure."""
     from unistore.converters.files.paths import is_inside
 
     if target.name.endswith(f".{REPAIR}"):

@@ -84,7 +84,6 @@ def _block(block: Block) -> str:
 
 
 def _trial(path: str, report: SourceReport, sources: Mapping[str, Any]) -> str:
-    """Convert small sources into a temporary store, and show that."""
     nbytes = max(report.raw_bytes or 0, sources["bytes"] or 0)
     if nbytes > _MAX_TRIAL_BYTES:
         line = f"no pictures of {size(nbytes)} of sources: convert them, and inspect the store"
@@ -104,7 +103,6 @@ def _trial(path: str, report: SourceReport, sources: Mapping[str, Any]) -> str:
 
 
 def _samples(store: Store, report: StoreReport, samples: Sequence[int]) -> str:
-    """Show pictures of samples."""
     for sample in samples:
         check_sample(store, sample)
     noun = sample_noun(store.sample_table)
@@ -119,7 +117,6 @@ def _samples(store: Store, report: StoreReport, samples: Sequence[int]) -> str:
 def _chosen_samples(
     count: int, measures: Sequence[Mapping[str, Any]], requested: Sequence[int]
 ) -> dict[int, list[str]]:
-    """Return samples to show, and why: the first, middle and last, and the extremes of measures."""
     chosen: dict[int, list[str]] = {sample: [] for sample in requested}
     if count:
         for sample, position in ((0, "first"), (count // 2, "middle"), (count - 1, "last")):

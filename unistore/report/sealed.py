@@ -38,10 +38,8 @@ from unistore.zarr3.codecs import Blosc
 from unistore.zarr3.metadata import index_bytes
 
 SHOWN_SOURCES = 5
-MAX_READ_ARRAYS = 64
-"""Arrays of a local store whose values are read, the largest ones."""
-MAX_READ_ARRAYS_REMOTE = 16
-"""The same of an object store, where each array takes several requests."""
+MAX_READ_ARRAYS = 64  # Arrays of a local store whose values are read, the largest ones
+MAX_READ_ARRAYS_REMOTE = 16  # The same of an object store, where each array takes several requests
 _BOOKKEEPING = ("source", "number", "source_row")
 # Samples that are read where a row of the sample table gives several: steps of an episode
 _MAX_READ = 32
@@ -148,7 +146,6 @@ def describe_store(path: str | os.PathLike[str]) -> StoreReport:
 
 
 def _manifest(store: Store) -> tuple[Mapping[str, list[int]] | None, bool]:
-    """Return the bytes of each array's shards, and whether seal, manifest and root agree."""
     try:
         data = store.read(MANIFEST)
         entries = parse_manifest(data, store.path)
@@ -191,17 +188,16 @@ def _describe_array(array: StoredArray, shards: list[int] | None, store_bytes: i
 
 
 def _counts_bytes(axes: list[str | None]) -> bool:
-    """Return whether an axis counts bytes of texts or files: ``"name_byte"``."""
+    # Such an axis is called "name_byte"
     return any(axis is not None and axis.rpartition("_")[2] == "byte" for axis in axes)
 
 
 def _is_index(path: str) -> bool:
-    """Return whether an array may well be all zeros: offsets, numbers of sources, codes of splits."""
+    # Offsets, numbers of sources and codes of splits may well be all zeros
     return path.startswith(("sources/", "splits/")) or path.endswith(("/offsets", "/source"))
 
 
 def _codecs(compressor: Blosc | None) -> str:
-    """Return the codecs of a chunk with their main options: ``"bytes, blosc lz4 5 shuffle, crc32c"``."""
     if compressor is None:
         return "bytes, crc32c"
     return f"bytes, blosc {compressor.cname} {compressor.clevel} {compressor.shuffle}, crc32c"
@@ -212,7 +208,6 @@ def _ratio(raw: int, stored: int | None) -> float | None:
 
 
 def _read_values(store: Store, arrays: list[ArrayReport]) -> list[str]:
-    """Add values to the largest arrays of samples; returns remarks."""
     remote = local_path(store.path) is None
     readable = [
         array
@@ -251,7 +246,6 @@ def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _kept_statistics(store: Store) -> tuple[dict[str, Any], list[str]]:
-    """Return the statistics that are kept with a store, by key, and remarks."""
     try:
         kept = read_kept(store)
     except StoreError as error:
@@ -287,7 +281,6 @@ def _sources(store: Store) -> SourcesReport:
 
 
 def _attribute_names(store: Store) -> list[str]:
-    """List names of the attributes of the first sources' HDF5 files."""
     if not store.has(f"{HDF5_ATTRIBUTES}/data"):
         return []
     offsets = store.array(f"{HDF5_ATTRIBUTES}/offsets")

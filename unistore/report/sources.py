@@ -26,8 +26,8 @@ from unistore.zarr3.storage import LocalStorage
 
 # Folders without a sealed store: conversions under way or stopped, and other Zarr hierarchies.
 
+# Suffix of the folder in which a conversion is under way
 BUILD_SUFFIX = build_folder(Path("x")).name.removeprefix("x")
-"""Suffix of the folder in which a conversion is under way."""
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
@@ -98,7 +98,6 @@ def describe_unfinished(build: Path) -> UnfinishedReport:
 
 
 def _steps(journal: Path) -> defaultdict[str, list[dict[str, Any]]]:
-    """Read the records of a journal, by step."""
     steps = defaultdict(list)
     for line in journal.read_bytes().splitlines() if journal.exists() else ():
         try:
@@ -111,7 +110,7 @@ def _steps(journal: Path) -> defaultdict[str, list[dict[str, Any]]]:
 
 
 def _typed(record: Mapping[str, Any], name: str, default: Any) -> Any:
-    """Return a value of a record, or the default where it has another type: a journal may be damaged."""
+    # A journal may be damaged
     value = record.get(name)
     return value if isinstance(value, type(default)) else default
 
@@ -147,7 +146,6 @@ def is_store(path: Path) -> bool:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """Read a metadata document; empty if it cannot be read."""
     try:
         return parse_document(LocalStorage(path.parent).get(path.name))
     except (StoreError, DocumentError):
@@ -270,10 +268,8 @@ def commands_behind_links(path: Path, problems: Sequence[Problem]) -> Iterator[t
 
 
 def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str] = ()) -> str:
-    """Return a command that converts into the working directory, or beside the sources if these are in it.
-
-    With several families, the name of the store ends with the family.
-    """
+    # Converts into the working directory, or beside the sources if these are in it. With several families,
+    # the name of the store ends with the family
     real = path.resolve()
     current = Path.cwd().resolve()
     stem = real.name.split(".")[0] or real.name.strip(".") or "store"

@@ -44,16 +44,11 @@ _WIDTH = 74
 class Suggestion(NamedTuple):
     """A kind of samples for one store."""
 
-    declared: str
-    """The kind that the family declares, as Python code."""
-    kind: SampleKind
-    """The kind in a size that fits the store."""
-    text: str
-    """`kind` as Python code."""
-    reach: Reach
-    """How the declared kind fits the store."""
-    samples: int
-    """Number of samples of `kind`."""
+    declared: str  # The kind that the family declares, as Python code
+    kind: SampleKind  # The kind in a size that fits the store
+    text: str  # `kind` as Python code
+    reach: Reach  # How the declared kind fits the store
+    samples: int  # Number of samples of `kind`
 
     @property
     def changed(self) -> bool:
@@ -76,7 +71,7 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
 
 
 def _installed_suggestions(store: Store, units: NDArray[np.int64] | None) -> Iterator[Suggestion]:
-    """Yield kinds of packages that fit a store as they are; one that fails is left out."""
+    # A kind that fails is left out
     for kind in installed_kinds().values():
         options = fields(cast("Any", kind))
         if any(option.default is MISSING for option in options):  # nobody knows what to give
@@ -154,7 +149,7 @@ def format_options(family: str, options: Mapping[str, Any]) -> str:
 
 
 def _words(family: str, options: Mapping[str, Any]) -> list[str]:
-    """Words of the family's own options, and of ``--codec`` and ``--split``, which every store records."""
+    # With ``--codec`` and ``--split``, which every store records
     words = []
     record = find_family(family)
     try:

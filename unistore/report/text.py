@@ -81,7 +81,6 @@ def _lines(block: Block, width: int | None, *, color: bool) -> Iterator[str]:
 
 
 def _table(block: Block, room: int | None, *, color: bool) -> Iterator[str]:
-    """Lay out a table; on a narrow terminal without optional columns."""
     shown = list(range(len(block.columns)))
     hidden = []
     if room is not None:
@@ -147,7 +146,7 @@ def _fold(text: str, width: int | None) -> list[str]:
 
 
 def _cells(text: str) -> int:
-    """Return the width of a text in a terminal: some letters are as wide as two others."""
+    # Some letters are as wide as two others
     return len(text) if text.isascii() else sum(1 + (east_asian_width(letter) in "WF") for letter in text)
 
 

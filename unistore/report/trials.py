@@ -112,7 +112,6 @@ def _wait(batches: Iterator[None]) -> float:
 
 
 def _memory(processes: Sequence[int]) -> int | None:
-    """Return bytes in memory by proportional share (Linux), None elsewhere."""
     total = 0
     try:
         for process in processes:

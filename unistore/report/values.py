@@ -17,16 +17,13 @@ from unistore.remote.url import local_path
 from unistore.store.reader import Store
 from unistore.zarr3.array import StoredArray
 
+# Decoded bytes that are read of one array; one chunk may have more, up to `CHUNK_BYTES`
 ARRAY_BYTES = 4 << 20
-"""Decoded bytes that are read of one array; one chunk may have more, up to `CHUNK_BYTES`."""
 CHUNK_BYTES = 32 << 20
-MAX_CHUNKS = 16
-"""Chunks that are read of an array, evenly spread."""
-MAX_LABELS = 32
-"""An integer column with at most this many distinct values counts as labels."""
+MAX_CHUNKS = 16  # Chunks that are read of an array, evenly spread
+MAX_LABELS = 32  # An integer column with at most this many distinct values counts as labels
 SHOWN_LABELS = 5
-MIN_SHOWN = 12
-"""Fewer values are not shown as labels, histogram or chart."""
+MIN_SHOWN = 12  # Fewer values are not shown as labels, histogram or chart
 QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
 # Chunk numbers up to here are exact in float64
 _MAX_GRID = 1 << 53
@@ -113,7 +110,6 @@ def finite(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _sampled_values(array: StoredArray, max_chunks: int) -> NDArray[Any] | None:
-    """Return flat values of the whole array or of some chunks; None if a chunk is too large."""
     if math.prod(array.shape) * array.dtype.itemsize <= ARRAY_BYTES:
         return array.read().reshape(-1)
     chunk_bytes = math.prod(array.chunk_shape) * array.dtype.itemsize
@@ -153,7 +149,6 @@ def sparkline(counts: Sequence[int], width: int = 12) -> str:
 
 
 def _are_balanced_classes(counts: Mapping[int, int]) -> bool:
-    """Return whether labels are 0 to K - 1, and no class is more than twice as frequent as another."""
     # Where 0 stands for points without a class, it is as frequent as a class by chance alone.
     return set(counts) == set(range(len(counts))) and max(counts.values()) <= 2 * min(counts.values())
 
@@ -212,7 +207,6 @@ def measure_remarks(measure: Measure, noun: str) -> list[str]:
 
 
 def _share_text(share: float) -> str:
-    """Return ``"all"``, ``"half"``, ``"7 %"``; empty where the share is too small for a remark."""
     if share == 1:
         return "all"
     if share < _MIN_BEYOND:

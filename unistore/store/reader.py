@@ -235,7 +235,6 @@ class Store:
 
 
 def _why_no_store(url: str) -> str:
-    """Return why there is no root document under a URL."""
     from unistore.remote.client import ObjectClient
 
     client = ObjectClient(url)

@@ -89,7 +89,6 @@ class ShardCache:
 
     @contextmanager
     def _open_folder(self) -> Iterator[int]:
-        """Descriptor of the cache's folder, which is created if needed."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             self.folder.mkdir(mode=0o700)
@@ -118,7 +117,7 @@ class ShardCache:
         return True
 
     def _has_valid_copy(self, folder: int, checksum: str, size: int | None) -> bool:
-        """Return whether there is a valid copy; the first check of this process reads all of it."""
+        # The first check of this process reads all of the copy
         try:
             copy = open_own_file(checksum, folder)
         except FileNotFoundError:
@@ -135,7 +134,6 @@ class ShardCache:
         return True
 
     def _reserve(self, folder: int, part: int, size: int) -> bool:
-        """Allocate an object's part file before it is fetched, evicting copies; False if there is no room."""
         with _locked_file("lock", folder):
             if not self._evict(folder, size):
                 return False
@@ -145,7 +143,6 @@ class ShardCache:
         return True
 
     def _evict(self, folder: int, size: int) -> bool:
-        """Remove least recently used copies until `size` more bytes fit; False if they do not."""
         copies: list[tuple[float, int, str]] = []
         total = 0
         for name in filter(_COPY_NAME.fullmatch, os.listdir(folder)):
@@ -167,7 +164,7 @@ class ShardCache:
 
 
 def _is_abandoned(part: str, folder: int) -> bool:
-    """Remove a part file unless a living process has it locked; return whether nobody had."""
+    # Removed unless a living process has it locked
     descriptor = open_own_file(part, folder)
     try:
         if not file_locks.lock(descriptor, wait=False):
@@ -181,7 +178,7 @@ def _is_abandoned(part: str, folder: int) -> bool:
 
 @contextmanager
 def _locked_part(folder: int, part: str) -> Iterator[int]:
-    """Descriptor of a copy's ``.part`` file, locked by us; waits while another process fetches it."""
+    # Waits while another process fetches the copy
     while True:
         with _locked_file(part, folder) as descriptor:
             if not _is_current(descriptor, part, folder):  # renamed or removed by its last owner
@@ -196,7 +193,6 @@ def _locked_part(folder: int, part: str) -> Iterator[int]:
 
 @contextmanager
 def _locked_file(name: str, folder: int) -> Iterator[int]:
-    """Descriptor of a file, created if needed and locked; waits while another process has the lock."""
     descriptor = open_own_file(name, folder, os.O_CREAT)
     try:
         file_locks.lock(descriptor)
@@ -232,7 +228,6 @@ def _matches(copy: int, checksum: str, size: int | None) -> bool:
 
 
 def _is_current(descriptor: int, name: str, folder: int) -> bool:
-    """Return whether a name in a folder still refers to an open file."""
     try:
         state = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -313,7 +308,6 @@ class CachedStorage:
         yield from self._inner.read_many([key] * len(sizes), offsets, sizes)
 
     def _fetch(self, key: str, size: int) -> Iterable[bytes]:
-        """Return the content of an object in pieces of one request each."""
         from unistore.remote.client import LIMIT
 
         starts = range(0, size, LIMIT)
@@ -321,14 +315,13 @@ class CachedStorage:
         return self._inner.read_many([key] * len(starts), starts, sizes)
 
     def _entries(self) -> dict[str, tuple[int, str]]:
-        """Return the size and checksum of every object that the manifest lists."""
         if self._size_and_checksum is None:
             entries = parse_manifest(self._manifest(), repr(self._inner))
             self._size_and_checksum = {entry.key: (entry.bytes, entry.checksum) for entry in entries}
         return self._size_and_checksum
 
     def _manifest(self) -> bytes:
-        """Return the manifest; fetched by one process of the machine, if there is room for a copy."""
+        # Fetched by one process of the machine, if there is room for a copy
         fetched: list[bytes] = []
 
         def fetch() -> list[bytes]:

@@ -12,12 +12,9 @@ from typing import Any, Literal, TypeGuard, Union, get_args, get_origin
 
 from unistore.errors import InputError, Problem
 
-MAX_COUNT = 2**31 - 1
-"""Largest count of batches, samples of a batch, voxels of an axis."""
-MAX_EPOCH = 2**62
-"""Largest epoch, and most samples of an epoch."""
-MAX_WORKERS = 4096
-"""Largest number of workers of a loader, and of batches prefetched by each."""
+MAX_COUNT = 2**31 - 1  # Largest count of batches, samples of a batch, voxels of an axis
+MAX_EPOCH = 2**62  # Largest epoch, and most samples of an epoch
+MAX_WORKERS = 4096  # Largest number of workers of a loader, and of batches prefetched by each
 
 
 def is_integer(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
@@ -159,7 +156,6 @@ def matches_type(value: Any, hint: Any) -> bool:
 
 
 def _fixed_length(hint: Any) -> int | None:
-    """Return the length of a fixed-length tuple annotation; None: any length."""
     inner = get_args(hint)
     return len(inner) if get_origin(hint) is tuple and Ellipsis not in inner else None
 

@@ -21,16 +21,13 @@ from unistore.errors import InputError, Location, Problem
 from unistore.system.workers import environment_number
 
 HDF5 = "the HDF5 library"
+# Environment variable: processor seconds that one reading of a file may take, besides those for its size
 SECONDS = "UNISTORE_FILE_SECONDS"
-"""Environment variable: processor seconds that one reading of a file may take, besides those for its size."""
 DEFAULT_SECONDS = 30
-BYTES_PER_SECOND = 20e6
-"""Each so many bytes of a file add a second."""
-NOTE_BYTES = 8192
-"""Size of a note; names of files have at most 4,096 bytes."""
+BYTES_PER_SECOND = 20e6  # Each so many bytes of a file add a second
+NOTE_BYTES = 8192  # Size of a note; names of files have at most 4,096 bytes
 
-DamagedFiles = dict[bytes, str]
-"""By note of a file: what it does to the library that opens it."""
+DamagedFiles = dict[bytes, str]  # By note of a file: what it does to the library that opens it
 
 
 class NeedsWorkerError(BaseException):
@@ -46,8 +43,6 @@ class _OpenFile(NamedTuple):
 
 
 class _Worker:
-    """What a worker process knows of the files that it opens."""
-
     def __init__(self, descriptor: int) -> None:
         self.damaged: DamagedFiles = {}
         self._descriptor = descriptor

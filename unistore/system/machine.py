@@ -13,12 +13,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-PROCESS = Path("/proc/self")
-"""Folder with the process's ``cgroup`` file."""
-MOUNTS = Path("/sys/fs/cgroup")
-"""Where the cgroup file systems are mounted."""
-UNLIMITED = 1 << 60
-"""cgroup version 1 reports a number near 2**63 if there is no limit."""
+PROCESS = Path("/proc/self")  # Folder with the process's ``cgroup`` file
+MOUNTS = Path("/sys/fs/cgroup")  # Where the cgroup file systems are mounted
+UNLIMITED = 1 << 60  # cgroup version 1 reports a number near 2**63 if there is no limit
 
 
 def usable_cores(process: Path = PROCESS, mounts: Path = MOUNTS) -> float:
@@ -38,7 +35,6 @@ def available_memory(proc: Path = Path("/proc"), mounts: Path = MOUNTS) -> int:
 
 
 def _text(*paths: Path) -> str:
-    """Return the text of the first of these files of the kernel that exists; empty if none does."""
     for path in paths:
         with contextlib.suppress(OSError):
             return path.read_text()
@@ -53,8 +49,7 @@ class MemoryLimit(NamedTuple):
     """Memory limit and use of one group, in bytes."""
 
     limit: int
-    used: int
-    """Without the page cache of files, which the kernel counts but can reclaim."""
+    used: int  # Without the page cache of files, which the kernel counts but can reclaim
 
 
 def cpu_quota(process: Path = PROCESS, mounts: Path = MOUNTS) -> float | None:
@@ -80,7 +75,6 @@ def memory_limits(process: Path = PROCESS, mounts: Path = MOUNTS) -> list[Memory
 
 
 def _folders(controller: str, process: Path, mounts: Path) -> list[Path]:
-    """Return folders of this process's groups of a controller, its own first, then those above it."""
     folders: list[Path] = []
     for line in _text(process / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -97,7 +91,7 @@ def _folders(controller: str, process: Path, mounts: Path) -> list[Path]:
 
 
 def _page_cache(folder: Path) -> int:
-    """Return page cache of a group in bytes; version 1 has the sum over the groups below under ``total_``."""
+    # Version 1 has the sum over the groups below under ``total_``
     words = _words(folder / "memory.stat")
     sizes = dict(zip(words[::2], map(int, words[1::2]), strict=True))
     prefix = "total_" if "total_active_file" in sizes else ""
@@ -121,8 +115,8 @@ def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
 
 # Settings of malloc: freed memory is kept for reuse, as fresh pages cost as much as writing to them.
 
+# Bytes of the largest block that is kept (the most that glibc allows), and of the free top of the heap
 THRESHOLD = 32 << 20
-"""Bytes of the largest block that is kept (the most that glibc allows), and of the free top of the heap."""
 # of malloc.h
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3

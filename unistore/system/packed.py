@@ -14,10 +14,8 @@ from numcodecs import zstd
 T = TypeVar("T")
 R = TypeVar("R")
 
-BLOCK = 256
-"""Objects that are packed together."""
-BYTES = 1 << 20
-"""Bytes of them that are packed before there are as many."""
+BLOCK = 256  # Objects that are packed together
+BYTES = 1 << 20  # Bytes of them that are packed before there are as many
 _LEVEL = 1
 _NOT_HELD = "{} is not one of those that were asked for"
 

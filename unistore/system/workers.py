@@ -16,10 +16,8 @@ from unistore.errors import InputError, Problem
 from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, MAX_WORKERS, Arguments, is_integer
 from unistore.system.machine import usable_cores
 
-SHARE = 0.8
-"""Share of the usable cores that ``"auto"`` takes; the rest is for training itself."""
-FEW_SAMPLES = ((50, 2), (201, 4))
-"""(samples, workers): with fewer samples, at most so many workers per rank."""
+SHARE = 0.8  # Share of the usable cores that ``"auto"`` takes; the rest is for training itself
+FEW_SAMPLES = ((50, 2), (201, 4))  # (samples, workers): with fewer samples, at most so many workers per rank
 
 _FRACTION = re.compile(r"\s*cpu\s*\*\s*([0-9]{0,4}\.?[0-9]{1,9})\s*")
 
@@ -63,7 +61,6 @@ def plan(
 
 
 def _total(workers: str | int, cores: float) -> tuple[int, str]:
-    """Return workers of all ranks, and why."""
     shown = f"{cores:g} usable cores"
     text = str(workers).strip().lower()
     if is_integer(workers) or re.fullmatch(r"[0-9]{1,9}", text):

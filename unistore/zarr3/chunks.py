@@ -190,7 +190,6 @@ class ChunkReader:
         return key
 
     def _load_indexes(self, storage: SupportsReadEnds, numbers: Sequence[int]) -> None:
-        """Read all indexes that these chunks need and that are not cached, in one request."""
         shards = dict.fromkeys(number // self.per_shard for number in numbers)
         missing = [shard for shard in shards if shard not in self._indexes]
         keys = [self._key(shard) for shard in missing]
@@ -200,7 +199,6 @@ class ChunkReader:
             self._keep_index(shard, self._decode_index(key, self._check_shard(key, size), raw))
 
     def _load_index(self, shard: int) -> memoryview:
-        """Read the index of a shard."""
         key = self._key(shard)
         size = self._check_shard(key, self.storage.size(key))
         raw = bytearray(self._index_bytes)
@@ -208,7 +206,6 @@ class ChunkReader:
         return self._keep_index(shard, self._decode_index(key, size, bytes(raw)))
 
     def _keep_index(self, shard: int, index: memoryview) -> memoryview:
-        """Cache an index; the oldest go."""
         surplus = len(self._indexes) + 1 - self._most_indexes
         for oldest in list(self._indexes)[: max(0, surplus)]:
             self._indexes.pop(oldest, None)
@@ -216,7 +213,6 @@ class ChunkReader:
         return index
 
     def _check_shard(self, key: str, size: int | None) -> int:
-        """Check that a shard exists and has room for its index; returns its bytes."""
         if size is None:
             missing = f"{key} of {self.storage} is missing"
             msg = f"array {self._path!r}: {missing}, but the store is sealed; restore it from a copy"
@@ -226,7 +222,6 @@ class ChunkReader:
         return size
 
     def _decode_index(self, key: str, size: int, raw: bytes) -> memoryview:
-        """Decode the stored index of a shard of `size` bytes."""
         try:
             return decode_index(raw, size, self._max_encoded).reshape(-1).data
         except FrameError as error:
@@ -237,7 +232,6 @@ class ChunkReader:
         return CorruptionError(f"{where}: {what}; restore the file from a copy, or convert again")
 
     def _chunk_error(self, located: ChunkLocations, position: int, error: Exception) -> StoreError:
-        """Return the error for a chunk that could not be read: it names array, shard and chunk."""
         shard, chunk = divmod(located.numbers[position], self.per_shard)
         outer = _coordinates(shard, self._shards)
         inner = _coordinates(chunk, self._per_shard)
@@ -250,7 +244,6 @@ class ChunkReader:
 
 
 def _coordinates(number: int, counts: Shape) -> Shape:
-    """Return the coordinates of a C-ordered number in a grid of `counts`."""
     coordinates = []
     for count in reversed(counts):
         number, coordinate = divmod(number, count)

@@ -47,15 +47,12 @@ class WrittenFile(NamedTuple):
 
 @dataclass(slots=True)
 class _PartFile:
-    """A file under its temporary name, and its pending fsyncs."""
-
     path: Path
     temporary: Path
     fd: int
     fsyncs: list[Future[None]] = field(default_factory=list)
 
     def wait(self) -> None:
-        """Wait for the fsyncs, then close the file."""
         with _naming(self.path):
             for sync in self.fsyncs:
                 sync.result()
@@ -185,7 +182,7 @@ def _sync_all(pool: ThreadPoolExecutor, folders: Iterable[Path]) -> None:
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Make a folder and its parents; return the folders that get a new entry, `folder` itself first."""
+    # Returns the folders that get a new entry, `folder` itself first
     changed = [folder]
     while not changed[-1].exists():
         changed.append(changed[-1].parent)
@@ -194,7 +191,6 @@ def _make_folders(folder: Path) -> list[Path]:
 
 
 def _group_buffers(buffers: Iterable[bytes | memoryview]) -> Iterator[tuple[list[bytes | memoryview], int]]:
-    """Group buffers for ``writev``; yield each group and its bytes."""
     group: list[bytes | memoryview] = []
     nbytes = 0
     for buffer in buffers:
@@ -209,7 +205,7 @@ def _group_buffers(buffers: Iterable[bytes | memoryview]) -> Iterator[tuple[list
 
 
 def _write_all(fd: int, group: list[bytes | memoryview], length: int) -> None:
-    """Write all buffers; a call may write less than it was given."""
+    # A call may write less than it was given
     while (done := write(fd, group)) < length:
         length -= done
         while done >= len(group[0]):
@@ -220,7 +216,6 @@ def _write_all(fd: int, group: list[bytes | memoryview], length: int) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Turn an error of the system into one that names the file that could not be written, and the cure."""
     try:
         yield
     except OSError as error:

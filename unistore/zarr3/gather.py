@@ -85,12 +85,10 @@ def group_ranges(ranges: Iterable[tuple[int, int, int]], step: int) -> list[Grou
 
 
 def _starts(ordered: Int64s) -> AnyArray:
-    """Return the start of each run of equal values in sorted values, then their count."""
     return np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(ordered)]])
 
 
 def _part(positions: Int64s) -> AxisIndices:
-    """Return positions as a slice where they are consecutive."""
     count = len(positions)
     first = int(positions[0])
     end = int(positions[-1]) + 1
@@ -195,7 +193,6 @@ def gather(
 
 
 def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> list[list[Selection]]:
-    """Return the places of every chunk, in the C order of `ChunkReader.locate`."""
     sources = itertools.product(*([piece[1] for piece in pieces] for pieces in trailing))
     targets = itertools.product(*([piece[2] for piece in pieces] for pieces in trailing))
     behind = list(zip(sources, targets, strict=True))
@@ -207,7 +204,7 @@ def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> list
 
 
 def _whole_chunk(places: Sequence[Selection], out: AnyArray, chunk_shape: tuple[int, ...]) -> AnyArray | None:
-    """Return the part of `out` that gets all of a chunk, in its order; None where parts of it are needed."""
+    # None where parts of the chunk are needed
     source, place = places[0]
     rows = source[0]
     if type(rows) is not slice or rows.stop - rows.start != chunk_shape[0] or type(place[0]) is not slice:
@@ -363,7 +360,7 @@ class ChunkPool:
         return True
 
     def _read_alone(self, chunks: Int64s, inside: Int64s, out: AnyArray) -> bool:
-        """Read rows without their chunks, if most chunks are missing and few rows of each are wanted."""
+        # If most chunks are missing and few rows of each are wanted, rows are read without their chunks
         # a shared cache keeps whole chunks
         if self._single_rows is None or self._reader.shared is not None:
             return False
@@ -386,13 +383,11 @@ class ChunkPool:
         self._in_use = np.zeros(slots, np.bool_)
 
     def _capacity(self) -> int:
-        """Return how many chunks may be kept now."""
         in_use = sum(pool._array_bytes for pool in _pools if len(pool._memory))
         share = POOL_BYTES * self._array_bytes // in_use
         return min(len(self._memory), max(MIN_CHUNKS, share // self._chunk_bytes))
 
     def _slots(self, chunks: Int64s, capacity: int) -> Int64s:
-        """Return the slots of chunks (n,), at most `capacity` different ones; missing chunks are read."""
         slots = self._slot_of[chunks]
         missing = slots < 0
         if missing.any():
@@ -401,7 +396,7 @@ class ChunkPool:
         return slots.astype(np.int64)
 
     def _read(self, chunks: Int64s, in_use: AnyArray, capacity: int) -> None:
-        """Read chunks into the slots that were filled longest ago, except slots that this call reads from."""
+        # Slots that this call reads from are spared, of others the one filled longest ago goes first
         self._in_use[in_use] = True
         oldest = (self._next + np.arange(min(capacity, len(chunks) + len(in_use)))) % capacity
         free = oldest[~self._in_use[oldest]][: len(chunks)]

@@ -188,7 +188,7 @@ class ArrayMetadata:
         return self.dtype.itemsize * math.prod(self.chunk_shape)
 
     def _check_sizes(self, where: str) -> None:
-        """Check the bounds of every later size: a reader asks for no memory that these do not allow."""
+        # A reader asks for no memory that these bounds do not allow
         for what, size, most in (
             ("bytes of the array", self.dtype.itemsize * math.prod(self.shape), _MOST_BYTES),
             ("bytes of a chunk", self.chunk_bytes, _MOST_CHUNK_BYTES),
@@ -210,7 +210,6 @@ def _document(
     attributes: Any = ANY,
     dimension_names: Any = ANY,
 ) -> JsonObject:
-    """Return the document of an array; without names of dimensions where they are None."""
     document = {
         "shape": shape,
         "data_type": data_type,

@@ -249,10 +249,8 @@ class LocalStorage:
             yield behind
 
     def _prefetch(self, keys: Sequence[str], offsets: Sequence[int], sizes: Iterable[int]) -> None:
-        """Have the kernel read ranges while the first are decoded; errors are raised when they are read.
-
-        Its own readahead reads more than twice the bytes for random chunks, one chunk after the other.
-        """
+        # The kernel's own readahead reads more than twice the bytes for random chunks, one chunk after the
+        # other. Errors are raised when the ranges are read
         if len(keys) < 2 or not self._reads_disk():
             return
         left = PREFETCH_BYTES
@@ -264,10 +262,8 @@ class LocalStorage:
                 os.posix_fadvise(self._open(key).fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def _reads_disk(self) -> bool:
-        """Return whether this process has read from a disk since the last call; True for the first call.
-
-        Prefetching is a waste if all of a store is in the page cache.
-        """
+        # Since the last call, True for the first one. Prefetching is a waste if all of a store is in the
+        # page cache
         before = self._blocks_read
         self._blocks_read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
         return _CAN_PREFETCH and before != self._blocks_read
@@ -301,8 +297,7 @@ def _open_object(root: str, checked_folders: set[str], key: str) -> _FileHandle:
 
 
 class _FileHandle:
-    """An open file, closed with its last reference: eviction never closes a file that is being read."""
-
+    # Closed with its last reference: eviction never closes a file that is being read
     __slots__ = ("fd", "path", "read")
 
     def __init__(self, path: str) -> None:
@@ -319,7 +314,6 @@ class _FileHandle:
             os.close(self.fd)
 
     def read_into(self, target: AnyArray, behind: bytearray, offset: int) -> None:
-        """Fill `target` and what follows it."""
         size = target.nbytes + len(behind)
         done = os.preadv(self.fd, [target.data, behind], offset)
         if done != size:
@@ -328,7 +322,6 @@ class _FileHandle:
             behind[:] = raw[target.nbytes :]
 
     def read_on(self, raw: bytes, size: int, offset: int) -> bytes:
-        """Read the rest after a short read."""
         parts = [raw]
         done = len(raw)
         while done < size:

@@ -101,7 +101,6 @@ def compressor_of(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -
 
 
 def _shuffle(dtype: np.dtype[Any], chunk: Sequence[int]) -> tuple[str, int]:
-    """Return shuffle and typesize for blosc."""
     # Measured on samples, with lz4: CT tiles (int16) with shuffled bits decode 1.2 times as fast as with
     # shuffled bytes, encode 5 times as fast and are 10 % smaller; coordinates (int32) as elements of three
     # numbers decode 1.2 times as fast and are 9 % smaller. Plain columns decode faster with shuffled bytes,
@@ -147,7 +146,6 @@ def choose_codec(dtype: np.dtype[Any], chunk: Sequence[int], size: Callable[[str
 
 
 def _shuffles(dtype: np.dtype[Any], chunk: Sequence[int]) -> list[str]:
-    """Return shuffles to try: of single numbers, and of rows of at most `MAX_VECTOR` numbers."""
     number = dtype.itemsize
     shuffles = [f"shuffle {number}"] if number > 1 else []
     shuffles.append(f"bitshuffle {number}")
@@ -229,7 +227,6 @@ def iter_shard_buffers(
 def _with_chunk_extents(
     metadata: ArrayMetadata, at: Sequence[int], extent: Shape, blocks: Iterable[AnyArray]
 ) -> Iterator[tuple[AnyArray, Sequence[int]]]:
-    """Yield the blocks of a shard, each with its shape rounded up to whole chunks."""
     covered = 0
     for block in blocks:
         covered += block.size
@@ -245,7 +242,6 @@ def _with_chunk_extents(
 
 
 def _chunk_extent(metadata: ArrayMetadata, extent: Shape, shape: Shape, *, ends_row: bool) -> Shape | None:
-    """Return the shape of a block rounded up to whole chunks; None if it does not fit the shard."""
     step = metadata.chunk_shape
     shard = metadata.shard_shape
     if len(shape) != len(extent):
@@ -264,8 +260,6 @@ def _round_up(extent: int, step: int) -> int:
 
 
 class _ShardEncoder:
-    """Encodes the chunks of one shard, in C order, and collects the entries of its index."""
-
     def __init__(self, metadata: ArrayMetadata) -> None:
         self._metadata = metadata
         self._offset = 0
@@ -277,7 +271,6 @@ class _ShardEncoder:
     def encode(
         self, blocks: Iterable[tuple[AnyArray, Sequence[int]]], ordered_map: OrderedMap
     ) -> Iterator[bytes | memoryview]:
-        """Encode blocks, each with its shape rounded up to whole chunks."""
         nbytes = self._fill_chunk.nbytes
         chunks_per_run = max(1, RUN_BYTES // nbytes)
         runs = self._runs(blocks, chunks_per_run)
@@ -291,14 +284,13 @@ class _ShardEncoder:
     def _runs(
         self, blocks: Iterable[tuple[AnyArray, Sequence[int]]], chunks_per_run: int
     ) -> Iterator[tuple[AnyArray, list[Box]]]:
-        """Yield chunks of blocks that are encoded together."""
         for block, extent in blocks:
             boxes = chunk_slices(extent, self._metadata.chunk_shape)
             while run := list(itertools.islice(boxes, chunks_per_run)):
                 yield block, run
 
     def _encode_run(self, run: tuple[AnyArray, list[Box]]) -> tuple[Buffers, list[int | None]]:
-        """Return buffers of chunks, and the encoded bytes of each; None: it holds only the fill value."""
+        # None: the chunk holds only the fill value
         block, boxes = run
         buffers: Buffers = []
         sizes: list[int | None] = []
@@ -313,7 +305,6 @@ class _ShardEncoder:
         return buffers, sizes
 
     def index(self) -> bytes:
-        """Encode the index."""
         # chunks that were not encoded lie beyond the array's end
         missing = math.prod(self._metadata.chunks_per_shard) - len(self._entries)
         return encode_index(np.array(self._entries + [(EMPTY, EMPTY)] * missing, np.int64))
@@ -331,7 +322,6 @@ def little_endian_bytes(block: AnyArray) -> memoryview:
 
 
 def _shard_extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> Shape:
-    """Return the shape of the part of the array in a shard."""
     exists = len(coordinates) == len(metadata.shape) and all(
         0 <= index < count for index, count in zip(coordinates, metadata.shards, strict=True)
     )
@@ -363,7 +353,7 @@ def pad_chunk(part: AnyArray, fill_chunk: AnyArray) -> AnyArray:
 
 
 def _fill_test(fill_chunk: AnyArray) -> Callable[[AnyArray], bool]:
-    """Make a function that tells whether a chunk equals `fill_chunk` bit for bit."""
+    # Bit for bit
     content = fill_chunk.tobytes()
     first = fill_chunk.item(0)
     comparable = first == first  # False for NaN; comparing the first element is mostly enough

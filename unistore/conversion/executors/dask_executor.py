@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-POLL = 0.5
-"""Seconds between two looks at the workers."""
-TIMEOUT = "20s"
-"""How long a scheduler may take to answer."""
+POLL = 0.5  # Seconds between two looks at the workers
+TIMEOUT = "20s"  # How long a scheduler may take to answer
 
 _one_at_a_time = threading.Lock()
 # Names of the runs of which this worker begins no step any more
@@ -120,7 +118,6 @@ class Dask:
             raise
 
     def _look(self, client: Any) -> int:
-        """Return how many workers there are; tell once what they lack."""
         try:
             threads = client.nthreads()
         except (OSError, AttributeError):  # told by the futures
@@ -174,7 +171,6 @@ class Dask:
 
 
 def _outcome_of(future: Any, job: Job[T], item: T) -> Outcome:
-    """Return the outcome of a step that is done; raises what it raised."""
     from concurrent.futures import CancelledError
 
     from distributed import KilledWorker
@@ -192,14 +188,14 @@ def _outcome_of(future: Any, job: Job[T], item: T) -> Outcome:
 
 
 def _stop_steps(client: Any, futures: list[Any], run: str) -> None:
-    """Take back what has not begun, and wait until what has is over: nobody may end workers of others."""
+    # Nobody may end the workers of others: what has begun is waited for
     with suppress(Exception):  # a scheduler that is gone hands nothing out any more
         client.cancel(futures, force=True)
         client.run(_stop, run, on_error="ignore")
 
 
 def _do(job: Job[T], item: T, run: str) -> Outcome:
-    """One step, one at a time in a process; what needs a foreign library runs in a process below this one."""
+    # One at a time in a process: what needs a foreign library runs in a process below this one
     with _one_at_a_time, Processes() as executor:
         if run in _stopped:
             return Outcome()
@@ -208,7 +204,6 @@ def _do(job: Job[T], item: T, run: str) -> Outcome:
 
 
 async def _stop(run: str) -> None:
-    """Begin no step of a run on this worker any more; wait until the one that is at work is over."""
     _stopped.add(run)
     await asyncio.to_thread(_wait)
 
@@ -220,7 +215,7 @@ def _wait() -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Have dask and the event loop below it log nothing: what matters of it is told in our words."""
+    # What matters of the logs of dask and its event loop is told in our words
     names = ("distributed", "tornado", "asyncio")
     # several of dask's loggers have a level and a handler of their own
     below = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in names]

@@ -12,8 +12,7 @@ from unistore.converters.protocol import Ask, ask_here
 from unistore.errors import Problem, first_few
 from unistore.system.machine import usable_cores
 
-MAX_ENCODERS = 8
-"""Most threads that encode: the writing thread limits the rate of more."""
+MAX_ENCODERS = 8  # Most threads that encode: the writing thread limits the rate of more
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -87,10 +86,8 @@ class Serial:
             yield item, job(item)
 
 
-MAX_BATCH = 256
-"""Most items of a step: those that `PackedObjects` keeps together."""
-MIN_BATCHES = 32
-"""Least number of steps, if there are as many items."""
+MAX_BATCH = 256  # Most items of a step: those that `PackedObjects` keeps together
+MIN_BATCHES = 32  # Least number of steps, if there are as many items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,7 @@ from unistore.system.sizes import count_of, size
 
 T = TypeVar("T")
 
-MAX_DEATHS = 3
-"""A step fails after its worker died this many times."""
+MAX_DEATHS = 3  # A step fails after its worker died this many times
 
 # Files at which workers of this process have died
 _damaged: DamagedFiles = {}
@@ -140,7 +139,7 @@ class Processes:
         return by_connection[wait(list(by_connection))[0]]  # type: ignore[index]
 
     def _replace(self, process: WorkerProcess, error: WorkerLostError) -> bool:
-        """Start a worker for a lost one; returns whether the step is at fault, not a file that it read."""
+        # True: the step is at fault, not a file that it read
         process.restart()
         if error.damage and error.note not in _damaged:
             _damaged[error.note] = error.damage
@@ -150,7 +149,6 @@ class Processes:
         return True
 
     def _stop(self) -> None:
-        """End every worker, whatever it is doing."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -159,7 +157,6 @@ class Processes:
         self._at_work.clear()
 
     def _start(self, need: int, steps: int) -> None:
-        """Start the workers that so many steps lack; end those that the memory does not allow."""
         wanted = max(1, self.workers)
         most = max(1, most_workers(self._memory, wanted, need))
         if most < min(wanted, steps):

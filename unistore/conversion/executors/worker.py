@@ -26,8 +26,7 @@ from unistore.errors import UnistoreError
 from unistore.system.foreign import DamagedFiles, become_worker, set_damaged_files
 from unistore.system.machine import keep_freed_memory
 
-PDEATHSIG = 1
-"""``PR_SET_PDEATHSIG`` of prctl(2)."""
+PDEATHSIG = 1  # ``PR_SET_PDEATHSIG`` of prctl(2)
 
 
 def work(connection: Connection) -> None:
@@ -54,7 +53,7 @@ def _answer(step: bytes, damaged: DamagedFiles, most_bytes: int | None) -> bytes
 
 
 def _pickled_error(error: Exception) -> bytes:
-    """Pickle an exception; one that cannot be unpickled is replaced by its text."""
+    # An exception that cannot be unpickled is replaced by its text
     import cloudpickle
 
     trace = f"in a worker process:\n{''.join(traceback.format_exception(error))}"
@@ -69,7 +68,7 @@ def _pickled_error(error: Exception) -> bytes:
 
 
 def _die_with(parent: int) -> None:
-    """Be killed by the kernel when the parent ends, however it ends (on Linux)."""
+    # The kernel kills this process when its parent ends, however it ends (on Linux)
     if sys.platform == "linux":
         import ctypes
 
@@ -79,7 +78,7 @@ def _die_with(parent: int) -> None:
 
 
 def _exit_at_hangup(descriptor: int) -> None:
-    """End this process, whatever it is doing, when the other side hangs up."""
+    # The process ends whatever it is doing
     poll = select.poll()
     poll.register(descriptor, 0)
     poll.poll()

@@ -24,33 +24,28 @@ if TYPE_CHECKING:
 
 
 PROGRAM = "unistore.conversion.executors.worker"
+# One process works on one thread
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENCV_FOR_THREADS_NUM": "1",
 }
-"""One process works on one thread."""
-GRACE = 5
-"""Seconds for a process to end after its connection has."""
+GRACE = 5  # Seconds for a process to end after its connection has
+# Signals that say nothing of the file that was being read
 SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-"""Signals that say nothing of the file that was being read."""
-OUT_OF_MEMORY = "killed by SIGKILL"
-"""How the kernel ends a process when memory runs out."""
+OUT_OF_MEMORY = "killed by SIGKILL"  # How the kernel ends a process when memory runs out
 HINT = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
-IMPORTS = ("unistore.conversion.executors.local",)
-"""What every step needs."""
-CONVERSION = "unistore.conversion.job"
-"""What writing shards needs, too."""
+IMPORTS = ("unistore.conversion.executors.local",)  # What every step needs
+CONVERSION = "unistore.conversion.job"  # What writing shards needs, too
 HDF5_LIBRARIES = ("h5py", "hdf5plugin")
 IMAGE_LIBRARIES = ("cv2",)
+# By the end of its name: what reading the values of a file needs, in a worker
 LIBRARIES = {
     **dict.fromkeys((".h5", ".hdf5", ".hdf", ".he5"), HDF5_LIBRARIES),
     **dict.fromkeys((".png", ".jpg", ".jpeg"), IMAGE_LIBRARIES),
 }
-"""By the end of its name: what reading the values of a file needs, in a worker."""
-LOOKED_AT = 100
-"""Names below a folder that are looked at."""
+LOOKED_AT = 100  # Names below a folder that are looked at
 
 # Idle workers for the next command of this process
 _spare: list[WorkerProcess] = []
@@ -221,13 +216,11 @@ os.register_at_fork(after_in_child=_leave_spare)
 
 
 def _surroundings() -> tuple[dict[str, str], Path]:
-    """Return the environment of a worker, with the path of modules, and the current folder."""
     folders = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
     return {**os.environ, **ENVIRONMENT, "PYTHONPATH": folders}, Path.cwd()
 
 
 def _shared_file() -> int:
-    """Return the descriptor of a file without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("unistore-note")
     import tempfile

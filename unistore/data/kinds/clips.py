@@ -58,8 +58,8 @@ from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.hints import AnyArray, Int64s, Shape
 
+# Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field
 _MAX_STEP = 16
-"""Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field."""
 _EXTENTS = ("valid_extent", "spike_valid_extent")
 _MASKS = ("valid", "spike_valid")
 _OF_STEPS = (SOURCE, "sequence", "frame", "step", "corner")
@@ -162,7 +162,6 @@ class CroppedField:
         return packed
 
     def _read_clip(self, start: int, crop: Crops, out: AnyArray) -> None:
-        """Read one clip, padded if its crop is larger than the frame."""
         box = Box(*crop.corner.tolist(), *crop.inside.tolist())
         rows = slice(start, start + self._length)
         if (crop.inside == crop.size).all():
@@ -204,7 +203,6 @@ def clip_starts(runs: Int64s, length: int, stride: int) -> Int64s:
 
 
 def _complete_arguments(kind: Any, check: Arguments) -> None:
-    """Check the arguments that `Clips` and `Steps` share, and bring `crop` and `fields` into one form."""
     check.integer("length", kind.length, 1)
     check.integer("stride", kind.stride, 1)
     check.integer("voxel_bins", kind.voxel_bins, 1, none=True)
@@ -268,7 +266,6 @@ class ClipReader(SampleReader):
         return StepSpikes(store, voxels(kind.voxel_bins, kind.length))
 
     def _fit(self, kind: Clips | Steps, runs: Int64s) -> Reach:
-        """Return how clips go with their recordings, and leave those out that are no samples."""
         nouns = ("crops of {} pixels", "clips" if self._by_frame else "windows")
         extents = self._image_extents[self._frames(self._starts)]
         ones = np.ones(len(extents), np.int64)
@@ -289,7 +286,6 @@ class ClipReader(SampleReader):
         return Reach(0, problem=what, fitting=reach.fitting or shorter)
 
     def _frames(self, starts: Int64s) -> Int64s:
-        """Return the frame, or recording, that each clip begins in."""
         return starts if self._by_frame else np.searchsorted(self._steps, starts, side="right") - 1
 
     def __len__(self) -> int:

@@ -35,10 +35,6 @@ class Clock(ABC):
 
 
 def _bisect(times_of: Callable[[Int64s, Mask], AnyArray], times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
-    """Find the first number of each range ``lo:hi`` whose time is later; else `hi`.
-
-    ``times_of(numbers, which)`` are the times of one number of each range of the mask `which`.
-    """
     lo = lo.copy()
     hi = hi.copy()
     while (which := lo < hi).any():
@@ -89,7 +85,6 @@ class StoredClock(Clock):
         )
 
     def _first(self, chunks: Int64s) -> AnyArray:
-        """Return the first times of chunks (n,); each is read once."""
         new = np.unique(chunks[~self._is_known[chunks]])
         if len(new):
             self._firsts[new] = self.times(new * self._step)
@@ -144,8 +139,8 @@ def nearest(clock: Clock, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
 class Clocks:
     """Clocks of a store by name."""
 
+    # Path of each column by sample key, by clock; without the timestamps of other clocks than the steps
     columns: dict[str, Mapping[str, str]]
-    """Path of each column by sample key, by clock; without the timestamps of other clocks than the steps."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -160,7 +155,7 @@ class Clocks:
             self.columns[name] = {sample_key(path): column_group(path) for path in values}
 
     def _timestamps(self, name: str) -> str | None:
-        """Return the path of the timestamps of a clock; None: it has a rate, or nothing tells its times."""
+        # None: the clock has a rate, or nothing tells its times
         return self._described.get(name, {}).get("timestamps")
 
     def has_times(self, *names: str) -> bool:
@@ -196,7 +191,6 @@ class Clocks:
         return self._clocks[name]
 
     def _first_steps(self, episodes: Int64s) -> Int64s:
-        """Return the times of the first steps of episodes (n,)."""
         return self.clock(STEPS).times(self.offsets(STEPS)[episodes])
 
 
@@ -253,7 +247,6 @@ class Stream:
         return all_real
 
     def _places_in_time(self, ticks: Ticks, lo: Int64s, hi: Int64s) -> Places:
-        """Find the rows for times around ticks."""
         shape = len(ticks.times), len(self.steps)
         tick_times = ticks.times[:, None] + (self.steps - self.shift)
         bounds = np.stack([lo, hi, ticks.first - self.shift, ticks.last - self.shift])
@@ -267,7 +260,7 @@ class Stream:
         return Places(_inside(rows, lo, hi).reshape(shape), is_real.reshape(shape), weights)
 
     def _find(self, wanted: Int64s, lo: Int64s, hi: Int64s) -> tuple[Int64s, Mask]:
-        """Int64s that stand for times, and whether they are there and near; ``lo - 1`` where none is."""
+        # Int64s that stand for times, and whether they are there and near, ``lo - 1`` where none is
         assert self.clock is not None
         rows = lo - 1
         filled = hi > lo
@@ -280,7 +273,7 @@ class Stream:
         return rows, is_near
 
     def _is_during(self, wanted: Int64s, lo: Int64s, hi: Int64s, first: Int64s, last: Int64s) -> Mask:
-        """Whether times lie in their episodes: between the first and last of its ticks, or of the rows."""
+        # Between the first and last of the episode's ticks, or of its rows
         assert self.clock is not None
         filled = hi > lo
         first[filled] = np.minimum(first[filled], self.clock.times(lo[filled]))
@@ -288,7 +281,7 @@ class Stream:
         return (wanted >= first) & (wanted <= last)
 
     def _weights(self, rows: Int64s, wanted: Int64s, hi: Int64s, is_real: Mask) -> Float64s:
-        """Weights of the rows after `rows`. What is behind the last row, or far from one, is not real."""
+        # What is behind the last row, or far from one, is not real
         assert self.clock is not None
         weights = np.zeros(len(rows), np.float64)
         is_last = is_real & (rows + 1 == hi)
@@ -304,5 +297,5 @@ class Stream:
 
 
 def _inside(rows: Int64s, lo: Int64s, hi: Int64s) -> Int64s:
-    """Int64s moved into their episodes; row 0 where these have none."""
+    # Row 0 where episodes have no rows
     return np.where(hi > lo, np.clip(rows, lo, hi - 1), 0)

@@ -215,8 +215,6 @@ class TransitionReader(SampleReader):
 
 
 class _NextObservation:
-    """Where the next observations of a key are stored that are not those of the step after."""
-
     def __init__(self, store: Store, path: str) -> None:
         name = path.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
         following = f"{NEXT}/{name}"
@@ -230,6 +228,5 @@ class _NextObservation:
                 raise contradiction(store, final, message)
 
     def put_final(self, episodes: Int64s, has_final: Int64s, out: AnyArray) -> None:
-        """Overwrite `out` at the positions `has_final` with the final observations of their episodes."""
         if self._final is not None and len(has_final):
             out[has_final] = self._final.read_rows(episodes[has_final])

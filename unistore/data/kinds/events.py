@@ -145,13 +145,11 @@ class Events(SampleKind):
 
 
 def _keys_beside(store: Store) -> dict[str, str]:
-    """Path of each key of frames and boxes: ``boxes/x`` of ``boxes.x``."""
     paths = [path for path in store.paths() if path.partition("/")[0] in BESIDE]
     return {path.replace("/", "."): path for path in paths}
 
 
 def _microseconds(duration: object) -> int:
-    """Return a duration in microseconds; 0 if it is none, or no whole number of them."""
     match = _DURATION.fullmatch(duration) if isinstance(duration, str) else None
     if match is None:
         return 0
@@ -201,7 +199,6 @@ class EventReader(SampleReader):
 
     @property
     def _tables(self) -> set[str]:
-        """Tables of what is read beside the events."""
         return {key.partition(".")[0] for key in self._beside}
 
     def __len__(self) -> int:
@@ -265,7 +262,6 @@ class EventReader(SampleReader):
     def _read_beside(
         self, recordings: Int64s, starts: Int64s, stops: Int64s, allocate: Allocate
     ) -> dict[str, Packed]:
-        """Read the frames and boxes of the time of each window, whose clocks add `t_offset`."""
         batch = {}
         rows: dict[str, tuple[Int64s, Int64s]] = {}
         for table in self._tables:
@@ -285,7 +281,7 @@ class EventReader(SampleReader):
         return batch
 
     def _by_time(self, recordings: Int64s, starts: Int64s) -> tuple[Int64s, Int64s, list[AnyArray]]:
-        """Find events of windows, ``lo:hi`` each, and their times: between two marks, and there by time."""
+        # Between two marks, and there by time
         stops = starts + self._kind.length
         lo = np.empty(len(recordings), np.int64)
         hi = np.empty(len(recordings), np.int64)
@@ -309,7 +305,6 @@ class EventReader(SampleReader):
 
 
 def _between(times: AnyArray, start: np.int64, stop: np.int64) -> tuple[int, int]:
-    """Return the places of the first of rising times that are not before `start`, and `stop`."""
     # numpy would convert all times to the dtype of a bound that has another one
     latest = np.iinfo(times.dtype).max
     begin = int(np.searchsorted(times, times.dtype.type(min(start, latest))))

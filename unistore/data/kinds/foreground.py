@@ -17,12 +17,9 @@ from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
 from unistore.system.hints import Int64s
 
-Shares = tuple[tuple[str, float], ...]
-"""Share of the boxes that are centred on each name."""
-_PARTS = 1 << 31
-"""Parts into which a share is divided to be drawn."""
-_WORDS = 3
-"""Random words of a box: which name, which class, which voxel."""
+Shares = tuple[tuple[str, float], ...]  # Share of the boxes that are centred on each name
+_PARTS = 1 << 31  # Parts into which a share is divided to be drawn
+_WORDS = 3  # Random words of a box: which name, which class, which voxel
 
 
 def shares_of(check: Arguments, foreground: object) -> Shares:
@@ -81,8 +78,6 @@ class Foreground:
 
 
 class _Locations:
-    """The stored voxels of one name."""
-
     def __init__(self, store: Store, name: str) -> None:
         target = find_target(store, name)
         group = f"{FOREGROUND}/{target.group}"
@@ -99,7 +94,6 @@ class _Locations:
             self.lengths = np.where(classes == target.class_number, self.lengths, 0)
 
     def draw(self, words: NDArray[np.uint64], volume: int, out: Int64s) -> int:
-        """Write a voxel (3,) of a class of a volume to `out`, and return the class, or 0 if it has none."""
         present = np.flatnonzero(self.lengths[volume])
         if not len(present):
             return 0
@@ -148,7 +142,6 @@ def find_target(store: Store, name: str) -> Target:
 
 
 def _named_classes(store: Store, group: str) -> Iterator[tuple[str, Target]]:
-    """Yield the classes of a label or mask that have names."""
     for path in (f"{group}/label", f"{group}/mask"):
         classes = store.array(path).attributes.get("classes", {}) if store.has(path) else {}
         for number, name in classes.items():

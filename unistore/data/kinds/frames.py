@@ -32,8 +32,7 @@ from unistore.system.hints import AnyArray, Shape, UInt8s
 
 Float32s: TypeAlias = NDArray[np.float32]
 
-_CACHED_PIXELS = 1 << 20
-"""Pixels that are unpacked at a time: they stay in the cache until they are copied."""
+_CACHED_PIXELS = 1 << 20  # Pixels that are unpacked at a time: they stay in the cache until they are copied
 
 
 _U1 = np.dtype(np.uint8)
@@ -81,7 +80,7 @@ def voxels(bins: int, most_steps: int) -> View:
 
 
 def _shift_bits(bits: UInt8s, left: int, width: int, out: UInt8s) -> None:
-    """Copy `width` bits of every row from bit `left` on, padded with zeros to whole bytes."""
+    # Rows are padded with zeros to whole bytes
     columns = out.shape[-1]
     if left:
         np.right_shift(bits[..., :columns], np.uint8(left), out=out)
@@ -146,7 +145,7 @@ def tfi(bits: UInt8s, left: int, width: int) -> Float32s:
 
 
 def _steps_behind(bits: UInt8s, left: int, width: int) -> Float32s:
-    """Steps from the first spike of each pixel to the end, 0 where there is none, (h, width)."""
+    # 0 where a pixel has no spike
     fired = np.bitwise_or.accumulate(bits, axis=0)
     steps: Float32s = voxelize(fired, width, 1, left=left)[0].astype(np.float32)
     return steps
@@ -155,13 +154,13 @@ def _steps_behind(bits: UInt8s, left: int, width: int) -> Float32s:
 _PICTURE = partial(View, lambda _, height, width: (height, width), dtype=np.dtype(np.float32))
 PIXELS = View(lambda steps, height, width: (steps, height, width), _fill_pixels)
 PACKED_BITS = View(lambda steps, height, width: (steps, height, row_bytes(width)), _fill_bits)
+# Views of spikes by key: 0 and 1 (T, h, w), bits (T, h, ⌈w/8⌉), gray pictures (h, w)
 VIEWS = {
     "spike": PIXELS,
     "spike_packed": PACKED_BITS,
     "tfp": _PICTURE(partial(_fill_picture, tfp)),
     "tfi": _PICTURE(partial(_fill_picture, tfi)),
 }
-"""Views of spikes by key: 0 and 1 (T, h, w), bits (T, h, ⌈w/8⌉), gray pictures (h, w)."""
 
 
 class Box(NamedTuple):
@@ -259,7 +258,7 @@ class StepSpikes:
         self._view.fill(bits, box.left % 8, box.width, out)
 
     def _read_bits(self, first: int, last: int, box: Box, out: UInt8s | None = None) -> UInt8s:
-        """Read bytes (t, height, bytes) with the crop, whose first pixel is at bit ``left % 8``."""
+        # The crop's first pixel is at bit ``left % 8``
         hi = (last, box.top + box.height, row_bytes(box.left + box.width))
         return self._bits.read_box((first, box.top, box.left // 8), hi, out)
 
@@ -291,7 +290,6 @@ def longest_frame(store: Store) -> int:
 
 
 def _stored_bins(store: Store) -> list[int]:
-    """Return the numbers of bins of the stored voxel sets, ascending."""
     return sorted(bins for path in store.paths() if (bins := voxel_bins(path)) is not None)
 
 

@@ -116,19 +116,15 @@ class UnitReader(SampleReader):
 
 
 class _Memory:
-    """Memory of a batch, and which arrays are in it."""
-
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
         self._arrays: list[NDArray[np.generic]] = []
 
     def allocate(self, shape: Shape, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-        """See `Allocate`."""
         self._arrays.append(self._allocate(shape, dtype))
         return self._arrays[-1]
 
     def packed(self, values: NDArray[np.generic] | Packed) -> Packed:
-        """Return values of a batch, in its memory."""
         packed = values if isinstance(values, Packed) else Packed(np.asarray(values))
         if any(packed.values is array for array in self._arrays):
             return packed

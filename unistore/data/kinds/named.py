@@ -14,9 +14,9 @@ from unistore.data.kinds.kind import Kind
 from unistore.data.kinds.protocol import SampleKind
 from unistore.system.arguments import wrong_argument
 
-ENTRY_POINTS = "unistore.kinds"
-"""Group of the entry points by which packages add kinds."""
+ENTRY_POINTS = "unistore.kinds"  # Group of the entry points by which packages add kinds
 
+# Module of each kind of unistore, beside this one
 OWN = {
     "Clips": "clips",
     "Episodes": "episodes",
@@ -31,7 +31,6 @@ OWN = {
     "Volumes": "volumes",
     "Windows": "windows",
 }
-"""Module of each kind of unistore, beside this one."""
 
 
 @cache
@@ -55,7 +54,6 @@ def installed_kinds() -> Mapping[str, type[Kind]]:
 
 
 def _what_is_wrong(kind: Any, others: Collection[str]) -> str:
-    """Return why an entry point is no further kind; empty if it is one."""
     is_kind = isinstance(kind, type) and issubclass(kind, Kind) and is_dataclass(kind)
     if not is_kind:
         return "is no dataclass that inherits unistore.plugin.Kind"
@@ -85,7 +83,6 @@ def parse_kind(expression: str) -> SampleKind:
 
 
 def _named(name: str) -> Callable[..., Any]:
-    """Return the kind of a name."""
     if name in OWN:
         own: Callable[..., Any] = getattr(import_module(f"unistore.data.kinds.{OWN[name]}"), name)
         return own

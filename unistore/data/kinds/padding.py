@@ -16,9 +16,9 @@ from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
 from unistore.system.hints import AnyArray, Int64s, Shape
 
+# None: an error. ``"valid"``: zeros, and keys with the valid extent. ``"edge"``: the last value is
+# repeated. ``"zero"`` or a number: a constant. ``"drop"``: such samples are left out.
 Pad: TypeAlias = Literal["valid", "edge", "zero", "drop"] | float | None
-"""None: an error. ``"valid"``: zeros, and keys with the valid extent. ``"edge"``: the last value is repeated.
-``"zero"`` or a number: a constant. ``"drop"``: such samples are left out."""
 
 _WORDS = ("valid", "edge", "zero", "drop")
 
@@ -51,7 +51,7 @@ def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]
 
 
 def _is_representable(dtype: np.dtype[Any], number: float) -> bool:
-    """Return whether a dtype can represent the number; floating-point ones after rounding."""
+    # Floating-point dtypes after rounding
     if dtype.kind not in "biufc":
         return False
     try:

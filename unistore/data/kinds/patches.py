@@ -87,17 +87,14 @@ class PatchReader(SampleReader):
         return batch
 
     def _volume_of(self, index: Int64s) -> Int64s:
-        """Return which of the volumes each box is of, (B,)."""
         which: Int64s = np.searchsorted(self._first, index, side="right") - 1
         return which
 
     def _room(self, which: Int64s) -> Int64s:
-        """Return the last corners of boxes in their volumes, (B, 3)."""
         room: Int64s = np.maximum(self._extents[which] - self._kind.shape, 0)
         return room
 
     def _centre(self, picks: Picks, which: Int64s, corners: Int64s) -> NDArray[np.int32]:
-        """Move boxes onto voxels of the foreground, and return the classes of these."""
         assert self._foreground is not None
         centres, classes = self._foreground.draw(picks, corners.shape[1], self._units[which])
         moved = centres // self._kind.step - np.array(self._kind.shape) // 2

@@ -17,12 +17,10 @@ from unistore.schemas.indices import Column, first_rows
 from unistore.store.reader import Store
 from unistore.system.hints import Int64s, Shape
 
-INDEX = "index"
-"""Key of a sample's position in its Dataset; part of every sample."""
+INDEX = "index"  # Key of a sample's position in its Dataset; part of every sample
+# Key of the epoch that a sample is read for; on request, unless the store has a field of this name
 EPOCH = "epoch"
-"""Key of the epoch that a sample is read for; on request, unless the store has a field of this name."""
-SOURCE = "source"
-"""Key of the source's name; on request."""
+SOURCE = "source"  # Key of the source's name; on request
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +89,7 @@ class SampleKind(ABC):
     """A kind of samples: a frozen dataclass of its options."""
 
     __slots__ = ()
-    reader: ClassVar[Callable[..., SampleReader]]
-    """What `bind` calls."""
+    reader: ClassVar[Callable[..., SampleReader]]  # What `bind` calls
 
     @property
     def repeats(self) -> bool:

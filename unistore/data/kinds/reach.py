@@ -57,7 +57,6 @@ def as_code(kind: Any) -> str:
 
 
 def _value_code(value: Any) -> str:
-    """The value of an option as Python code; equal extents as one number."""
     if isinstance(value, tuple) and value and all(type(one) is int and one == value[0] for one in value):
         return repr(value[0])
     if isinstance(value, str):

@@ -62,7 +62,6 @@ class Flat(NamedTuple):
         return (*now, batch["action"].float(), *after, reward, not_done)
 
     def _ready(self, values: torch.Tensor) -> torch.Tensor:
-        """Images in their size, everything else float32."""
         if values.dtype != torch.uint8 or values.ndim != 4:
             return values.float()
         if self.size is None or values.shape[-2:] == (self.size, self.size):
@@ -87,7 +86,6 @@ def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
 
 
 def _stored(names: Sequence[str], known: Sequence[str], size: int | None) -> str | None:
-    """Key that an image is read from: the copy of this size, else the image."""
     for name in names:
         for key in (f"observation.{name}_{size}", f"observation.{name}"):
             if key in known:
@@ -96,7 +94,7 @@ def _stored(names: Sequence[str], known: Sequence[str], size: int | None) -> str
 
 
 def _resized(images: torch.Tensor, size: int) -> torch.Tensor:
-    """Images (B, 3, H, W) u1 as (B, 3, size, size), channels last in memory: bilinear, as OpenCV does it."""
+    # Bilinear, as OpenCV does it, with channels last in memory
     out = np.empty((len(images), size, size, 3), np.uint8)
     resize(images.permute(0, 2, 3, 1).contiguous().cpu().numpy(), out)
     return torch.from_numpy(out).permute(0, 3, 1, 2)
@@ -395,7 +393,7 @@ class ReplayBuffer:
         self._prefetched.clear()
 
     def _memory(self) -> Arena:
-        """Memory for one batch, reused once nothing refers to the batch."""
+        # Reused once nothing refers to the batch
         latest = time.monotonic() + _PATIENCE
         while True:
             with self._ring_lock:
@@ -408,7 +406,6 @@ class ReplayBuffer:
             time.sleep(0.001)
 
     def _read(self, number: int, batch_size: int, memory: Arena | None = None) -> tuple[Any, int]:
-        """Batch `number`, and the bytes it needed."""
         memory = self._memory() if memory is None else memory
         drawn = self._draw(number, batch_size)
         read = self._dataset.read_batch(drawn, memory.allocate)
@@ -421,7 +418,6 @@ class ReplayBuffer:
         return batch if self._flat is None else self._flat.of(batch), memory.needed
 
     def _draw(self, number: int, batch_size: int) -> Int64s:
-        """Indices of the transitions of batch `number`."""
         start = self.rank * batch_size
         stop = (self.rank + 1) * batch_size
         if self._weighted is None:
@@ -433,7 +429,6 @@ class ReplayBuffer:
         return places if self._chosen is None else self._chosen[places]
 
     def _weighted_draws(self, weights: Any) -> Weighted:
-        """Return draws by weights of stores or of transitions; raises an InputError if they are neither."""
         try:
             return self._draws_by(np.asarray(weights, np.float64))
         except (TypeError, ValueError) as error:
@@ -454,7 +449,7 @@ class ReplayBuffer:
         return Weighted(weights[: self._length], seed=self._seed)
 
     def _identity(self) -> dict[str, Any]:
-        """What the draws depend on besides the number of the batch, its size and the rank."""
+        # What the draws depend on besides the number of the batch, its size and the rank
         chosen = "" if self._chosen is None else xxhash.xxh3_128_hexdigest(self._chosen.tobytes())
         weighted = None if self._first_draws is None else self._first_draws.describe()["weights"]
         identity = [self._dataset.digest, weighted, self._length, chosen]
@@ -463,7 +458,6 @@ class ReplayBuffer:
 
 
 def _chosen_transitions(indices: Sequence[int] | NDArray[np.integer], count: int) -> Int64s:
-    """Return the transitions to draw from, ascending, each once."""
     numbers = np.asarray(indices)
     if numbers.ndim == 1 and numbers.dtype.kind in "iu" and len(numbers):
         chosen = np.unique(numbers.astype(np.int64))

@@ -85,7 +85,6 @@ def _main_table(store: Store) -> str:
 
 
 def _paths(store: Store) -> dict[str, str]:
-    """Path of each column of the main table, by sample key."""
     table = _main_table(store)
     paths = _keys(store, table)
     if not paths:
@@ -95,7 +94,6 @@ def _paths(store: Store) -> dict[str, str]:
 
 
 def _rows_of(store: Store, units: Int64s | None) -> Int64s | None:
-    """Rows of the main table that belong to samples; None: all rows."""
     if units is None or store.sample_table == _main_table(store):
         return units
     # Samples of another table are ranges of rows, if there is one range for each of them.
@@ -144,7 +142,6 @@ class Spans:
         return cls(lo, hi, offsets_from_lengths(lengths), joined)
 
     def __len__(self) -> int:
-        """Number of rows of the whole batch."""
         return int(self.offsets[-1])
 
     def read(self, array: StoredArray, out: AnyArray | None = None) -> AnyArray:
@@ -251,13 +248,11 @@ def _offsets(store: Store) -> str:
 
 
 def _numbers(store: Store) -> dict[str, str]:
-    """Path of each number of the table of samples, by sample key."""
     own = f"{store.sample_table}/source"
     return {key: path for key, path in _keys(store, store.sample_table).items() if path != own}
 
 
 def _keys(store: Store, table: str) -> dict[str, str]:
-    """Return the path of each column of a table, by sample key."""
     keys = {}
     for path in table_columns(store, table):
         name = path.removeprefix(f"{table}/")

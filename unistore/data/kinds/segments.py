@@ -38,11 +38,9 @@ from unistore.system.hints import AnyArray, Float64s, Int64s
 # bit for bit. Blocks stay in the processor's cache, and quantised values are decoded into the memory of the
 # result.
 
-_BLOCK_POINTS = 16384
-"""Points converted at a time: their float64 values fit into the second-level cache."""
+_BLOCK_POINTS = 16384  # Points converted at a time: their float64 values fit into the second-level cache
 
-_TILE = 2048
-"""Repetitions of a row of three numbers: with half as many, numpy takes twice as long."""
+_TILE = 2048  # Repetitions of a row of three numbers: with half as many, numpy takes twice as long
 
 
 def quantised_view(out: AnyArray) -> NDArray[np.int32]:
@@ -102,7 +100,6 @@ class Dequantiser:
 
 
 def _row_wise(operation: np.ufunc, work: Float64s, tile: Float64s | float | None) -> None:
-    """Apply an operation with a number or a repeated row (3,), `tile`, to flat `work`, in place."""
     if isinstance(tile, float):
         operation(work, tile, out=work)
     elif tile is not None:
@@ -114,7 +111,6 @@ def _row_wise(operation: np.ufunc, work: Float64s, tile: Float64s | float | None
 
 
 def _tiled(row: Float64s, points: int = _TILE) -> Float64s:
-    """`row` (3,) repeated for up to `_TILE` points, flat."""
     return np.frombuffer(row.tobytes() * max(1, min(points, _TILE)), np.float64)
 
 
@@ -123,15 +119,12 @@ _POINTS = "points/"
 _SEGMENTS = "segments/"
 _VOXELS = "voxels/"
 _VOXEL_KEYS = {"voxel_coords": "coords", "voxel_counts": "counts", "point_voxel": "point_voxel"}
+# Keys that a segment has for itself; a column of that name is handed out as ``points.<name>``
 _OWN = frozenset({INDEX, SOURCE, "xyz", "origin", "bounds", "number", "offsets", *_VOXEL_KEYS})
-"""Keys that a segment has for itself; a column of that name is handed out as ``points.<name>``."""
 _ON_REQUEST = ("source_row", "number", "bounds")
-_SIZE = re.compile(r"[0-9]+(\.[0-9]*)?")
-"""Names of voxel grids."""
-_BLOCK_SEGMENTS = 1 << 20
-"""Segment numbers looked at together."""
-_MOST_CELLS = 1 << 31
-"""Voxels along an axis, which int32 can count."""
+_SIZE = re.compile(r"[0-9]+(\.[0-9]*)?")  # Names of voxel grids
+_BLOCK_SEGMENTS = 1 << 20  # Segment numbers looked at together
+_MOST_CELLS = 1 << 31  # Voxels along an axis, which int32 can count
 Int32s: TypeAlias = NDArray[np.int32]
 
 
@@ -178,7 +171,6 @@ class SegmentReader(SampleReader):
         )
 
     def _rows(self, samples: Int64s) -> Int64s:
-        """Return the segment of each sample, (B,)."""
         # sample s is row s + (segments of no sample before it): the k-th of those stands behind s - k samples
         return samples + np.searchsorted(self._outside, samples, side="right")
 
@@ -206,7 +198,6 @@ class SegmentReader(SampleReader):
         return batch
 
     def _draw(self, picks: Picks, lo: Int64s, hi: Int64s, voxels: _Voxels | None) -> Spans:
-        """Draw the points of each sample of a batch."""
         is_grid = self._kind.sample == "grid"
         if self._kind.exactly is None and not is_grid:
             return Spans.draw(picks, lo, hi, self._kind.max_points)
@@ -217,7 +208,6 @@ class SegmentReader(SampleReader):
         return Spans.of(lo, hi, rows)
 
     def _packed(self, values: AnyArray, spans: Spans) -> Packed:
-        """Return values of the points of a batch, dense if all samples have equally many."""
         if self._kind.exactly is None:
             return Packed(values, spans.offsets)
         return Packed(values.reshape(-1, self._kind.exactly, *values.shape[1:]))
@@ -339,21 +329,16 @@ def draw_rows(
 
 
 class _Voxels(NamedTuple):
-    """Voxels of the whole segments of a batch."""
-
     offsets: Int64s  # (B + 1,) voxels of each segment
     values: dict[str, Int32s]  # by sample key, one segment after the other
 
 
 class _StoredGrid:
-    """Voxels that the store holds."""
-
     def __init__(self, store: Store, group: str, keys: Collection[str]) -> None:
         self._offsets = Column(store, f"{group}/offsets")
         self._arrays = {key: store.array(f"{group}/{_VOXEL_KEYS[key]}") for key in keys}
 
     def read(self, rows: Int64s, lo: Int64s, hi: Int64s) -> _Voxels:
-        """Read the voxels of segments `rows`, whose points are ``lo:hi``."""
         first, stop = self._offsets.ranges(rows)
         values = {}
         for key, array in self._arrays.items():
@@ -364,8 +349,7 @@ class _StoredGrid:
 
 
 class _ComputedGrid:
-    """Voxels of any size, computed as a conversion computes them."""
-
+    # As a conversion computes voxels
     def __init__(self, store: Store, kind: Segments) -> None:
         assert kind.voxel is not None
         self._size = float(kind.voxel)
@@ -373,7 +357,6 @@ class _ComputedGrid:
         self._origin = Column(store, "segments/origin")
 
     def read(self, rows: Int64s, lo: Int64s, hi: Int64s) -> _Voxels:
-        """Compute the voxels of segments `rows`, whose points are ``lo:hi``."""
         spans = Spans(lo, hi, offsets_from_lengths(hi - lo))
         xyz = self._xyz.read(rows, spans, np.empty)
         xyz -= np.repeat(self._origin.take(rows), hi - lo, axis=0)
@@ -405,8 +388,6 @@ def voxels_of(cells: Int32s) -> dict[str, Int32s]:
 
 
 class _Coordinates:
-    """Reads ``xyz`` in the asked form."""
-
     def __init__(self, store: Store, kind: Segments) -> None:
         self._array = store.array(_XYZ)
         self._float32 = kind.coordinates != "absolute"
@@ -445,14 +426,12 @@ class _Coordinates:
 
 
 def _point_columns(store: Store) -> dict[str, str]:
-    """Return the path of each column of the points by its key; ``xyz`` and ``source_row`` apart."""
     names = [path.removeprefix(_POINTS) for path in store.paths() if path.startswith(_POINTS)]
     others = [name for name in names if name not in ("xyz", "source_row")]
     return {f"points.{name}" if name in _OWN else name: f"{_POINTS}{name}" for name in others}
 
 
 def _segment_columns(store: Store) -> dict[str, str]:
-    """Return the path of each further value of a segment by its key."""
     names = [path.removeprefix(_SEGMENTS) for path in store.paths() if path.startswith(_SEGMENTS)]
     others = [name for name in names if name not in _OWN and "/" not in name]
     points = _point_columns(store)
@@ -460,7 +439,7 @@ def _segment_columns(store: Store) -> dict[str, str]:
 
 
 def _outside_segments(store: Store, segments: int) -> Int64s:
-    """Samples before each segment that is not a sample (number −1: points of no segment), ascending."""
+    # Their number is -1: points of no segment
     if segments == store.sample_count:
         return np.empty(0, np.int64)
     numbers = store.array("segments/number")

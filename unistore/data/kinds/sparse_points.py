@@ -126,7 +126,6 @@ def points_at_ranks(
 
 
 def _unravel(flat: AnyArray, plane: tuple[int, int], first: int, out: NDArray[np.int32]) -> None:
-    """``np.unravel_index`` of C-order indices `flat`, counted from plane `first`."""
     height, width = plane
     if len(flat) and flat[-1] < 1 << 31:
         flat = flat.astype(np.int32)  # divides twice as fast
@@ -281,8 +280,6 @@ class SparsePoints(SampleKind):
 
 
 class _Points:
-    """A window held as points."""
-
     def __init__(self, store: Store, group: str) -> None:
         self._store = store
         self._coords = store.array(f"{group}/coords")
@@ -295,7 +292,6 @@ class _Points:
     def read(
         self, volumes: Int64s, spans: Spans, coords: NDArray[np.int32] | None, values: AnyArray | None
     ) -> None:
-        """Read points, (n, 3) and (n, 1), of the volumes of a batch."""
         if coords is not None:
             if self._coords.dtype == coords.dtype:
                 spans.read(self._coords, coords)
@@ -306,7 +302,7 @@ class _Points:
             spans.read(self._values, values[:, 0])
 
     def _check(self, volumes: Int64s, spans: Spans, coords: NDArray[np.int32]) -> None:
-        """Refuse points outside their volume; a volume that was read whole is looked at once."""
+        # A volume that was read whole is looked at once
         for i in np.flatnonzero(~self._is_inside[volumes]).tolist():
             highest = largest_point(coords[spans.offsets[i] : spans.offsets[i + 1]])
             if (highest >= self._limits[volumes[i]]).any():
@@ -317,8 +313,7 @@ class _Points:
 
 
 class _Mask(ABC):
-    """A window as bits; its values are the image's, or 1 where there is no image."""
-
+    # Values are the image's, or 1 where there is no image
     def __init__(self, store: Store) -> None:
         self._store = store
         self.extents = Column(store, EXTENT)
@@ -336,7 +331,6 @@ class _Mask(ABC):
     def read(
         self, volumes: Int64s, spans: Spans, coords: NDArray[np.int32] | None, values: AnyArray | None
     ) -> None:
-        """Read points, (n, 3) and (n, 1), of the volumes of a batch."""
         if coords is None:
             coords = np.empty((len(spans), 3), np.int32)
         extents = self.extents.take(volumes).tolist()
@@ -351,7 +345,7 @@ class _Mask(ABC):
                 self._look_up(volume, extent, coords[part], values[part, 0])
 
     def _look_up(self, volume: int, extent: list[int], coords: NDArray[np.int32], out: AnyArray) -> None:
-        """Look up values of the image at `coords`, which are sorted by depth, a few planes at a time."""
+        # `coords` are sorted by depth, so that a few planes at a time suffice
         if self.image is None:
             out[...] = 1
             return
@@ -362,8 +356,6 @@ class _Mask(ABC):
 
 
 class _StoredMask(_Mask):
-    """A window held as a mask."""
-
     def __init__(self, store: Store, group: str) -> None:
         super().__init__(store)
         self._path = f"{group}/mask"
@@ -372,11 +364,9 @@ class _StoredMask(_Mask):
         self._is_counted = np.zeros(store.sample_count, np.bool_)
 
     def ranges(self, volumes: Int64s) -> tuple[Int64s, Int64s]:
-        """See `_Mask.ranges`."""
         return self._offsets.ranges(volumes)
 
     def bits(self, volume: int, extent: list[int]) -> UInt8s:
-        """See `_Mask.bits`."""
         depth, height, width = extent
         bits = self._box.bits(volume, (0, 0, 0), (depth, height, -(-width // 8)))
         if not self._is_counted[volume]:
@@ -384,7 +374,7 @@ class _StoredMask(_Mask):
         return bits
 
     def _check(self, volume: int, bits: UInt8s, width: int) -> None:
-        """Refuse a mask of other bits in the volume than its offsets count, or with bits behind its width."""
+        # A mask must have as many bits as its offsets count, and none behind its width
         lo, hi = self.ranges(np.array([volume]))
         count = int(np.bitwise_count(bits).sum(dtype=np.int64))
         if count != hi[0] - lo[0]:
@@ -396,15 +386,12 @@ class _StoredMask(_Mask):
 
 
 class _CutMask(_Mask):
-    """A window that is cut of the images while reading."""
-
     def __init__(self, store: Store, window: Window) -> None:
         super().__init__(store)
         self._is_inside = inside(window, self.dtype)
         self._bits: dict[int, UInt8s] = {}
 
     def ranges(self, volumes: Int64s) -> tuple[Int64s, Int64s]:
-        """Cut the window of the volumes of a batch, and count their points from 0."""
         extents = zip(volumes.tolist(), self.extents.take(volumes).tolist(), strict=True)
         self._bits = {volume: self._cut(volume, extent) for volume, extent in dict(extents).items()}
         counts = {volume: int(np.bitwise_count(bits).sum()) for volume, bits in self._bits.items()}
@@ -412,7 +399,6 @@ class _CutMask(_Mask):
         return np.zeros_like(hi), hi
 
     def bits(self, volume: int, extent: list[int]) -> UInt8s:  # noqa: ARG002  as of `_StoredMask`
-        """See `_Mask.bits`."""
         return self._bits[volume]
 
     def _cut(self, volume: int, extent: list[int]) -> UInt8s:

@@ -30,11 +30,10 @@ from unistore.system.hints import AnyArray, Int64s, Shape
 
 EPISODE_OFFSETS = f"{EPISODES}/offsets"
 ON_REQUEST = (SOURCE, "episode", "episode_name", "step")
+# Reserved keys; a column of that name gets the key ``steps.<name>``
 _RESERVED = frozenset({INDEX, *ON_REQUEST, "history_valid", "horizon_valid"})
-"""Reserved keys; a column of that name gets the key ``steps.<name>``."""
 _FRAME_DTYPES = ("uint8", "uint16")
-_MAX_FRAME_VALUES = 1 << 30
-"""Largest number of values of a frame: more than any image decoder supports."""
+_MAX_FRAME_VALUES = 1 << 30  # Largest number of values of a frame: more than any image decoder supports
 
 
 class StepColumn(ABC):
@@ -42,8 +41,7 @@ class StepColumn(ABC):
 
     dtype: np.dtype[Any]
     row_shape: Shape
-    image: bool
-    """Whether rows are (H, W, 3) images; samples have (3, H, W)."""
+    image: bool  # Whether rows are (H, W, 3) images; samples have (3, H, W)
 
     @abstractmethod
     def read(self, rows: Int64s, out: AnyArray) -> None:
@@ -108,7 +106,6 @@ class EncodedColumn(StepColumn):
 
 
 def _is_frame_shape(shape: Any) -> TypeGuard[list[int]]:
-    """Whether an attribute is the shape of a frame of at most `_MAX_FRAME_VALUES` values."""
     extents = isinstance(shape, list) and all(type(extent) is int and extent > 0 for extent in shape)
     return extents and 2 <= len(shape) <= 3 and prod(shape) <= _MAX_FRAME_VALUES
 

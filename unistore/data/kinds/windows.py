@@ -41,14 +41,13 @@ from unistore.system.hints import AnyArray, Float64s, Int64s
 Steps: TypeAlias = Sequence[int] | Sequence[float]
 Around: TypeAlias = Mapping[str, Steps]
 Delta: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]]]
+# Options of windows by key, and what they are without
 _OF_AROUND: dict[str, Any] = {"clock": STEPS, "align": "previous", "tolerance": None, "shift": None}
-"""Options of windows by key, and what they are without."""
 _MILLISECOND = 1_000_000
 _SECOND = 1_000_000_000
+# Parts of the names of columns whose numbers are no vector that can be interpolated
 _ROTATIONS = ("quat", "orientation")
-"""Parts of the names of columns whose numbers are no vector that can be interpolated."""
-_TICKS_TOGETHER = 1 << 16
-"""Ticks whose windows are looked up together where all are."""
+_TICKS_TOGETHER = 1 << 16  # Ticks whose windows are looked up together where all are
 
 
 class WindowReader(SampleReader):
@@ -83,7 +82,7 @@ class WindowReader(SampleReader):
         return len(self._ticks)
 
     def _are_whole(self) -> Mask:
-        """Return whether windows are inside of their episodes; what is padded anyway is not looked up."""
+        # What is padded anyway is not looked up
         is_whole = np.ones(len(self._ticks), bool)
         if self._by_times and self._kind.pad not in (None, "drop"):
             return is_whole
@@ -133,11 +132,10 @@ class WindowReader(SampleReader):
 
     @property
     def _is_filled(self) -> bool:
-        """Whether something else than the nearest row stands where windows leave their episode."""
+        # Something else than the nearest row stands where windows leave their episode
         return self._kind.pad not in (None, "edge", "drop")
 
     def _values(self, key: str, places: Places, ticks: Ticks, allocate: Allocate) -> Packed:
-        """Return the values of a key in the rows of windows, (B, k, …)."""
         column = self._columns.dense[key]
         out = column.values(places.rows, allocate)
         if places.weights is not None:
@@ -149,7 +147,6 @@ class WindowReader(SampleReader):
         return Packed(column.as_samples(out))
 
     def _look_up(self, rows: Int64s) -> Ticks:
-        """Return episodes and times of ticks."""
         episodes = self._episodes.of(rows)
         if not self._by_times:
             return Ticks(rows, episodes, rows, rows, rows)
@@ -287,7 +284,6 @@ class Windows(SampleKind):
 
 
 def _is_reference(reference: object) -> bool:
-    """Return whether a value is a key, or a key and numbers of components."""
     if isinstance(reference, tuple) and len(reference) == 2:
         reference, components = reference
         are_numbers = matches_type(components, Sequence[int]) and min(components, default=0) >= 0
@@ -315,7 +311,6 @@ class Part(NamedTuple):
 
 
 def _columns(parts: Sequence[Part]) -> dict[str, str]:
-    """Return the path of each column of all parts by sample key."""
     return dict(chain.from_iterable(part.columns.items() for part in parts))
 
 
@@ -360,7 +355,6 @@ def parts_of(store: Store, kind: Windows) -> list[Part]:
 
 
 def _clock_of(clocks: Clocks, store: Store, argument: str, name: str) -> str:
-    """Return the name of the clock of a key or clock; raises an InputError if there is none such."""
     own = clocks.of(name)
     if own is None:
         keys = ", ".join(chain.from_iterable(clocks.columns.values()))
@@ -377,7 +371,6 @@ def _problems(
     names: tuple[str, str, str],  # in `around`, its clock, the clock of the ticks
     columns: Mapping[str, str],
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield what keeps the rows of a name from being found, or interpolated: name, message and cure."""
     assert kind.around is not None
     name, own, ticks = names
     steps = kind.around[name]
@@ -407,7 +400,6 @@ def _are_seconds(steps: Steps) -> bool:
 
 
 def _stream(kind: Windows, clocks: Clocks, name: str, own: str, steps: Steps) -> Stream:
-    """Return what finds the rows of a key of the clock `own`."""
     align = kind.align_of(name)
     shift = (kind.shift or {}).get(name, 0)
     in_time = align == "linear" or _are_seconds(steps)
@@ -425,14 +417,11 @@ def _stream(kind: Windows, clocks: Clocks, name: str, own: str, steps: Steps) ->
 
 
 class _Delta(NamedTuple):
-    """What is subtracted from a key."""
-
     column: StepColumn
     stream: Stream  # finds the row of a tick
     components: Sequence[int]
 
     def subtract(self, ticks: Ticks, out: AnyArray) -> None:
-        """Subtract values at the ticks from those of windows, (B, k, A)."""
         places = self.stream.places(ticks)
         reference = self.column.values(places.rows).astype(np.float64)
         reference[~places.is_real] = np.nan  # nothing stands for the tick
@@ -441,7 +430,6 @@ class _Delta(NamedTuple):
 
 
 def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepColumn | None) -> _Delta:
-    """Return what is subtracted from a key; `column` None: it is ragged."""
     assert kind.delta is not None
     reference = kind.delta[key]
     name, components = (reference, None) if isinstance(reference, str) else reference
@@ -468,7 +456,6 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
 
 
 def _interpolate(column: StepColumn, rows: Int64s, weights: Float64s, out: AnyArray) -> None:
-    """Move values of `rows` towards those of the rows after them, (B, k, …), in float64."""
     between = weights > 0
     after = column.values(rows[between] + 1).astype(np.float64)
     part = weights[between].reshape(-1, *[1] * len(column.row_shape))
