@@ -128,7 +128,12 @@ class _FamilyScan:
         found_sources = self._find(ask)
         parts = found_sources.parts
         if exclusion or not isinstance(parts, Parts):
-            parts = Parts(part for part in found_sources.parts if not exclusion.covers(part.name))
+            # Sources may have other names than their files below the given folders.
+            parts = Parts(
+                part
+                for part in found_sources.parts
+                if not exclusion.covers(part.name) and not self._is_excluded(str(part.files[0]))
+            )
         sources, scanned = self._scan(parts, ask)
         self._problems += [*self._unread(found_sources.parts), *found_sources.problems]
         if not sources and not self._problems:
@@ -191,8 +196,6 @@ class _FamilyScan:
         """Return the parts that the family finds; raise one problem if all files are of other families."""
         claims = self._claims
         left = self._of_others
-        if self._exclusion:  # sources may have other names than files below the given folders
-            left = left | np.array([self._is_excluded(path) for path in claims.paths], np.bool_)
         listing = replace(claims.listing, left=left)
         try:
             with as_problem(", ".join(map(str, claims.roots))):
