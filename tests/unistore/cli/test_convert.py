@@ -141,7 +141,7 @@ def test_help_fits_a_terminal_of_80_columns(arguments: list[str], capsys: pytest
         ),
         (
             ["convert", "arrays", "o.zarr", "--voxel-size", "1"],
-            "a.npz: is no point cloud of a known format",
+            "a.npz: is no point cloud of a known layout",
         ),
         (
             ["convert", "arrays", "o.zarr", "--voxel-size", "1", "--window", "lung"],

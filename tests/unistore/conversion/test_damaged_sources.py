@@ -225,21 +225,18 @@ def test_debug_shows_the_traceback(
 STRAY = ["segment_0001x", "segment_-1", "other", "segment_2_1", "segment_٣", f"segment_{9**20}"]
 
 
-def test_groups_among_segments_that_are_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", [*STRAY, "segment_01", "Segment_2"])
+def test_a_group_among_segments_that_is_none(tmp_path: Path, key: str) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for name in (GOOD, BAD):
         write_cloud(folder / name)
     with h5py.File(folder / BAD, "r+") as file:
-        for key in STRAY:
-            file[f"segments/{key}/indices"] = np.arange(3)
-        file["segments/segment_01/indices"] = np.arange(3)
-        file["segments/Segment_2/indices"] = np.arange(3)
+        file[f"segments/{key}/indices"] = np.arange(3)
         file["segments/count"] = 3
     said = problems(folder, tmp_path / "out.zarr", "point_cloud").problems
     named = {problem.location.rpartition("/")[2] for problem in said}
-    assert {*STRAY, "segment_01"} < named
-    assert named & {"Segment_2", "segment_0002"}
+    assert named & ({key} if key != "Segment_2" else {key, "segment_0002"})
     assert "count" not in named, "a dataset is no segment"
     check_told_and_left_out(folder, "point_cloud")
 
@@ -250,7 +247,7 @@ def test_only_groups_that_are_no_segments(tmp_path: Path) -> None:
     with h5py.File(tmp_path / BAD, "r+") as file:
         for key in list(file["segments"]):
             file.move(f"segments/{key}", f"segments/{key}x")
-    assert len(problems(tmp_path / BAD, tmp_path / "out.zarr").problems) == 3
+    assert "segment_0000x" in str(problems(tmp_path / BAD, tmp_path / "out.zarr"))
 
 
 NAMES = ["a\nb.npy", "\u202ecba.npy", "\x1b[31m.npy", b"\xff\xfe.npy", "back\\slash.npy", "C:x.npy"]

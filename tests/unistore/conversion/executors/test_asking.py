@@ -77,7 +77,7 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
     sent = cloudpickle.dumps(job.alone(range(8, 10)).alone(range(8, 10)))
     assert len(sent) < 1200 + len(cloudpickle.dumps(list(parts))) / 8
     found = cloudpickle.loads(sent)(range(8, 10))
-    assert [scanned.rows for scanned, _ in found.record["answers"]] == [3, 3]
+    assert [scanned.tables["rows"].rows for scanned, _ in found.record["answers"]] == [3, 3]
     inputs = Inputs.of(converter, scan)
     keys = source_keys(inputs)
     derive = DeriveJob(inputs=inputs, keys=keys, spill=sources)
