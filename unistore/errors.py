@@ -195,10 +195,7 @@ def location_of(name: Location | str, item: str = "") -> Location:
 
 
 def printable(text: str, *, line_feeds: bool = False) -> str:
-    r"""Text safe in a message and encodable as UTF-8: control characters and stray bytes become ``\x0a``.
-
-    With `line_feeds`, line feeds are kept.
-    """
+    """Return text safe in a message and encodable as UTF-8, with control characters escaped."""
     if text.isprintable():
         return text
     kept = "\n" if line_feeds else ""

@@ -1,10 +1,9 @@
-"""Memory that batches are read into: slabs, the arena of one batch, and the ring that reuses slabs.
+"""Memory that batches are read into: slabs, the arena of one batch, and the ring that reuses slabs."""
 
-Shared memory is a memfd (or an unlinked temporary file): it has no name and no ``/dev/shm`` limit, and is
-freed with the last process that maps it. Its pages are reserved when it is made, so that a lack of memory is
-an error here and not a SIGBUS during a decode, and mapped at once, so that batches cause no page faults.
-Private memory is mapped on use, in huge pages if the kernel has them.
-"""
+# Shared memory is a memfd (or an unlinked temporary file): it has no name and no ``/dev/shm`` limit, and is
+# freed with the last process that maps it. Its pages are reserved when it is made, so that a lack of memory
+# is an error here and not a SIGBUS during a decode, and mapped at once, so that batches cause no page
+# faults. Private memory is mapped on use, in huge pages if the kernel has them
 
 from __future__ import annotations
 
@@ -42,10 +41,7 @@ def round_up(size: int) -> int:
 
 
 def open_shared_memory(size: int) -> int:
-    """Return the descriptor of ``size`` bytes of zeroed shared memory, all of them reserved.
-
-    Raises `LoaderError` if the machine or container has too little memory left.
-    """
+    """Return the descriptor of ``size`` bytes of zeroed shared memory, all of them reserved."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("unistore", os.MFD_CLOEXEC)
     else:
@@ -64,20 +60,17 @@ def open_shared_memory(size: int) -> int:
 
 
 def reserve(descriptor: int, head: int, size: int) -> None:
-    """Set the size of a new file, and allocate its first `head` bytes.
-
-    On file systems in memory, access to unallocated bytes through a mapping may end in SIGBUS.
-    """
+    """Set the size of a new file, and allocate its first `head` bytes."""
+    # On file systems in memory, access to unallocated bytes through a mapping may end in SIGBUS
     os.ftruncate(descriptor, size)
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, head)
 
 
 class Slab:
-    """A piece of memory for one batch, mapped on first use; private memory has no descriptor.
+    """A piece of memory for one batch, mapped on first use."""
 
-    The mapping is never closed explicitly: it ends with the last object that refers to it.
-    """
+    # The mapping is never closed explicitly: it ends with the last object that refers to it
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         self.number = next(_numbers)  # unique in this process
@@ -101,11 +94,9 @@ class Slab:
         return ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def lease(self, release: Callable[[], object]) -> ctypes.Array[Any]:
-        """Return a buffer over the whole slab; ``release`` is called once nothing refers to it.
-
-        All arrays of a batch are views of this buffer. The finalizer must be on the buffer, not on an array:
-        numpy collapses chains of ``.base``, so an array between views and buffer dies before the views.
-        """
+        """Return a buffer over the whole slab, and call ``release`` once nothing refers to it."""
+        # The finalizer must be on the buffer, not on an array: numpy collapses chains of ``.base``, so an
+        # array between views and buffer dies before the views
         buffer = (ctypes.c_char * self.size).from_buffer(self.map)
         weakref.finalize(buffer, release).atexit = False
         return buffer
@@ -167,11 +158,9 @@ QUANTILE = 0.95
 
 
 class SlabRing:
-    """Lends slabs to batches, and adapts the slab size to the batches.
+    """Lends slabs to batches, and adapts the slab size to the batches."""
 
-    Slabs are never resized: when batches grow, slabs of the old size are replaced by larger ones as they are
-    returned.
-    """
+    # Slabs are never resized: when batches grow, slabs of the old size are replaced as they are returned
 
     def __init__(
         self,

@@ -48,11 +48,7 @@ def check_sample(store: StoreView, sample: int) -> None:
 
 
 def sample_picture(store: StoreView, sample: int, form: Literal["png", "webp"] = "png") -> bytes:
-    """Picture of one sample, which is a row of the sample table: a segment, volume, frame, episode or row.
-
-    Raises `InputError` if there is no such sample, the family has no preview, or matplotlib is not installed;
-    `StoreError` if the sample cannot be drawn: the store is damaged, or the family's code fails.
-    """
+    """Return a picture of one sample, which is a row of the sample table."""
     check_sample(store, sample)
     preview = preview_of(store)
     try:
@@ -122,10 +118,7 @@ def notebook_html(
     facts: Iterable[tuple[str, str]],
     shown: Sequence[tuple[StoreView, NDArray[np.int64] | None]] = (),
 ) -> str:
-    """Return the representation of an object in a notebook: its facts, and pictures of a few samples.
-
-    `shown` are stores and the numbers of their samples (None: all): the first, middle and last are shown.
-    """
+    """Return an object's facts, and pictures of the first, middle and last samples of `shown`."""
     figures = ""
     for store, numbers in shown[:_MAX_STORES]:
         count = store.sample_count if numbers is None else len(numbers)

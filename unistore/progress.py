@@ -24,10 +24,7 @@ _REFRESH_SECONDS = 0.2
 
 @contextmanager
 def resolve_progress(progress: Progress | bool | None) -> Iterator[Progress]:
-    """The progress callbacks of an argument: the caller's own, a bar (True) or no-ops (False).
-
-    None: a bar in a terminal or notebook.
-    """
+    """Return the callbacks of an argument, None for a bar in a terminal or notebook."""
     if progress is None:
         progress = sys.stderr.isatty() or _in_notebook()
     if isinstance(progress, bool):
@@ -52,11 +49,10 @@ def _in_notebook() -> bool:
 
 
 class ProgressBar:
-    """One bar for each stage: bytes done, MB/s, time left. In a notebook, or on standard error.
+    """One bar for each stage: bytes done, MB/s, time left."""
 
-    Without a terminal it prints one line for each stage, so that logs stay readable. After an error or
-    Ctrl-C the bar of the last stage stays.
-    """
+    # Without a terminal it prints one line for each stage, so that logs stay readable. After an error or
+    # Ctrl-C the bar of the last stage stays
 
     def __init__(
         self,

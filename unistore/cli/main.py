@@ -1,7 +1,6 @@
-"""``unistore``: the group of commands, and how errors are printed.
+"""Group the commands of ``unistore``, and print errors."""
 
-Exit codes: 0 done, 1 failure, 2 bad input, 3 finished but something was skipped, 130 interrupted.
-"""
+# Exit codes: 0 done, 1 failure, 2 bad input, 3 finished but something was skipped, 130 interrupted
 
 from __future__ import annotations
 

@@ -92,11 +92,8 @@ def _is_plain() -> bool:
 
 
 def check_target(path: str, *, overwrite: bool = False) -> None:
-    """Check that a report may be written to a path: a new file, or one in place of a report.
-
-    Raises `InputError` if the path is a folder, a file that is not a report (unless `overwrite`), or inside a
-    store.
-    """
+    """Raise `InputError` if a report may not be written to a path."""
+    # In place of a report only with `overwrite`, never in place of anything else or inside a store
     from unistore.pictures import MARK
 
     target = Path(path)
@@ -112,10 +109,7 @@ def check_target(path: str, *, overwrite: bool = False) -> None:
 
 
 def write_report(path: str, data: bytes) -> None:
-    """Write a report to a path that was checked by `check_target`; an older one is replaced.
-
-    Raises `InputError` if it cannot be written.
-    """
+    """Write a report to a path that `check_target` allowed, replacing an older one."""
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:

@@ -24,10 +24,9 @@ from unistore.zarr3.durable import Folder, Target, sync_folder
 
 
 class Journal:
-    """Append-only record of finished steps.
+    """Append-only record of finished steps."""
 
-    An unfinished last line of a killed process is removed when the journal is opened.
-    """
+    # An unfinished last line of a killed process is removed when the journal is opened
 
     def __init__(
         self,
@@ -108,31 +107,13 @@ SOURCES_PER_RECORD = 1000  # Sources in one record of the journal
 
 
 class Build(ABC):
-    """Context manager of the build folder: entered to convert to `destination`.
+    """Context manager of the build folder, entered to convert to `destination`."""
 
-    The folder holds ``spill/``, ``journal.jsonl``, ``lock``, and what the kind of destination needs.
-
-    Leaving the context normally, or by an error other than `InputError`, keeps the folder, so that the same
-    command can continue. An `InputError` removes it, because sources that must be fixed invalidate the work;
-    not if a file could not be read, which may be transient (unless sources were left out for it, which a
-    continued run would leave out again), and not if an earlier run made the folder and
-    `discard_on_input_error` was not called yet: a refused command never discards finished work.
-
-    Attributes
-    ----------
-    destination
-        Path or URL of the store.
-    folder
-        The build folder.
-    spill
-        Folder of spilled rows.
-    local
-        Folder of the store's files that are written locally: all, or only the root document.
-    output_path
-        Path that must not overlap with a source.
-    overlap_message
-        Error message if it does.
-    """
+    # Leaving it keeps the folder, so that the same command can continue. Only an `InputError` removes it,
+    # because sources that must be fixed invalidate the work: not if a file could not be read, which may be
+    # transient (unless sources were left out for it, which a continued run would leave out again), and not
+    # before `discard_on_input_error` if an earlier run made the folder, as a refused command never discards
+    # finished work
 
     output_path: Path
     overlap_message: str
@@ -225,10 +206,8 @@ class Build(ABC):
         self._discard = True
 
     def remove(self) -> None:
-        """Remove the folder.
-
-        The journal is removed last, so that the same command can continue after a kill.
-        """
+        """Remove the folder."""
+        # The journal goes last, so that the same command can continue after a kill
         try:
             self._remove()
         except OSError as error:
@@ -312,10 +291,9 @@ def _short(value: Any) -> str:
 
 
 class FolderBuild(Build):
-    """Build folder of a conversion to a folder; see `Build`.
+    """Build folder of a conversion to a folder."""
 
-    It also holds ``store/``, which becomes the destination, and ``old/`` while a store is being replaced.
-    """
+    # ``store/`` becomes the destination, ``old/`` is there while a store is being replaced
 
     overlap_message = "the destination and a source overlap; choose another destination"
 

@@ -1,8 +1,6 @@
-"""Columns of a task as blocks, whole rows or (of large rows) some planes at a time, and their shards.
+"""Columns of a task as blocks, whole rows or some planes of large rows at a time, and their shards."""
 
-Writing, comparing and repairing use the same blocks. The bytes of a shard do not depend on the block size:
-chunks and blocks are both in C order.
-"""
+# The bytes of a shard do not depend on the block size: chunks and blocks are both in C order
 
 from __future__ import annotations
 
@@ -280,10 +278,7 @@ BLOCK = 1 << 20  # Values that are converted to float64 at a time
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Count of finite values, mean, sum of squared deviations, minimum and maximum of each row component.
-
-    All arrays have the column's row shape. Values that are not finite are ignored.
-    """
+    """Moments and range of the finite values of each component of a row."""
 
     count: Int64s
     mean: Float64s
@@ -329,10 +324,7 @@ class Moments:
         return Moments(count, self.mean + shift * share, deviation, low, np.maximum(self.high, other.high))
 
     def summary(self) -> JsonObject:
-        """Return plain JSON: count, mean, std (ddof 0), min, max.
-
-        None where no value was finite, or a moment overflows float64.
-        """
+        """Return count, mean, std (ddof 0), min and max as JSON, None for what has no finite value."""
         empty = self.count == 0
         std = np.sqrt(self.deviation / np.maximum(self.count, 1))
 

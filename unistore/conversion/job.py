@@ -1,7 +1,4 @@
-"""The jobs of a conversion: deriving sources, reading parts of shards, writing shards.
-
-Their steps are idempotent and can be pickled.
-"""
+"""Idempotent jobs of a conversion: deriving sources, reading parts of shards, writing shards."""
 
 from __future__ import annotations
 
@@ -123,10 +120,9 @@ def source_batches(
 
 @dataclass(frozen=True, slots=True)
 class RowsRead:
-    """Rows of parts of tables that were read before their shards are written.
+    """Rows of parts of tables that were read before their shards are written."""
 
-    Each column of a part has a file. Nothing is journaled: a continued conversion reads parts again.
-    """
+    # Nothing is journaled: a continued conversion reads parts again
 
     folder: Path
     parts: list[ShardTask] = field(default_factory=list)
@@ -178,10 +174,9 @@ class RowsRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardJob(Job[ShardTask]):
-    """Write shards: ``job(task)`` writes one shard of every column of the task's table.
+    """Write one shard of every column of a task's table."""
 
-    With `reads_parts` a step only reads rows of a table, as `rows_read` keeps them.
-    """
+    # With `reads_parts` a step only reads rows of a table, as `rows_read` keeps them
 
     inputs: Inputs
     spill: Spill
@@ -400,10 +395,8 @@ def source_digest(pieces: Sequence[str]) -> bytes:
 
 
 def parts_of(job: ShardJob, table: TablePlan, workers: int) -> list[ShardTask]:
-    """Return parts that a table is to be read in, so that all workers read: none if it has a shard for each.
-
-    Nor if its rows are spilled, or its sources are few or large.
-    """
+    """Return parts in which all workers read a table, none if it has a shard for each."""
+    # Nor if its rows are spilled, or its sources are few or large
     rows = np.array(table.source_rows, np.int64)
     starts = (np.cumsum(rows) - rows)[rows > 0]
     if (

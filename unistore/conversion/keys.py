@@ -1,8 +1,7 @@
-"""Keys of steps: digests of what decides a step's result. A step with the same key is not repeated.
+"""Keys of steps: digests of what decides a step's result, so that no step is repeated."""
 
-Keys change when sources are left out (sources are renumbered, rows move, columns may change dtype); steps
-that this does not affect keep theirs.
-"""
+# Keys change when sources are left out (sources are renumbered, rows move, columns may change dtype), but
+# those of steps that this does not affect stay
 
 from __future__ import annotations
 
@@ -28,11 +27,10 @@ from unistore.system.packed import PackedObjects, view
 
 
 class FileState(NamedTuple):
-    """Path of a file, its size in bytes, and the times of its last modification and status change in ns.
+    """Path, size in bytes, and times of modification and status change in ns of a file."""
 
-    A writer can reset the modification time, but not the status change time (``ctime``); that one also
-    changes with permissions and links.
-    """
+    # A writer can reset the modification time, but not the status change time, which also changes with
+    # permissions and links
 
     path: str
     size: int
@@ -125,11 +123,9 @@ _SELECTING = ("exclude", "skipped")
 
 
 def source_keys(inputs: Inputs) -> Keys:
-    """Key of every source: `CONTENT`, family, options and tables, and its name, fingerprint, rows and detail.
-
-    The fingerprint has the status change time, so that a file rewritten with its old size and modification
-    time is read again.
-    """
+    """Return a key for every source, (sources,)."""
+    # The fingerprint has the status change time: a file rewritten with its old size and modification time
+    # is read again
     scan = inputs.scan
     options = {name: value for name, value in scan.options.items() if name not in _SELECTING}
     shared = json_digest([CONTENT, scan.family, options, [asdict(table) for table in scan.tables]])

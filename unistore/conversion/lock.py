@@ -20,12 +20,11 @@ DEAD_AFTER = 60.0  # An owner on another machine whose heartbeat is older than t
 
 
 class Lock:
-    """Context manager that locks while converting; the lock of a dead owner is taken over.
+    """Context manager that locks while converting, and takes over the lock of a dead owner."""
 
-    The file is locked by ``flock``, which ends with its owner. As a file system may keep such locks from
-    other machines, or have none, an owner there is alive while its heartbeat, the file's modification time,
-    is recent. Its age is measured with the file system's clock, as those of two machines may differ.
-    """
+    # ``flock`` ends with its owner. As a file system may keep such locks from other machines, or have none,
+    # an owner there is alive while the file's modification time is recent, by the file system's clock, as
+    # those of two machines may differ
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -142,10 +141,8 @@ def check_plain(
     *,
     ignore: tuple[str, ...] = (),  # folders in it that may hold links
 ) -> None:
-    """Refuse a folder that is a link, or holds anything but files and folders; it may be absent.
-
-    So nothing is written or removed outside of it.
-    """
+    """Refuse a folder that is a link, or holds anything but files and folders."""
+    # So nothing is written or removed outside of it
     if not os.path.lexists(folder):
         return
     if folder.is_symlink() or not folder.is_dir():

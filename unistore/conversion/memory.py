@@ -1,9 +1,6 @@
-"""Memory and disk space of a conversion: one upper bound for each step, and whether a limit suffices.
+"""Upper bounds of memory and disk space of a conversion, known before a step starts."""
 
-The bound is known before a step starts, and that of the largest step before any data is read: the source's
-own bound for deriving it, the rows of a shard and their encoded form for writing it. Layout and bytes never
-depend on memory.
-"""
+# Layout and bytes never depend on memory
 
 from __future__ import annotations
 
@@ -67,10 +64,7 @@ def largest_need(
 
 
 def most_workers(limit: int | None, wanted: int, need: int) -> int:
-    """Return how many workers, at most `wanted`, fit into the limit if each needs `need` bytes for a step.
-
-    0: none; the converting process has to run the steps itself.
-    """
+    """Return how many workers fit into the limit, 0 if the converting process has to run the steps itself."""
     if limit is None:
         return wanted
     return max(0, min(wanted, (limit - PROCESS) // (PROCESS + need)))
@@ -120,12 +114,10 @@ def shard_memory(
     # whether the destination takes a file piece by piece; else the encoded shard is kept in memory
     streams: bool = True,
 ) -> int:
-    """Return peak bytes of one shard task, without the scan.
-
-    The rows of all columns, plus the larger of: the encoded form of the largest column (columns are written
-    one after the other), one column's rows as they were read or spilled, unless they are read in place. Rows
-    that are read in planes are never in memory as a whole.
-    """
+    """Return peak bytes of one shard task, without the scan."""
+    # The rows of all columns, plus the larger of: the encoded form of the largest column, as columns are
+    # written one after the other, and one column's rows as they were read or spilled. Rows that are read in
+    # planes are never in memory as a whole
     rows = min(table.shard_rows, table.rows)
     largest = rows * max(array.field.row_bytes for array in table.arrays)
     if in_planes(converter, table):
@@ -154,10 +146,8 @@ class Estimate(NamedTuple):
     largest: str  # description of the largest step
 
     def peak(self, limit: int | None, workers: int | None) -> Peak:
-        """Return what all processes hold together under a limit in bytes; refuses one that is too little.
-
-        `workers` are as asked for; None: those of a cluster, of which one process counts.
-        """
+        """Return what all processes hold together, or refuse a limit that is too little."""
+        # `workers` None: those of a cluster, of which one process counts
         check_fits(limit, self.step, self.largest)
         wanted_workers = min(workers or 0, self.steps)
         count = most_workers(limit, wanted_workers, self.step)

@@ -115,11 +115,9 @@ def _some_chunks(array: ArrayPlan, block: AnyArray, least: int, nbytes: int) -> 
 def unique_dimension_names(
     tables: Iterable[TablePlan], index: Iterable[ArrayPlan]
 ) -> tuple[tuple[TablePlan, ...], tuple[ArrayPlan, ...]]:
-    """Rename the axes whose name another array uses for another extent.
-
-    An axis of rows gets the name of its table as a prefix (``points_row``), other axes that of their array
-    (``rows_a_x_axis``). Families choose distinct names; what remains are columns like ``a/x`` and ``x``.
-    """
+    """Rename the axes whose name another array uses for another extent."""
+    # Rows get the name of their table as a prefix (``points_row``), other axes that of their array
+    # (``rows_a_x_axis``). Families choose distinct names: what remains are columns like ``a/x`` and ``x``
     # xarray refuses a group in which one dimension name has two extents.
     names = _Names()
     named = tuple(replace(table, arrays=tuple(map(names.renamed, table.arrays))) for table in tables)

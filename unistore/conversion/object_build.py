@@ -25,11 +25,10 @@ from unistore.zarr3.durable import WrittenFile, write_file
 
 
 class ObjectTarget:
-    """Writes files of a store as objects at their final keys, see `unistore.zarr3.durable.Target`.
+    """Writes files of a store as objects at their final keys."""
 
-    Each object is put in one request, so that it is complete or absent, and its size is checked. The root
-    document is kept in a local folder until `commit`: it makes the prefix a store.
-    """
+    # One request an object, so that it is complete or absent. The root document waits in a local folder for
+    # `commit`, as it makes the prefix a store
 
     def __init__(
         self,
@@ -80,11 +79,9 @@ def commit(location: StoreLocation, root: bytes) -> None:
 
 
 def swap_in(staging: StoreLocation, location: StoreLocation, root: bytes, mark: bytes) -> None:
-    """Replace the store at `location` by the one at `staging`, by copies inside the object store.
-
-    The old root is deleted first and the new one written last: in between there is no store, never a mixture,
-    and the mark says why. Idempotent.
-    """
+    """Replace the store at `location` by the one at `staging`, by copies inside the object store."""
+    # The old root is deleted first and the new one written last: in between there is no store, never a
+    # mixture, and the mark says why. Idempotent
     bucket = writing_client(StoreLocation(location.scheme, location.bucket, ""))
     old = writing_client(location)
     new = ObjectTarget(staging, Path()).sizes()
@@ -104,14 +101,11 @@ def swap_in(staging: StoreLocation, location: StoreLocation, root: bytes, mark: 
 
 
 class ObjectBuild(Build):
-    """Build folder of a conversion to a URL; see `Build`.
+    """Build folder of a conversion to a URL."""
 
-    The local folder holds the journal, the spilled rows and, at the end, the root document. Shards are
-    written at their final keys; without a root document the prefix is not a store. If a store is to be
-    replaced, the new one is written beside it (``<prefix>.unistore-build/``), then copied to its place.
-
-    The object `BUILD_MARK` records which conversion owns a prefix, so that two machines never mix theirs.
-    """
+    # Shards are written at their final keys. A store that is to be replaced stays: the new one is written
+    # beside it, then copied to its place. The object `BUILD_MARK` records which conversion owns a prefix,
+    # so that two machines never mix theirs
 
     overlap_message = "the build folder would lie in a source; choose another place with --work"
 

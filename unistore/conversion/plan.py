@@ -84,11 +84,9 @@ def chunk_shape(field: Field) -> Shape:
 
 
 def amplification(field: Field, chunk: Sequence[int]) -> float:
-    """Return bytes decoded over bytes needed to read one sample, averaged over positions.
-
-    A run of n rows in chunks of c rows touches (n + c − 1)/c chunks on average; a box of one tile a side,
-    placed anywhere, touches 2 − 1/t tiles an axis of t cells.
-    """
+    """Return bytes decoded over bytes needed to read one sample, averaged over positions."""
+    # A run of n rows in chunks of c rows touches (n + c − 1)/c chunks on average. A box of one tile a side,
+    # placed anywhere, touches 2 − 1/t tiles an axis of t cells
     if field.tile is None:
         return (field.run + chunk[0] - 1) / field.run
     factor = 1.0

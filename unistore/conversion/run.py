@@ -336,11 +336,9 @@ def is_up_to_date(
     settings: Settings,
     claims: Claims | None = None,
 ) -> bool:
-    """Return whether the store in a folder was made from these sources, with these options and versions.
-
-    Sources must have the same names and sizes, and no file or folder under the given paths (lists of splits
-    included) may have a modification or status change time after the seal. Values are not read.
-    """
+    """Return whether the store in a folder was made from these sources, with these options and versions."""
+    # Values are not read: names and sizes are the same, and nothing under the given paths, lists of splits
+    # included, was modified or changed status after the seal
     folder = local_path(destination)
     if folder is None or build_folder(Path(os.path.abspath(folder))).exists():  # noqa: PTH100  links stay links
         return False

@@ -1,12 +1,7 @@
-"""``--on-error skip``: sources with problems are left out and listed in a report.
+"""Leave out the sources that have problems, and list them in a report: ``--on-error skip``."""
 
-Problems of a single source name it, from the scan and from the steps that read values. These sources (or
-episodes) are excluded by name, the rest is scanned again, and the conversion goes on, reusing finished
-steps that are still valid. Sources that contradict each other are still refused: only the user knows which
-is wrong.
-
-The journal records what was left out, so that a continued conversion leaves out the same.
-"""
+# Sources that contradict each other are still refused: only the user knows which is wrong. The journal
+# records what was left out, so that a continued conversion leaves out the same
 
 from __future__ import annotations
 

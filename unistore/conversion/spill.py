@@ -1,8 +1,4 @@
-"""Spilled rows: rows of tables whose length is known only after the sources are read.
-
-Each batch of sources has a folder: a flat binary file for each column and one for the facts, source after
-source, and ``rows.json``, which describes them. Scratch files of one conversion, never part of a store.
-"""
+"""Scratch files of rows of tables whose length is known only after the sources are read."""
 
 from __future__ import annotations
 

@@ -392,10 +392,7 @@ def _splits_of_names(store: Store, sources: list[str], splits: AnyArray) -> dict
 
 
 def sample_names(sources: Sequence[str], owner: Int64s, own: Sequence[str] = ()) -> Iterator[str]:
-    """Yield ``"SOURCE: SAMPLE"`` of each sample, by its `own` name or else by its number in the source.
-
-    `owner` has the source of each sample, (samples,).
-    """
+    """Yield ``"SOURCE: SAMPLE"`` of each sample, by its `own` name or else by its number in the source."""
     inner: Iterable[Any] = own or _numbers_in_source(owner).tolist()
     return (f"{sources[source]}: {name}" for source, name in zip(owner.tolist(), inner, strict=True))
 

@@ -37,11 +37,10 @@ def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 class BatchMemory:
-    """Allocates the arrays of a batch, and makes tensors of them.
+    """Allocates the arrays of a batch, and makes tensors of them."""
 
-    In a worker, the arrays of a batch share one storage as far as they fit: each storage costs the parent a
-    descriptor and a connection.
-    """
+    # In a worker the arrays share one storage as far as they fit: each storage costs the parent a
+    # descriptor and a connection
 
     def __init__(
         self,
@@ -103,13 +102,9 @@ class RaggedKey(NamedTuple):
 
 
 class Sample(dict[str, Any]):
-    """One sample: tensors and text by key.
+    """One sample: tensors and text by key."""
 
-    Attributes
-    ----------
-    ragged
-        The ragged keys. A transform may return any mapping: the keys that it keeps stay ragged.
-    """
+    # A transform may return any mapping: the keys that it keeps in `ragged` stay ragged
 
     __slots__ = ("ragged",)
 

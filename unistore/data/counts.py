@@ -1,8 +1,7 @@
-"""What is counted of values, by component: moments in float64, and a histogram of whole numbers.
+"""What is counted of values, by component: moments in float64, and a histogram of their codes."""
 
-The code of a value is the sign, the exponent and the first seven bits behind the point of its float64: exact
-for whole numbers below 256, within 0.4 % of the value for all else.
-"""
+# A code is the sign, the exponent and the first seven bits behind the point of the float64: exact for whole
+# numbers below 256, within 0.4 % of the value for all else
 
 from __future__ import annotations
 
@@ -35,10 +34,7 @@ def codes_of(values: Float64s) -> Int64s:
 
 
 def values_of(codes: Int64s, *, whole: bool) -> Float64s:
-    """Return a value for each code that is at most 0.4 % from every value of the bin.
-
-    With `whole`, the bins hold whole numbers, and the value is one of them.
-    """
+    """Return a value for each code, at most 0.4 % from every value of the bin, and whole with `whole`."""
     magnitude = np.abs(codes)
     sign: Float64s = np.where(codes < 0, -1.0, 1.0)
     if not whole:
@@ -65,10 +61,8 @@ class Counts:
     counts: NDArray[np.int64] | Float64s  # (K,): how many values; floats where stores have weights
 
     def quantiles(self, shares: Sequence[float], *, whole: bool) -> Float64s:
-        """Return the values that `shares` of all values do not exceed, (shares, C); NaN where there are none.
-
-        Each is within 0.4 % of an order statistic, that of ``numpy.quantile(…, method="inverted_cdf")``.
-        """
+        """Return the values that `shares` of all values do not exceed, (shares, C), NaN if there are none."""
+        # Within 0.4 % of an order statistic, that of ``numpy.quantile(…, method="inverted_cdf")``
         out = np.full((len(shares), len(self.count)), np.nan)
         bounds = np.searchsorted(self.bins, np.arange(len(self.count) + 1) * CODES)
         for component in np.flatnonzero(np.diff(bounds)).tolist():
@@ -125,10 +119,8 @@ def _count_bytes(values: AnyArray) -> Counts:
 
 
 def merge(parts: Sequence[Counts], weights: Sequence[float] | None = None) -> Counts:
-    """Return the counts of all values together: Chan, Golub and LeVeque (1979), equation 2.1, for any number.
-
-    With weights, mean, deviation and histogram are those of values that are drawn from the parts by these.
-    """
+    """Return the counts of all values together, or of values that are drawn from the parts by weights."""
+    # Chan, Golub and LeVeque (1979), equation 2.1, for any number of parts
     moments = fields(Counts)[:7]
     stacked = [np.stack([getattr(part, field.name) for part in parts]) for field in moments]
     count, nan, infinite, means, deviations, low, high = stacked

@@ -1,7 +1,4 @@
-"""A batch as numpy arrays: dense, or ragged as values and offsets.
-
-Readers use numpy only; `unistore.data.collate` makes tensors of a `Batch`, as views.
-"""
+"""A batch as numpy arrays: dense, or ragged as values and offsets."""
 
 from __future__ import annotations
 

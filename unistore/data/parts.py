@@ -32,11 +32,10 @@ from unistore.zarr3.storage import AbsentError
 
 
 class JoinedReader(SampleReader):
-    """Reads samples of several stores; see `SampleReader`.
+    """Reads samples of several stores."""
 
-    A batch from one store is read directly into allocated memory. Of a mixed batch, each store's samples are
-    read together into scratch memory, and copied from there.
-    """
+    # A batch from one store is read directly into allocated memory. A mixed one is read store by store into
+    # scratch memory, and copied from there
 
     def __init__(self, readers: Sequence[SampleReader], names: Sequence[str]) -> None:
         self._readers = list(readers)
@@ -375,11 +374,9 @@ MAX_DECODED = 8  # Samples that a full shuffle may decode per delivered sample
 
 
 class Blocks:
-    """Blocks of consecutive samples of a store that share chunks of the largest array.
+    """Blocks of consecutive samples of a store that share chunks of the largest array."""
 
-    A block is one chunk if samples are rows, and a few chunks if samples differ in length, as its edges then
-    fall inside chunks.
-    """
+    # One chunk if samples are rows, and a few if samples differ in length, as edges then fall inside chunks
 
     def __init__(self, store: Store, samples: int) -> None:
         self._samples = samples
@@ -401,10 +398,8 @@ class Blocks:
 
     @property
     def are_needed(self) -> bool:
-        """Whether a full shuffle would decode many samples per delivered sample.
-
-        That is so if a chunk has many samples, and not all decoded chunks can be kept.
-        """
+        """Return whether a full shuffle would decode many samples per delivered sample."""
+        # That is so if a chunk has many samples, and not all decoded chunks can be kept
         decoded = self._samples / self._per_chunk * self._chunk_bytes
         return self._per_chunk > MAX_DECODED and decoded > self._room
 

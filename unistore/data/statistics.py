@@ -126,13 +126,7 @@ class Question:
         weights: Sequence[float] | None,
         subsets: Sequence[Int64s] | None,  # samples of each part; None: all
     ) -> Statistics:
-        """Return the statistics of the samples of all parts; with weights, of values drawn by these.
-
-        Raises
-        ------
-        InputError
-            If the values of the stores differ in their number of components.
-        """
+        """Return the statistics of the samples of all parts, or of values drawn from them by weights."""
         drawn = [number for number in range(len(parts)) if weights is None or weights[number] > 0]
         counted = [
             self._count(parts[number], None if subsets is None else subsets[number]) for number in drawn
@@ -285,15 +279,7 @@ def _arrays(summary: Summary) -> dict[str, AnyArray]:
 
 
 def read_kept(store: Store, kind: str | None = None) -> dict[str, Summary] | None:
-    """Read the statistics that are kept with a store.
-
-    None if there are none, or they are of another store or kind of samples; `kind` None: the default one.
-
-    Raises
-    ------
-    StoreError
-        If the file is damaged.
-    """
+    """Return the statistics that are kept with a store for a kind of samples, None if there are none."""
     try:
         content = open_storage(store.path).get(STATISTICS, _LIMIT)
     except AbsentError:
@@ -352,10 +338,7 @@ def _summary(about: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Summar
 
 
 def kept_problem(store: Store) -> str | None:
-    """Return what is wrong with the statistics that are kept with a store, which is read; None: nothing.
-
-    None as well where there are none.
-    """
+    """Return what is wrong with the statistics that are kept with a store, None if nothing is."""
     try:
         kept = read_kept(store)
     except StoreError as error:

@@ -48,14 +48,9 @@ _MAX_CHUNK_BYTES = 16 << 20
 
 
 def write_hdf5(file: File, path: Path) -> None:
-    """Write a new HDF5 file.
-
-    It is written on a thread, as a KeyboardInterrupt is raised in the main thread only: inside a write of
-    libhdf5 it would be a failed write.
-
-    Raises `OSError` if the file cannot be written; `StoreError` if the store's values cannot be read, or HDF5
-    does not allow a name.
-    """
+    """Write a new HDF5 file."""
+    # On a thread, as a KeyboardInterrupt is raised in the main thread only: inside a write of libhdf5 it
+    # would be a failed write
     with _FailSafeFile(path) as out, ThreadPoolExecutor(1, "unistore-hdf5") as thread:
         try:
             thread.submit(_write, file, out).result()
@@ -233,13 +228,8 @@ def temporary_folder_path(target: Path, purpose: str) -> Path:
 
 @contextmanager
 def temporary_folder(target: Path, purpose: str) -> Iterator[Path]:
-    """Yield an empty folder ``work`` in `temporary_folder_path`; it is removed at the end, also after errors.
-
-    What a killed process left is removed first. `purpose` is the suffix of the outer folder's name, as in
-    ``"unistore-export"``.
-
-    Raises `ConversionError` if another process uses it, or it is a link or belongs to another user.
-    """
+    """Yield an empty folder in `temporary_folder_path` that is removed at the end, also after errors."""
+    # What a killed process left is removed first. `purpose` is the suffix of the outer folder's name
     folder = temporary_folder_path(target, purpose)
     work = folder / "work"
     check_plain(folder)
@@ -271,11 +261,7 @@ class FileNames:
         self._folders: set[str] = set()
 
     def take(self, name: str) -> tuple[str, ...]:
-        """Register a new file name; returns its parts.
-
-        Raises `StoreError` if the name is absolute, leaves its folder, is not a valid file name on every file
-        system, was taken before, or lies inside a file.
-        """
+        """Register a new file name that is valid on every file system, and return its parts."""
         if reason := file_name_problem(name):
             msg = f"{self._store}: the store names a file {name!r}, which is not written: {reason}"
             raise StoreError(msg)
@@ -340,11 +326,7 @@ def _layers(values: Values, depth: int) -> Iterator[AnyArray]:
 
 
 def write(file: File, path: Path) -> None:
-    """Write a new file.
-
-    Raises `ConversionError` if an image cannot be encoded; `OSError` if the file cannot be written;
-    `StoreError` if the store's values cannot be read, or a name inside the file is not valid.
-    """
+    """Write a new file."""
     if file.form == "hdf5":
         write_hdf5(file, path)
         return

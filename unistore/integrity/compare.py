@@ -103,11 +103,8 @@ class _Findings:
 def compare(
     store: Store, sources: Sequence[Path], sample: float, progress: Progress, executor: Executor
 ) -> tuple[list[Problem], Receipt | None]:
-    """Compare a sound store with its sources.
-
-    The files of the store must be as they were written. `sample` is the share of the shards, and of the
-    sources, to compare. There is no receipt if anything differs.
-    """
+    """Compare a sound store with its sources."""
+    # There is no receipt if anything differs
     findings = _Findings()
     with _temporary_folder() as work:
         conversion, new_store = plan_recorded_conversion(store.attributes, sources, work, progress, executor)

@@ -72,10 +72,7 @@ def is_warning(problem: Problem) -> bool:
 
 
 def read_root(path: str) -> RootDocument:
-    """Read the root document, whole or damaged.
-
-    Raises `StoreError` if there is none, the store is unfinished, or it is no unistore store.
-    """
+    """Read the root document, whole or damaged."""
     storage = open_storage(path)
     if storage.size(ROOT) is None:
         Store(path)  # raises: says what is there instead
@@ -96,10 +93,8 @@ def read_root(path: str) -> RootDocument:
 def check_files(
     path: str, progress: Progress = NO_PROGRESS, executor: Executor | None = None
 ) -> CheckedFiles:
-    """Check every file of a store against the manifest, and both against the root.
-
-    Files that are not in the manifest are reported for local stores only. Raises as `read_root`.
-    """
+    """Check every file of a store against the manifest, and both against the root."""
+    # Files that are not in the manifest are reported for local stores only
     root = read_root(path)
     storage = open_storage(path)
     problems: list[Problem] = []

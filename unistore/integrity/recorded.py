@@ -32,10 +32,7 @@ _SHOWN = 5
 def plan_recorded_conversion(
     attributes: Mapping[str, Any], sources: Sequence[Path], work: Path, progress: Progress, executor: Executor
 ) -> tuple[Conversion, NewStore]:
-    """Scan and derive the sources, and plan their conversion with the options of a store.
-
-    `attributes` is the root's ``unistore`` object; the build folder is in `work`.
-    """
+    """Scan and derive the sources, and plan their conversion with the options of a store."""
     try:
         options: Mapping[str, Any] = attributes["options"]
         converter = recorded_converter(attributes["family"], options)
@@ -75,10 +72,8 @@ def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def differences(store: Store, new_store: NewStore) -> list[str]:
-    """Return one line for each source, option or array that differs between a store and a plan.
-
-    Arrays are compared only where sources and options are the same, and if they can be opened.
-    """
+    """Return one line for each source, option or array that differs between a store and a plan."""
+    # Arrays are compared only where sources and options are the same, and if they can be opened
     plan = new_store.plan
     lines = _source_lines(store, new_store)
     options = store.attributes["options"]

@@ -51,10 +51,7 @@ Candidates = Callable[[int], list[int]]  # Gives the values that a byte may have
 
 
 def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | None:
-    """Return the root document as it was signed, if only one byte was changed; otherwise None.
-
-    The part of it that repeats other documents is taken from `documents`, which are by key.
-    """
+    """Return the root document as it was signed, or None unless only one byte was changed."""
     head = _head(document, documents)
     document = head + document[len(head) :]
     if root_is_intact(document):

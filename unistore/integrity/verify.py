@@ -41,11 +41,8 @@ _CURE = "convert the sources again; if it comes back, report it"
 def check_structure(
     storage: Storage, attributes: Mapping[str, Any], entries: Mapping[str, Entry], sound: frozenset[str]
 ) -> list[Problem]:
-    """Return every contradiction between the root, the manifest, the documents of arrays and the schema.
-
-    `attributes` is the root's ``unistore`` object, `entries` are those of the manifest by key. Only the files
-    with `sound` keys, which are as the manifest says, are read.
-    """
+    """Return every contradiction between the root, the manifest, the documents of arrays and the schema."""
+    # Only files with `sound` keys, which are as the manifest says, are read
     problems: list[Problem] = []
     metadata: dict[str, ArrayMetadata] = {}
     for path in attributes["fields"]:

@@ -1,13 +1,10 @@
-"""A cache of decoded samples: one memory-mapped file that the workers of a Loader share.
+"""A cache of decoded samples: one memory-mapped file that the workers of a Loader share."""
 
-The file is sparse. It begins with the number of allocated bytes and an index: the offset of each sample.
-A process allocates a region for itself under a lock and appends samples to it. It writes the offset of a
-sample into the index, without a lock, after the sample itself, so that samples in the index are complete
-even if a process is killed. A sample that two processes add at the same time is stored twice and found once.
-Samples are added until the file is full and never removed.
-
-The file has no name: it lies in the folder for temporary files until the last process that uses it ends.
-"""
+# The sparse file begins with the number of allocated bytes and an index: the offset of each sample. A
+# process allocates a region for itself under a lock and appends samples to it. It writes an offset into the
+# index, without a lock, after the sample itself, so that samples in the index are complete even if a
+# process is killed. A sample that two processes add at the same time is stored twice and found once. The
+# file has no name: it ends with the last process that uses it
 
 from __future__ import annotations
 

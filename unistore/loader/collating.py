@@ -1,8 +1,7 @@
-"""What workers do with torch: collate into the memory of a batch, and set up a process for user code.
+"""What workers do with torch: collate into the memory of a batch, and set up a process for user code."""
 
-Imports torch, in the parent too and before it forks: a child that is forked while another thread of the
-parent imports torch would wait for that import for ever.
-"""
+# Imports torch, in the parent too and before it forks: a child that is forked while another thread of the
+# parent imports torch would wait for that import for ever
 
 from __future__ import annotations
 

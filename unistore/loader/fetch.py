@@ -81,10 +81,7 @@ Collate: TypeAlias = Callable[[Any], Any]
 
 
 class BatchFetch:
-    """Reads through ``dataset.read_batch(indices, allocate)``.
-
-    `indices` are (B, 2): index and epoch of each sample. Such a dataset takes care of its random numbers.
-    """
+    """Reads through ``dataset.read_batch(indices, allocate)``, which takes care of its random numbers."""
 
     # Whether batches are dicts of `Packed`, which the parent still turns into tensors.
     packed = True
@@ -172,11 +169,9 @@ class Fetch(Protocol):
 
 
 def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
-    """Return the fastest way to read a dataset.
-
-    Whole batches are read in one go where nothing has to see single samples: without a transform, and with a
-    collation that only arranges the arrays that were read.
-    """
+    """Return the fastest way to read a dataset."""
+    # Whole batches are read in one go where nothing has to see single samples: without a transform, and
+    # with a collation that only arranges the arrays that were read
     if isinstance(dataset, str | os.PathLike):
         msg = f"the loader reads datasets: unistore.Loader(unistore.Dataset({os.fspath(dataset)!r}), …)"
         raise TypeError(msg)

@@ -130,11 +130,10 @@ class _Epoch:
 
 
 class Requests:
-    """Batches that a producer makes ahead of the consumer, epoch after epoch.
+    """Batches that a producer makes ahead of the consumer, epoch after epoch."""
 
-    The order of the next epoch is known, so its first batches are made while the last ones of this epoch are
-    consumed. They are dropped if the next iteration starts elsewhere.
-    """
+    # The order of the next epoch is known, so its first batches are made while the last ones of this epoch
+    # are consumed. They are dropped if the next iteration starts elsewhere
 
     def __init__(
         self,
@@ -330,11 +329,9 @@ def dataset_digest(dataset: Any) -> str:
 
 
 class EpochProgress:
-    """Epoch, and samples delivered in it by all ranks together.
+    """Epoch, and samples delivered in it by all ranks together."""
 
-    Prefetched samples do not count until they are delivered. Leaving an iteration early ends its epoch; an
-    epoch resumed from a state continues at the state's position.
-    """
+    # Prefetched samples do not count until they are delivered
 
     def __init__(
         self,

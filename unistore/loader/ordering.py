@@ -71,10 +71,8 @@ def resolve_start_method(check: Arguments, context: str | BaseContext | None, da
 
 
 def workers_for(num_workers: int | str, samples: int) -> int:
-    """Return the number of worker processes; ``"auto"`` shares the cores among the ranks of this machine.
-
-    0 in a process that may start no others, such as a dask worker with its nanny.
-    """
+    """Return the number of worker processes, for ``"auto"`` a share of the cores of this machine."""
+    # 0 in a process that may start no others, such as a dask worker with its nanny
     if multiprocessing.current_process().daemon:
         if num_workers in (0, "auto"):
             return 0
@@ -94,11 +92,9 @@ def workers_for(num_workers: int | str, samples: int) -> int:
 
 
 def drops_last(drop_last: bool | None, sampler: Any, sequence: EpochSequence, world_size: int) -> bool:
-    """Return whether only whole batches are delivered.
-
-    By default if several ranks share a shuffled order, so that all take the same number of steps. Orders of
-    torch's ``DistributedSampler`` have the same length on all ranks anyway.
-    """
+    """Return whether only whole batches are delivered."""
+    # By default if several ranks share a shuffled order, so that all take the same number of steps. Orders
+    # of torch's ``DistributedSampler`` have the same length on all ranks anyway
     if drop_last is not None or world_size == 1 or is_distributed(sampler):
         return bool(drop_last)
     return sequence.describe().get("kind") != "in order"
@@ -173,11 +169,9 @@ def sampler_sequence(
     samples: int,  # number of samples of the dataset
     seed: int,  # of the Loader; `unistore.Shuffle` and torch's ``DistributedSampler`` have their own
 ) -> EpochSequence:
-    """Return the order of a sampler.
-
-    Torch's samplers keep their meaning: which samples an epoch has, how often and with what chance. The order
-    itself is ours, a function of (seed, epoch).
-    """
+    """Return the order of a sampler."""
+    # Torch's samplers keep their meaning: which samples an epoch has, how often and with what chance. The
+    # order itself is ours, a function of (seed, epoch)
     torch_name = _torch_name(sampler)
     if torch_name in _TORCH:
         if getattr(sampler, "generator", None) is not None:

@@ -1,8 +1,7 @@
-"""What the Loader and its workers send each other: messages with descriptors, and batches.
+"""What the Loader and its workers send each other: messages with descriptors, and batches."""
 
-Arrays of a batch that lie in its slab are sent as their place there, others are copied into the slab first;
-what does not fit travels inside the message.
-"""
+# Arrays of a batch that lie in its slab are sent as their place there, others are copied into it first, and
+# what does not fit travels inside the message
 
 from __future__ import annotations
 
@@ -30,11 +29,10 @@ _parent_ends: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 class Channel:
-    """One end of a connection.
+    """One end of a connection."""
 
-    When the other process dies, however it dies, the stream ends. That holds only while no other process has
-    a copy of that end, so forked children close the ones they inherit.
-    """
+    # When the other process dies, however it dies, the stream ends. That holds only while no other process
+    # has a copy of that end, so forked children close the ones they inherit
 
     def __init__(self, end: Connection[Any, Any]) -> None:
         self.connection = end
@@ -48,10 +46,8 @@ class Channel:
             reduction.send_handle(self.connection, descriptor, None)
 
     def receive(self, *, wait: bool = True) -> list[tuple[Any, list[int]]]:
-        """Return received messages, each with its descriptors, which the caller closes.
-
-        Where `wait` is False there may be none. Raises `EOFError` once the other end is closed.
-        """
+        """Return received messages, each with its descriptors, which the caller closes."""
+        # `EOFError` says that the other end is closed
         messages: list[tuple[Any, list[int]]] = []
         while (wait and not messages) or self._poll.poll(0):
             try:

@@ -203,11 +203,9 @@ class LoaderWorker:
 
 
 def pickle_config(config: BatchConfig) -> bytes | None:
-    """Pickle the configuration, once for all workers; None if it can only be inherited (locks, queues).
-
-    multiprocessing would send it through a pipe to each worker, and wait for ever where a large dataset is
-    sent to a worker that has already died.
-    """
+    """Pickle the configuration, once for all workers, or return None if it can only be inherited."""
+    # multiprocessing would send it through a pipe to each worker, and wait for ever where a large dataset
+    # is sent to a worker that has already died
     try:
         return pickle.dumps(config, protocol=5)
     except RuntimeError:

@@ -1,8 +1,6 @@
-"""Shuffled orders, and indices with their epoch.
+"""Shuffled orders as keyed bijections of ``range(n)``, and indices with their epoch."""
 
-A shuffled order is a keyed bijection of ``range(n)`` that can be computed at any position: no array of n
-indices is needed, and an epoch starts, or resumes at any position, at once.
-"""
+# Computed at any position: no array of n indices is needed, and an epoch starts anywhere at once
 
 from __future__ import annotations
 
@@ -53,10 +51,8 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
-    """Return ``count`` random words for each of B samples, (B, count) uint64.
-
-    Row i depends on (seed modulo 2**64, epoch[i], index[i]) alone; `epoch` and `index` are (B,) int64.
-    """
+    """Return ``count`` random words for each of B samples, (B, count) uint64."""
+    # Row i depends on (seed modulo 2**64, epoch[i], index[i]) alone
     state = mix(np.asarray(epoch, np.int64).astype(np.uint64) + mix(np.array([seed & _U64], np.uint64)))
     state = mix(state + _GOLDEN + np.asarray(index, np.int64).astype(np.uint64) * _GOLDEN)
     steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
@@ -79,12 +75,10 @@ def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
 
 
 def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return an exactly uniform subset of ``range(total)``, ascending.
-
-    The cost depends on the smaller of the subset and its complement. A few more draws than needed are made
-    with replacement; repetitions are removed, and then a uniform choice of the surplus. By symmetry, every
-    subset of a size is equally likely at each step. Returns (count,) int64, strictly ascending.
-    """
+    """Return an exactly uniform subset of ``range(total)``, (count,) int64, strictly ascending."""
+    # The cost depends on the smaller of the subset and its complement. A few more draws than needed are
+    # made with replacement, repetitions are removed, and then a uniform choice of the surplus. By symmetry,
+    # every subset of a size is equally likely at each step
     smaller = min(count, total - count)
     masked = total <= _MASK_RATIO * smaller
     dtype = np.uint32 if total <= 1 << 32 else np.uint64
@@ -126,13 +120,12 @@ class At(NamedTuple):
 
 
 class Permutation:
-    """A pseudo-random bijection of ``range(length)``, O(1) in memory.
+    """A pseudo-random bijection of ``range(length)``, O(1) in memory."""
 
-    A Feistel network over mixed radices: a position is split into (left, right) with ``rows * columns >=
-    length``, and each half in turn is shifted by a keyed hash of the other, modulo its radix. Values outside
-    ``range(length)`` (fewer than ``sqrt(length)``) follow their cycle until they are inside, as in Black and
-    Rogaway 2002. The key is (seed, epoch).
-    """
+    # A Feistel network over mixed radices: a position is split into (left, right) with ``rows * columns >=
+    # length``, and each half in turn is shifted by a keyed hash of the other, modulo its radix. Values
+    # outside ``range(length)`` (fewer than ``sqrt(length)``) follow their cycle until they are inside, as
+    # in Black and Rogaway 2002. The key is (seed, epoch)
 
     rounds = 8
 

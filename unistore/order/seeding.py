@@ -33,12 +33,10 @@ os.register_at_fork(
 
 
 class RandomFunction:
-    """A function of one argument whose random numbers depend on (seed, epoch, index) alone.
+    """A function of one argument whose random numbers depend on (seed, epoch, index) alone."""
 
-    A function with a parameter ``rng`` is given a generator. Before each call of any other, the global
-    generators of ``random``, numpy and torch (CPU) are seeded. Outside of worker processes they are as before
-    afterwards.
-    """
+    # One with a parameter ``rng`` is given a generator. Before each call of any other the global generators
+    # of ``random``, numpy and torch (CPU) are seeded, and restored afterwards outside of workers
 
     def __init__(
         self,

@@ -1,9 +1,8 @@
-"""An epoch as a sequence of samples, and the share of it that each rank delivers.
+"""An epoch as a sequence of samples, and the share of it that each rank delivers."""
 
-A sequence is a pure function of (seed, epoch): ``indices(epoch, start, stop)`` computes any slice of it.
-Ranks, workers, batch size and prefetching only decide who delivers which positions, so a run that stops after
-``delivered`` positions resumes exactly, even with other ranks, workers or batch sizes.
-"""
+# ``indices(epoch, start, stop)`` is a pure function of (seed, epoch). Ranks, workers, batch size and
+# prefetching only decide who delivers which positions, so a run that stops after ``delivered`` positions
+# resumes exactly, even with other ones
 
 from __future__ import annotations
 
@@ -36,10 +35,7 @@ class EpochSequence(Protocol):
         ...
 
     def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
-        """Return the same samples in the order of a described sequence, as far as it is a matter of tuning.
-
-        Used to resume with the tuning of the saved run; self if there is none.
-        """
+        """Return the same samples with the tuning of a described sequence, that of a saved run."""
         return self
 
 
@@ -84,11 +80,10 @@ class Shuffled(EpochSequence):
 
 
 class Weighted(EpochSequence):
-    """Draws with replacement, in proportion to weights; O(runs) in memory.
+    """Draws with replacement, in proportion to weights, O(runs) in memory."""
 
-    Draw p of an epoch depends on (seed, epoch, p) alone: one uniform number chooses a run of samples by
-    weight, another one a sample of the run.
-    """
+    # Draw p of an epoch depends on (seed, epoch, p) alone: one uniform number chooses a run of samples by
+    # weight, another one a sample of the run
 
     def __init__(
         self,
@@ -201,11 +196,10 @@ class Repeated(EpochSequence):
 
 @dataclass(frozen=True, kw_only=True)
 class RankShare:
-    """The positions of an epoch that one rank delivers, batch by batch.
+    """The positions of an epoch that one rank delivers, batch by batch."""
 
-    Each step covers ``batch_size * world_size`` consecutive positions, rank after rank. The rest after the
-    last full step is dropped, or split between the ranks as evenly as possible.
-    """
+    # Each step covers ``batch_size * world_size`` consecutive positions, rank after rank. The rest after
+    # the last full step is dropped, or split between the ranks as evenly as possible
 
     length: int  # positions of the epoch
     start: int = 0  # first position that is not yet delivered

@@ -38,10 +38,9 @@ def uniform_blocks(length: int, block: int) -> Int64s:
 
 
 class BlockShuffle:
-    """Every sample once per epoch; samples that share chunks stay close together.
+    """Every sample once per epoch, with samples that share chunks close together."""
 
-    Memory is one number per block. Nothing depends on the number of workers or ranks.
-    """
+    # Memory is one number per block. Nothing depends on the number of workers or ranks
 
     def __init__(
         self,

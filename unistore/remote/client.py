@@ -1,8 +1,7 @@
-"""Operations on the objects under one URL, with retries; errors name the URL.
+"""Operations on the objects under one URL, with retries, whose errors name the URL."""
 
-obstore's thread pool does not survive a fork: a forked child that used it would block forever. So the first
-process that uses it is recorded, and use in any other process raises an error.
-"""
+# obstore's thread pool does not survive a fork: a forked child that used it would block forever. So the
+# first process that uses it is recorded, and use in any other process raises an error
 
 from __future__ import annotations
 
@@ -97,10 +96,8 @@ class Fault:
 
 
 def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
-    """Classify an exception of obstore, raised for a bucket of a URL.
-
-    The text begins with a sentence; the debug form that follows has kind and status.
-    """
+    """Classify an exception of obstore, raised for a bucket of a URL."""
+    # The text begins with a sentence, the debug form that follows has kind and status
     if isinstance(error, ShortRead):
         return Fault(str(error), error.cure, transient=True, answered=True, damaged=True)
     text = str(error)
@@ -164,10 +161,9 @@ _responsive_buckets: set[tuple[str, str]] = set()
 
 
 class ObjectClient:
-    """Objects under a URL. Connects with the first operation; pickles as its arguments. Thread-safe.
+    """Objects under a URL, thread-safe and pickled as its arguments."""
 
-    Writing gets a longer timeout. Errors are of the class `raises`; `retries` counts retried attempts.
-    """
+    # Connects with the first operation. Writing gets a longer timeout
 
     def __init__(
         self,
@@ -257,10 +253,8 @@ class ObjectClient:
         self._require(write, key)
 
     def create(self, key: str, content: bytes) -> bytes:
-        """Write an object unless it exists; return the content it has afterwards.
-
-        Atomic, except on servers without conditional writes.
-        """
+        """Write an object unless it exists, and return the content it has afterwards."""
+        # Atomic, except on servers without conditional writes
 
         def write(obs: Any, handle: Any) -> bytes:
             try:
@@ -404,11 +398,10 @@ CONCURRENCY = 16
 
 
 class ObjectStorage(ObjectClient):
-    """Objects under a URL, for reading; see `unistore.zarr3.storage.Storage`.
+    """Objects under a URL, for reading."""
 
-    Ranges that lie close together in one object are fetched by one request; up to `CONCURRENCY` requests run
-    at once. Not fork-safe: a read in a forked process raises an error.
-    """
+    # Ranges that lie close together in one object are fetched by one request, up to `CONCURRENCY` of them
+    # at once. Not fork-safe: a read in a forked process raises an error
 
     fork_safe = False
 
@@ -448,10 +441,9 @@ class ObjectStorage(ObjectClient):
 
 @dataclass(slots=True)
 class RangeRequest:
-    """One request for the bytes ``start:stop`` of an object.
+    """One request for the bytes ``start:stop`` of an object."""
 
-    `members` are the positions, in the requested list, of the ranges inside.
-    """
+    # `members` are the positions, in the requested list, of the ranges inside
 
     key: str
     start: int
@@ -462,12 +454,9 @@ class RangeRequest:
 def coalesce(
     keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int], *, gap: int = GAP, limit: int = LIMIT
 ) -> list[RangeRequest]:
-    """Plan the requests for ranges ``offsets[i] : offsets[i] + sizes[i]`` of the objects ``keys[i]``.
-
-    Ranges of one object that overlap or lie at most `gap` apart share a request, up to `limit` bytes; a range
-    that is larger has a request of its own. Requests are sorted by their first member, so that a consumer
-    that goes in order buffers little.
-    """
+    """Plan the requests for ranges ``offsets[i] : offsets[i] + sizes[i]`` of the objects ``keys[i]``."""
+    # Ranges of one object at most `gap` apart share a request, up to `limit` bytes. Requests are sorted by
+    # their first member, so that a consumer that goes in order buffers little
     first: dict[str, int] = {}
     for position, key in enumerate(keys):
         first.setdefault(key, position)

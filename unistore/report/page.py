@@ -42,10 +42,7 @@ pre{background:#f6f8fa;padding:.8rem;overflow-x:auto}
 
 
 def render_page(path: str, report: Any, blocks: Sequence[Block], samples: Sequence[int] = ()) -> str:
-    """Render blocks; of a store with pictures of `samples`, and the first, middle, last and extreme ones.
-
-    Raises `InputError` if a sample does not exist, more than 24 are requested, or `path` is not a store.
-    """
+    """Render blocks, of a store with pictures of `samples`, and the first, middle, last and extreme ones."""
     if len(samples) > _MAX_REQUESTED:
         message = f"are {len(samples)}, at most {_MAX_REQUESTED} are shown"
         raise InputError(Problem("samples", message, kind="option"))

@@ -101,10 +101,7 @@ class StoreReport:
 
 
 def describe_store(path: str | os.PathLike[str]) -> StoreReport:
-    """Describe a store.
-
-    Raises `StoreError` if it is not a store, is unfinished, of another format, or damaged.
-    """
+    """Describe a sealed store, or raise `StoreError`."""
     store = Store(path)
     about = store.attributes
     shards, agrees = _manifest(store)
@@ -320,11 +317,7 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
 
 
 def describe_sample(store: Store, sample: int) -> dict[str, Any]:
-    """Describe the natural samples in one row of the sample table. JSON values.
-
-    Raises `InputError` if there is no such sample, or the store's family is not installed; `StoreError` if
-    the store is damaged.
-    """
+    """Describe the natural samples in one row of the sample table, as JSON values."""
     from unistore.pictures import check_sample
 
     check_sample(store, sample)

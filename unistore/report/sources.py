@@ -134,10 +134,7 @@ def is_zarr(path: Path) -> bool:
 
 
 def is_store(path: Path) -> bool:
-    """Return whether a Zarr hierarchy has unistore's attributes or manifest, finished or not.
-
-    Raises `StoreError` if its root document cannot be read.
-    """
+    """Return whether a Zarr hierarchy has unistore's attributes or manifest, finished or not."""
     root = path / "zarr.json"
     if root.exists() and not os.access(root, os.R_OK):
         msg = f"{root}: cannot be read (Permission denied); change the rights"
@@ -174,11 +171,10 @@ class FamilyReport:
 
 @dataclass(slots=True, kw_only=True)
 class SourceReport:
-    """Source files: the first family that takes some, and what a conversion would write.
+    """Source files: the first family that takes some, and what a conversion would write."""
 
-    What would be written is None unless there is one family and nothing is wrong, and the families None if
-    every file is refused.
-    """
+    # What would be written is None unless there is one family and nothing is wrong, and the families None
+    # if every file is refused
 
     family: str | None = None
     layout: str | None = None

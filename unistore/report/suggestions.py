@@ -57,10 +57,7 @@ class Suggestion(NamedTuple):
 
 
 def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Suggestion]:
-    """Kinds that the family of a store suggests, without its natural kind, and those of packages that fit.
-
-    `units` are the used rows of the sample table; None: all. Raises `InputError` without the family.
-    """
+    """Return kinds that a store's family suggests, without its natural one, and fitting ones of packages."""
     fitting = []
     for code in get_family(store.family).other_kinds:
         kind = parse_kind(code)
@@ -87,10 +84,7 @@ def _installed_suggestions(store: Store, units: NDArray[np.int64] | None) -> Ite
 
 
 def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> Suggestion:
-    """Return the natural kind of a store, in a size that fits it.
-
-    Raises `InputError` if the store's family is not installed, or has no natural kind.
-    """
+    """Return the natural kind of a store, in a size that fits it."""
     kind = default_kind(store)
     chosen = kind.chosen(store)
     fitted = _fitted(store, as_code(chosen or kind), chosen or kind, units)
@@ -133,10 +127,8 @@ def convert_command(
     options: Mapping[str, Any] = MappingProxyType({}),
     more: Sequence[str] = (),
 ) -> str:
-    """Return a quoted shell command, of a family and options as journals and stores record them.
-
-    `more` are further words of the command line, put last. Without a family, the command detects it.
-    """
+    """Return a quoted shell command, of a family and options as journals and stores record them."""
+    # Without a family, the command detects it
     paths = [f"./{path}" if path.startswith("-") else path for path in (*sources, destination)]
     command = [family.replace("_", "-")] if family else []
     words = ["unistore", "convert", *command, *paths]

@@ -47,10 +47,7 @@ def to_text(
     width: int | None = None,  # columns of the terminal; None: lines as long as they are
     color: bool = False,  # whether titles, names and code are coloured
 ) -> str:
-    """Render blocks as text.
-
-    Control characters that came from files are escaped, secrets in URLs removed.
-    """
+    """Render blocks as text, with control characters escaped and secrets in URLs removed."""
     parts = []
     for block in blocks:
         collapsed = block.collapsed and not show_all

@@ -76,11 +76,9 @@ class ValueReport:
 
 
 def describe_values(array: StoredArray, chunks: int = MAX_CHUNKS) -> ValueReport | None:
-    """Describe an array's values; None if nothing was read.
-
-    Of an array above 4 MiB at most `chunks` chunks are read. Nothing is read of an array without values, of
-    other than bool, integer or float dtype, or with chunks above 32 MiB.
-    """
+    """Describe an array's values, or return None if nothing was read."""
+    # Of an array above 4 MiB at most `chunks` chunks are read. Nothing is read of an array without values,
+    # of other than bool, integer or float dtype, or with chunks above 32 MiB
     size = math.prod(array.shape)
     values = _sampled_values(array, chunks) if array.dtype.kind in "biuf" and size else None
     if values is None:

@@ -204,10 +204,8 @@ def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
 
 
 def make_seal(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
-    """Return the seal for the root's attributes; `sign_root` fills in its ``root``.
-
-    ``content_digest`` covers only keys, rows and decoded content: it is the same where encoders differ.
-    """
+    """Return the seal for the root's attributes, whose ``root`` `sign_root` fills in."""
+    # ``content_digest`` covers only keys, rows and decoded content: it is the same where encoders differ
     entries = sorted(entries, key=lambda entry: entry.key)
     content = xxhash.xxh3_128()
     for entry in entries:
@@ -224,10 +222,8 @@ def make_seal(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
 
 
 def sign_root(document: bytes) -> bytes:
-    """Put the root document's own digest into its seal: xxh3-128 of the document with 32 zeros there.
-
-    The seal comes last in the document, so its ``root`` is the last member of that name.
-    """
+    """Put into the root's seal the xxh3-128 of the document with 32 zeros there."""
+    # The seal comes last in the document, so its ``root`` is the last member of that name
     digest = xxhash.xxh3_128_hexdigest(document).encode()
     before, _, after = document.rpartition(_ROOT_MEMBER % _UNSIGNED.encode())
     return before + _ROOT_MEMBER % digest + after
@@ -247,11 +243,8 @@ _MEMBER = "consolidated_metadata"
 
 
 def root_head(documents: Mapping[str, bytes]) -> bytes:
-    """Return the beginning of the root document, up to its attributes.
-
-    It repeats all documents below the root, for zarr-python and xarray. `documents` has every ``zarr.json``
-    below the root, by key; other keys are passed over.
-    """
+    """Return the beginning of the root document, up to its attributes."""
+    # It repeats all documents below the root, for zarr-python and xarray
     metadata = {
         key.removesuffix(f"/{ROOT}"): parse_document(documents[key])
         for key in sorted(documents)

@@ -35,12 +35,10 @@ _COPY_NAME = re.compile(rf"[0-9a-f]{{32}}({re.escape(PART)})?")
 
 
 class ShardCache:
-    """Verified copies by checksum. Pickles as its arguments; safe with processes, threads and forks.
+    """Verified copies by checksum, safe with processes, threads and forks."""
 
-    The folder is on a local disk, and created with the first copy. `limit` bounds the bytes of all copies,
-    those being fetched included. The least recently used are evicted first, even if another process reads
-    them: open files stay readable.
-    """
+    # `limit` bounds the bytes of all copies, those being fetched included. The least recently used are
+    # evicted first, even if another process reads them: open files stay readable
 
     def __init__(self, folder: PathLike, limit: int) -> None:
         self.folder = Path(folder)
@@ -53,11 +51,8 @@ class ShardCache:
     def ensure(
         self, checksum: str, size: int | None, fetch: Callable[[], Iterable[bytes]], name: str
     ) -> bool:
-        """Make sure that there is a copy, fetching it if needed; False if there is no room for it.
-
-        `checksum` is the object's xxh3-128, hexadecimal, `size` its bytes (None: known once fetched, and
-        held in memory then); ``fetch()`` returns the content in pieces; errors name the object as `name`.
-        """
+        """Make sure that there is a copy, fetching it if needed, or return False without room for it."""
+        # `size` None: known once fetched, and held in memory then
         if time.monotonic() - self._verified_at.get(checksum, -math.inf) < TOUCH_INTERVAL:
             return True
         try:
@@ -240,12 +235,9 @@ MAX_ATTEMPTS = 5
 
 
 class CachedStorage:
-    """Reads objects from local copies; an object is fetched whole and verified on first use.
+    """Reads objects from local copies, each fetched whole and verified on first use."""
 
-    Sizes and checksums come from the store's manifest, which is read on first use and kept like them. Objects
-    that do not fit into the cache are read from the store directly. `manifest` is the manifest's checksum,
-    from the seal.
-    """
+    # Objects that do not fit into the cache are read from the store directly
 
     def __init__(self, inner: Storage, cache: ShardCache, manifest: str) -> None:
         self.fork_safe = inner.fork_safe

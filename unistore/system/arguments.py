@@ -39,17 +39,7 @@ def wrong_argument(name: str, message: str, cure: str = "") -> InputError:
 
 
 class Arguments:
-    """Collects problems of arguments for `raise_problems`. A check returns whether the value is valid.
-
-    ``none=True`` accepts None, too.
-
-    >>> check = Arguments()
-    >>> check.integer("batch_size", 0, least=1)
-    False
-    >>> check.raise_problems()
-    Traceback (most recent call last):
-    unistore.errors.InputError: batch_size: must be a whole number of at least 1, got 0
-    """
+    """Collects problems of arguments for `raise_problems`, as checks return whether a value is valid."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []

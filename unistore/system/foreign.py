@@ -1,9 +1,8 @@
-"""Files that a foreign library opens (HDF5, OpenCV): a damaged one may crash the process, or hang it.
+"""Files that a foreign library opens (HDF5, OpenCV): a damaged one may crash the process, or hang it."""
 
-So such files are opened in worker processes alone. A worker names each file before a library opens it, where
-the process that started it can read the name after a death, and limits the processor time until the file is
-closed. A file at which a worker died is refused from then on, and the step runs again without it.
-"""
+# So they are opened in worker processes alone. A worker names each file before a library opens it, where
+# the process that started it can read the name after a death, and limits the processor time until the file
+# is closed. A file at which a worker died is refused from then on, and the step runs again without it
 
 from __future__ import annotations
 
@@ -31,10 +30,9 @@ DamagedFiles = dict[bytes, str]  # By note of a file: what it does to the librar
 
 
 class NeedsWorkerError(BaseException):
-    """A foreign library would run in this process.
+    """A foreign library would run in this process."""
 
-    Not an `Exception`, since converters turn those into problems of the file.
-    """
+    # Not an `Exception`, since converters turn those into problems of the file.
 
 
 class _OpenFile(NamedTuple):
@@ -151,9 +149,7 @@ def opening(path: str | os.PathLike[str], location: Location | str, library: str
 
 
 def begin_reading(path: Path | None = None) -> None:
-    """Name an open file again (None: the last), and start its limit of processor time anew.
-
-    Call it before each call of the library that may take long.
-    """
+    """Name an open file again (None: the last), and start its limit of processor time anew."""
+    # To be called before each call of the library that may take long
     if _worker is not None:
         _worker.begin_reading("" if path is None else os.fspath(path))

@@ -1,9 +1,8 @@
-"""Cores and memory that this process may use: of the machine, or less in a container or batch job.
+"""Cores and memory that this process may use: of the machine, or less in a container or batch job."""
 
-Containers and batch systems set limits by cgroups, version 1 or 2. The limit of a group applies to all groups
-below it. So the limits of a process are those of its own group and of all visible groups above it. In a
-container, the path that the kernel reports often does not exist, and its own group is the root of the mount.
-"""
+# The limit of a cgroup applies to all groups below it, so the limits of a process are those of its own
+# group and of all visible groups above it. In a container, the path that the kernel reports often does not
+# exist, and its own group is the root of the mount
 
 from __future__ import annotations
 
@@ -123,10 +122,8 @@ M_MMAP_THRESHOLD = -3
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed blocks of up to 32 MiB for reuse; does nothing with other C libraries.
-
-    By default, glibc maps blocks of 128 KiB and more anew until the first such block has been freed.
-    """
+    """Make glibc keep freed blocks of up to 32 MiB for reuse."""
+    # By default, glibc maps blocks of 128 KiB and more anew until the first such block has been freed
     with contextlib.suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_TRIM_THRESHOLD, THRESHOLD)

@@ -10,10 +10,8 @@ import stat
 
 
 def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool:
-    """Lock an open file; returns False if `wait` is False and another process has the lock.
-
-    The lock ends with `unlock`, or when every process that inherited the file has closed it.
-    """
+    """Lock an open file, or return False if another process has the lock and `wait` is False."""
+    # The lock ends with `unlock`, or when every process that inherited the file has closed it
     how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     try:
         fcntl.flock(descriptor, how)
@@ -45,11 +43,7 @@ class NotOwnError(Exception):
 
 
 def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
-    """Return the descriptor of a folder of this user without `forbidden` mode bits: 0o022, 0o077.
-
-    The path is relative to the folder with the descriptor `inside`, if that is given. Raises `NotOwnError`,
-    also of a link, or `FileNotFoundError`.
-    """
+    """Return the descriptor of a folder of this user without `forbidden` mode bits: 0o022, 0o077."""
     descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY, inside)
     state = os.fstat(descriptor)
     if state.st_uid != os.geteuid() or state.st_mode & forbidden:
@@ -61,11 +55,7 @@ def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int
 
 
 def open_own_file(name: str, folder: int, flags: int = 0) -> int:
-    """Return the descriptor, to read and write, of a regular file of this user without further hard links.
-
-    `name` is that in the folder with the descriptor `folder`, `flags` are further ones of ``os.open``. Raises
-    `NotOwnError`, also of a link, or `FileNotFoundError`.
-    """
+    """Return the descriptor, to read and write, of a regular file of this user without further hard links."""
     descriptor = _open(name, os.O_RDWR | flags, folder)
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_nlink > 1:

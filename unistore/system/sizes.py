@@ -11,10 +11,7 @@ _SIZE = re.compile(r"([0-9_]*\.?[0-9]+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def parse_bytes(text: str | int, option: str) -> int:
-    """Parse a size: powers of 1000 (``"4GB"``), of 1024 (``"4GiB"``), or plain bytes.
-
-    Raises `InputError` if it is not a size of at least one byte; names the option as `option`.
-    """
+    """Parse a size in powers of 1000 (``"4GB"``), of 1024 (``"4GiB"``), or in plain bytes."""
     match = _SIZE.fullmatch(str(text).strip())
     size = 0.0
     if match is not None:

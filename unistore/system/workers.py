@@ -1,8 +1,8 @@
-"""The number of loader workers: a share of the cores that this process may use.
+"""The number of loader workers: a share of the cores that this process may use."""
 
-A container's quota or a batch system's affinity mask may be well below ``os.cpu_count()``; more workers than
-cores gain nothing. Few samples get few workers, as each worker costs a process with caches of its own.
-"""
+# A container's quota or a batch system's affinity mask may be well below ``os.cpu_count()``, and more
+# workers than cores gain nothing. Few samples get few workers, as each costs a process with caches of its
+# own
 
 from __future__ import annotations
 
@@ -88,11 +88,9 @@ def environment_number(name: str, default: int, least: int = 1) -> int:
 
 
 def resolve_ranks(check: Arguments, rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return rank and number of ranks; what is wrong with them is noted in `check`.
-
-    If both are None, they are those of ``torch.distributed`` where it is initialised, else ``RANK`` and
-    ``WORLD_SIZE``, else 0 of 1.
-    """
+    """Return rank and number of ranks, and note in `check` what is wrong with them."""
+    # None: those of ``torch.distributed`` where it is initialised, else ``RANK`` and ``WORLD_SIZE``, else 0
+    # of 1
     problems = len(check.problems)
     check.integer("rank", rank, none=True)
     check.integer("world_size", world_size, 1, none=True)

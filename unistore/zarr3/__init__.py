@@ -1,8 +1,6 @@
-"""The engine: the part of Zarr v3 that a unistore store uses, on plain numpy buffers.
+"""The engine: the part of Zarr v3 that a unistore store uses, on plain numpy buffers."""
 
-Reads and writes sharded arrays as unistore's stores hold them, byte-compatible with other Zarr readers.
-No threads, no event loop, no handle at construction; safe with threads and after a fork.
-"""
+# No threads, no event loop, no handle at construction: safe with threads and after a fork
 
 from __future__ import annotations
 

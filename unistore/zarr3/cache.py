@@ -15,11 +15,10 @@ MIN_TRACKED_MISSES = 4096
 
 
 class ChunkCache:
-    """Decoded chunks, `limit` bytes of them; the least recently used go first. Safe with threads.
+    """Decoded chunks, `limit` bytes of them, of which the least recently used go first."""
 
-    A chunk is kept at its second miss: writing every chunk to memory outside the CPU caches would cost about
-    half as much as decoding it. Chunks of more than an eighth of the limit are not kept.
-    """
+    # A chunk is kept at its second miss: writing every chunk to memory outside the CPU caches would cost
+    # about half as much as decoding it. Chunks of more than an eighth of the limit are not kept
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -1,8 +1,7 @@
-"""Read chunks of one array by number: find them in their shard, read, check, decode.
+"""Read chunks of one array by number: find them in their shard, read, check, decode."""
 
-Plans are Python lists: for the tens of chunks of a batch they are faster than numpy, above all in training,
-where other work evicts numpy's code from the CPU caches between batches.
-"""
+# Plans are Python lists: for the tens of chunks of a batch they are faster than numpy, above all in
+# training, where other work evicts numpy's code from the CPU caches between batches
 
 from __future__ import annotations
 

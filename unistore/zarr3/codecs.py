@@ -1,8 +1,7 @@
-"""The bytes of one chunk: little-endian elements, compressed by blosc or not, then their crc32c.
+"""The bytes of one chunk: little-endian elements, compressed by blosc or not, then their crc32c."""
 
-blosc's own threads are switched off for the whole process when this module is imported: its default starts a
-pool in the main thread, which dies in a forked child and hangs the first decode there.
-"""
+# blosc's own threads are switched off for the whole process when this module is imported: its default
+# starts a pool in the main thread, which dies in a forked child and hangs the first decode there
 
 from __future__ import annotations
 
@@ -75,10 +74,7 @@ def codecs_document(compressor: Blosc | None, itemsize: int) -> list[dict[str, A
 
 
 def parse_codecs(codecs: object, itemsize: int, where: str) -> Blosc | None:
-    """Parse the codecs of a chunk: blosc's options, or None where chunks are not compressed.
-
-    Raises `UnsupportedError` for other codecs and options.
-    """
+    """Return blosc's options of a chunk's codecs, or None where chunks are not compressed."""
     uncompressed = codecs_document(None, itemsize)
     if codecs == uncompressed:
         return None
@@ -133,11 +129,8 @@ def _encode_uncompressed(chunk: AnyArray) -> Buffers:
 
 
 def decoder(compressor: Blosc | None, nbytes: int) -> Decoder:
-    """Make the function that decodes chunks of `nbytes` decoded bytes.
-
-    It raises `FrameError` where the stored bytes contradict themselves or have another size; ``out`` may then
-    hold anything.
-    """
+    """Make the function that decodes chunks of `nbytes` decoded bytes."""
+    # Where it raises `FrameError`, ``out`` may hold anything
     return _uncompressed_decoder(nbytes) if compressor is None else _blosc_decoder(nbytes)
 
 

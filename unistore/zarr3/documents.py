@@ -25,11 +25,9 @@ class DocumentError(ValueError):
 
 
 def parse_json(raw: bytes) -> Any:
-    """Read a JSON text.
-
-    Stricter than ``json.loads``: UTF-8, no NaN or Infinity, no integer beyond 64 bits, no float beyond
-    float64, no name twice in one object, at most `DEEPEST` levels; else `DocumentError` says the rule.
-    """
+    """Read a JSON text, or raise a `DocumentError` that names the broken rule."""
+    # Stricter than ``json.loads``: UTF-8, no NaN or Infinity, no integer beyond 64 bits, no float beyond
+    # float64, no name twice in one object, at most `DEEPEST` levels
     try:
         document = _DECODER.decode(raw.decode())
     except DocumentError:
@@ -68,10 +66,7 @@ def is_list_of(value: object, kind: type) -> TypeGuard[list[Any]]:
 
 
 def check_equal(value: object, expected: object, what: str, where: str) -> None:
-    """Raise `UnsupportedError`, which names the first difference, unless a value is as expected.
-
-    `ANY` in `expected` stands for any value.
-    """
+    """Raise `UnsupportedError`, which names the first difference, unless a value is as expected."""
     if expected is ANY:
         return
     if isinstance(value, dict) and isinstance(expected, dict):

@@ -1,11 +1,9 @@
-"""Write files durably: temporary name, write, fsync, rename, fsync of the folder.
+"""Write files durably: temporary name, write, fsync, rename, fsync of the folder."""
 
-An fsync takes milliseconds, and hardly longer when many run at once: the files of one commit are fsynced on
-several threads while the next file is written.
-
-Every call into the system that matters for durability goes through a name of this module, so that a test can
-record their order (no test with SIGKILL proves an fsync).
-"""
+# An fsync takes milliseconds, and hardly longer when many run at once: the files of one commit are fsynced
+# on several threads while the next file is written. Every call into the system that matters for durability
+# goes through a name of this module, so that a test can record their order (no test with SIGKILL proves an
+# fsync)
 
 from __future__ import annotations
 
@@ -66,12 +64,11 @@ class _PartFile:
 
 
 class AtomicFiles:
-    """Files of a folder, committed together when the ``with`` block ends.
+    """Files of a folder, committed together when the ``with`` block ends."""
 
-    Until then they have temporary names. The end of the block waits for the fsync of every file, renames all
-    of them, and fsyncs their folders. At any moment, also after a crash, each file is either absent (or as it
-    was before) or whole. If the block raises, the temporary files are deleted.
-    """
+    # Until then they have temporary names. The end waits for the fsync of every file, renames all of them,
+    # and fsyncs their folders. At any moment, also after a crash, each file is either absent (or as it was
+    # before) or whole. If the block raises, the temporary files are deleted
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
-"""Split boxes, rows and ranges of rows into parts of chunks, and read these into an output.
+"""Split boxes, rows and ranges of rows into parts of chunks, and read these into an output."""
 
-A chunk that is a contiguous part of the output is decoded into it; of others, parts are copied.
-"""
+# A chunk that is a contiguous part of the output is decoded into it, of others parts are copied
 
 from __future__ import annotations
 
@@ -258,10 +257,7 @@ class VerifiedRows:
         )
 
     def read(self, chunks: Int64s, inside: Int64s, out: AnyArray) -> bool:
-        """Read rows `inside` of `chunks`, (n,) each and ascending, into `out` (n, columns).
-
-        False, and nothing read, where a chunk is absent.
-        """
+        """Read rows `inside` of `chunks` into `out` (n, columns), or return False if a chunk is absent."""
         located = self._reader.locate(chunks.tolist())
         if EMPTY in located.offsets:
             return False

@@ -1,8 +1,7 @@
-"""The metadata of an array, ``zarr.json``: parsed, checked, written back (Zarr v3 core specification).
+"""The metadata of an array, ``zarr.json``: parsed, checked, written back (Zarr v3 core specification)."""
 
-A store has one kind of array: sharded, compressed by blosc or not, with checksums. Its document is written
-down once, in `_document`; whatever differs from it is no array of a store.
-"""
+# A store has one kind of array. Its document is written down once, in `_document`: whatever differs from it
+# is no array of a store
 
 from __future__ import annotations
 
@@ -61,11 +60,7 @@ def encode_index(entries: Int64s) -> bytes:
 
 
 def decode_index(raw: bytes, shard_bytes: int, most: int) -> Int64s:
-    """Decode and check the index of a shard of `shard_bytes` bytes.
-
-    Returns (chunks, 2): offset and size of every chunk, `EMPTY` in both where it is absent. Raises
-    `FrameError` if the checksum differs, an entry lies outside, or a chunk has more than `most` bytes.
-    """
+    """Return the offset and size of every chunk of a shard, (chunks, 2), `EMPTY` where it is absent."""
     pairs = np.frombuffer(raw, "<i8", (len(raw) - CRC_BYTES) // 8)
     try:
         check_chunk(pairs, raw[-CRC_BYTES:])
@@ -123,11 +118,7 @@ class ArrayMetadata:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], where: str) -> ArrayMetadata:
-        """Parse the JSON object of a ``zarr.json``; errors name store and array as `where`.
-
-        Raises `UnsupportedError` if the array is not as unistore writes arrays, `StoreError` if a value is
-        not valid.
-        """
+        """Parse the JSON object of a ``zarr.json``, with `where` as store and array in errors."""
         names = document.get("dimension_names")
         expected = _document(dimension_names=None if names is None else ANY)
         check_equal(document, expected, "zarr.json", where)

@@ -26,10 +26,9 @@ class AbsentError(StoreError):
 
 
 class Storage(Protocol):
-    """Objects by key (``"points/xyz/c/0/0"``); holds no handle when made, and pickles small.
+    """Objects by key (``"points/xyz/c/0/0"``), without a handle when made, pickled small."""
 
-    ``str(storage)`` names the place in errors: a folder, a URL.
-    """
+    # ``str(storage)`` names the place in errors: a folder, a URL
 
     # Whether a child forked from a process that has used it can use it too.
     fork_safe: bool
@@ -44,10 +43,7 @@ class Storage(Protocol):
         """Fill `out` (bytes) from `offset` of an object; raises `CorruptionError` if it ends before."""
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
-        """Read many ranges, yielded in the order given; those of one object stand together where possible.
-
-        Raises `CorruptionError` if an object ends before its range does.
-        """
+        """Yield many ranges in the order given, which keeps those of one object together where possible."""
 
 
 @runtime_checkable
@@ -101,10 +97,7 @@ class NotRegularError(StoreError):
 
 
 def open_regular(path: PathLike) -> tuple[int, int]:
-    """Open a regular file for reading: its descriptor, and its size in bytes.
-
-    Raises `OSError`, or `NotRegularError` if something else stands there.
-    """
+    """Return the descriptor of a regular file, open for reading, and its size in bytes."""
     try:
         descriptor = os.open(path, _FLAGS)
     except OSError as error:
@@ -156,10 +149,9 @@ _MAX_CHECKED_FOLDERS = 65536
 
 
 class LocalStorage:
-    """A folder, or a link to one. Files are opened by their first read; `MAX_OPEN_FILES` stay open.
+    """A folder of regular files and folders, or a link to one, with at most `MAX_OPEN_FILES` open."""
 
-    It must hold regular files and folders only: links, pipes and devices raise `NotRegularError`.
-    """
+    # Links, pipes and devices inside raise `NotRegularError`
 
     fork_safe = True
 

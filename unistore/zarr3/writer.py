@@ -78,10 +78,7 @@ MAX_VECTOR = 4
 
 
 def compressor_of(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -> Blosc | None:
-    """Return the compressor of a codec for elements of `dtype` in chunks of shape `chunk`.
-
-    `codec` is one of `PRESETS`, or what `choose_codec` gives: ``"lz4 bitshuffle 12"``; else `ValueError`.
-    """
+    """Return the compressor of a codec of `PRESETS`, or as `choose_codec` gives: ``"lz4 bitshuffle 12"``."""
     if codec == "none":
         return None
     shuffle, typesize = _shuffle(dtype, chunk)
@@ -124,10 +121,8 @@ MIN_ZSTD_SAVING = 3 / 4
 
 
 def choose_codec(dtype: np.dtype[Any], chunk: Sequence[int], size: Callable[[str], int]) -> str:
-    """Choose the codec of a column from ``size(codec)``, the encoded bytes of some of its chunks.
-
-    Chosen by size, not by time, so that every machine chooses alike.
-    """
+    """Choose the codec of a column from ``size(codec)``, the encoded bytes of some of its chunks."""
+    # Chosen by size, not by time, so that every machine chooses alike
     plain = size("none")
     extra = MIN_EXTRA_SAVING * plain
     default = "{} {}".format(*_shuffle(dtype, chunk))

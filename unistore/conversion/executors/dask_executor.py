@@ -36,12 +36,10 @@ _stopped: set[str] = set()
 
 
 class Dask:
-    """Run steps on the ``distributed`` workers of an existing cluster, one step at a time in each process.
+    """Run steps on the ``distributed`` workers of an existing cluster, one step at a time in each process."""
 
-    The connection is made with the first step and ends when this is left. A step of a lost worker runs again
-    on another, as often as the cluster allows (``distributed.scheduler.allowed-failures``). Workers get no
-    more steps than they can begin at once, and as many again, the largest first.
-    """
+    # A step of a lost worker runs again as often as ``distributed.scheduler.allowed-failures`` says.
+    # Workers get no more steps than they can begin at once, and as many again, the largest first
 
     def __init__(
         self,

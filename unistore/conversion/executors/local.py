@@ -68,10 +68,8 @@ class Executor(Protocol):
         ...
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
-        """Yield every item with its outcome, in any order.
-
-        The caller closes the generator if it stops early; closing waits for running steps.
-        """
+        """Yield every item with its outcome, in any order."""
+        # A caller that stops early closes the generator, which waits for running steps
         ...
 
 

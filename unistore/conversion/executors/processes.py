@@ -33,15 +33,11 @@ _damaged: DamagedFiles = {}
 
 
 class Processes:
-    """Run steps on worker processes of this machine, which end when this is left.
+    """Run steps on worker processes of this machine, which end when this is left."""
 
-    Without workers steps run in this process, in order, until one opens a file with a foreign library: that
-    one and all others from then on run in a single worker, which a later command takes over.
-
-    The largest steps come first, so that all workers finish at about the same time. A worker that is lost is
-    replaced and its step runs again. A step that loses its worker three times is reported with what it was.
-    A file at which a worker died is refused from then on.
-    """
+    # Without workers steps run in this process until one opens a file with a foreign library: that one and
+    # all later ones run in a single worker, which a later command takes over. The largest steps come first,
+    # so that all workers finish at about the same time
 
     def __init__(
         self,

@@ -1,12 +1,8 @@
-"""A worker process: ``python -P -m …executors.worker PARENT CONNECTION NOTE MODULE...``.
+"""A worker process: ``python -P -m …executors.worker PARENT CONNECTION NOTE MODULE...``."""
 
-It does one step after the other and answers each with its outcome. Foreign libraries run here, so it may
-crash: the file that it reads stands in its note, see `unistore.system.foreign`.
-
-It is a program of its own. A worker of `concurrent.futures` or `multiprocessing` would import the user's
-``__main__`` again, needs its guard there, and cannot be started by a daemonic process. It lives in a session
-of its own, which Ctrl-C does not reach, and no longer than the process that started it.
-"""
+# A program of its own, since foreign libraries may crash it, and since a worker of `concurrent.futures` or
+# `multiprocessing` would import the user's ``__main__`` again and cannot be started by a daemonic process.
+# Its session of its own is not reached by Ctrl-C
 
 from __future__ import annotations
 
@@ -30,11 +26,9 @@ PDEATHSIG = 1  # ``PR_SET_PDEATHSIG`` of prctl(2)
 
 
 def work(connection: Connection) -> None:
-    """Do the steps that come through the connection, until the other side hangs up.
-
-    A message is the pickled step (job, item, threads), the damaged files, and the most bytes of memory
-    (None: no limit). Its answer is the pickled outcome, or the exception that the step raised.
-    """
+    """Do the steps that come through the connection, until the other side hangs up."""
+    # A message is the pickled step (job, item, threads), the damaged files, and the most bytes of memory
+    # (None: no limit). Its answer is the pickled outcome or exception
     with suppress(EOFError, ConnectionError):
         while True:
             message = connection.recv_bytes()

@@ -178,11 +178,8 @@ def start_early(
     *,
     decodes: bool = True,
 ) -> None:
-    """Start a worker before this process imports what it needs itself, if files look as if they need one.
-
-    It imports their libraries, the converter of the family (None: all of this package), and the modules.
-    Images need none where they are not decoded.
-    """
+    """Start a worker before this process imports what it needs itself, if files look as if they need one."""
+    # Images need none where they are not decoded
     names = chain.from_iterable(map(_names, paths))
     suffixes = {Path(name).suffix.lower() for name in names}
     libraries = {LIBRARIES[suffix] for suffix in suffixes & LIBRARIES.keys()}

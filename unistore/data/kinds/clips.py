@@ -81,10 +81,7 @@ class Crop:
     random: bool  # True: a uniform corner, different in each epoch. False: the centre
 
     def sizes(self, image: Int64s, field: Int64s) -> Int64s:
-        """Return sizes (…, 2) of crops in fields of frames, whose image and field have these extents (…, 2).
-
-        That is the crop's share of the image times the field's extent, at least 1.
-        """
+        """Return sizes of crops in fields (…, 2): the crop's share of the image times the field's extent."""
         if self.size is None:
             return field
         shares = (2 * np.array(self.size) * field + image) // (2 * np.maximum(image, 1))
@@ -92,11 +89,9 @@ class Crop:
         return sizes
 
     def corners(self, picks: Picks, image: Int64s, field: Int64s) -> Int64s:
-        """Return corners (B, 2) in image pixels, for images and another field of these extents (B, 2).
-
-        If the ratio of the resolutions is simple, corners are at whole pixels of the other field, too: 720
-        rows of image and 360 rows of spikes give even corners.
-        """
+        """Return corners (B, 2) in image pixels, for images and another field of these extents (B, 2)."""
+        # Whole pixels of the other field, too, where the ratio of the resolutions is simple: 720 rows of
+        # image and 360 rows of spikes give even corners
         if self.size is None:
             return np.zeros_like(image)
         step = image // np.maximum(1, np.gcd(image, field))
@@ -178,11 +173,7 @@ class CroppedField:
 
 
 def runs_of_frames(sequences: Int64s, extents: Int64s, units: Int64s) -> Int64s:
-    """Return runs of consecutive frames of one sequence and one extent, (runs, 2): (start, stop) of each.
-
-    `sequences` are frame offsets of the sequences, `extents` (F, k) what is the same in all frames of a run,
-    `units` the frames to use.
-    """
+    """Return runs of consecutive frames of one sequence and one extent, (runs, 2): start and stop."""
     frames = len(extents)
     if not frames:
         return np.empty((0, 2), np.int64)

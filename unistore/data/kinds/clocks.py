@@ -114,18 +114,13 @@ class CountedClock(Clock):
 
 
 def previous(clock: Clock, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
-    """Find the last row of each range ``lo:hi`` that is not later than its time; ``lo - 1`` if all are.
-
-    Of equal timestamps, that is the last.
-    """
+    """Find the last row of each range ``lo:hi`` that is not later than its time, else ``lo - 1``."""
     return clock.search(times, lo, hi) - 1
 
 
 def nearest(clock: Clock, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
-    """Find the row of each range ``lo:hi``, none of them empty, that is nearest to its time.
-
-    Of two that are as near, that is the earlier one; of equal timestamps, the last.
-    """
+    """Find the row nearest to its time in each range ``lo:hi``, none of them empty."""
+    # Of two that are as near the earlier one, of equal timestamps the last
     behind = clock.search(times, lo, hi)
     before = np.maximum(behind - 1, lo)
     after = np.minimum(behind, hi - 1)

@@ -158,10 +158,9 @@ def _microseconds(duration: object) -> int:
 
 
 class EventReader(SampleReader):
-    """Reads windows of recordings; see `SampleReader`.
+    """Reads windows of recordings."""
 
-    Windows are cut from times or, with `count`, from the numbers of events: both are called places.
-    """
+    # Windows are cut from times or, with `count`, from the numbers of events: both are called places
 
     def __init__(self, store: Store, kind: Events, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind

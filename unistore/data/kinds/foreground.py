@@ -57,16 +57,8 @@ class Foreground:
         return any(target.lengths[volumes].any() for target in self._targets)
 
     def draw(self, picks: Picks, skip: int, volumes: Int64s) -> tuple[Int64s, NDArray[np.int32]]:
-        """Draw the voxel that each box is centred on, for the `volumes` (B,) of a batch.
-
-        Random numbers are those that follow the first `skip` of each sample.
-
-        Returns
-        -------
-        centres, classes
-            (B, 3) voxels, and the class of each (B,); 0 where the box is uniform, by its share or because the
-            volume has no such voxel.
-        """
+        """Draw the voxels (B, 3) that boxes are centred on, and their classes (B,), 0 for uniform boxes."""
+        # Random numbers are those that follow the first `skip` of each sample
         words = picks.words(skip + _WORDS)[:, skip:]
         names = np.searchsorted(self._ends, below(words[:, 0], _PARTS), side="right")
         centres = np.zeros((len(picks), 3), np.int64)
@@ -105,13 +97,7 @@ class _Locations:
 
 
 def find_target(store: Store, name: str) -> Target:
-    """Return what a name means: ``"lung"``, ``"seg"``, ``"seg:2"``, ``"masks/lung"``, or a class's name.
-
-    Raises
-    ------
-    InputError
-        If there is no such name, several, or no locations are stored; the message says what there is.
-    """
+    """Return what a name means: ``"lung"``, ``"seg"``, ``"seg:2"``, ``"masks/lung"``, or a class's name."""
     groups = box_sources(store)
     named: dict[str, set[Target]] = {}
     for key, group in groups.items():

@@ -93,47 +93,19 @@ def _shift_bits(bits: UInt8s, left: int, width: int, out: UInt8s) -> None:
 
 
 def tfp(bits: UInt8s, left: int, width: int) -> Float32s:
-    """Reconstruct texture from playback (TFP): the mean of the spikes over a window of time.
-
-    A pixel that fires n times in T steps has the value n / T, from 0 to 1; gray levels are 255 n / T.
-    Zhu, Dong, Huang and Tian, "A retina-inspired sampling method for visual texture reconstruction", ICME
-    2019, doi:10.1109/ICME.2019.00248.
-
-    Parameters
-    ----------
-    bits
-        (T, h, bytes) u1, packed spikes.
-    left, width
-        Bits to leave out at the start of every row, and pixels wanted.
-
-    Returns
-    -------
-    (h, width) float32
-    """
+    """Reconstruct texture from playback: the mean (h, width) of packed spikes (T, h, bytes), 0 to 1."""
+    # Zhu, Dong, Huang and Tian, "A retina-inspired sampling method for visual texture reconstruction", ICME
+    # 2019, doi:10.1109/ICME.2019.00248: n spikes in T steps give n / T, gray levels are 255 n / T
     counts = voxelize(bits, width, 1, left=left)[0]
     mean: Float32s = counts.astype(np.float32) / np.float32(max(1, len(bits)))
     return mean
 
 
 def tfi(bits: UInt8s, left: int, width: int) -> Float32s:
-    """Reconstruct texture from inter-spike intervals (TFI), at the middle of a window of time.
-
-    A pixel whose last spike up to step c = T // 2 is at step a, and whose next is at step b, has the value
-    1 / (b - a), from 0 to 1; gray levels are 255 / (b - a). It is 0 where the window lacks one of the two.
-    Zhu, Dong, Huang and Tian, "A retina-inspired sampling method for visual texture reconstruction", ICME
-    2019, doi:10.1109/ICME.2019.00248.
-
-    Parameters
-    ----------
-    bits
-        (T, h, bytes) u1, packed spikes.
-    left, width
-        Bits to leave out at the start of every row, and pixels wanted.
-
-    Returns
-    -------
-    (h, width) float32
-    """
+    """Reconstruct texture (h, width) from the interval of packed spikes around the middle, 0 to 1."""
+    # Zhu, Dong, Huang and Tian, "A retina-inspired sampling method for visual texture reconstruction", ICME
+    # 2019, doi:10.1109/ICME.2019.00248: with the last spike up to step T // 2 at a and the next at b, 1 /
+    # (b - a), gray levels are 255 / (b - a). 0 where the window lacks one of the two
     middle = len(bits) // 2 + 1
     before = _steps_behind(bits[:middle][::-1], left, width)
     behind = _steps_behind(bits[middle:], left, width)
@@ -305,13 +277,7 @@ def frame_fields(store: Store) -> tuple[list[str], list[str]]:
 
 
 def frame_field(store: Store, key: str, bins: int | None) -> FrameField:
-    """Return the reader of ``voxel``, ``blur``, ``sharp`` or one of `VIEWS`.
-
-    Raises
-    ------
-    InputError
-        If voxels are requested that are neither stored nor can be computed from spikes.
-    """
+    """Return the reader of ``voxel``, ``blur``, ``sharp`` or one of `VIEWS`."""
     if key in IMAGES:
         return Images(store, key)
     if key in VIEWS:

@@ -25,15 +25,7 @@ SOURCE = "source"  # Key of the source's name; on request
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """The samples of a batch, and the state of their random numbers.
-
-    Attributes
-    ----------
-    index, epoch
-        (B,) int64 each: index in the reader, and epoch.
-    seed
-        The Dataset's seed.
-    """
+    """The samples of a batch, and the state of their random numbers."""
 
     index: Int64s
     epoch: Int64s
@@ -98,13 +90,7 @@ class SampleKind(ABC):
 
     @abstractmethod
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return keys of samples (without `INDEX`) for the requested `fields`; reads metadata only.
-
-        Raises
-        ------
-        InputError
-            If the store has no such samples, or a field is unknown; the message lists the known ones.
-        """
+        """Return keys of samples (without `INDEX`) for the requested `fields`, from metadata only."""
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> SampleReader:
         """Return the reader of the samples in `units`, rows of the store's sample table; None: all rows."""
@@ -117,10 +103,7 @@ class SampleKind(ABC):
 
     @property
     def whole(self) -> SampleKind | None:
-        """The kind whose samples are whole rows of the sample table; None: there is none.
-
-        Crops, windows and random subsets are taken from these samples.
-        """
+        """Return the kind whose samples are whole rows, of which crops and subsets are taken, or None."""
         return None
 
     def computes(self, key: str) -> bool:  # noqa: ARG002
@@ -133,10 +116,8 @@ def select_keys(
     fields: Sequence[str] | None,  # requested keys; None: the default ones
     on_request: Iterable[str] = (),
 ) -> tuple[str, ...]:
-    """Return the keys to read: the requested ones in their order, or the default ones.
-
-    `INDEX` is ignored, and `EPOCH` where it is no known key: the Dataset adds both.
-    """
+    """Return the keys to read: the requested ones in their order, or the default ones."""
+    # The Dataset adds `INDEX`, and `EPOCH` where it is no known key
     natural = list(natural)
     if fields is None:
         return tuple(natural)
@@ -181,10 +162,7 @@ def source_keys(store: Store) -> dict[str, str]:
 
 
 def source_numbers(store: Store, column: str | None) -> Callable[[Int64s], Int64s]:
-    """Return what gives the numbers of the sources of rows, (k,).
-
-    `column` is the path of these numbers; None: rows are those of the main table.
-    """
+    """Return what gives the numbers of the sources of rows (k,), of the main table if `column` is None."""
     if column is not None:
         return Column(store, column).take
     first = first_rows(store)

@@ -44,11 +44,9 @@ _TILE = 2048  # Repetitions of a row of three numbers: with half as many, numpy 
 
 
 def quantised_view(out: AnyArray) -> NDArray[np.int32]:
-    """Part of the memory of `out` for its quantised coordinates (N, 3) i4, to be converted in place.
-
-    All of the memory for float32, the second half for float64: a conversion from front to back never
-    overwrites values that are not yet read.
-    """
+    """Return the part of `out` that its quantised coordinates (N, 3) i4 are converted in place from."""
+    # All of the memory for float32, the second half for float64: a conversion from front to back never
+    # overwrites values that are not yet read
     memory = out.reshape(-1).view(np.int32)
     return memory[len(memory) - out.size :].reshape(out.shape)
 

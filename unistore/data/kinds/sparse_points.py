@@ -72,14 +72,10 @@ def points_at_ranks(
     ranks: Int64s,  # (k,), ascending, each below the number of set bits
     out: NDArray[np.int32],  # (k, 3)
 ) -> None:
-    """Write coordinates of the set voxels with the given ranks in C order.
-
-    Counts the set bits of each word of 64 voxels, finds the word of each rank, then its byte and its bit.
-    Words are looked up in a table with one entry per set bit if that is not much larger than the ranks, else
-    by bisection. The byte is the number of running sums of the bytes' counts that do not exceed the rank,
-    found by one subtraction (Vigna 2008, "Broadword implementation of rank/select queries", algorithm 2). So
-    the cost is one pass over the mask, and otherwise depends on the ranks alone.
-    """
+    """Write coordinates of the set voxels with the given ranks in C order."""
+    # The cost is one pass over the mask that counts the bits of words of 64 voxels, and otherwise depends
+    # on the ranks alone. The byte of a rank in its word is found by one subtraction (Vigna 2008, "Broadword
+    # implementation of rank/select queries", algorithm 2)
     if not len(ranks):
         return
     flat = bits.reshape(-1)

@@ -120,14 +120,8 @@ class RaggedColumn:
     def read(
         self, key: str, rows: Int64s, allocate: Allocate, is_wanted: NDArray[np.bool_] | None = None
     ) -> tuple[Packed, Int64s]:
-        """Read rows (B, k) for a batch.
-
-        Returns
-        -------
-        values, counts
-            The values of each sample's k rows, one after the other, and how many each row has, (B, k); none
-            where a row is not wanted.
-        """
+        """Return the values of rows (B, k), one after the other, and how many each row has, (B, k)."""
+        # None where a row is not wanted
         lo, hi = self._offsets.ranges(rows.reshape(-1))
         if is_wanted is not None:
             hi = np.where(is_wanted.reshape(-1), hi, lo)

@@ -315,13 +315,7 @@ def _columns(parts: Sequence[Part]) -> dict[str, str]:
 
 
 def parts_of(store: Store, kind: Windows) -> list[Part]:
-    """Return the windows around a tick of a store.
-
-    Raises
-    ------
-    InputError
-        If a key, a clock or its times are not there, or values cannot be interpolated; all such problems.
-    """
+    """Return the windows around a tick of a store, or raise an `InputError` with all problems."""
     clocks = Clocks(store)
     if kind.around is None:
         assert kind.history is not None
