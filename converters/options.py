@@ -184,15 +184,7 @@ class Options:
 
 
 def declared(options: type[Options]) -> tuple[Option, ...]:
-    """All options of a class, its own first.
-
-    Raises
-    ------
-    InputError
-        If an option has a reserved name.
-    TypeError
-        If an annotation is not one of those listed in this module.
-    """
+    """Return all options of a class, its own first."""
     hints = get_type_hints(options)
     shared = {each.name: each for each in fields(Options)}
     found = [each for each in fields(options) if _DECLARED in each.metadata]

@@ -19,28 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One number for each sample that is cheap to read: the points of each segment.
+    """One number for each sample that is cheap to read: the points of each segment."""
 
-    Attributes
-    ----------
-    name
-        Name of the quantity: ``"points"``.
-    values
-        Values of all samples, (samples,), or of `samples`, (k,).
-    samples
-        Numbers of the measured samples, (k,); None: all.
-    few, most
-        Samples with values below and above get a remark; 0: no bound.
-    cure
-        What to do about these samples.
-    """
-
-    name: str
-    values: NDArray[Any]
-    samples: NDArray[np.int64] | None = None
+    name: str  # name of the quantity: "points"
+    values: NDArray[Any]  # values of all samples, (samples,), or of `samples`, (k,)
+    samples: NDArray[np.int64] | None = None  # numbers of the measured samples, (k,); None: all
+    # `few` and `most`: samples with values below and above get a remark; 0: no bound.
     few: int = 0
     most: float = 0
-    cure: str = ""
+    cure: str = ""  # what to do about these samples
 
 
 def _no_measures(_: StoreView) -> Iterable[Measure]:
@@ -49,19 +36,13 @@ def _no_measures(_: StoreView) -> Iterable[Measure]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """How a family shows samples; samples are numbered as the rows of the store's sample table.
+    """How a family shows samples; samples are numbered as the rows of the store's sample table."""
 
-    Attributes
-    ----------
-    draw
-        ``draw(store, sample, figure)`` draws one sample into an empty matplotlib figure of 10 × 3.2 inches,
-        whose size it may change. What it reads is bounded, whatever the size of the sample.
-    measures
-        ``measures(store)`` returns measures. The samples with the largest and the smallest values are among
-        those shown.
-    """
-
+    # `draw(store, sample, figure)` draws one sample into an empty matplotlib figure of 10 × 3.2 inches, whose
+    # size it may change. What it reads is bounded, whatever the size of the sample.
     draw: Callable[[StoreView, int, Figure], None]
+    # `measures(store)` returns measures. The samples with the largest and the smallest values are among those
+    # shown.
     measures: Callable[[StoreView], Iterable[Measure]] = _no_measures
 
 

@@ -1,20 +1,22 @@
-"""What a converter is: options in the constructor, then look, find, scan, gather, derive, finalize, read.
+"""Define what a converter is: options in the constructor, and methods from ``look`` to ``read``."""
 
-======================  ==============================  =====================================================
-``look(file)``          once a file                     whether it is one of the family's, by its content
-``find(listing)``       once                            which files make up each source, by their names
-``scan(part)``          once a source                   its headers: shapes and dtypes
-``gather(scanned)``     once                            what all sources share: tables and their columns
-``derive(source)``      once a source, if needed        reads all its values: facts, and rows to spill
-``finalize(facts)``     once                            index arrays, and the final form of derived tables
-``read(rows)``          in any order, any process       rows that a shard needs
-======================  ==============================  =====================================================
-
-A converter is a frozen dataclass of its options and can be pickled. It opens sources itself and keeps no file
-open between calls (h5py handles must not cross processes). It imports neither the store nor the engine.
-`unistore.converters.survey` calls ``look``, `unistore.converters.scanning` the next three,
-`unistore.conversion` the others.
-"""
+# ======================  ==============================
+# =====================================================
+# ``look(file)``          once a file                     whether it is one of the family's, by its content
+# ``find(listing)``       once                            which files make up each source, by their names
+# ``scan(part)``          once a source                   its headers: shapes and dtypes
+# ``gather(scanned)``     once                            what all sources share: tables and their columns
+# ``derive(source)``      once a source, if needed        reads all its values: facts, and rows to spill
+# ``finalize(facts)``     once                            index arrays, and the final form of derived tables
+# ``read(rows)``          in any order, any process       rows that a shard needs
+# ======================  ==============================
+# =====================================================
+#
+# A converter is a frozen dataclass of its options and can be pickled. It opens sources itself and keeps no
+# file
+# open between calls (h5py handles must not cross processes). It imports neither the store nor the engine.
+# `unistore.converters.survey` calls ``look``, `unistore.converters.scanning` the next three,
+# `unistore.conversion` the others.
 
 from __future__ import annotations
 
@@ -94,31 +96,20 @@ def ask_here(function: Callable[[T], R], items: Sequence[T], /, *, threads: int 
 
 
 class Converter(Protocol):
-    """Reads the sources of one family: base of frozen dataclasses whose fields are the options.
+    """Reads the sources of one family: base of frozen dataclasses whose fields are the options."""
 
-    Attributes
-    ----------
-    family
-        Name of the family: ``"point_cloud"``.
-    thread_safe
-        Whether ``scan`` and ``read`` may run on several sources at once, in threads; false for HDF5, which
-        threads must not share.
-    scan_identifies
-        Whether ``scan`` says in `Scanned.certain` that a file is of the family for sure, so that no other
-        family is asked about it.
-    reads_in_place
-        Whether ``read`` holds no more than some blocks of rows beside those that it fills.
-    reads_planes
-        Whether ``read_planes`` is implemented, so that rows larger than memory can be written.
-    further_suffixes
-        Endings of formats that the family takes and does not name: those that do are asked before it.
-    """
-
-    family: ClassVar[str]
+    family: ClassVar[str]  # name of the family: "point_cloud"
+    # Whether `scan` and `read` may run on several sources at once, in threads; false for HDF5, which threads
+    # must not share.
     thread_safe: ClassVar[bool] = False
+    # Whether `scan` says in `Scanned.certain` that a file is of the family for sure, so that no other family
+    # is asked about it.
     scan_identifies: ClassVar[bool] = False
+    # Whether `read` holds no more than some blocks of rows beside those that it fills.
     reads_in_place: ClassVar[bool] = False
+    # Whether `read_planes` is implemented, so that rows larger than memory can be written.
     reads_planes: ClassVar[bool] = False
+    # Endings of formats that the family takes and does not name: those that do are asked before it.
     further_suffixes: tuple[str, ...] = ()
     exclude: tuple[str, ...]
 
@@ -128,28 +119,15 @@ class Converter(Protocol):
         ...
 
     def look(self, file: Candidate) -> Verdict:
-        """Whether a file is one of the family's, by its name and content.
-
-        An exception becomes the file's Problem. The verdict may depend on whether a partner file exists (the
-        mask of an image), not on the content of other files.
-        """
+        """Return whether a file is one of the family's, by its name and content."""
+        # An exception becomes the file's Problem. The verdict may depend on whether a partner file exists
+        # (the mask of an image), not on the content of other files.
         ...
 
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
-        """Which files make up each source, by names alone; by default each file of `suffixes` is a source.
-
-        Parameters
-        ----------
-        listing
-            Files under the given paths; those that are left to other families must not be returned.
-        exclusion
-            What to leave out. Parts whose names it covers may be returned.
-
-        Raises
-        ------
-        InputError
-            If a path does not exist, holds no suitable file, or links out of the given paths.
-        """
+        """Return which files make up each source, by names alone, without those left to other families."""
+        # By default each file of `suffixes` is a source. Parts whose names the exclusion covers may be
+        # returned.
         files = listing.with_suffixes(self.suffixes)
         parts = Parts(roots=listing.roots)
         for name, path in zip(relative_names(files), files, strict=True):
@@ -157,25 +135,13 @@ class Converter(Protocol):
         return Found(parts=parts)
 
     def scan(self, part: Part) -> Scanned:
-        """Read the headers of a source, not all its values; in any order, in any process.
-
-        Raises
-        ------
-        InputError
-            With every problem of the source.
-        """
+        """Read the headers of a source, not all its values, in any order, in any process."""
+        # An `InputError` has every problem of the source.
         ...
 
     def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
-        """Merge all sources into one scan; `scanned` has what ``scan`` returned for each of `parts`.
-
-        If some sources have problems, this is called with the others, to report what these disagree on.
-
-        Raises
-        ------
-        InputError
-            With everything that the sources disagree on.
-        """
+        """Merge all sources into one scan, where `scanned` has what ``scan`` returned for each of `parts`."""
+        # If some sources have problems, this is called with the others, to report what these disagree on.
         ...
 
     def excluding(self, names: tuple[str, ...]) -> Converter:
@@ -183,19 +149,15 @@ class Converter(Protocol):
         return replace(cast("Any", self), exclude=names)  # type: ignore[no-any-return]
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        """Read a source once, emit its rows of every spilled table, and return its index facts.
-
-        Called if the scan has a spilled table or needs facts. `folder` is an empty scratch folder for what
-        does not fit into memory; None: keep everything in memory, which is faster and takes
-        `Source.memory_in_core` bytes.
-        """
+        """Read a source once, emit its rows of every spilled table, and return its index facts."""
+        # Called if the scan has a spilled table or needs facts. `folder` is an empty scratch folder for what
+        # does not fit into memory; None: keep everything in memory, which is faster and takes
+        # `Source.memory_in_core` bytes.
         return {}
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
-        """Index arrays and final spilled tables; ``facts`` in source order (empty if nothing is derived).
-
-        By default there are none, and each row of the main table is a sample.
-        """
+        """Return index arrays and final spilled tables, from facts in source order (may be empty)."""
+        # By default there are none, and each row of the main table is a sample.
         rows = np.array(scan.sources.rows(scan.main_table), np.int64)
         return Finalized(
             arrays=(), samples=int(rows.sum()), sample_source=np.arange(len(rows)), sample_runs=rows
@@ -204,22 +166,18 @@ class Converter(Protocol):
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Read rows ``lo:hi`` (counted inside the source) of a direct table.
-
-        ``out[column]`` has shape ``(hi - lo, *row_shape)``, is filled with the field's fill value and is
-        written in place: smaller rows are padded by writing only a part.
-        """
+        """Read rows ``lo:hi`` (counted inside the source) of a direct table into ``out``."""
+        # `out[column]` has shape (hi - lo, *row_shape) and is filled with the field's fill value: smaller
+        # rows are padded by writing only a part.
         msg = f"{type(self).__name__} has no table {table!r} that is read"
         raise NotImplementedError(msg)
 
     def read_planes(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Read planes ``lo:hi`` (of axis 1) of the only row that a source has in a direct table.
-
-        ``out`` has any of the table's columns. ``out[column]`` has shape ``(1, hi - lo, …)``, is filled with
-        the field's fill value, and gets the same values as ``read`` gives these planes.
-        """
+        """Read planes ``lo:hi`` (of axis 1) of the only row that a source has in a direct table."""
+        # `out[column]` has shape (1, hi - lo, …), is filled with the field's fill value, and gets what `read`
+        # gives.
         msg = f"{type(self).__name__} reads whole rows"
         raise NotImplementedError(msg)
 

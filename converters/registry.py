@@ -1,11 +1,6 @@
-"""The registry of families: the name of each, and where its parts are.
+"""List the families of sources, without importing them, and those that other packages add."""
 
-A family is a record of names that are imported when they are used, so that listing families loads none of
-them. Those of this package are in a table here; other packages add theirs by an entry point::
-
-    [project.entry-points."unistore.families"]
-    sonar = "unistore_sonar:FAMILY"
-"""
+# Others are entry points of the group "unistore.families": sonar = "unistore_sonar:FAMILY".
 
 from __future__ import annotations
 
@@ -28,68 +23,36 @@ ENTRY_POINTS = "unistore.families"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A family of sources, and of the stores made from them.
+    """A family of sources, and of the stores made from them."""
 
-    Parts are named ``"package.module:attribute"`` and imported by `part`.
-
-    Attributes
-    ----------
-    name
-        As stores record it: ``"point_cloud"``.
-    summary
-        One line, for lists of families.
-    description
-        What its sources are, in a sentence: the help of its command.
-    examples
-        Command lines for that help.
-    options
-        Class of its options, see `unistore.converters.options.Options`; quick to import: the help of the
-        command line needs it.
-    converter
-        Class of its converter, see `unistore.converters.protocol.Converter`; inherits its options.
-    specs
-        `unistore.schemas.array_specs.ArraySpecs` of the arrays of its stores; without it, readers and
-        ``verify`` check only the arrays of every store.
-    rules
-        Tuple of rules for the values of its stores, besides those of every store; empty: none.
-    export
-        ``export(store) -> Iterator[File]``: the source files of a store; empty: no export.
-    export_to
-        The same for other formats, by the value of ``--to``: ``{"ome-zarr": "package.module:files"}``.
-    restore
-        ``restore(store, scan) -> Restore``: gives each source's arrays back, to be compared with what other
-        libraries read of its files; empty: a store is compared only with what the converter reads.
-    kind
-        ``kind(store) -> SampleKind``: the default kind of sample.
-    other_kinds
-        Further kinds as Python expressions, suggested by ``inspect``: ``"unistore.Patches(96)"``.
-    preview
-        `unistore.converters.preview.Preview`: pictures of its samples; empty: none.
-    batch_size
-        Suggested by ``inspect``.
-    general
-        Whether it takes files that no other family takes, so that it is asked last.
-    follows_links
-        Whether it can follow links to further sources (``--follow-links-to``).
-    """
+    # Parts are named "package.module:attribute" and imported by `part`; an empty name: none.
 
     name: str
     summary: str
-    description: str
-    examples: tuple[str, ...] = ()
+    description: str  # what its sources are, in a sentence: the help of its command
+    examples: tuple[str, ...] = ()  # command lines for that help
+    # Class of its options, see `unistore.converters.options.Options`; quick to import: the help of the
+    # command line needs it.
     options: str
+    # Class of its converter, see `unistore.converters.protocol.Converter`; inherits its options.
     converter: str
+    # `unistore.schemas.array_specs.ArraySpecs` of the arrays of its stores; without it, readers and `verify`
+    # check only the arrays of every store.
     specs: str = "unistore.schemas.array_specs:GENERAL"
-    rules: str = ""
-    export: str = ""
+    rules: str = ""  # tuple of rules for the values of its stores, besides those of every store; empty: none
+    export: str = ""  # `export(store) -> Iterator[File]`: the source files of a store; empty: no export
+    # The same for other formats, by the value of `--to`: `{"ome-zarr": "package.module:files"}`.
     export_to: Mapping[str, str] = field(default_factory=dict)
+    # `restore(store, scan) -> Restore`: gives each source's arrays back, to be compared with what other
+    # libraries read of its files; empty: a store is compared only with what the converter reads.
     restore: str = ""
-    kind: str = "unistore.data.kinds.defaults:rows"
+    kind: str = "unistore.data.kinds.defaults:rows"  # `kind(store) -> SampleKind`: the default kind of sample
+    # Further kinds as Python expressions, suggested by `inspect`: "unistore.Patches(96)".
     other_kinds: tuple[str, ...] = ()
-    preview: str = ""
+    preview: str = ""  # `unistore.converters.preview.Preview`: pictures of its samples; empty: none
     batch_size: int = 8
-    general: bool = False
-    follows_links: bool = False
+    general: bool = False  # whether it takes files that no other family takes, so that it is asked last
+    follows_links: bool = False  # whether it can follow links to further sources (`--follow-links-to`)
 
     @property
     def command(self) -> str:
@@ -97,13 +60,7 @@ class Family:
         return self.name.replace("_", "-")
 
     def part(self, name: str, key: str | None = None) -> Any:
-        """Import what a field names: ``part("converter")``, ``part("export_to", "ome-zarr")``.
-
-        Raises
-        ------
-        InputError
-            If the family has no such part, or it cannot be imported.
-        """
+        """Import what a field names: ``part("converter")``, ``part("export_to", "ome-zarr")``."""
         reference: str = getattr(self, name) if key is None else getattr(self, name).get(key, "")
         if not reference:
             msg = f"family {self.command} has no {' '.join(filter(None, (name, key)))}"
@@ -141,10 +98,8 @@ def own_families() -> list[Family]:
 
 @cache
 def families() -> Mapping[str, Family]:
-    """Every family by name, in the order in which they look at files.
-
-    A family of an installed package that cannot be imported is left out with a line on standard error.
-    """
+    """Return every family by name, in the order in which they look at files."""
+    # A family of an installed package that cannot be imported is left out with a line on standard error.
     from importlib.metadata import entry_points
 
     by_name = {own_family.name: own_family for own_family in own_families()}
@@ -203,13 +158,7 @@ def find_family(name: str) -> Family | None:
 
 
 def get_family(name: str) -> Family:
-    """The family of a name; ``point-cloud`` is accepted for ``point_cloud``.
-
-    Raises
-    ------
-    InputError
-        If there is none; the message lists the known ones.
-    """
+    """Return the family of a name, where ``point-cloud`` is accepted for ``point_cloud``."""
     family = find_family(name.replace("-", "_"))
     if family is None:
         message = f"is not known; one of: {', '.join(sorted(families()))}"

@@ -28,27 +28,15 @@ T = TypeVar("T")
 
 
 class Candidate:
-    """A file that every family looks at in turn; what one family opens, the next reuses.
-
-    Attributes
-    ----------
-    path
-        The file.
-    roots
-        Where links may lead: the paths that the user gave.
-    name
-        Its name in messages; the path by default.
-    folders
-        What lies near it.
-    """
+    """A file that every family looks at in turn; what one family opens, the next reuses."""
 
     def __init__(
         self, path: Path, roots: Sequence[Path], name: str = "", folders: Folders | None = None
     ) -> None:
         self.path = path
-        self.roots = tuple(roots)
-        self.name = name or str(path)
-        self.folders = folders or Folders(roots)
+        self.roots = tuple(roots)  # where links may lead: the paths that the user gave
+        self.name = name or str(path)  # its name in messages; the path by default
+        self.folders = folders or Folders(roots)  # what lies near it
         self._stack = ExitStack()
         self._opened: dict[Hashable, Any] = {}
 
@@ -61,10 +49,8 @@ class Candidate:
         self._stack.__exit__(kind, error, trace)
 
     def opened(self, kind: Hashable, opening: Callable[[], AbstractContextManager[Opened]]) -> Opened:
-        """Open the file as one of a kind, once; it is closed with the candidate.
-
-        An exception from opening is raised again by each call.
-        """
+        """Open the file as one of a kind, once, and close it with the candidate."""
+        # An exception from opening is raised again by each call.
         if kind not in self._opened:
             try:
                 self._opened[kind] = self._stack.enter_context(opening())
@@ -79,18 +65,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A file of the family.
+    """A file of the family."""
 
-    Attributes
-    ----------
-    layout
-        Name of the layout inside the family: ``"pointsuite_indices"``, ``"robomimic"``, ….
-    reason
-        What decided; continues a sentence that begins with the file's name:
-        ``"holds segments/segment_0000/indices"``.
-    """
-
-    layout: str
+    layout: str  # name of the layout inside the family: "pointsuite_indices", "robomimic", …
+    # What decided; continues a sentence that begins with the file's name: "holds
+    # segments/segment_0000/indices".
     reason: str
 
 
@@ -117,40 +96,23 @@ Verdict = Taken | LeftOut | Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The files that make up one source; can be pickled.
+    """The files that make up one source; can be pickled."""
 
-    Attributes
-    ----------
-    name
-        Path relative to the common root of all sources, with ``/``; unique; becomes ``Source.name``.
-    files
-        The files, the one that names the source first.
-    roots
-        Where links may lead: the paths that the user gave, the same for every part.
-    detail
-        What the family found out from names: the role of each file, the recording it belongs to, ….
-    """
-
-    name: str
+    name: str  # path relative to the common root of all sources, with `/`; unique; becomes `Source.name`
     files: tuple[Path, ...]
-    roots: tuple[Path, ...]
+    roots: tuple[Path, ...]  # where links may lead: the paths that the user gave, the same for every part
+    # What the family found out from names: the role of each file, the recording it belongs to, ….
     detail: Any = None
 
 
 class Columns(Items[T]):
-    """Millions of objects that consist of files, as columns: each is made again when it is asked for.
+    """Objects that consist of files, as columns: each is made again when it is asked for."""
 
-    Attributes
-    ----------
-    names
-        Name of each.
-    details
-        What the family knows of each, ``detail``.
-    """
+    # There may be millions.
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self.names: PackedObjects[str] = PackedObjects()
-        self.details: PackedObjects[Any] = PackedObjects()
+        self.details: PackedObjects[Any] = PackedObjects()  # what the family knows of each, `detail`
         self._files: PackedObjects[str] = PackedObjects()
         for item in items:
             self.append(item)
@@ -225,93 +187,50 @@ class Parts(Columns[Part]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Sources under the given paths, by names alone.
-
-    Attributes
-    ----------
-    parts
-        In natural order of their names.
-    left_out
-        Files that belong to no source, each with the reason.
-    notes, problems
-        Remarks, and what is wrong with names.
-    """
+    """Sources under the given paths, by names alone."""
 
     parts: Sequence[Part]
-    left_out: Sequence[tuple[Path, str]] = ()
+    left_out: Sequence[tuple[Path, str]] = ()  # files that belong to no source, each with the reason
+    # `notes` and `problems`: remarks, and what is wrong with names.
     notes: Sequence[str] = ()
     problems: Sequence[Problem] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scanned:
-    """Result of scanning one part; families add fields of their own (plain values and flat arrays).
+    """Result of scanning one part; families add fields of their own (plain values and flat arrays)."""
 
-    Attributes
-    ----------
-    problems
-        What is wrong with some episodes or items of the source; the rest is valid. What is wrong with the
-        whole source is raised instead.
-    excluded
-        Names of items of the source (episodes) that the options exclude.
-    certain
-        Whether ``look`` would take the file too; used if `Converter.scan_identifies`.
-    """
-
+    # What is wrong with some episodes or items of the source; the rest is valid. What is wrong with the whole
+    # source is raised instead.
     problems: Sequence[Problem] = ()
-    excluded: Sequence[str] = ()
-    certain: bool = False
+    excluded: Sequence[str] = ()  # names of items of the source (episodes) that the options exclude
+    certain: bool = False  # whether `look` would take the file too; used if `Converter.scan_identifies`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One file, case or episode file that contributes rows.
-
-    Attributes
-    ----------
-    path
-        The file (or folder) itself.
-    name
-        Path relative to the common root of all sources, with ``/``; unique; stored in ``sources/path``.
-    files
-        Every file that is read for it; none may change during the conversion.
-    rows
-        Rows it contributes to each direct table.
-    split
-        Name of the split it belongs to, or None.
-    detail
-        What ``read`` and ``derive`` need to know about it: a frozen dataclass of JSON values, or those.
-    memory
-        Estimated peak bytes of ``derive`` of this source; 0 where nothing is derived.
-    memory_in_core
-        The same if it is derived in memory, without a scratch folder; 0 where none is ever used.
-    reading
-        Estimated peak bytes of ``read`` of any row range besides its output and a copy of one of its columns:
-        a bit mask, a chunk of the file larger than the range, a decoded image.
-    """
+    """One file, case or episode file that contributes rows."""
 
     path: Path
-    name: str
-    files: tuple[Path, ...]
-    rows: Mapping[str, int] = field(default_factory=dict)
-    split: str | None = None
+    name: str  # path relative to the common root of all sources, with `/`; unique; stored in `sources/path`
+    files: tuple[Path, ...]  # every file that is read for it; none may change during the conversion
+    rows: Mapping[str, int] = field(default_factory=dict)  # rows it contributes to each direct table
+    split: str | None = None  # name of the split it belongs to, or None
+    # What `read` and `derive` need to know about it: a frozen dataclass of JSON values, or those.
     detail: Any = field(default_factory=dict)
-    memory: int = 0
+    memory: int = 0  # estimated peak bytes of `derive` of this source; 0 where nothing is derived
+    # The same if it is derived in memory, without a scratch folder; 0 where none is ever used.
     memory_in_core: int = 0
+    # Estimated peak bytes of `read` of any row range besides its output and a copy of one of its columns: a
+    # bit mask, a chunk of the file larger than the range, a decoded image.
     reading: int = 0
 
 
 class Sources(Columns[Source]):
-    """All sources of a scan; their numbers are available as columns, too.
-
-    Attributes
-    ----------
-    splits
-        Split of each source.
-    """
+    """Sources of a scan, whose numbers are available as columns, too."""
 
     def __init__(self, items: Iterable[Source] = ()) -> None:
-        self.splits: list[str | None] = []
+        self.splits: list[str | None] = []  # split of each source
         self._numbers = {name: array("q") for name in ("memory", "memory_in_core", "reading")}
         self._rows: dict[str, array[int]] = {}
         self._first = 0
@@ -397,55 +316,31 @@ class Sources(Columns[Source]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What a scan found.
-
-    Attributes
-    ----------
-    family
-        Name of the family.
-    sources
-        In natural order of their names.
-    tables
-        Tables to write; dtypes of spilled ones are provisional until ``finalize``.
-    sample_table
-        Table whose rows (or, if ragged, whose index entries) are the samples: ``"rows"``, ``"segments"``.
-    main_table
-        Table that ``sources/first_row`` and ``sources/rows`` count in.
-    options
-        All options that decide the content (JSON): the converter's fields, so that it can be made again from
-        them, and in ``found`` what the sources decided where options left it open.
-    notes
-        One-line remarks for the user: what was taken, and why.
-    estimated_rows
-        Estimated rows of spilled tables, by name.
-    possible
-        Tables that ``finalize`` may add, each with its maximum number of rows, for estimates of memory.
-    left_out
-        Files found in folders that belong to no source, each with the reason.
-    units
-        What each source is part of and must not be divided between splits (the sequence of a frame), by a
-        name that does not depend on other sources; empty: each source is a whole.
-    needs_facts
-        Whether ``derive`` is called although no table is spilled (counts, checks over all values).
-    unnamed
-        Whether names of files may tell whom the sources are of, so that none is stored.
-    shared
-        What ``derive`` and ``read`` need to know about all sources together.
-    """
+    """What a scan found."""
 
     family: str
-    sources: Sources
-    tables: tuple[Table, ...]
+    sources: Sources  # in natural order of their names
+    tables: tuple[Table, ...]  # tables to write; dtypes of spilled ones are provisional until `finalize`
+    # Table whose rows (or, if ragged, whose index entries) are the samples: "rows", "segments".
     sample_table: str
-    main_table: str
+    main_table: str  # table that `sources/first_row` and `sources/rows` count in
+    # All options that decide the content (JSON): the converter's fields, so that it can be made again from
+    # them, and in `found` what the sources decided where options left it open.
     options: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # One-line remarks for the user: what was taken, and why
+    # Estimated rows of spilled tables, by name.
     estimated_rows: Mapping[str, int] = field(default_factory=dict)
+    # Tables that `finalize` may add, each with its maximum number of rows, for estimates of memory.
     possible: tuple[tuple[Table, int], ...] = ()
+    # Files found in folders that belong to no source, each with the reason.
     left_out: tuple[tuple[Path, str], ...] = ()
+    # What each source is part of and must not be divided between splits (the sequence of a frame), by a name
+    # that does not depend on other sources; empty: each source is a whole.
     units: Sequence[str] = ()
+    # Whether `derive` is called although no table is spilled (counts, checks over all values).
     needs_facts: bool = False
-    unnamed: bool = False
+    unnamed: bool = False  # whether names of files may tell whom the sources are of, so that none is stored
+    # What `derive` and `read` need to know about all sources together.
     shared: Mapping[str, Any] = field(default_factory=dict)
 
     def only(self, numbers: Collection[int]) -> Scan:
@@ -460,46 +355,26 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finalized:
-    """What is known once every source has been derived.
+    """What is known once every source has been derived."""
 
-    Attributes
-    ----------
-    arrays
-        Index arrays, each written whole: pairs of a field and its values (rows on axis 0).
-    spilled
-        Final form of the spilled tables; those missing here are not written.
-    direct
-        Direct tables whose number of rows is known only now, and the final form of those of the scan; their
-        rows are read with ``read``.
-    rows
-        Rows of each source in each new table of ``direct``: ``{"windows/lung": (812, 0, 97)}``.
-    samples
-        Number of samples.
-    splits
-        Split code of each sample, (samples,) uint8; None: that of its source.
-    split_names
-        Names by code.
-    sample_source
-        Source of each sample, (samples,) int, or of each run of consecutive samples, (runs,) int.
-    sample_runs
-        Length of each run in samples, (runs,) int; None: ``sample_source`` has one entry a sample.
-    sample_names
-        Name of each sample in its source, by which ``--split-by`` assigns splits; empty: their numbers.
-    groups
-        Attributes of groups below the root, by path: ``{"windows/lung": {"width": 1500, …}}`` (JSON).
-    notes
-        One-line remarks for the user about the values.
-    """
-
+    # Index arrays, each written whole: pairs of a field and its values (rows on axis 0).
     arrays: Sequence[tuple[Field, IndexValues]]
-    spilled: tuple[Table, ...] = ()
+    spilled: tuple[Table, ...] = ()  # final form of the spilled tables; those missing here are not written
+    # Direct tables whose number of rows is known only now, and the final form of those of the scan; their
+    # rows are read with `read`.
     direct: tuple[Table, ...] = ()
+    # Rows of each source in each new table of `direct`: `{"windows/lung": (812, 0, 97)}`.
     rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     samples: int
+    # Split code of each sample, (samples,) uint8; None: that of its source.
     splits: NDArray[np.uint8] | None = None
     split_names: tuple[str, ...] = ()
+    # Source of each sample, (samples,) int, or of each run of consecutive samples, (runs,) int.
     sample_source: NDArray[np.int64]
+    # Length of each run in samples, (runs,) int; None: `sample_source` has one entry a sample.
     sample_runs: NDArray[np.int64] | None = None
+    # Name of each sample in its source, by which `--split-by` assigns splits; empty: their numbers.
     sample_names: tuple[str, ...] = ()
+    # Attributes of groups below the root, by path: `{"windows/lung": {"width": 1500, …}}` (JSON).
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # One-line remarks for the user about the values

@@ -58,10 +58,8 @@ def scan_part(converter: Converter, part: Part) -> tuple[Scanned | None, Sequenc
 
 
 def claims_for(converter: Converter, paths: Sequence[Path], claims: Claims | None = None) -> Claims:
-    """Return the table of the paths with this converter in the place of its family's default one.
-
-    That is `claims`, a table of the same paths, where the converter gives the same answers.
-    """
+    """Return the table of the paths with this converter in the place of its family's default one."""
+    # That is `claims`, a table of the same paths, where the converter gives the same answers.
     if claims is not None and claims.roots == list(paths) and claims.serves(converter):
         return claims
     return Claims(paths, converter)
@@ -76,30 +74,10 @@ def scan_sources(
     is_named: bool = False,
     claims: Claims | None = None,
 ) -> Scan:
-    """Find the sources of a family, scan each, and merge them.
-
-    Files in given folders that belong to another (not general) family are left out; files that are given
-    themselves are not. A file that cannot be read may be of any family: it is a problem.
-
-    Parameters
-    ----------
-    converter, paths
-        Converter of the family, and files and folders.
-    must_exclude
-        Names to exclude that must match something; None: all of the converter's.
-    ask
-        Asks about files and parts, in this process or in others.
-    is_named
-        Whether the user named the family. Then a file in a given folder with one of its suffixes that only a
-        general family takes is a problem; else it is left out.
-    claims
-        See `claims_for`; files that it lacks are asked about.
-
-    Raises
-    ------
-    InputError
-        With every problem of every file.
-    """
+    """Find the sources of a family, scan each, and merge them, or raise every problem of every file."""
+    # Files in given folders that belong to another (not general) family are left out, given ones are not. If
+    # the user named the family, a file there that has one of its suffixes and that only a general family
+    # takes is a problem. A file that cannot be read may be of any family: it is a problem.
     scan = _FamilyScan(converter, claims_for(converter, paths, claims), is_named=is_named)
     return scan.run(ask, converter.exclude if must_exclude is None else must_exclude)
 
@@ -160,11 +138,8 @@ class _FamilyScan:
         )
 
     def _leave_to_others(self, *, is_sure: bool = False) -> None:
-        """Leave suitable files to the families that take them; `is_sure`: some are surely the family's.
-
-        If none of them is surely the family's, it also gets the files of general families, and a general
-        family gets all files.
-        """
+        """Leave suitable files to the families that take them; `is_sure`: some are surely this one's."""
+        # If none of them is, it also gets the files of general families, and a general family gets all files.
         rows = [row for row in range(len(self._claims.paths)) if self._is_suitable(row)]
         takers = [self._claims.answer(row).taker for row in rows]
         is_sure = is_sure or self._family in takers
@@ -215,10 +190,9 @@ class _FamilyScan:
         return found_parts
 
     def _scan(self, parts: Parts, ask: Ask) -> tuple[Parts, PackedObjects[Scanned]]:
-        """Scan all parts; returns those of the family. Parts in folders that failed may be of others.
-
-        Of a family with `scan_identifies`, other families are asked about what is not surely its own.
-        """
+        """Scan all parts and return those of the family."""
+        # Parts in folders that failed may be of others. Of a family with `scan_identifies`, other families
+        # are asked about what is not surely its own.
         claims = self._claims
         sources = Parts(roots=parts.roots)
         scanned = PackedObjects[Scanned]()
@@ -345,10 +319,8 @@ class _FamilyScan:
         return LeftOutFile(Path(path), other_family_reason(taker), taker)
 
     def _general_problems(self, left_out: Sequence[LeftOutFile]) -> Iterator[Problem]:
-        """Problems of files with a suffix of the named family that only a general family takes.
-
-        A damaged or misread file often looks like plain arrays.
-        """
+        """Return problems of files with a suffix of the named family that only a general family takes."""
+        # A damaged or misread file often looks like plain arrays.
         family = self._family.replace("_", " ")
         for path, _, taker in left_out:
             if taker in self._general and has_ending(path, self._converter.suffixes):

@@ -86,10 +86,8 @@ def counted_scan(scan: Scan) -> tuple[Count, ...]:
 
 
 def _name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
-    """The source name, among `names`, of a file or a folder above it; None if there is none.
-
-    The first `start` parts of the path are not part of names.
-    """
+    """Return the source name, among `names`, of a file or a folder above it."""
+    # The first `start` parts of the path are not part of names.
     if not names:
         return None
     parts = path.parts
@@ -130,32 +128,15 @@ _NOT_ASKED = Answer("", LeftOut(EXCLUDED))
 
 
 class Claims:
-    """A table of the files under some paths, in natural order: which family takes each, and why.
-
-    Parameters
-    ----------
-    roots
-        Files and folders as the user gave them.
-    converter
-        Converter with the user's options, which is asked in the place of its family's default one.
-
-    Attributes
-    ----------
-    folders
-        Those of `roots` that are folders, without links.
-    paths
-        Path of each row.
-    unreadable
-        Problems of files that could not be read, by row.
-    """
+    """A table of the files under some paths, in natural order: which family takes each, and why."""
 
     def __init__(self, roots: Sequence[Path], converter: Converter | None = None) -> None:
         self.roots = list(roots)
-        self.folders = _folders_among(roots)
+        self.folders = _folders_among(roots)  # those of `roots` that are folders, without links
         self._converter = converter
         self.listing = list_files(roots)
         self.paths = self.listing.files
-        self.unreadable: dict[int, Problem] = {}
+        self.unreadable: dict[int, Problem] = {}  # problems of files that could not be read, by row
         self._answers: list[Answer | None] = [None] * len(self.paths)
         self._alike: dict[Answer, Answer] = {}
 
@@ -218,10 +199,8 @@ class Claims:
         return rows
 
     def counts(self) -> dict[str, int]:
-        """Return the number of files of each family that takes some, in the order in which they are asked.
-
-        General families are left out if there is another one.
-        """
+        """Return the number of files of each family that takes some, in the order in which they are asked."""
+        # General families are left out if there is another one.
         counts = Counter(answer.taker for answer in self._answers if answer is not None)
         takers = [family for family in families().values() if counts[family.name]]
         particular = [family for family in takers if not family.general]
@@ -249,11 +228,9 @@ class Claims:
         ]
 
     def verdicts(self, problems: Iterable[Problem] = ()) -> tuple[Count, ...]:
-        """Count files by verdict and reason, with a few of their names.
-
-        Files of general families count as left out if another family was detected, and files that `problems`
-        name, those of the detected family's scan, as refused.
-        """
+        """Count files by verdict and reason, with a few of their names."""
+        # Files of general families count as left out if another family was detected, and files that
+        # `problems` name, those of the detected family's scan, as refused.
         detected = self.counts()
         wrong = {problem.source: problem.message for problem in problems if problem.source}
         depth = len(common_root([file.path for file in self] or self.roots).parts) if wrong else 0
@@ -274,11 +251,9 @@ class Claims:
         return counted((*verdict(file), file.path) for file in self)
 
     def general_only(self, family: str) -> list[str]:
-        """Return names of files with the family's suffixes that only a general family takes.
-
-        They are refused where the user names the family. A folder without files of the family, and without
-        unreadable ones, stands for all that lie in it.
-        """
+        """Return names of files with the family's suffixes that only a general family takes."""
+        # They are refused where the user names the family. A folder without files of the family, and without
+        # unreadable ones, stands for all that lie in it.
         suffixes = _default_converter(get_family(family)).suffixes
         own_folders: set[str] = set()
         others: list[str] = []
@@ -308,23 +283,12 @@ class Claims:
 
 @dataclass(frozen=True)
 class Detection:
-    """Family and layout that paths were recognised as.
-
-    Attributes
-    ----------
-    family
-        Name of the family: ``"point_cloud"``.
-    layout
-        Name of the layout inside the family: ``"pointsuite_indices"``, ``"robomimic"``, ….
-    reason
-        One sentence for the user: ``"thin-1.h5 holds segments/segment_0000/indices"``.
-    claims
-        The table that it was read from, so that a conversion that follows at once asks no file again.
-    """
+    """Family and layout that paths were recognised as."""
 
     family: str
-    layout: str
-    reason: str
+    layout: str  # name of the layout inside the family: "pointsuite_indices", "robomimic", …
+    reason: str  # one sentence for the user: "thin-1.h5 holds segments/segment_0000/indices"
+    # The table that it was read from, so that a conversion that follows at once asks no file again.
     claims: Claims = field(repr=False, compare=False)
 
 

@@ -19,18 +19,10 @@ from unistore.errors import Problem
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """Shape and dtype of one array of a store.
+    """Shape and dtype of one array of a store."""
 
-    Attributes
-    ----------
-    shape
-        All axes, axis 0 (rows) first.
-    dtype
-        numpy dtype name in native form: ``"int32"``.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
+    shape: tuple[int, ...]  # all axes, axis 0 (rows) first
+    dtype: str  # numpy dtype name in native form: "int32"
 
 
 # Stands for an array with one row per sample, in place of an array's path
@@ -41,20 +33,11 @@ ShapeOf = Callable[[str], tuple[int, ...]]
 
 
 class Limit(NamedTuple):
-    """Array whose shape bounds the values, or is the shape, of another array.
-
-    Attributes
-    ----------
-    path
-        Path of the array.
-    axes
-        Its axes, one per component of the values.
-    scale
-        How many values the other array packs along the last of these axes, or this one: 8 if a byte holds 8.
-    """
+    """Array whose shape bounds the values, or is the shape, of another array."""
 
     path: str
-    axes: tuple[int, ...]
+    axes: tuple[int, ...]  # its axes, one per component of the values
+    # How many values the other array packs along the last of these axes, or this one: 8 if a byte holds 8.
     scale: int = 1
 
     def maximum(self, shape_of: ShapeOf) -> NDArray[np.int64]:
@@ -67,46 +50,25 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArraySpec:
-    """What an array must be.
+    """What an array must be."""
 
-    Attributes
-    ----------
-    dtypes
-        Allowed numpy dtype names; empty: any.
-    kinds
-        Allowed kinds of numpy dtypes: ``"iuf"`` for numbers; empty: any.
-    row_shape
-        Shape after axis 0, with None for an axis of any length; None: any shape.
-    rows
-        ``(path, n)``: as many rows as the array at `path`, plus `n`; None: any number.
-    beside
-        Arrays that must be there as well.
-    like
-        Arrays whose extents this one has on its last axes, the last one divided by `Limit.scale`, rounded up.
-    offsets_of
-        The values are offsets into the rows of the array at this path, or, with a `Limit`, into the set bits
-        of its rows.
-    indexes
-        ``(path, n)``: each value is at least 0 and less than the rows of the array at `path`, plus `n`.
-    ascending
-        Whether no value is less than the one before it.
-    least
-        Smallest value of each component.
-    limits
-        Arrays whose shapes bound the values.
-    """
-
-    dtypes: tuple[str, ...] = ()
-    kinds: str = ""
+    dtypes: tuple[str, ...] = ()  # allowed numpy dtype names; empty: any
+    kinds: str = ""  # allowed kinds of numpy dtypes: "iuf" for numbers; empty: any
+    # Shape after axis 0, with None for an axis of any length; None: any shape.
     row_shape: tuple[int | None, ...] | None = None
+    # `(path, n)`: as many rows as the array at `path`, plus `n`; None: any number.
     rows: tuple[str, int] | None = None
-    beside: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()  # arrays that must be there as well
+    # Arrays whose extents this one has on its last axes, the last one divided by `Limit.scale`, rounded up.
     like: tuple[Limit, ...] = ()
+    # The values are offsets into the rows of the array at this path, or, with a `Limit`, into the set bits of
+    # its rows.
     offsets_of: str | Limit | None = None
+    # `(path, n)`: each value is at least 0 and less than the rows of the array at `path`, plus `n`.
     indexes: tuple[str, int] | None = None
-    ascending: bool = False
-    least: int | None = None
-    limits: tuple[Limit, ...] = ()
+    ascending: bool = False  # whether no value is less than the one before it
+    least: int | None = None  # smallest value of each component
+    limits: tuple[Limit, ...] = ()  # arrays whose shapes bound the values
 
     @property
     def needs(self) -> list[str]:
@@ -222,17 +184,7 @@ class ArraySpec:
 
 
 def offsets_errors(offsets: NDArray[np.int64], total: int, what: str) -> Iterator[str]:
-    """What is wrong with offsets: they begin at 0, never decrease, and end with `total`.
-
-    Parameters
-    ----------
-    offsets
-        (n + 1,).
-    total
-        Number of rows that the offsets divide.
-    what
-        What the rows are: ``"points"``.
-    """
+    """Return what is wrong with offsets: they begin at 0, never decrease, and end with `total`."""
     if not len(offsets) or offsets[0] != 0:
         yield f"begins with {offsets[0] if len(offsets) else 'nothing'}, expected 0"
         return
@@ -258,32 +210,22 @@ BYTES = ArraySpec(dtypes=("uint8",), row_shape=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArraySpecs:
-    """What the arrays of a family's stores must be, besides those that every store has.
+    """What the arrays of a family's stores must be, besides those that every store has."""
 
-    Attributes
-    ----------
-    arrays
-        Spec by path of arrays that every store of the family has.
-    required
-        Paths of further arrays that every store of the family has; `others` gives their specs.
-    others
-        ``others(path, paths) -> ArraySpec``: spec of the array at `path` in a store that has arrays at
-        `paths`; ``ArraySpec()`` allows anything.
-    main_rows
-        Path of an array with the rows of the main table, or `SAMPLES`. None: the columns of the main table
-        that the root names.
-    check
-        ``check(arrays)`` yields what the specs cannot say of arrays that match them.
-    text
-        Tables with text columns, ``<table>/<column>/{data, offsets}``, and the rows of their offsets:
-        ``{"volumes": (SAMPLES, 1)}`` for one more than there are samples.
-    """
-
+    # Spec by path of arrays that every store of the family has.
     arrays: Mapping[str, ArraySpec] = field(default_factory=dict)
+    # Paths of further arrays that every store of the family has; `others` gives their specs.
     required: tuple[str, ...] = ()
+    # `others(path, paths) -> ArraySpec`: spec of the array at `path` in a store that has arrays at `paths`;
+    # `ArraySpec()` allows anything.
     others: Callable[[str, Collection[str]], ArraySpec] | None = None
+    # Path of an array with the rows of the main table, or `SAMPLES`. None: the columns of the main table that
+    # the root names.
     main_rows: str | None = None
+    # `check(arrays)` yields what the specs cannot say of arrays that match them.
     check: Callable[[Mapping[str, ArrayInfo]], Iterable[Problem]] | None = None
+    # Tables with text columns, `<table>/<column>/{data, offsets}`, and the rows of their offsets:
+    # `{"volumes": (SAMPLES, 1)}` for one more than there are samples.
     text: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def of(self, path: str, paths: Collection[str]) -> ArraySpec:
@@ -292,15 +234,7 @@ class ArraySpecs:
         return declared_spec or (self.others(path, paths) if self.others else ArraySpec())
 
     def problems(self, arrays: Mapping[str, ArrayInfo], samples: int) -> list[Problem]:
-        """Arrays that are missing, or have other axes, dtype or rows than their spec.
-
-        Parameters
-        ----------
-        arrays
-            Shape and dtype of every array of a store, by path.
-        samples
-            Number of samples that the root gives.
-        """
+        """Return arrays that are missing, or have other axes, dtype or rows than their spec."""
         shapes = {SAMPLES: (samples,), **{path: info.shape for path, info in arrays.items()}}
         needed = (*self.arrays, *self.required)
         problems = [Problem(path, "is missing", kind="schema") for path in needed if path not in arrays]
@@ -365,15 +299,7 @@ GENERAL = ArraySpecs()
 
 
 def relations(axes: Mapping[str, Sequence[str]], specs: ArraySpecs) -> dict[str, dict[str, Any]]:
-    """Return attributes by path of array: ``ragged``, ``offsets_of``, ``padded``, ``indexes``, ``encoding``.
-
-    Parameters
-    ----------
-    axes
-        Names of the axes of every array of a store, by path.
-    specs
-        What the arrays must be; `axes` must match them.
-    """
+    """Return attributes by path: ``ragged``, ``offsets_of``, ``padded``, ``indexes``, ``encoding``."""
     by_path = {path: specs.of(path, axes) for path in axes}
     of_same_rows = defaultdict(list)
     for path in axes:

@@ -1,7 +1,6 @@
-"""Fields (arrays of a store), tables (arrays that share axis 0), and columns of text.
+"""Define fields (arrays of a store), tables (arrays that share axis 0), and columns of text."""
 
-Axis 0 of every array is a row of a table. A sample is a few row ranges plus, for images and volumes, a box.
-"""
+# A sample is a few row ranges plus, for images and volumes, a box.
 
 from __future__ import annotations
 
@@ -17,48 +16,27 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One array of a store.
+    """One array of a store."""
 
-    Attributes
-    ----------
-    path
-        Path in the store: ``"points/xyz"``. All but the last part is the table's name.
-    dtype
-        numpy dtype name in native form: ``"int32"``, ``"float64"``, ``"bool"``.
-    row_shape
-        Shape after axis 0: ``()`` for a column, ``(3,)`` for coordinates, ``(D, H, W)`` for volumes.
-    axes
-        One name per axis, axis 0 included: ``("point", "coordinate")``. Arrays of a group and of the groups
-        above it use the same name for the same axis; `own_axes` names axes that only one array has.
-    unit
-        Unit of the values (``"m"``, ``"HU"``, ``"s"``), or None.
-    description
-        One sentence.
-    fill
-        Value of padding and of unwritten chunks.
-    tile
-        Chunk shape inside a row where samples read boxes (``(32, 32, 32)``); None: whole rows.
-    run
-        Consecutive rows that one sample typically reads (1, or the median segment length); of rows with a
-        `tile`, the rows of a chunk.
-    codec
-        What the codec ``"auto"`` takes, as ``"lz4 bitshuffle 2"``. Empty: it is chosen by trial.
-    statistics
-        Whether count, mean, std, min and max are accumulated while converting (float64, ddof 0).
-    attributes
-        Further attributes of the array (JSON).
-    """
-
+    # Path in the store: "points/xyz". All but the last part is the table's name.
     path: str
-    dtype: str
+    dtype: str  # numpy dtype name in native form: "int32", "float64", "bool"
+    # Shape after axis 0: `()` for a column, `(3,)` for coordinates, `(D, H, W)` for volumes.
     row_shape: tuple[int, ...] = ()
+    # One name per axis, axis 0 included: `("point", "coordinate")`. Arrays of a group and of the groups above
+    # it use the same name for the same axis; `own_axes` names axes that only one array has.
     axes: tuple[str, ...]
-    unit: str | None = None
+    unit: str | None = None  # unit of the values ("m", "HU", "s"), or None
     description: str = ""
-    fill: int | float | bool = 0
+    fill: int | float | bool = 0  # value of padding and of unwritten chunks
+    # Chunk shape inside a row where samples read boxes (`(32, 32, 32)`); None: whole rows.
     tile: tuple[int, ...] | None = None
+    # Consecutive rows that one sample typically reads (1, or the median segment length); of rows with a
+    # `tile`, the rows of a chunk.
     run: int = 1
+    # What the codec "auto" takes, as "lz4 bitshuffle 2". Empty: it is chosen by trial.
     codec: str = ""
+    # Whether count, mean, std, min and max are accumulated while converting (float64, ddof 0).
     statistics: bool = False
     attributes: Mapping[str, object] = field(default_factory=dict)
 
@@ -97,22 +75,14 @@ def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Arrays that share axis 0 and are cut into shards at the same rows.
+    """Arrays that share axis 0 and are cut into shards at the same rows."""
 
-    Attributes
-    ----------
-    name
-        Path of the group: ``"points"``, ``"voxels/0.5"``.
-    fields
-        The columns; ``field.path`` is ``f"{name}/{field.name}"``. Column names may themselves hold
-        slashes: ``steps/observation/joint`` is column ``observation/joint`` of ``steps``.
-    spilled
-        False: row counts are known from the scan and rows are read straight into shards.
-        True: rows depend on the data; they are derived once per source, spilled, and packed afterwards.
-    """
-
-    name: str
+    name: str  # path of the group: "points", "voxels/0.5"
+    # The columns; `field.path` is `f"{name}/{field.name}"`. Column names may themselves hold slashes:
+    # `steps/observation/joint` is column `observation/joint` of `steps`.
     fields: tuple[Field, ...]
+    # False: row counts are known from the scan and rows are read straight into shards. True: rows depend on
+    # the data; they are derived once per source, spilled, and packed afterwards.
     spilled: bool = False
 
     def column(self, field: Field) -> str:
@@ -143,18 +113,10 @@ class IndexValues(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextBytes:
-    """UTF-8 bytes of strings, one after the other, (bytes,) uint8; encoded when slices are asked for.
+    """UTF-8 bytes of strings, one after the other, (bytes,) uint8, encoded when slices are asked for."""
 
-    Attributes
-    ----------
-    strings
-        The strings, the same whenever they are asked for.
-    offsets
-        Where each begins, and the last ends, (n + 1,) int64.
-    """
-
-    strings: Sequence[str]
-    offsets: NDArray[np.int64]
+    strings: Sequence[str]  # the strings, the same whenever they are asked for
+    offsets: NDArray[np.int64]  # where each begins, and the last ends, (n + 1,) int64
 
     @classmethod
     def of(cls, strings: Sequence[str]) -> TextBytes:
@@ -198,25 +160,9 @@ def _encoded(string: str) -> bytes:
 def text_arrays(
     path: str, strings: Iterable[str], *, axis: str = "row", description: str = ""
 ) -> list[tuple[Field, NDArray[Any]]]:
-    """Store strings as ``path/data`` and ``path/offsets``, as Zarr v3 has no standard string dtype.
-
-    Parameters
-    ----------
-    path
-        Path of the group: ``"volumes/name"``.
-    strings
-        One string per row. Undecodable bytes of file names (surrogates) are written as backslash escapes.
-    axis
-        What a string belongs to: ``"volume"``.
-    description
-        One sentence about the strings.
-
-    Returns
-    -------
-    list of (Field, array)
-        ``data`` u1 (bytes of all strings) and ``offsets`` i8 (n + 1): string *i* is
-        ``data[offsets[i]:offsets[i + 1]]``.
-    """
+    """Return strings as ``path/data`` and ``path/offsets``, as Zarr v3 has no standard string dtype."""
+    # `data` u1, `offsets` i8 (n + 1): string i is data[offsets[i]:offsets[i + 1]]. Undecodable bytes of file
+    # names (surrogates) are written as backslash escapes.
     data = TextBytes.of(list(strings))
     of_data, of_offsets = _text_fields(path, axis, description)
     return [(of_data, data[:]), (of_offsets, data.offsets)]
@@ -244,15 +190,7 @@ def _text_fields(path: str, axis: str, description: str) -> tuple[Field, Field]:
 
 
 def text_values(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str]:
-    """Strings of a text column.
-
-    Parameters
-    ----------
-    data
-        (bytes,) u1, UTF-8.
-    offsets
-        (n + 1,) i8.
-    """
+    """Return the strings of UTF-8 bytes between offsets (n + 1,)."""
     raw = data.tobytes()
     return [raw[lo:hi].decode() for lo, hi in pairwise(offsets.tolist())]
 
@@ -265,12 +203,10 @@ HDF5_ATTRIBUTES = "sources/hdf5_attributes"
 
 
 def name_problem(path: str) -> str | None:
-    """Why a path cannot name an array of a Zarr v3 store, or None.
-
-    Zarr v3 core, "Node names": no empty name, none made of dots alone, none that begins with ``__``. Beyond
-    that, ``zarr.json`` is a node's own file, and not every file system has names with control characters or
-    backslashes, or of more than 255 bytes.
-    """
+    """Return why a path cannot name an array of a Zarr v3 store, or None."""
+    # Zarr v3 core, "Node names": no empty name, none made of dots alone, none that begins with `__`. Beyond
+    # that, `zarr.json` is a node's own file, and not every file system has names with control characters or
+    # backslashes, or of more than 255 bytes.
     for part in path.split("/"):
         if part.strip(".") == "":
             return f"part {part!r} is empty or made of dots"

@@ -87,12 +87,8 @@ def missing_value(dtype: str) -> float | bool:
 def reconcile(
     found: Iterable[tuple[str, Mapping[str, Column]]], mode: str
 ) -> tuple[dict[str, Merged], list[Problem]]:
-    """Merge the columns of all sources, given with the names of these.
-
-    Those that some sources lack are refused (``"exact"``), filled (``"union"``) or left out
-    (``"intersection"``, which leaves out those of several shapes, too). Columns are in the order of their
-    first appearance; if they cannot be merged, there is one Problem with a table of columns and sources.
-    """
+    """Merge the columns of all sources in the order of their first appearance."""
+    # "intersection" leaves out columns of several shapes, too.
     sets: dict[tuple[tuple[str, Column], ...], _ColumnSet] = {}
     numbers = array("i")
     for source, columns in found:

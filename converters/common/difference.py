@@ -11,11 +11,9 @@ from unistore.converters.common.columns import is_lossless
 
 
 def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str | None:
-    """Describe the first difference of two arrays with rows on axis 0; None if they are equal.
-
-    Values of different dtypes are compared in a dtype that represents all values of both exactly. The message
-    counts rows from `first`.
-    """
+    """Describe the first difference of two arrays with rows on axis 0, or return None if they are equal."""
+    # Values of different dtypes are compared in one that represents both exactly. Rows are counted from
+    # `first`.
     if stored.shape != other.shape:
         return f"shapes {stored.shape} and {other.shape}"
     if stored.dtype.names is not None:

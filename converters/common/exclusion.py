@@ -13,11 +13,7 @@ _LISTED = 5
 
 
 class Exclusion:
-    """Names that a scan leaves out. It records which of them were found.
-
-    Names are as in messages: of a source, of a folder with sources, or of a part of a source
-    (``"a.hdf5: data/demo_3"``).
-    """
+    """Names that a scan leaves out, as in messages (``"a.hdf5: data/demo_3"``), and which were found."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(name.rstrip("/") for name in names)

@@ -25,20 +25,13 @@ _NUMERIC_KINDS = "biufc"
 
 
 class Values(NamedTuple):
-    """One array of an exported file.
+    """One array of an exported file."""
 
-    Attributes
-    ----------
-    shape, dtype
-        In the file, byte order included. ``object``: rows are byte strings of variable length, or have any
-        number of values of the dtype ``metadata["vlen"]``.
-    blocks
-        Its rows, of that dtype or one that casts to it without loss.
-    """
-
+    # `shape` and `dtype`: in the file, byte order included. `object`: rows are byte strings of variable
+    # length, or have any number of values of the dtype `metadata["vlen"]`.
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    blocks: Blocks
+    blocks: Blocks  # its rows, of that dtype or one that casts to it without loss
 
     @property
     def nbytes(self) -> int:
@@ -57,41 +50,21 @@ class Values(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """One file of an export.
+    """One file of an export."""
 
-    Attributes
-    ----------
-    name
-        Path below the destination, with ``/``; from the store, so it must be checked before use.
-    form
-        ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"`` (RGB), ``"raw"`` (the bytes themselves), ``"zarr"``: a
-        folder, a Zarr v3 group, or ``"format"``: whatever `write` makes.
-    source
-        Index of its source in ``sources/``.
-    values
-        Arrays by path inside the file; files of a single array have the path ``""``.
-    attributes
-        Attributes of HDF5 or Zarr groups and arrays by path, ``""`` for the root. In HDF5 an empty name is
-        that of the value of a dataset without rows.
-    compressed
-        Whether HDF5 datasets are compressed (gzip and shuffle, chunks of 8,192 rows).
-    axes
-        Names of the axes of every array of a Zarr group.
-    notes
-        What the user is told of the export, each sentence once.
-    write
-        ``write(path)`` writes a file of the form ``"format"``.
-    """
-
-    name: str
+    name: str  # path below the destination, with `/`; from the store, so it must be checked before use
+    # "hdf5", "npy", "npz", "png" (RGB), "raw" (the bytes themselves), "zarr": a folder, a Zarr v3 group, or
+    # "format": whatever `write` makes.
     form: Form
-    source: int
-    values: Mapping[str, Values]
+    source: int  # index of its source in `sources/`
+    values: Mapping[str, Values]  # arrays by path inside the file; files of a single array have the path ""
+    # Attributes of HDF5 or Zarr groups and arrays by path, "" for the root. In HDF5 an empty name is that of
+    # the value of a dataset without rows.
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    compressed: bool = False
-    axes: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    write: Callable[[Path], None] | None = None
+    compressed: bool = False  # whether HDF5 datasets are compressed (gzip and shuffle, chunks of 8,192 rows)
+    axes: tuple[str, ...] = ()  # names of the axes of every array of a Zarr group
+    notes: tuple[str, ...] = ()  # what the user is told of the export, each sentence once
+    write: Callable[[Path], None] | None = None  # `write(path)` writes a file of the form "format"
 
 
 def array_values(values: NDArray[Any]) -> Values:
@@ -100,13 +73,7 @@ def array_values(values: NDArray[Any]) -> Values:
 
 
 def converted(values: Values, dtype: np.dtype[Any]) -> Values:
-    """The same values cast to another dtype.
-
-    Raises
-    ------
-    ValueError
-        If the dtype is not numeric or, when blocks are read, does not represent all values exactly.
-    """
+    """Return the same values cast to another dtype, with a `ValueError` while reading if one is not exact."""
     if dtype == values.dtype:
         return values
     if dtype.kind not in _NUMERIC_KINDS:
@@ -168,10 +135,8 @@ def row_values(array: ArrayView, lo: int, hi: int) -> Values:
 
 
 def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: np.dtype[Any]) -> np.dtype[Any]:
-    """Dtype that a column had in a source, from the array's attribute ``source_dtype``.
-
-    The attribute is the dtype in all sources or, where they differ, the indices of the sources by dtype.
-    """
+    """Return the dtype that a column had in a source, from the array's attribute ``source_dtype``."""
+    # The attribute is the dtype in all sources or, where they differ, the indices of the sources by dtype.
     dtype = attributes.get("source_dtype")
     if isinstance(dtype, Mapping):
         dtype = next((dtype_name for dtype_name, sources in dtype.items() if source in sources), None)

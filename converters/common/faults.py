@@ -1,9 +1,8 @@
-"""Converting exceptions of libraries that read sources into problems of the source.
+"""Convert exceptions of libraries that read sources into problems of the source."""
 
-h5py, zipfile, OpenCV, json and NumPy raise many kinds of exceptions on damaged files, and no list of them
-is complete. So whatever reads a source, in the scan and later, runs inside `as_problem`. Our own errors pass
-unchanged. Any other exception becomes a Problem with its traceback for ``--debug``, since it may be our bug.
-"""
+# h5py, zipfile, OpenCV, json and NumPy raise so many kinds of exceptions on damaged files that no list is
+# complete: any exception but our own becomes a Problem, with its traceback for `--debug`, since it may be our
+# bug.
 
 from __future__ import annotations
 
@@ -42,20 +41,7 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def as_problem(location: Location | str, source: str = "") -> Iterator[None]:
-    """Convert what a library raises while it reads a source into an `InputError`.
-
-    Parameters
-    ----------
-    location
-        File, or file and dataset.
-    source
-        As `Problem.source`.
-
-    Raises
-    ------
-    InputError
-        From any exception but a `UnistoreError`, with its type and text.
-    """
+    """Convert what a library raises while it reads a source into an `InputError` with its type and text."""
     try:
         yield
     except UnistoreError:

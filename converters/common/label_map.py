@@ -1,13 +1,9 @@
-"""Labels that datasets number differently, in one numbering: the options ``label_map`` and ``ignore_label``.
+"""Number the labels of datasets alike: the options ``label_map`` and ``ignore_label``."""
 
-A map is ``"1=2,3=1"``, for all datasets, or JSON in a file::
-
-    {"datasets": {"AMOS": {"6": 1}, "BTCV": {"1": 2, "6": 1}}, "classes": {"1": "liver", "2": "spleen"}}
-
-Datasets are folders that label files lie in; ``"*"`` stands for all others. 0 stays 0 unless a map says
-otherwise. A label that no map says is refused, or becomes `ignore_label`: kept as it is, it might be taken
-for another dataset's class of that number.
-"""
+# A map is "1=2,3=1", for all datasets, or JSON in a file, with keys `datasets` (labels by folder that label
+# files lie in, * for all others) and `classes`. 0 stays 0 unless a map says otherwise. A label that no map
+# says is refused, or becomes `ignore_label`: kept as it is, it might be taken for another dataset's class of
+# that number.
 
 from __future__ import annotations
 
@@ -54,13 +50,7 @@ class Numbering(NamedTuple):
         return np.result_type(np.min_scalar_type(min(stored)), np.min_scalar_type(max(stored)))
 
     def stored(self, labels: NDArray[Any], location: str) -> NDArray[Any]:
-        """Return the stored numbers of labels, of any shape.
-
-        Raises
-        ------
-        InputError
-            If labels are no whole numbers, or the map does not name one of them and none is ignored.
-        """
+        """Return the stored numbers of labels, or raise an `InputError` for one that is not mapped."""
         import numpy as np
 
         if labels.dtype.kind not in "biu":
@@ -143,13 +133,8 @@ def checked_map(text: str | None, ignored: int | None) -> str | None:
 
 
 def _whole(text: str) -> str:
-    """Return what a label map says, whole, as JSON: a store records it, and the file may be gone.
-
-    Raises
-    ------
-    InputError
-        If it is no label map.
-    """
+    """Return what a label map says, whole, as JSON."""
+    # A store records it whole: a file that the user named may be gone later.
     where = f"--label-map {text[:60]}"
     if _PAIRS.fullmatch(text):
         pairs = [pair.split("=") for pair in text.split(",")]

@@ -1,11 +1,7 @@
-"""CT volumes: images, windows as points or bit masks, masks, labels, distance fields.
+"""Convert CT volumes: images, windows as points or bit masks, masks, labels, distance fields."""
 
-A source is one volume. `scan` reads headers. `derive` reads every volume once, slab by slab, to count and
-check voxels. `finalize` then chooses points or bits for each window. `read` computes the rows that a shard
-needs, or some planes of one. Only the number of points per plane is kept of a volume.
-
-What a conversion needs is imported by its steps: looking at a file of another family needs none of it.
-"""
+# Only the number of points per plane is kept of a volume. Steps import what they need: looking at a file of
+# another family needs none of it.
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""CT volumes given back: the files of the sources, of their true extent and dtype; NIfTI; OME-NGFF 0.5.
+"""Give CT volumes back as the files of the sources, as NIfTI, or as OME-NGFF 0.5."""
 
-https://ngff.openmicroscopy.org/0.5/
-"""
+# https://ngff.openmicroscopy.org/0.5/
 
 from __future__ import annotations
 
@@ -159,12 +158,8 @@ def _nifti_file(volume: Volume, group: str, name: str, facts: Facts) -> File:
 
 
 def nifti_files(store: StoreView) -> Iterator[File]:
-    """Yield NIfTI files of a store, laid out as TotalSegmentator does, whatever the volumes came from.
-
-    A volume ``<name>`` or ``<name>/ct`` is ``<name>/ct.nii.gz``; its masks and label volumes are
-    ``<name>/segmentations/<label>.nii.gz``. Windows are computed from these again. A volume without voxels,
-    only points, is refused.
-    """
+    """Yield NIfTI files of a store, laid out as TotalSegmentator does, whatever the volumes came from."""
+    # Windows are computed from these again, so none is written.
     for volume in volumes(store):
         folder = volume.name.removesuffix("/ct")
         volume.stored(IMAGE)
@@ -216,10 +211,8 @@ def _ome(**members: Any) -> dict[str, Any]:
 
 
 def _multiscale(volume: Volume) -> tuple[dict[str, Any], list[str]]:
-    """Return multiscale metadata with one level, and notes on what is left out.
-
-    The specification requires a scale; it is 1 where the spacing is unknown.
-    """
+    """Return multiscale metadata with one level, and notes on what is left out."""
+    # The specification requires a scale: it is 1 where the spacing is unknown.
     geometry = volume.geometry
     axes = [{"name": axis, "type": "space"} for axis in _AXES]
     transformations = [{"type": "scale", "scale": geometry.get("spacing", [1.0] * 3)}]

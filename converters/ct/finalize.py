@@ -237,10 +237,7 @@ class _Finalizing:
         return [name if files[bare] > 1 else bare for name, bare in named]
 
     def _file_names(self) -> list[str]:
-        """Return for each source, as JSON, the name of the file that each group of arrays came from.
-
-        Names are relative to the folder that has all files, and the folders of all cases.
-        """
+        """Return for each source the names of its files by group, relative to their folder, as JSON."""
         paths: dict[Path, None] = {}
         for source in self._scan.sources:
             paths |= dict.fromkeys((source.path, *source.files))

@@ -25,8 +25,7 @@ from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
 from unistore.schemas.tables import Field, Table
 
-_BUFFERS = 2 << 20
-"""Bytes in memory besides the voxels while files are read: counts, headers, allocator."""
+_BUFFERS = 2 << 20  # bytes in memory besides the voxels while files are read: counts, headers, allocator
 CLASSES = (schema.MASKS, schema.LABELS)
 
 Volumes = Sequence[ScannedVolume]

@@ -1,14 +1,13 @@
-"""Group files into CT volumes: one for each case folder, or one for each file of voxels.
+"""Group files into CT volumes: one for each case folder, or one for each file of voxels."""
 
-A case is a folder that holds ``ct_original[_N].npy`` or a folder ``windows/``. It has
-``windows/{name}_w{W}_l{L}.npy``, ``windows/*.npz``, ``masks/{id}_binary.npy``, classes as
-``masks/{name}.npy`` and ``labels/{name}.npy``, files called like labels beside ``ct_original``, and
-``info.json``. Instead of ``.npy``, every format of volumes is read.
-
-Outside of cases each file is a volume. One named ``…{name}_w{W}_l{L}.npy`` is a window of the volume beside
-it that has the same name up to there, or a window without a volume; ``masks/{name}_binary.npy`` is a mask of
-the volume ``{name}.npy`` beside that folder; labels are paired as `unistore.converters.files.pairs` says.
-"""
+# A case is a folder that holds ``ct_original[_N].npy`` or a folder ``windows/``. It has
+# ``windows/{name}_w{W}_l{L}.npy``, ``windows/*.npz``, ``masks/{id}_binary.npy``, classes as
+# ``masks/{name}.npy`` and ``labels/{name}.npy``, files called like labels beside ``ct_original``, and
+# ``info.json``. Instead of ``.npy``, every format of volumes is read.
+# Outside of cases each file is a volume. One named ``…{name}_w{W}_l{L}.npy`` is a window of the volume beside
+# it that has the same name up to there, or a window without a volume; ``masks/{name}_binary.npy`` is a mask
+# of the volume ``{name}.npy`` beside that folder; labels are paired as `unistore.converters.files.pairs`
+# says.
 
 from __future__ import annotations
 
@@ -51,8 +50,8 @@ from unistore.converters.files.paths import is_inside, natural_key, relative_nam
 from unistore.converters.plugin import Group, Problem, SourceFile
 from unistore.errors import printable
 
+# What `group` says: a source, a file in no source with the reason, a problem, a remark.
 Choice = Group | tuple[SourceFile, str] | Problem | str
-"""What `group` says: a source, a file in no source with the reason, a problem, a remark."""
 
 
 @dataclass(slots=True)
@@ -198,17 +197,7 @@ class _Grouping:
 def group(
     files: Sequence[SourceFile], known: Collection[str], *, keep_names: bool = False
 ) -> Iterator[Choice]:
-    """Group files into volumes: groups whose `arrays` are the roles of the files, see `case_role`.
-
-    Parameters
-    ----------
-    files
-        All of the given paths, texts too.
-    known
-        Names of windows besides the presets.
-    keep_names
-        Whether DICOM series are called by their folders.
-    """
+    """Group files into volumes, whose `Group.arrays` are the roles of the files, see `case_role`."""
     slices = [file for file in files if file.format == DICOM]
     groups: list[Group] = []
     for choice in group_series(slices, keep_names=keep_names):

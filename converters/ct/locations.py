@@ -1,8 +1,7 @@
-"""Locations of the voxels of classes: at most so many of each, seeded, found in one pass over a file.
+"""Choose the locations of at most so many voxels of each class, seeded, in one pass over a file."""
 
-Every voxel has a rank, a random number that depends on its place alone, and the voxels of a class with the
-smallest ranks are kept. So they are a uniform choice, and the same however the file is divided and ordered.
-"""
+# A voxel's rank is a random number that depends on its place alone, and the smallest ranks are kept: a
+# uniform choice, the same however the file is divided and ordered.
 
 from __future__ import annotations
 
@@ -15,14 +14,12 @@ from numpy.typing import NDArray
 from unistore.converters.ct.slabs import VolumeArray, slabs
 from unistore.schemas.ct.voxels import VoxelTest
 
+# Classes of a volume that have locations; where there are more, numbers are those of instances.
 MOST_CLASSES = 128
-"""Classes of a volume that have locations; where there are more, numbers are those of instances."""
-_LARGEST = (1 << 16) - 1
-"""Largest number of a class."""
+_LARGEST = (1 << 16) - 1  # largest number of a class
 _ANY_RANK = np.uint32((1 << 32) - 1)
 _SEED = 29
-_AT_ONCE = 1 << 16
-"""Voxels that are looked at together, or one plane."""
+_AT_ONCE = 1 << 16  # voxels that are looked at together, or one plane
 
 
 class Locations(NamedTuple):

@@ -38,8 +38,8 @@ CASES = "cases"
 FILES = "files"
 SERIES = "series"
 _HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)", re.IGNORECASE)
+# Folders of volumes in nnU-Net and the Medical Segmentation Decathlon.
 _NNUNET = ("imagesTr", "imagesTs", "imagesVal")
-"""Folders of volumes in nnU-Net and the Medical Segmentation Decathlon."""
 _CALLED = {
     "image": "the volume",
     "windows": "a window",
@@ -53,12 +53,11 @@ Shape = tuple[int, ...]
 
 
 def match(head: Head) -> Claim:
-    """Take volumes, windows, masks, labels and points.
-
-    Integers of two or more bytes in three axes are taken for HU; floats and bytes only where a file's or its
-    folder's name says ct, hu, volume or scan, or a label of the same shape is there that no other data name
-    so, since plain arrays may look the same. Arrays beside a label for each of their rows are plain ones.
-    """
+    """Take volumes, windows, masks, labels and points."""
+    # Integers of two or more bytes in three axes are taken for HU; floats and bytes only where a file's or
+    # its folder's name says ct, hu, volume or scan, or a label of the same shape is there that no other data
+    # name so, since plain arrays may look the same. Arrays beside a label for each of their rows are plain
+    # ones.
     path = head.file.path
     near = head.file.near
     assert near is not None

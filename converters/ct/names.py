@@ -15,23 +15,17 @@ from unistore.converters.opened import Near
 from unistore.converters.seam.formats import formats_of, offered_suffixes
 from unistore.schemas.ct.windows import PRESETS, Window
 
-FORMATS = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")
-"""Formats of voxels."""
-DICOM = "dicom"
-"""The format whose files are slices of series, whatever they are called."""
-TIFF = "tiff"
-"""The format whose files may be pages of stacks."""
-POINTS = ".npz"
-"""Ending of files of points: sparse windows and distance fields."""
+FORMATS = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")  # formats of voxels
+DICOM = "dicom"  # the format whose files are slices of series, whatever they are called
+TIFF = "tiff"  # the format whose files may be pages of stacks
+POINTS = ".npz"  # ending of files of points: sparse windows and distance fields
 INFO = "info.json"
+# What an export writes of spacing, origin and direction: in a case folder, or as `a.geometry.json`.
 GEOMETRY = "geometry.json"
-"""What an export writes of spacing, origin and direction: in a case folder, or as ``a.geometry.json``."""
-METADATA = "metadata.csv"
-"""Has a row for each of a set of case folders."""
+METADATA = "metadata.csv"  # has a row for each of a set of case folders
+# Names the classes of `labelsTr/`, in nnU-Net and the Medical Segmentation Decathlon.
 DATASET = "dataset.json"
-"""Names the classes of ``labelsTr/``, in nnU-Net and the Medical Segmentation Decathlon."""
-IMAGE_WORDS = ("ct", "hu")
-"""What volumes that have labels are called besides images and volumes."""
+IMAGE_WORDS = ("ct", "hu")  # what volumes that have labels are called besides images and volumes
 
 _PLAIN = ("npy", "hdf5", "npz")
 _CASE_FOLDERS = ("windows", "masks", "labels")
@@ -131,22 +125,9 @@ def mask_id(file: Path) -> str:
 
 
 def window_in(stem: str, known: Collection[str] = (), *, whole: bool = False) -> tuple[str, Window] | None:
-    """Find the window that a file name ends in: what stands before it, and the window.
-
-    Parameters
-    ----------
-    stem
-        File name without ending: ``"case_lung_w1500_l-600"``.
-    known
-        Names of windows besides the presets; they may hold ``_``.
-    whole
-        Take all of the name for the window's where no known name fits, not its last part.
-
-    Examples
-    --------
-    >>> window_in("case_soft_tissue_w400_l50")
-    ('case', Window(name='soft_tissue', width=400.0, level=50.0))
-    """
+    """Split a file name into what stands before its window and the window: ``case_lung_w1500_l-600``."""
+    # With `whole`, all of the name is the window's where no known one fits, not its last part. Known names
+    # may hold `_`.
     match = _WINDOW.fullmatch(stem)
     if match is None or float(match["width"]) == 0:
         return None
@@ -244,7 +225,5 @@ def case_role(file: Path, *, has_named_image: bool, known: Collection[str] = ())
     return f"labels/{label}" if label else ""
 
 
-SLICES = "slices"
-"""What the files are, among the arrays of a source, that continue its image."""
-TEXTS = ("info", "geometry", "metadata", "dataset")
-"""What the files of texts about a volume are."""
+SLICES = "slices"  # what the files are, among the arrays of a source, that continue its image
+TEXTS = ("info", "geometry", "metadata", "dataset")  # what the files of texts about a volume are

@@ -15,35 +15,7 @@ _LATER = {"keep_names": False, "foreground_locations": None, "label_map": None, 
 
 @dataclass(frozen=True, kw_only=True)
 class CtOptions(Options):
-    """Options of CT volumes.
-
-    Attributes
-    ----------
-    window
-        Windows to compute: presets by name, or ``"name:width:level"``. Windows that the sources have as
-        files are stored in addition.
-    sparse
-        How the voxels of a window are stored: ``"coords"`` (points), ``"mask"`` (bits), or the smaller of
-        both, chosen for each window over all volumes (``"auto"``).
-    tile
-        Chunk of an image, in voxels (depth, height, width).
-    resolution
-        N of the ``ct_original_N.npy`` to take where a case has several.
-    values
-        ``"hu"``: images that look like masks hold HU. None: a window of such an image is refused.
-    info_order
-        Order in which ``info.json`` has spacing, origin and direction (in LPS): ``"zyx"`` is that of the
-        array's axes, ``"xyz"`` that of ITK and DICOM. None: unknown, so they are not stored as numbers.
-    keep_names
-        Whether DICOM series are called by their folders; else by number, and no name of a file is stored.
-    label_map, ignore_label
-        See `unistore.converters.common.label_map`.
-    foreground_locations
-        Store up to so many voxels of each class of a label, mask and window of a volume: a uniform choice,
-        which ``Patches(foreground=…)`` draws from. None: none.
-    exclude
-        Names of volumes, or of folders that they lie in, to leave out.
-    """
+    """Options of CT volumes."""
 
     window: tuple[str, ...] = option(
         (),

@@ -14,13 +14,11 @@ from unistore.converters.ct.slabs import VolumeArray
 from unistore.converters.plugin import Array, Opened, SourceFile
 from unistore.errors import InputError, Problem
 
+# Names of the indices and values in a file, by kind of points.
 MEMBERS = {"sparse": ("indices", "values"), "sdf": ("sparse_index", "sparse_sdf")}
-"""Names of the indices and values in a file, by kind of points."""
-BLOCK = 1 << 17
-"""Points read at a time."""
+BLOCK = 1 << 17  # points read at a time
 
-Points = tuple[NDArray[Any], NDArray[Any]]
-"""Indices (n, 3) and values (n,)."""
+Points = tuple[NDArray[Any], NDArray[Any]]  # indices (n, 3) and values (n,)
 
 
 def kind_of(names: Collection[str]) -> str:

@@ -1,7 +1,4 @@
-"""Read the headers of the files of one CT volume: shapes, dtypes, whether they agree.
-
-No voxel is read. All problems of all files are raised together.
-"""
+"""Read the headers of the files of one CT volume, and no voxel, and raise all their problems together."""
 
 from __future__ import annotations
 
@@ -31,16 +28,16 @@ from unistore.schemas.tables import name_problem
 
 BY_FILE = "the volume's file"
 _LONGEST = (1 << 31) - 1
+# Headers of one scan written by several programs differ by less, in mm and in parts of a length.
 _ROUNDING = 1e-3
-"""Headers of one scan written by several programs differ by less, in mm and in parts of a length."""
 _UNORDERED = (
     "of info.json: in an unknown order, so kept as text alone; --info-order zyx (the order of the array's "
     "axes) or xyz (that of ITK and DICOM) stores the numbers"
 )
 
-Open = Callable[[SourceFile], AbstractContextManager[tuple[Format, Opened]]]
-"""Opens a file of a source."""
+Open = Callable[[SourceFile], AbstractContextManager[tuple[Format, Opened]]]  # opens a file of a source
 
+# What messages call an array of each kind; volumes have them in this order.
 _CALLED = {
     "image": "volume",
     "windows": "window",
@@ -49,7 +46,6 @@ _CALLED = {
     "labels": "label",
     "sdf": "field",
 }
-"""What messages call an array of each kind; volumes have them in this order."""
 
 
 class Detail(NamedTuple):

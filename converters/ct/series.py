@@ -1,12 +1,12 @@
-"""DICOM series: which files are slices of one volume, and what keeps them from being one.
+"""Group DICOM files into series, and find what keeps a series from being one volume."""
 
-A series is called by its number, ``series-0007``, and no text of its files is stored: names, folders and UIDs
-may tell who the patient is. Digests say which volumes are of one patient, and which are the same series:
-
-- of a series, BLAKE2b of its SeriesInstanceUID: who has the UID finds it again, and nobody else;
-- of a patient, BLAKE2b of the PatientID with the smallest of the patient's series UIDs as its key: an ID
-  alone has so few digits that all of them can be tried.
-"""
+# A series is called by its number, ``series-0007``, and no text of its files is stored: names, folders and
+# UIDs
+# may tell who the patient is. Digests say which volumes are of one patient, and which are the same series:
+#
+# - of a series, BLAKE2b of its SeriesInstanceUID: who has the UID finds it again, and nobody else;
+# - of a patient, BLAKE2b of the PatientID with the smallest of the patient's series UIDs as its key: an ID
+#   alone has so few digits that all of them can be tried.
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from unistore.converters.formats.extras import needed
 from unistore.converters.plugin import Group, Problem, SourceFile
 
 _DIGEST_BYTES = 16
+# How far slices may be from where they should, in parts of their distance: positions are rounded.
 _TOLERANCE = 0.01
-"""How far slices may be from where they should, in parts of their distance: positions are rounded."""
+# Parts of the names of objects that are no images of a patient's volume.
 _NO_IMAGES = ("RT ", "Segmentation", "SR", "Presentation State", "Media Storage Directory")
-"""Parts of the names of objects that are no images of a patient's volume."""
 
 
 class Series(NamedTuple):

@@ -1,9 +1,7 @@
-"""Arrays of a volume, and its voxels in slabs, in the order of the file.
+"""Read the voxels of a volume in slabs of about a megabyte, in the order of the file."""
 
-Memory does not grow with the depth of a volume: a slab is about a megabyte of consecutive bytes, so that
-Fortran-ordered files (the last axis is the slowest) are read as fast as C-ordered ones. Only if planes are
-needed in order is a Fortran-ordered file read several times, once for each `BAND`.
-"""
+# Memory does not grow with the depth, and Fortran-ordered files (the last axis is the slowest) are read as
+# fast as C-ordered ones. Only if planes are needed in order is such a file read once for each `BAND`.
 
 from __future__ import annotations
 
@@ -22,10 +20,8 @@ from unistore.converters.plugin import Array, Format, SourceFile
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import formats, open_file
 
-SLAB = 1 << 20
-"""Bytes of a slab, so that it stays in the cache of a core while it is compared."""
-BAND = 32 << 20
-"""Bytes of planes that one pass over a Fortran-ordered file reads."""
+SLAB = 1 << 20  # bytes of a slab, so that it stays in the cache of a core while it is compared
+BAND = 32 << 20  # bytes of planes that one pass over a Fortran-ordered file reads
 
 Box = tuple[slice, slice, slice]
 _EVERY = slice(None)
@@ -123,16 +119,9 @@ class VolumeArray(NamedTuple):
 def slabs(
     arrays: Sequence[VolumeArray], lo: int = 0, hi: int | None = None
 ) -> Iterator[tuple[Box, list[NDArray[Any]]]]:
-    """Read planes ``lo:hi`` of several arrays of one shape in slabs along the slowest axis, each once.
-
-    If the files have different orders, Fortran-ordered ones are read once for each `BAND`.
-
-    Yields
-    ------
-    box, values
-        Depth (counted from `lo`), height and width ranges; width ranges begin at multiples of 8. The voxels
-        of every array there, (d, h, w), in native byte order; overwritten by the next slab.
-    """
+    """Read planes ``lo:hi`` of arrays of one shape, and yield the ranges (d, h, w) and voxels of slabs."""
+    # Width ranges begin at multiples of 8, and the next slab overwrites the voxels. If the files have
+    # different orders, Fortran-ordered ones are read once for each `BAND`.
     depth, _, width = arrays[0].shape
     hi = depth if hi is None else hi
     if len({array.fortran_order for array in arrays}) > 1:

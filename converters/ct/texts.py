@@ -1,7 +1,4 @@
-"""Texts of CT volumes: ``info.json`` of a case, tables of cases, names of the classes of a dataset.
-
-All functions raise an `InputError` if the file is too long or not what it should be.
-"""
+"""Read the texts of CT volumes: ``info.json``, tables of cases, names of the classes of a dataset."""
 
 from __future__ import annotations
 
@@ -39,10 +36,8 @@ def numbers_in(content: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def read_classes(path: Path, location: str) -> dict[str, str]:
-    """Return what ``dataset.json`` calls each value of a label, by value; regions of several are left out.
-
-    nnU-Net has values by name, the Medical Segmentation Decathlon names by value.
-    """
+    """Return what ``dataset.json`` calls each value of a label, without regions of several values."""
+    # nnU-Net has values by name, the Medical Segmentation Decathlon names by value.
     text, _ = read_info(path, location)
     content = json.loads(text)
     labels = content.get("labels") if isinstance(content, Mapping) else None

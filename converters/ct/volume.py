@@ -43,17 +43,9 @@ class VolumeReader:
     options: Mapping[str, Any]  # of the conversion
 
     def facts(self) -> Facts:
-        """Read everything once: counts of all windows, NaN, the extent; check masks and points.
-
-        Raises an `InputError` with every problem of the volume's values.
-
-        Returns
-        -------
-        Facts
-            ``points/<window>`` (), ``nan`` (), ``extent`` (3,), ``scaled/<window>`` () of windows that came
-            as floats scaled to 0…1, and of each label how many voxels are neither 0 nor 1,
-            ``others/labels/<label>`` (), and of each mask; all i8.
-        """
+        """Read everything once and return counts, or raise every problem of the volume's values."""
+        # All i8: `points/<window>` (), `nan` (), `extent` (3,), `scaled/<window>` () of windows that came as
+        # floats scaled to 0…1, `others/<group>` (), the voxels of a label or mask that are neither 0 nor 1.
         collected = ProblemCollector()
         numbers = {f"points/{name}": 0 for name in self.windows} | {"nan": 0}
         image = self.detail.array("image")
@@ -119,12 +111,9 @@ class VolumeReader:
         return depth, height, width
 
     def read_planes(self, table: str, lo: int, hi: int | None, out: Mapping[str, NDArray[Any]]) -> None:
-        """Read planes ``lo:hi`` of this volume's row of ``volumes``, ``masks``, ``labels`` or ``windows``.
-
-        Masks and windows that this volume lacks stay zero, and so do planes beyond its depth. Windows that
-        are files, which `facts` has compared with the image, are read from them; all others in one pass of
-        the image.
-        """
+        """Read planes ``lo:hi`` of this volume's row of ``volumes``, ``masks``, ``labels`` or ``windows``."""
+        # What this volume lacks, and planes beyond its depth, stay zero. Windows that are files are read from
+        # them, as `facts` has compared these with the image; all others in one pass of the image.
         if "extent" in out:
             out["extent"][0] = self.extent()
             return

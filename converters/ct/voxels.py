@@ -14,10 +14,8 @@ from unistore.converters.ct.slabs import Box, VolumeArray, planes, slabs
 from unistore.schemas.ct.voxels import VoxelTest, inside, limit
 from unistore.schemas.ct.windows import Window
 
-LISTED = 1 << 19
-"""Voxels whose points are computed at a time, or one plane if that has more."""
-FEW = 128
-"""Different values that a label map has at most; most images in eight bits have more."""
+LISTED = 1 << 19  # voxels whose points are computed at a time, or one plane if that has more
+FEW = 128  # different values that a label map has at most; most images in eight bits have more
 # Voxels whose values are counted at a time: numpy makes eight bytes of each
 _COUNTED = 1 << 16
 
@@ -68,16 +66,9 @@ def list_bytes(array: VolumeArray) -> int:
 def read_points(
     array: VolumeArray, test: VoxelTest, lo: int, hi: int, counts: NDArray[np.int64] | None = None
 ) -> Iterator[tuple[slice, int, NDArray[np.int64], NDArray[Any]]]:
-    """Read points number `lo` to `hi` of a window in C order, some planes at a time.
-
-    `counts` are its points in each plane, (D,); if given, planes before point `lo` are not read.
-
-    Yields
-    ------
-    at, first, flat, values
-        Slice of these points, counted from `lo`; their C-order indices counted from plane `first`, for
-        `point_coords`; and their voxels, (n,).
-    """
+    """Yield points number `lo` to `hi` of a window in C order: slice, first plane, indices, voxels."""
+    # Indices count from the first plane, as `point_coords` takes them. `counts` are the points in each plane,
+    # (D,): planes before point `lo` are not read.
     begin = 0
     before = 0
     if counts is not None:
@@ -137,10 +128,8 @@ class Ones(NamedTuple):
 def count_image(
     image: VolumeArray, windows: Mapping[str, Window], files: Mapping[str, VolumeArray]
 ) -> Counts:
-    """Look at every voxel of an image once, and at the same voxels of files of some windows.
-
-    Nothing is read where nothing can be found: no windows, and a dtype without NaN.
-    """
+    """Look at every voxel of an image once, and at the same voxels of files of some windows."""
+    # Nothing is read where nothing can be found: no windows, and a dtype without NaN.
     return _count_image(image, tuple(windows.items()), tuple(files.items()), _state(image, *files.values()))
 
 
@@ -237,10 +226,8 @@ def scaled_differences(image: VolumeArray, scaled: VolumeArray, window: Window) 
 
 
 def is_scaled_as(expected: NDArray[Any], scaled: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell where scaled values are as expected, but for a few roundings of float32 or of a coarser dtype.
-
-    Where the image is NaN, any value will do.
-    """
+    """Tell where scaled values are as expected, but for a few roundings of float32 or of a coarser dtype."""
+    # Where the image is NaN, any value will do.
     tolerance = 4 * max(float(np.finfo(scaled.dtype).eps), float(np.finfo(np.float32).eps))
     close: NDArray[np.bool_] = (np.abs(expected - scaled) <= tolerance) | np.isnan(expected)
     return close

@@ -43,17 +43,16 @@ from unistore.schemas.events.fields import FAMILY_NAME, MARK_ROWS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Names that files give to each column.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "t": ("t", "ts", "time", "timestamp", "timestamps"),
     "x": ("x", "xs"),
     "y": ("y", "ys"),
     "p": ("p", "ps", "pol", "polarity", "polarities", "on"),
 }
-"""Names that files give to each column."""
+# Groups or arrays of records that are looked at: of DSEC, Prophesee and `.npy`, and the file itself.
 _PLACES = ("events", "CD/events", "data", "")
-"""Groups or arrays of records that are looked at: of DSEC, Prophesee and ``.npy``, and the file itself."""
-_OWN = "recording/"
-"""Begins the names of facts that are the family's, not the file's."""
+_OWN = "recording/"  # begins the names of facts that are the family's, not the file's
 _WIDTH, _HEIGHT, _OFFSET, _COLUMNS, _LOW, _BOXES = (
     f"{_OWN}{name}" for name in ("width", "height", "t_offset", "columns", "low", "boxes")
 )
@@ -64,16 +63,15 @@ _MAP = "rectify_map.h5"
 _MAPPED = "events.h5"
 _TIMES_NAME = "timestamps.txt"
 _BOXES_NAME = "tracks.npy"
+# Recordings that frames and boxes belong to, from their own folder or one of the two above.
 _RECORDINGS = ("events/left/events.h5", "events.h5")
-"""Recordings that frames and boxes belong to, from their own folder or one of the two above."""
 _BOX_FIELDS = {"t", "x", "y", "w", "h"}
 _ECF = 0x8ECF
 _ECF_CURE = "export it again: metavision_file_to_dat -i FILE"
 # Chosen by the time to decode 50,000 events, which a trial by size would miss: coordinates 31 instead of 40
 # microseconds, and smaller; polarities 1 instead of 50, for 0.9 bytes an event.
 _BITS = "lz4 bitshuffle 2"
-_BLOCK = 1 << 16
-"""Polarities that are looked at together to tell -1 and 1 from 0 and 1."""
+_BLOCK = 1 << 16  # polarities that are looked at together to tell -1 and 1 from 0 and 1
 _MICROSECONDS = {"auto": 1, "us": 1, "ms": 1_000, "s": 1_000_000}
 
 
@@ -94,8 +92,7 @@ class Place(NamedTuple):
         return rows[self.field] if self.field else rows
 
 
-Layout = Mapping[str, Place]
-"""Place of each column."""
+Layout = Mapping[str, Place]  # place of each column
 
 
 @dataclass(frozen=True, kw_only=True)

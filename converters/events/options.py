@@ -12,20 +12,7 @@ Unit = Literal["auto", "us", "ms", "ns", "s"]
 
 @dataclass(frozen=True, kw_only=True)
 class EventsOptions(Options):
-    """Options of recordings of event cameras.
-
-    Attributes
-    ----------
-    sensor
-        Width and height of the sensor in pixels, where files do not say them.
-    unit
-        Of the times in HDF5, ``.npy`` and ``.npz`` files. ``"auto"``: whole numbers are microseconds, others
-        are refused.
-    events
-        Where the events are in a file, if not in ``events``, ``CD/events`` or at its root.
-    exclude
-        Names of files or folders to leave out.
-    """
+    """Options of recordings of event cameras."""
 
     sensor: tuple[int, int] | None = option(
         None, "Width and height of the sensor, where files do not say them.", metavar="PIXELS", least=1

@@ -18,33 +18,18 @@ from unistore.errors import Location
 
 
 class RestoredArray(NamedTuple):
-    """One array of a file, as a store gives it back.
+    """One array of a file, as a store gives it back."""
 
-    Attributes
-    ----------
-    name
-        In the file; any where it has one array without name.
-    values
-        Its rows. Axes of length 1 may be missing.
-    field
-        Field of its records; empty: the array has none, or `values` has all of them.
-    of_file
-        Makes these rows of the rows of the file: decodes frames.
-    differ
-        Describes the first difference of rows of the store and of the file, given the number of the first.
-    may_differ
-        Whether an array that differs is left out, and no fault.
-    decoder
-        Library that `of_file` decodes with, if any.
-    """
-
-    name: str
+    name: str  # in the file; any where it has one array without name
+    # Its rows. Axes of length 1 may be missing.
     values: Values
-    field: str = ""
+    field: str = ""  # field of its records; empty: the array has none, or `values` has all of them
+    # Makes these rows of the rows of the file: decodes frames.
     of_file: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    # Describes the first difference of rows of the store and of the file, given the number of the first.
     differ: Callable[[NDArray[Any], NDArray[Any], int], str | None] = difference
-    may_differ: bool = False
-    decoder: str = ""
+    may_differ: bool = False  # whether an array that differs is left out, and no fault
+    decoder: str = ""  # library that `of_file` decodes with, if any
 
 
 def _as_it_is(opened: Opened) -> Callable[[str], str]:
@@ -58,36 +43,19 @@ def _nothing_rewritten(path: str, item: Any, name: Any) -> bool:
 
 
 class RestoredFile(NamedTuple):
-    """A file of a source, as a store gives it back.
-
-    Attributes
-    ----------
-    path
-        Of the file itself.
-    arrays
-        What the store has of it.
-    open
-        Opens the file.
-    naming
-        Of an open file: what it calls an array that `arrays` names otherwise.
-    remarks
-        What is said of arrays of the file that the store has in another form.
-    attributes
-        Text of its attributes, see `attribute_texts`; None: they are not compared.
-    is_rewritten
-        ``(path, object, name)``: whether the store has an attribute in another form.
-    facts
-        What else the store says of the file.
-    """
+    """A file of a source, as a store gives it back."""
 
     path: Path
-    arrays: Sequence[RestoredArray]
+    arrays: Sequence[RestoredArray]  # what the store has of it
     open: Open = open_with_library
+    # Of an open file: what it calls an array that `arrays` names otherwise.
     naming: Callable[[Opened], Callable[[str], str]] = _as_it_is
-    remarks: Mapping[str, str] = {}
+    remarks: Mapping[str, str] = {}  # what is said of arrays of the file that the store has in another form
+    # Text of its attributes, see `attribute_texts`; None: they are not compared.
     attributes: str | None = None
+    # `(path, object, name)`: whether the store has an attribute in another form.
     is_rewritten: Callable[[str, Any, Any], bool] = _nothing_rewritten
-    facts: Mapping[str, Any] = {}
+    facts: Mapping[str, Any] = {}  # what else the store says of the file
 
 
 class Restored(NamedTuple):

@@ -14,13 +14,7 @@ Fits = Callable[[Path], bool]
 
 
 class Folders:
-    """Files in folders, without hidden ones and those outside of what the user gave.
-
-    Parameters
-    ----------
-    roots
-        The paths that the user gave.
-    """
+    """Files in folders, without hidden ones and those outside of what the user gave."""
 
     def __init__(self, roots: Sequence[Path] = ()) -> None:
         self._roots = tuple(roots)

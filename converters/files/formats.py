@@ -68,16 +68,9 @@ _NEVER_BY_CONTENT = (
 
 
 def has_ending(path: str | Path, endings: Sequence[str]) -> bool:
-    """Whether a file name has one of the given suffixes, or the file is HDF5 or DICOM under another suffix.
-
-    Parameters
-    ----------
-    path
-        The file. Unfinished downloads and backup copies are recognised by their names, never by content.
-    endings
-        Lower-case suffixes. If ``.h5`` is among them, HDF5 files with suffixes that no other format has, such
-        as ``.mat``, ``.h5ad`` or ``.jld2``, match too; ``.dcm`` and DICOM alike.
-    """
+    """Return whether a file name has one of the lower-case suffixes, or its content is HDF5 or DICOM."""
+    # Unfinished downloads and backup copies are recognised by their names alone. `.h5` stands for HDF5 files
+    # of suffixes that no other format has (`.mat`, `.h5ad`, `.jld2`), `.dcm` for DICOM alike.
     text = path if isinstance(path, str) else str(path)
     name = text[text.rfind(os.sep) + 1 :].lower()  # asked of millions
     if "-of-" in name:

@@ -21,27 +21,14 @@ UNISTORE = "unistore"
 
 
 class Opened(NamedTuple):
-    """An open file.
+    """An open file."""
 
-    Attributes
-    ----------
-    library
-        What reads it: ``"h5py"``.
-    names
-        Names of its arrays.
-    array
-        Opens an array by name: something with ``shape``, ``dtype`` and slices of axis 0.
-    hdf5
-        The open file, where h5py reads it.
-    facts
-        What else a format of a package says of the file.
-    """
-
-    library: str
+    library: str  # what reads it: "h5py"
     names: Sequence[str]
+    # Opens an array by name: something with `shape`, `dtype` and slices of axis 0.
     array: Callable[[str], Any]
-    hdf5: Any = None
-    facts: Mapping[str, Any] | None = None
+    hdf5: Any = None  # the open file, where h5py reads it
+    facts: Mapping[str, Any] | None = None  # what else a format of a package says of the file
 
 
 Open = Callable[[Path], AbstractContextManager[Opened]]
@@ -135,10 +122,8 @@ def open_with_library(path: Path) -> AbstractContextManager[Opened]:
 
 
 def objects_in(file: Any) -> Iterator[tuple[str, Any]]:
-    """Yield path and object of all that is in an open HDF5 file, each object once, without linked ones.
-
-    The object is None where it is damaged. h5py's ``visititems`` would raise, also for what nobody reads.
-    """
+    """Yield path and object of all that is in an open HDF5 file, each object once, without linked ones."""
+    # The object is None where it is damaged: h5py's `visititems` would raise, also for what nobody reads.
     import h5py
 
     seen = {_address(file)}

@@ -1,8 +1,7 @@
-"""Files by the names that links to folders give them, for families whose folders are made of links.
+"""List files by the names that links to folders give them, for families whose folders are made of links."""
 
-Links are followed where they stay inside the given paths. A given path that links of another one lead into is
-not searched itself.
-"""
+# Links are followed where they stay inside the given paths. A given path that links of another one lead into
+# is not searched itself.
 
 from __future__ import annotations
 
@@ -30,30 +29,20 @@ from unistore.errors import Problem, printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkedFiles:
-    """Files of any ending under the given paths, and links that lead nowhere.
+    """Files of any ending under the given paths, and links that lead nowhere."""
 
-    Attributes
-    ----------
-    names
-        Name of each path, relative to the folder of all given paths.
-    problems, notes
-        What is wrong with links and folders, and remarks.
-    followed
-        Given paths that are only followed from links.
-    """
-
+    # Name of each path, relative to the folder of all given paths.
     names: Mapping[Path, str] = field(default_factory=dict)
+    # `problems` and `notes`: what is wrong with links and folders, and remarks.
     problems: Sequence[Problem] = ()
     notes: Sequence[str] = ()
-    followed: Sequence[Path] = ()
+    followed: Sequence[Path] = ()  # given paths that are only followed from links
 
 
 def follow_links(listing: Listing, endings: Sequence[str], is_excluded: Callable[[str], bool]) -> LinkedFiles:
-    """List the files under the paths of a listing again, with links to folders followed.
-
-    Files that are left to other families are not among them. Files with one of the endings must be whole:
-    pipes and broken links are problems.
-    """
+    """List the files under the paths of a listing again, with links to folders followed."""
+    # Files that are left to other families are not among them. Files with one of the endings must be whole:
+    # pipes and broken links are problems.
     roots = list(dict.fromkeys(Path(os.path.abspath(path)) for path in listing.roots))  # noqa: PTH100  keeps links
     base = _common_base(roots)
     walks = [_Walk(root, roots, base, listing, endings, is_excluded) for root in roots]

@@ -1,8 +1,7 @@
-"""``.npy`` files and members of ``.npz`` files: checked headers, values that are read in file order.
+"""Read ``.npy`` files and members of ``.npz`` files in file order, after a check of their headers."""
 
-Nothing is unpickled: arrays of Python objects are refused. So are files and members that are shorter or
-longer than their header says, before memory is taken for them.
-"""
+# Nothing is unpickled. Files that are shorter or longer than their header says are refused before memory is
+# taken for them.
 
 from __future__ import annotations
 
@@ -58,13 +57,7 @@ class NpyHeader(NamedTuple):
 
 
 def read_header(path: Path, location: str | None = None) -> NpyHeader:
-    """Read the header of a ``.npy`` file, which messages call `location`, and check the file's size.
-
-    Raises
-    ------
-    InputError
-        If it is unreadable, not ``.npy``, of object dtype, truncated or too long.
-    """
+    """Read the header of a ``.npy`` file, which messages call `location`, and check the file's size."""
     where = location or str(path)
     try:
         # neither buffered nor a file object: many files are tiny
@@ -215,13 +208,8 @@ class ArrayValues(ABC):
         return self.read_into(lo, max(lo, hi))[::step]
 
     def read_into(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Read rows ``lo:hi``; in `out`, C-contiguous and of that shape, if its dtype is that of the file.
-
-        Raises
-        ------
-        InputError
-            If the file is damaged, or ends early: it was cut off after its header was read.
-        """
+        """Read rows ``lo:hi``, into `out` (C-contiguous, of that shape) if its dtype is that of the file."""
+        # The file may end early although its header was checked: it was cut off after that.
         shape = (hi - lo, *self.shape[1:])
         width = math.prod(shape[1:])
         if self.fortran_order and len(shape) > 1:
@@ -314,15 +302,8 @@ class _CompressedValues(ArrayValues):
 
 @contextmanager
 def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, ArrayValues]]:
-    """Context of the values of all arrays in an ``.npz`` file, as ``np.load`` names them.
-
-    Headers are read now. Other members are left out.
-
-    Raises
-    ------
-    InputError
-        If it is not a complete zip file, or members are damaged: one problem each.
-    """
+    """Open the values of all arrays in an ``.npz`` file, as ``np.load`` names them."""
+    # Headers are read now, and other members left out. Damaged members are one problem each.
     where = location or str(path)
     arrays: dict[str, ArrayValues] = {}
     problems: list[Problem] = []

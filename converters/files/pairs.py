@@ -1,10 +1,9 @@
-"""Pairing of images and their label files, by names alone.
+"""Pair images and their label files by names alone."""
 
-The name of a label adds a word to that of its image (``img0_seg`` of ``img0``, ``a_mask_1`` of ``a``), or
-replaces or inserts a word (``seg0`` of ``img0``, ``segmentation-3`` of ``volume-3``, ``a_seg_1`` of ``a_1``).
-Or it is the same name in a folder of labels, beside the folder of images (``labelsTr/case`` of
-``imagesTr/case_0000``) or beside the images (``masks/a`` of ``a``).
-"""
+# The name of a label adds a word to that of its image (``img0_seg`` of ``img0``, ``a_mask_1`` of ``a``), or
+# replaces or inserts a word (``seg0`` of ``img0``, ``segmentation-3`` of ``volume-3``, ``a_seg_1`` of
+# ``a_1``). Or it is the same name in a folder of labels, beside the folder of images (``labelsTr/case`` of
+# ``imagesTr/case_0000``) or beside the images (``masks/a`` of ``a``).
 
 from __future__ import annotations
 
@@ -48,21 +47,12 @@ _ROW_LABELS = ("label", "labels", "y", "Y", "target", "targets", "class", "class
 
 
 class LabelMatch(NamedTuple):
-    """The image of a label.
+    """The image of a label."""
 
-    Attributes
-    ----------
-    name
-        Field name of the label: ``"seg"``, ``"mask"`` or ``"label"``.
-    images
-        Paths without suffix; several if the image has a file for each channel.
-    certain
-        Whether the names leave no doubt, as ``img0_seg`` and ``labelsTr``; ``image`` and ``label`` may be any
-        two arrays.
-    """
-
-    name: str
-    images: tuple[str, ...]
+    name: str  # field name of the label: "seg", "mask" or "label"
+    images: tuple[str, ...]  # paths without suffix; several if the image has a file for each channel
+    # Whether the names leave no doubt, as `img0_seg` and `labelsTr`; `image` and `label` may be any two
+    # arrays.
     certain: bool
 
 
@@ -76,17 +66,8 @@ def may_be_label(path: str) -> bool:
 def images_of_label(
     label: str, exists: Callable[[str], bool], words: Sequence[str] = ()
 ) -> LabelMatch | None:
-    """Image that a file is the label of; None if its name is not that of a label, or no image exists.
-
-    Parameters
-    ----------
-    label
-        Path without suffix.
-    exists
-        Whether there is a file at a path without suffix.
-    words
-        Further words for images and their folders.
-    """
+    """Return the image that a file is the label of, with further `words` for images and folders."""
+    # Paths are without suffix.
     if not may_be_label(label):
         return None
     for candidate in _candidates(label, (*_IMAGE_WORDS, *words)):

@@ -1,8 +1,7 @@
-"""Listing files under the paths that a user gives, in natural order, and their names in a store.
+"""List files under the paths that a user gives, in natural order, and name them in a store."""
 
-A link whose target lies outside the given paths is an error: it is never followed. Control characters in
-names are escaped, since names go into stores, messages and terminals.
-"""
+# A link whose target lies outside the given paths is an error, never followed. Control characters in names
+# are escaped, since names go into stores, messages and terminals.
 
 from __future__ import annotations
 
@@ -47,12 +46,9 @@ _SHORTEST = shortest_words(_SPLITS)
 
 
 def natural_key(text: str) -> bytes:
-    """Sort key: ``demo_2`` comes before ``demo_10``, and the files of a folder stay together.
-
-    ASCII digits compare as numbers of any length. Folders and names that differ in how numbers are written
-    (``7``, ``07``) compare as text, so that the order is total and folders stay together. A key is bytes,
-    since millions are sorted.
-    """
+    """Return a sort key that puts ``demo_2`` before ``demo_10`` and keeps the files of a folder together."""
+    # ASCII digits compare as numbers of any length. Names that differ in how numbers are written (`7`, `07`)
+    # compare as text, so that the order is total. A key is bytes, since millions are sorted.
     folder, slash, name = text.rpartition("/")
     return (_folder_key(folder) if slash else b"") + _part_key(name)
 
@@ -95,49 +91,26 @@ def is_inside(path: Path, roots: Sequence[Path]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Files under given paths, listed once.
+    """Files under given paths, listed once."""
 
-    Attributes
-    ----------
-    roots
-        Files and folders (searched recursively, without hidden names) as the user gave them.
-    files
-        Each file once, in natural order, links in its parents resolved.
-    given
-        Those that the user gave themselves, not their folder.
-    aliases
-        Links that lead to another of the files, which is listed in their place.
-    problems
-        Paths that do not exist, folders that cannot be listed, links to folders outside of the roots.
-    file_problems
-        Links out of the roots, and special files, each with its problem.
-    skipped
-        Files and folders that are not read, and why, in natural order: hidden ones, stores and other Zarr
-        hierarchies, unfinished conversions.
-    left
-        Which of the files are left to other families; None: none.
-    """
-
+    # Files and folders (searched recursively, without hidden names) as the user gave them.
     roots: tuple[Path, ...]
-    files: Sequence[str]
-    given: frozenset[str]
-    aliases: Mapping[str, str]
+    files: Sequence[str]  # each file once, in natural order, links in its parents resolved
+    given: frozenset[str]  # those that the user gave themselves, not their folder
+    aliases: Mapping[str, str]  # links that lead to another of the files, which is listed in their place
+    # Paths that do not exist, folders that cannot be listed, links to folders outside of the roots.
     problems: Sequence[Problem]
+    # Links out of the roots, and special files, each with its problem.
     file_problems: Sequence[tuple[str, Problem]]
+    # Files and folders that are not read, and why, in natural order: hidden ones, stores and other Zarr
+    # hierarchies, unfinished conversions.
     skipped: Sequence[tuple[Path, str]]
-    left: NDArray[np.bool_] | None = None
+    left: NDArray[np.bool_] | None = None  # which of the files are left to other families; None: none
 
     def with_suffixes(self, suffixes: Sequence[str]) -> Sequence[str]:
-        """Return given files, and files in given folders with one of the suffixes, see `has_ending`.
-
-        Files that are left to other families are not among them.
-
-        Raises
-        ------
-        InputError
-            With every path that does not exist, every folder without a suitable file, and every link that
-            leads out of the given paths.
-        """
+        """Return given files, and files in given folders with one of the suffixes, see `has_ending`."""
+        # Files that are left to other families are not among them. Every missing path, link outside and
+        # folder without a suitable file is a problem of the error.
 
         def is_suitable(path: str) -> bool:
             return path in self.given or has_ending(path, suffixes)
@@ -211,10 +184,9 @@ def list_files(paths: Sequence[Path]) -> Listing:
 
 
 class _Lister:
-    """Lists folders recursively, each real folder once, without stores and unfinished conversions.
+    """Lists folders recursively, each real folder once, without stores and unfinished conversions."""
 
-    Of a replay buffer in Zarr there is the one file that stands for it.
-    """
+    # Of a replay buffer in Zarr there is the one file that stands for it.
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.files: dict[str, None] = {}
@@ -338,10 +310,8 @@ def common_root(files: Sequence[Path]) -> Path:
 
 
 def relative_names(files: Sequence[str | Path]) -> list[str]:
-    """Unique printable names relative to the common root, with ``/``, in the order given.
-
-    Names that are equal after escaping get ``~2``, ``~3``, ….
-    """
+    """Return unique printable names relative to the common root, with ``/``, in the order given."""
+    # Names that are equal after escaping get `~2`, `~3`, ….
     if not files:
         return []
     parents: dict[str, str] = {}
@@ -374,13 +344,7 @@ def _numbered(plain: Sequence[str]) -> list[str]:
 
 
 def split_of(name: str) -> str | None:
-    """Split named by a relative path: by a folder called ``train``, or a file like ``ply_data_test0.h5``.
-
-    Returns
-    -------
-    str or None
-        ``"train"``, ``"val"`` or ``"test"``, from the outermost part of the path that names one.
-    """
+    """Return the split that the outermost part of a relative path names: ``train/``, ``data_test0.h5``."""
     lower = name.lower()
     if not any(word in lower for word in _SHORTEST):
         return None

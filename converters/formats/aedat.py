@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from unistore.converters.formats.forward import ForwardRecords
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
-EVENTS = "events"
-"""Name of the array of a recording."""
+EVENTS = "events"  # name of the array of a recording
 _EVENT = np.dtype([("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("on", "?")])
 _MAGIC = b"#!AER-DAT4"
 

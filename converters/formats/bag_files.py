@@ -1,8 +1,6 @@
-"""Files of bags: of ROS 1 (``.bag``), of ROS 2 (``.mcap``, ``.db3``), and folders with a ``metadata.yaml``.
+"""Read the files of bags: ROS 1 (``.bag``), ROS 2 (``.mcap``, ``.db3``), folders with ``metadata.yaml``."""
 
-rosbags reads them. Messages of a topic are in the order of their log times, which the index of each file
-tells without reading messages.
-"""
+# Messages of a topic are in the order of their log times, which the index of each file tells.
 
 from __future__ import annotations
 
@@ -31,8 +29,8 @@ _REPAIRS = {
     ".mcap": f"{_AGAIN}, or repair it: mcap recover",
 }
 _INDEX_ENTRY = 16
+# Bytes of a MessageIndex record before its entries: opcode, length, channel, length of the entries.
 _INDEX_HEAD = 15
-"""Bytes of a MessageIndex record before its entries: opcode, length, channel, length of the entries."""
 
 
 def _times_in_ros1(reader: Any, connections: Sequence[Any]) -> NDArray[np.int64]:
@@ -71,8 +69,8 @@ class Kind(NamedTuple):
     name: str
     module: str
     reader: str
+    # Log times of all messages of some connections of a reader, in order.
     times: Callable[[Any, Sequence[Any]], NDArray[np.int64]]
-    """Log times of all messages of some connections of a reader, in order."""
 
 
 ROS1 = Kind(b"#ROSBAG V", "a bag of ROS 1", "rosbags.rosbag1", "Reader", _times_in_ros1)

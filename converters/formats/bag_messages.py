@@ -1,9 +1,8 @@
-"""Messages of ROS as columns: what each field of a type becomes.
+"""Turn messages of ROS into columns."""
 
-Numbers, and arrays of one length, are fields of a record a message. A message of several numbers of one float
-type (a vector, a quaternion) is one field with an axis. Fields inside of others have names with dots:
-``pose.position``. Texts, and lists of messages, are left out.
-"""
+# Numbers, and arrays of one length, are fields of a record a message. A message of several numbers of one
+# float type (a vector, a quaternion) is one field with an axis. Fields inside of others have names with dots:
+# ``pose.position``. Texts, and lists of messages, are left out.
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ _DTYPES |= {f"{kind}int{8 * size}": f"<{kind or 'i'}{size}" for kind in ("", "u"
 _FLOATS = ("float32", "float64")
 _NANOSECONDS = 1_000_000_000
 
+# Takes the value of a field from a message; a `ValueError` says what is wrong with it.
 Take = Callable[[Any], Any]
-"""Takes the value of a field from a message; a `ValueError` says what is wrong with it."""
 
 
 class Field(NamedTuple):
@@ -47,18 +46,12 @@ class Field(NamedTuple):
     wrong: str = ""  # why it is not read
 
 
-Definitions = Mapping[str, Any]
-"""Fields of all types, as of rosbags: by name a pair of constants and fields."""
+Definitions = Mapping[str, Any]  # fields of all types, as of rosbags: by name a pair of constants and fields
 
 
 def fields_of(kind: str, definitions: Definitions, left_out: dict[str, str]) -> list[Field]:
-    """List the numbers and lists in messages of a type; others are added to `left_out`.
-
-    Raises
-    ------
-    KeyError
-        With the name of a type that nothing defines.
-    """
+    """List the numbers and lists in messages of a type, and add others to `left_out`."""
+    # Raises a KeyError with the name of a type that nothing defines.
     fields = list(_fields(kind, "", definitions, left_out))
     if kind in (*PICTURES, _POINTS):
         left_out.clear()
@@ -185,8 +178,8 @@ def _frame(first: Any) -> Field:
 
 # Clouds.
 
+# Dtype by the number that a PointField tells.
 _POINT_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}
-"""Dtype by the number that a PointField tells."""
 _XYZ = ["x", "y", "z"]
 
 

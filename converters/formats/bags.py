@@ -1,8 +1,7 @@
-"""Bags of ROS 1 and ROS 2: a group for each topic, with an array for each field of its messages.
+"""Open bags of ROS 1 and ROS 2: a group for each topic, with an array for each field of its messages."""
 
-``camera/left/{image, header_stamp, log_time}``: times are int64 nanoseconds, the stamp of the header where
-messages have one, and when each was logged. Nothing but indices and first messages is read before arrays are.
-"""
+# `camera/left/{image, header_stamp, log_time}`: times are int64 nanoseconds, the stamp of the header where
+# messages have one, and when each was logged. Only indices and first messages are read before arrays are.
 
 from __future__ import annotations
 
@@ -41,12 +40,9 @@ from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile,
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.system.foreign import begin_reading
 
-_BLOCK_BYTES = 16 << 20
-"""Bytes of records that are made at a time."""
-_ROWS_TOGETHER = 4096
-"""Records after which the time that a library may take is counted anew."""
-_MEMORY = 128 << 20
-"""Bytes that reading takes beside rows: records, and a few chunks of a file."""
+_BLOCK_BYTES = 16 << 20  # bytes of records that are made at a time
+_ROWS_TOGETHER = 4096  # records after which the time that a library may take is counted anew
+_MEMORY = 128 << 20  # bytes that reading takes beside rows: records, and a few chunks of a file
 _IGNORE = "leave it out with --ignore"
 
 
@@ -124,10 +120,9 @@ class _UnknownTypeError(Exception):
 
 
 class _Messages:
-    """Decodes the messages of a bag by its definitions; those of ROS itself are known where it has none.
+    """Decodes the messages of a bag by its definitions, or by ROS's own."""
 
-    Only one topic is read at a time, as the files of the bag are read on.
-    """
+    # Only one topic is read at a time, as the files of the bag are read on.
 
     def __init__(self, file: SourceFile, bag: Bag) -> None:
         self.bag = bag

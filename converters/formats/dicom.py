@@ -19,10 +19,9 @@ from unistore.converters.plugin import Array, Opened, SourceFile
 
 
 class Dicom(VolumeFormat):
-    """One array, called ``image``: the planes of a file and of its `SourceFile.parts`, along their normal.
+    """One array, called ``image``: the planes of a file and of its `SourceFile.parts`, along their normal."""
 
-    `SourceFile.known` has the `Pixels` of each of these files; else their headers are read.
-    """
+    # `SourceFile.known` has the `Pixels` of each of these files; else their headers are read.
 
     name: ClassVar[str] = "dicom"
     suffixes: ClassVar[tuple[str, ...]] = (".dcm", ".ima")

@@ -1,8 +1,7 @@
-"""Elements of DICOM headers in the plain transfer syntaxes, found by their lengths (DICOM PS3.5, 7.1).
+"""Find the elements of DICOM headers in the plain transfer syntaxes by their lengths (DICOM PS3.5, 7.1)."""
 
-pydicom makes an object of every element, which takes longer than reading the pixels of a slice. What is not
-plain, such as sequences of undefined length and texts that need a character set, is left to pydicom.
-"""
+# pydicom makes an object of every element, which takes longer than reading the pixels of a slice. What is not
+# plain, such as sequences of undefined length and texts that need a character set, is left to pydicom.
 
 from __future__ import annotations
 
@@ -11,22 +10,19 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 _IMPLICIT = b"1.2.840.10008.1.2"
-_EXPLICIT = b"1.2.840.10008.1.2.1"
-"""Transfer syntaxes whose numbers stand in the file, lowest byte first."""
-_BEGIN = 132
-"""Byte behind the mark."""
-_MOST = 1 << 16
-"""Bytes of a header that are looked at."""
+_EXPLICIT = b"1.2.840.10008.1.2.1"  # transfer syntaxes whose numbers stand in the file, lowest byte first
+_BEGIN = 132  # byte behind the mark
+_MOST = 1 << 16  # bytes of a header that are looked at
 _HEAD = Struct("<HH2sH")
 _LENGTH = Struct("<I")
 _UNDEFINED = 0xFFFFFFFF
+# Kinds of values whose length has four bytes, after two that are reserved.
 _LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
-"""Kinds of values whose length has four bytes, after two that are reserved."""
 _PIXELS = 0x7FE00010
 _SOP_CLASS = 0x00020002
 _SYNTAX = 0x00020010
+# Number of frames, and what is said of each: of files with several planes.
 _SEQUENCES = (0x00280008, 0x52009229, 0x52009230)
-"""Number of frames, and what is said of each: of files with several planes."""
 _TEXTS = {0x0020000E: "SeriesInstanceUID", 0x00100020: "PatientID", 0x00280004: "PhotometricInterpretation"}
 _WHOLE = {
     0x00280010: "Rows",

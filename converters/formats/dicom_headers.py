@@ -1,7 +1,6 @@
-"""What DICOM files say of their pixels: form, scale, and the place of each plane in the patient.
+"""Read what DICOM files say of their pixels: form, scale, and the place of each plane in the patient."""
 
-DICOM PS3.3, C.7.6.2 (plane), C.7.6.16 (multi-frame functional groups), C.11.1 (modality LUT).
-"""
+# DICOM PS3.3, C.7.6.2 (plane), C.7.6.16 (multi-frame functional groups), C.11.1 (modality LUT).
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 from unistore.converters.formats.dicom_elements import read_elements
 from unistore.converters.formats.volumes import stated
 
+# Transfer syntaxes whose numbers stand in the file, lowest byte first.
 _PLAIN = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
-"""Transfer syntaxes whose numbers stand in the file, lowest byte first."""
+# Tag of the element that holds the numbers, in both byte orders.
 _PIXELS = (b"\xe0\x7f\x10\x00", b"\x7f\xe0\x00\x10")
-"""Tag of the element that holds the numbers, in both byte orders."""
 _GROUPS = (
     "PlanePositionSequence",
     "PlaneOrientationSequence",
@@ -30,8 +29,8 @@ _PLACE = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
 _FRAMES = ("NumberOfFrames", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
 _FORM = ("Rows", "Columns", "BitsAllocated", "BitsStored", "PixelRepresentation")
 _KIND = ("SeriesInstanceUID", "PatientID", "ImageType", "PhotometricInterpretation")
+# All that is read of a header.
 _TAGS = [*_KIND, *_FORM, *_PLACE, *_FRAMES, "RescaleSlope", "RescaleIntercept", "SliceThickness"]
-"""All that is read of a header."""
 
 
 class Plane(NamedTuple):

@@ -9,13 +9,7 @@ from unistore.converters.plugin import SourceFile
 
 
 def needed(module: str, extra: str, file: SourceFile) -> Any:
-    """Import a library that reads a file.
-
-    Raises
-    ------
-    InputError
-        If it is not installed, with the command that installs it.
-    """
+    """Import a library that reads a file, or say which command installs it."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -11,24 +11,14 @@ from numpy.typing import NDArray
 
 
 class ForwardRecords:
-    """Records of a file that is decoded packet by packet.
-
-    Parameters
-    ----------
-    dtype
-        Of a record.
-    packets
-        Begins to decode the file: arrays of records, one after the other.
-    count
-        Counts the records of the file.
-    """
+    """Records of a file that is decoded packet by packet."""
 
     def __init__(
         self, dtype: np.dtype[Any], packets: Callable[[], Iterator[NDArray[Any]]], count: Callable[[], int]
     ) -> None:
         self.dtype = dtype
-        self._packets = packets
-        self._count = count
+        self._packets = packets  # begins to decode the file: arrays of records, one after the other
+        self._count = count  # counts the records of the file
         self._coming: Iterator[NDArray[Any]] = iter(())
         self._packet = np.empty(0, dtype)
         self._start = 0  # number of the first record of the packet

@@ -14,10 +14,9 @@ from unistore.converters.formats.images import decode_file, read_header
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
-FRAMES = "frames"
-"""Begins the names of the arrays: ``frames/t`` and ``frames/image``."""
+FRAMES = "frames"  # begins the names of the arrays: `frames/t` and `frames/image`
+# Folders of images beside the text, of which the first one with images is taken.
 _FOLDERS = ("left/rectified", "left/distorted", "left", "")
-"""Folders of images beside the text, of which the first one with images is taken."""
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _CURE = "copy what is missing, or leave the frames out: --exclude with the name of this file"
 

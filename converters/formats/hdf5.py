@@ -99,13 +99,7 @@ class _Arrays(Mapping[str, Array]):
 
 
 class OpenedHdf5(Opened):
-    """An open file, of which nothing is read that is not asked for.
-
-    Attributes
-    ----------
-    handle
-        h5py's file.
-    """
+    """An open file, of which nothing is read that is not asked for."""
 
     forward_only = False
     notes: Mapping[str, str] = {}

@@ -1,9 +1,7 @@
-"""PNG and JPEG, in files and in rows of datasets: headers, completeness, pixels.
+"""Read headers and pixels of PNG and JPEG images, and check that they are complete."""
 
-A header says what an image holds without decoding it. Completeness is checked apart, since some decoders
-return half an image without an error: PNG by the checksum of every chunk, JPEG by its end marker.
-Sources: PNG specification, third edition, 5.2-5.6 and 11.2; ITU-T T.81 (JPEG), annex B.
-"""
+# Some decoders return half an image without an error: PNG is checked by the checksum of every chunk, JPEG by
+# its end marker. Sources: PNG specification, third edition, 5.2-5.6 and 11.2; ITU-T T.81 (JPEG), annex B.
 
 from __future__ import annotations
 
@@ -102,13 +100,7 @@ def read_header(path: Path, where: Location | str) -> ImageHeader:
 
 
 def header_of(file: IO[bytes], where: Location | str) -> ImageHeader:
-    """Read the header of an image, and check that the end is there.
-
-    Raises
-    ------
-    InputError
-        If it is no whole PNG or JPEG, or has fewer bytes than its pixels take.
-    """
+    """Read the header of an image, and check that the end is there."""
     size = file.seek(0, 2)
     tail_at = file.seek(max(0, size - _TAIL))
     tail = file.read()
@@ -212,29 +204,10 @@ def _check_chunks(data: bytes, where: Location | str) -> None:
 def decode(
     image: NDArray[np.uint8] | bytes, where: Location | str, *, exact: bool = False, swapped: bool = False
 ) -> NDArray[Any]:
-    """Decode a PNG or JPEG.
-
-    Parameters
-    ----------
-    image, where
-        Its bytes, and what messages call it.
-    exact
-        False: gray is repeated, alpha dropped, 16 bits are cut to the upper 8, and an EXIF rotation is not
-        applied. True: PNG keeps its channels and depth, and an EXIF rotation of a JPEG is applied.
-    swapped
-        Whether red and blue were exchanged before the image was encoded: OpenCV's encoder expects BGR, some
-        recorders give it RGB, and the image does not say so.
-
-    Returns
-    -------
-    ndarray
-        (H, W, 3) u1 RGB; exact PNG also (H, W) or (H, W, 4), u1 or u2.
-
-    Raises
-    ------
-    InputError
-        If it cannot be decoded.
-    """
+    """Decode a PNG or JPEG as (H, W, 3) u1 RGB, or exactly: a PNG keeps its channels and depth."""
+    # Not exact: gray is repeated, alpha dropped, 16 bits are cut to the upper 8, an EXIF rotation is not
+    # applied; exact: it is. `swapped`: OpenCV's encoder expects BGR, some recorders give it RGB, and no image
+    # says so.
     import cv2
 
     flags = cv2.IMREAD_COLOR

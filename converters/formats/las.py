@@ -20,22 +20,16 @@ from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 
 _AXES = ("X", "Y", "Z")
-_SHORTEST = 227
-"""Bytes of a header of version 1.0."""
+_SHORTEST = 227  # bytes of a header of version 1.0
+# Bytes of points that are decoded once; of larger files, the rows that were read last are kept.
 _HELD = 64 << 20
-"""Bytes of points that are decoded once; of larger files, the rows that were read last are kept."""
-_MOST = 16 << 20
-"""Bytes beside the points that are kept: those of waveforms may be more than memory holds."""
-_RECORD, _RECORD_BEHIND = 54, 60
-"""Bytes of the header of a record."""
-_STEP = 1 << 19
-"""Points that are compressed at a time."""
+_MOST = 16 << 20  # bytes beside the points that are kept: those of waveforms may be more than memory holds
+_RECORD, _RECORD_BEHIND = 54, 60  # bytes of the header of a record
+_STEP = 1 << 19  # points that are compressed at a time
 _INSTEAD = "read the store instead"
-_FIRST_EVLR = 235
-"""Where a header says at which byte the records behind the points begin."""
+_FIRST_EVLR = 235  # where a header says at which byte the records behind the points begin
 _WKT = ("LASF_Projection", 2112)
-_EPSG_KEYS = (3072, 2048, 4096)
-"""GeoTIFF keys of the projected, the geographic and the vertical system."""
+_EPSG_KEYS = (3072, 2048, 4096)  # GeoTIFF keys of the projected, the geographic and the vertical system
 
 
 class Las(Format):

@@ -1,7 +1,6 @@
-"""LeRobot datasets, v2.1 and v3: ``meta/info.json``, tables in Parquet, cameras as videos.
+"""Open LeRobot datasets, v2.1 and v3: ``meta/info.json``, tables in Parquet, cameras as videos."""
 
-A dataset opens as one tree, ``data/episode_000000/<feature>``, wherever its files keep the rows.
-"""
+# A dataset opens as one tree, `data/episode_000000/<feature>`, wherever its files keep the rows.
 
 from __future__ import annotations
 
@@ -137,8 +136,7 @@ class _Dataset:
             for name, description in self.info["features"].items()
         ]
         self.cameras = [feature.name for feature in self.features if feature.dtype == "video"]
-        self.files: dict[str, SourceFile] = {}
-        """Further files by their path in the dataset."""
+        self.files: dict[str, SourceFile] = {}  # further files by their path in the dataset
 
     def opened(self, tables: Tables) -> Opened:
         """List the arrays of all episodes; a table is opened with its first use."""

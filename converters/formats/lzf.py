@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-_RUN = 32
-"""Control bytes below begin a run of bytes, others a copy."""
-_LONG = 7
-"""Length of a copy that goes on in the next byte."""
+_RUN = 32  # control bytes below begin a run of bytes, others a copy
+_LONG = 7  # length of a copy that goes on in the next byte
 
 
 def decompress(packed: bytes, size: int) -> bytes:
-    """Decompress LZF: runs of bytes, and copies of what stands at most 8,192 bytes before.
-
-    Raises
-    ------
-    ValueError, IndexError
-        If the bytes do not give `size` of them.
-    """
+    """Decompress LZF: runs of bytes, and copies of what stands at most 8,192 bytes before."""
+    # Raises a ValueError or IndexError if the bytes do not give `size` of them.
     out = bytearray()
     at = 0
     while at < len(packed) and len(out) <= size:

@@ -1,9 +1,7 @@
-"""MetaImage volumes, ``.mha``, and ``.mhd`` with its voxels in another file.
+"""Open MetaImage volumes, ``.mha``, and ``.mhd`` with its voxels in another file."""
 
-https://itk.org/Wiki/MetaIO/Documentation
-
-The array has the axes of the file in reverse, the slowest first; places are LPS, as ITK writes them.
-"""
+# https://itk.org/Wiki/MetaIO/Documentation. The array has the axes of the file in reverse, the slowest first;
+# places are LPS, as ITK writes them.
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Minari datasets: ``main_data.hdf5`` with an observation more than steps, ``metadata.json`` beside.
+"""Open Minari datasets: ``main_data.hdf5`` with an observation more than steps, ``metadata.json`` beside."""
 
-Observations, and infos where they are as many, open as two arrays: ``observations/x`` has those before each
-step, ``next_observations/x`` those after it.
-"""
+# Observations, and infos where they are as many, open as two arrays: `observations/x` has those before each
+# step, `next_observations/x` those after it.
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ METADATA = "metadata.json"
 _MARK = "observation_space"
 _OBSERVATIONS = "observations"
 _INFOS = "infos"
-_COUNTED = "rewards"
-"""Has a row a step in every episode."""
+_COUNTED = "rewards"  # has a row a step in every episode
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -114,10 +112,6 @@ def _by_step(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def dataset_in_minari(dataset: str) -> str:
-    """Return the path in an episode of the rows that open as these next observations.
-
-    >>> dataset_in_minari("next_observations/infos/progress")
-    'infos/progress'
-    """
+    """Return the path in an episode of the rows that open as next observations, below ``infos`` or not."""
     own = dataset.removeprefix("next_")
     return own.replace(f"{_OBSERVATIONS}/{_INFOS}/", f"{_INFOS}/", 1)

@@ -1,7 +1,7 @@
-"""NIfTI volumes, ``.nii`` and ``.nii.gz``: https://nifti.nimh.nih.gov.
+"""Open NIfTI volumes, ``.nii`` and ``.nii.gz``."""
 
-The array has the axes of the file in reverse, the slowest first, as SimpleITK gives them: ``array[k, j, i]``.
-"""
+# https://nifti.nimh.nih.gov. The array has the axes of the file in reverse, the slowest first, as SimpleITK
+# gives them: array[k, j, i].
 
 from __future__ import annotations
 
@@ -29,12 +29,10 @@ from unistore.converters.formats.volumes import (
 )
 from unistore.converters.plugin import Array, Facts, Opened, SourceFile
 
-_LONG = 540
-"""Bytes of the header of NIfTI-2; that of NIfTI-1 has 348."""
+_LONG = 540  # bytes of the header of NIfTI-2; that of NIfTI-1 has 348
+# By the length of a header: where it says that the voxels are in the same file, and how.
 _MAGIC = {348: (344, b"n+1\0"), _LONG: (4, b"n+2\0\r\n\x1a\n")}
-"""By the length of a header: where it says that the voxels are in the same file, and how."""
-_MOST = 32767
-"""Voxels of an axis that NIfTI-1 counts."""
+_MOST = 32767  # voxels of an axis that NIfTI-1 counts
 _SFORM_TAKEN = "sform and qform place it differently: sform was taken, both are kept in the header"
 
 

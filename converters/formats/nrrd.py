@@ -1,9 +1,7 @@
-"""NRRD volumes, ``.nrrd``, and ``.nhdr`` with its voxels in another file.
+"""Open NRRD volumes, ``.nrrd``, and ``.nhdr`` with its voxels in another file."""
 
-https://teem.sourceforge.net/nrrd/format.html
-
-The array has the axes of the file in reverse, the slowest first, as SimpleITK gives them.
-"""
+# https://teem.sourceforge.net/nrrd/format.html. The array has the axes of the file in reverse, the slowest
+# first, as SimpleITK gives them.
 
 from __future__ import annotations
 
@@ -30,14 +28,14 @@ _TYPES = {
     "f4": ("float",),
     "f8": ("double",),
 }
+# Spaces that lie in the patient, and what turns their points into LPS.
 _FRAMES = {
     **dict.fromkeys(("left-posterior-superior", "lps"), np.eye(3)),
     **dict.fromkeys(("right-anterior-superior", "ras"), RAS_TO_LPS),
     **dict.fromkeys(("left-anterior-superior", "las"), np.diag([1.0, -1.0, 1.0])),
 }
-"""Spaces that lie in the patient, and what turns their points into LPS."""
+# Kinds of axes along which a volume extends; others hold colours, vectors or times.
 _EXTENDED = ("domain", "space", "???", "none")
-"""Kinds of axes along which a volume extends; others hold colours, vectors or times."""
 _UNPLACED = "its space is none of a patient, so that origin and direction are unknown"
 _LONGEST_HEADER = 1 << 20
 _CURE = "write it again in one file: nrrd.write('a.nrrd', voxels, header)"

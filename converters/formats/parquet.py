@@ -93,19 +93,7 @@ def open_parquet(file: SourceFile) -> Iterator[ParquetFile]:
 
 
 class ParquetColumn(Array):
-    """Rows of one column, numbers of one shape or bytes of any length.
-
-    Parameters
-    ----------
-    open
-        Opens the file, or returns it if it is open.
-    column
-        Name of the column.
-    first, count
-        Which rows of the file.
-    dtype, row_shape
-        Form of a row; objects for bytes.
-    """
+    """Rows of one column, numbers of one shape or bytes of any length."""
 
     __slots__ = ("_column", "_dtype", "_first", "_open", "_shape")
 
@@ -119,9 +107,11 @@ class ParquetColumn(Array):
         row_shape: tuple[int, ...],
     ) -> None:
         super().__init__(None)
-        self._open = open
-        self._column = column
+        self._open = open  # opens the file, or returns it if it is open
+        self._column = column  # name of the column
+        # `first` and `count`: which rows of the file.
         self._first = first
+        # `dtype` and `row_shape`: form of a row; objects for bytes.
         self._dtype = dtype
         self._shape = (count, *row_shape)
 

@@ -18,8 +18,8 @@ from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile,
 
 _MOST_HEADER = 1 << 16
 _KINDS = {"I": "i", "U": "u", "F": "f"}
+# Fields of four bytes, and which of these are red, green, blue and alpha.
 _COLOURS = {"rgb": (2, 1, 0), "rgba": (2, 1, 0, 3)}
-"""Fields of four bytes, and which of these are red, green, blue and alpha."""
 _PADDING = "_"
 
 

@@ -21,18 +21,10 @@ _SURE = sure("")
 
 @dataclass(frozen=True)
 class Pixels:
-    """Pixels of an image file, decoded when they are first sliced.
-
-    Attributes
-    ----------
-    file
-        The file.
-    header
-        What it says of the pixels.
-    """
+    """Pixels of an image file, decoded when they are first sliced."""
 
     file: SourceFile
-    header: images.ImageHeader
+    header: images.ImageHeader  # what it says of the pixels
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,10 +49,8 @@ class Pixels:
         return pixels
 
     def rgb(self) -> NDArray[np.uint8]:
-        """Decode the pixels as 8-bit RGB, (H, W, 3), in the orientation in which they are stored.
-
-        Gray is repeated, alpha is dropped, and 16 bits are cut to the upper 8.
-        """
+        """Decode the pixels as 8-bit RGB, (H, W, 3), in the orientation in which they are stored."""
+        # Gray is repeated, alpha is dropped, and 16 bits are cut to the upper 8.
         pixels = self._decode(exact=False)
         height = self.header.height
         width = self.header.width
@@ -78,10 +68,9 @@ class Pixels:
 
 
 class Png(Format):
-    """A PNG: the array ``image``, (H, W), (H, W, 3) or (H, W, 4), red first and alpha last.
+    """A PNG: the array ``image``, (H, W), (H, W, 3) or (H, W, 4), red first and alpha last."""
 
-    Content counts, and not the ending: a JPEG that is called ``.png`` is read as what it is.
-    """
+    # Content counts, and not the ending: a JPEG that is called `.png` is read as what it is.
 
     name: ClassVar[str] = "png"
     suffixes: ClassVar[tuple[str, ...]] = (".png",)

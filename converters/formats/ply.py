@@ -20,8 +20,7 @@ _TYPES = {**_SHORT, **_LONG, "float": "f4", "float32": "f4", "double": "f8", "fl
 _ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": "="}
 _MOST_HEADER = 1 << 20
 _VERTEX = "vertex"
-_LABELS = ".labels.ply"
-"""Ending of the file beside a scan of ScanNet that holds the label of each vertex."""
+_LABELS = ".labels.ply"  # ending of the file beside a scan of ScanNet that holds the label of each vertex
 
 
 class Element(NamedTuple):

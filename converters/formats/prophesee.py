@@ -1,9 +1,7 @@
-"""Recordings of Prophesee's event cameras: decoded events in ``.dat``, the sensor's words in ``.raw``.
+"""Read recordings of Prophesee's event cameras: decoded events in ``.dat``, words in ``.raw``."""
 
-Both begin with lines of text, each with ``%`` at its start.
-https://docs.prophesee.ai/stable/data/file_formats/dat.html
-https://docs.prophesee.ai/stable/data/file_formats/raw.html
-"""
+# https://docs.prophesee.ai/stable/data/file_formats/dat.html and raw.html. Both begin with lines of text,
+# each with `%` at its start.
 
 from __future__ import annotations
 
@@ -23,10 +21,9 @@ from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.raw import begins_with_text
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 
-EVENTS = "events"
-"""Name of the array of a recording."""
+EVENTS = "events"  # name of the array of a recording
+# An event: microseconds, column, row, and 1 if it became brighter, else 0.
 EVENT = np.dtype([("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
-"""An event: microseconds, column, row, and 1 if it became brighter, else 0."""
 
 _DAT_EVENT = np.dtype([("t", "<u4"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
 _DAT_RECORD = np.dtype([("t", "<u4"), ("place", "<u4")])
@@ -202,8 +199,7 @@ def _count(words: NDArray[Any], decoder: type[_Decoder]) -> int:
     return total
 
 
-_TIME_HIGH = 8
-"""Type of words that have the upper bits of a time, in every version."""
+_TIME_HIGH = 8  # type of words that have the upper bits of a time, in every version
 
 
 def _types(words: NDArray[Any]) -> NDArray[Any]:
@@ -213,24 +209,12 @@ def _types(words: NDArray[Any]) -> NDArray[Any]:
 
 
 class _Decoder(ABC):
-    """Makes events of words, block by block: what words set stands until others set it anew.
+    """Makes events of words, block by block: what words set stands until others set it anew."""
 
-    Attributes
-    ----------
-    word
-        Dtype of a word.
-    alone
-        Whether words of a type are an event each.
-    places
-        Bits of a word of a type of which one that is set is an event.
-    clock_bits
-        Bits of the upper part of a time, which overflows.
-    """
-
-    word: ClassVar[np.dtype[Any]]
-    alone: ClassVar[NDArray[np.bool_]]
-    places: ClassVar[NDArray[Any]]
-    clock_bits: ClassVar[int]
+    word: ClassVar[np.dtype[Any]]  # dtype of a word
+    alone: ClassVar[NDArray[np.bool_]]  # whether words of a type are an event each
+    places: ClassVar[NDArray[Any]]  # bits of a word of a type of which one that is set is an event
+    clock_bits: ClassVar[int]  # bits of the upper part of a time, which overflows
 
     def __init__(self) -> None:
         self._last = {"count": 0, "high": -1}  # a negative time: there was none
@@ -255,10 +239,8 @@ class _Decoder(ABC):
         return held
 
     def _upper_times(self, words: NDArray[Any]) -> NDArray[np.int64]:
-        """Upper part of the time at every word, as if its counter had no end.
-
-        A fall by more than half its range is an overflow.
-        """
+        """Return the upper part of the time at every word, as if its counter had no end."""
+        # A fall by more than half its range is an overflow.
         is_high = _types(words) == _TIME_HIGH
         counter_range = 1 << self.clock_bits
         counts = (words[is_high] & counter_range - 1).astype(np.int64)
@@ -304,8 +286,8 @@ class _Evt3(_Decoder):
     alone = np.arange(16) == _COLUMN
     places = np.array([0, 0, 0, 0, 0xFFF, 0xFF, *[0] * 10], np.uint16)
     clock_bits = 12
+    # Columns that a word of each type moves the base of the next vector.
     advance = np.array([0, 0, 0, 0, 12, 8, *[0] * 10])
-    """Columns that a word of each type moves the base of the next vector."""
 
     def decode(self, words: NDArray[np.uint16]) -> NDArray[Any]:
         """Take words of one event, and each bit that is set of vectors."""

@@ -1,8 +1,7 @@
-"""Replay buffers of diffusion policy: Zarr v2 with ``data/*`` and ``meta/episode_ends``, a folder or archive.
+"""Open replay buffers of diffusion policy: Zarr v2 with ``data/*`` and ``meta/episode_ends``."""
 
-The arrays hold all episodes one after the other. They open as ``data/episode_0/<name>``, a range of rows
-each.
-"""
+# The arrays hold all episodes one after the other. They open as `data/episode_0/<name>`, a range of rows
+# each.
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ ENDS = "meta/episode_ends"
 _DATA = "data/"
 _METADATA = ".zarray"
 _DEFLATE = ("zlib", "gzip")
-_ANY_DEFLATE = 47
-"""Says to zlib: with the header of zlib or that of gzip."""
+_ANY_DEFLATE = 47  # says to zlib: with the header of zlib or that of gzip
 _MOST_CHUNK_BYTES = 1 << 30
 _MOST_METADATA = 1 << 20
 _AGAIN = "get or write it again"
@@ -165,12 +163,12 @@ def _size_in_zstd(encoded: bytes) -> int:
     return size + 256 if size_bytes == 2 else size
 
 
+# Decoded sizes that chunks state, by codec. Other codecs may unpickle, or need packages.
 _STATED_SIZES: Mapping[str, Callable[[bytes], int]] = {
     "blosc": _size_in_blosc,
     "lz4": lambda encoded: int.from_bytes(encoded[:4], "little"),
     "zstd": _size_in_zstd,
 }
-"""Decoded sizes that chunks state, by codec. Other codecs may unpickle, or need packages."""
 
 
 class ReplayZarr(Format):

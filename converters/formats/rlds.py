@@ -1,10 +1,9 @@
-"""RLDS episodes in TFRecord files, as TensorFlow Datasets writes them (Open X-Embodiment).
+"""Read RLDS episodes in TFRecord files, as TensorFlow Datasets writes them (Open X-Embodiment)."""
 
-A TFRecord file is a sequence of records: a length (uint64), its masked CRC32C, the bytes, their masked CRC32C
-(https://www.tensorflow.org/tutorials/load_data/tfrecord). A record is an episode: a `tf.train.Example`, a
-protocol buffer that has a list of bytes, float32 or int64 for each name. ``features.json`` beside says their
-shapes. TensorFlow is not needed.
-"""
+# A TFRecord file is a sequence of records: a length (uint64), its masked CRC32C, the bytes, their masked
+# CRC32C (https://www.tensorflow.org/tutorials/load_data/tfrecord). A record is an episode: a
+# `tf.train.Example`, a protocol buffer that has a list of bytes, float32 or int64 for each name.
+# ``features.json`` beside says their shapes. TensorFlow is not needed.
 
 from __future__ import annotations
 

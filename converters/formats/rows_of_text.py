@@ -15,20 +15,11 @@ from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import SourceFile
 
 _SHOWN = 60
-_LINE = 80
-"""Bytes of a line in memory, beside its text."""
+_LINE = 80  # bytes of a line in memory, beside its text
 
 
 class TextRows:
-    """Lines of a file from `first` on, as records of a dtype.
-
-    Parameters
-    ----------
-    count
-        How many there are, without blank ones.
-    separator
-        What stands between numbers; None: any white space.
-    """
+    """Lines of a file from `first` on, as records of a dtype."""
 
     def __init__(
         self, file: SourceFile, dtype: np.dtype[Any], first: int, count: int, separator: str | None = None
@@ -36,8 +27,8 @@ class TextRows:
         self._file = file
         self._dtype = dtype
         self._first = first
-        self._count = count
-        self._separator = separator
+        self._count = count  # how many there are, without blank ones
+        self._separator = separator  # what stands between numbers; None: any white space
 
     @property
     def memory(self) -> int:
@@ -54,13 +45,7 @@ class TextRows:
 
     @cached_property
     def records(self) -> NDArray[Any]:
-        """All records, (n,).
-
-        Raises
-        ------
-        InputError
-            Naming the first line that is wrong, or how many there are.
-        """
+        """Return all records, (n,), or name the first line that is wrong."""
         with self._file.path.open(encoding="latin-1") as file:
             lines = [line for _, line in islice(self._lines(file), self._count)]
         try:

@@ -1,7 +1,6 @@
-"""Sweeps of KITTI, SemanticKITTI and nuScenes: float32 values of points, one point after the other.
+"""Open sweeps of KITTI, SemanticKITTI and nuScenes: float32 values of points, one after the other."""
 
-Nothing in such a file says what it is. Its name or its folder does, or the user.
-"""
+# Nothing in such a file says what it is. Its name or its folder does, or the user.
 
 from __future__ import annotations
 

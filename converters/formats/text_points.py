@@ -17,11 +17,11 @@ from unistore.converters.formats.rows_of_text import TextRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
 
 _OBJECTS = "Annotations"
+# Classes of S3DIS in the order that all its users number them; what is called otherwise is clutter.
 _CLASSES = (
     *("ceiling", "floor", "wall", "beam", "column", "window", "door"),
     *("table", "chair", "sofa", "bookcase", "board", "clutter"),
 )
-"""Classes of S3DIS in the order that all its users number them; what is called otherwise is clutter."""
 _OF_ROOM = np.dtype([("xyz", "f8", 3), ("rgb", "u1", 3)])
 
 

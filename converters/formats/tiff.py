@@ -1,7 +1,6 @@
-"""TIFF volumes: the pages of a file, or of the files that continue it, one behind the other.
+"""Open TIFF volumes: the pages of a file, or of the files that continue it, one behind the other."""
 
-Pages are read as tifffile reads them: of ImageJ, OME and BigTIFF, in strips and in tiles.
-"""
+# Pages are read as tifffile reads them: of ImageJ, OME and BigTIFF, in strips and in tiles.
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from unistore.converters.formats.volumes import MILLIMETRES, Planes, VolumeForma
 from unistore.converters.plugin import Array, Opened, SourceFile
 
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+# Axes of one page, and of pages along a depth or along an axis of which nothing is said.
 _PAGES = ("YX", "ZYX", "IYX", "QYX")
-"""Axes of one page, and of pages along a depth or along an axis of which nothing is said."""
 _WRITE_AGAIN = "save one volume a file: tifffile.imwrite('a.tif', voxels, photometric='minisblack')"
 
 

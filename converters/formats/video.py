@@ -15,27 +15,12 @@ from unistore.errors import InputError, Problem
 from unistore.system.foreign import opening
 
 LIBRARY = "FFmpeg"
-TOLERANCE = 1e-4
-"""Seconds between the time of a step and that of its frame."""
+TOLERANCE = 1e-4  # seconds between the time of a step and that of its frame
 _AGAIN = "get or record the video again"
 
 
 class Frames(Array):
-    """Frames of a stretch of a video, (steps, height, width, 3) uint8, RGB as PyAV converts pixels.
-
-    Parameters
-    ----------
-    file
-        The video.
-    size
-        Height and width.
-    start
-        Seconds from the beginning of the video to the first step.
-    count
-        Steps.
-    rate
-        Steps a second.
-    """
+    """Frames of a stretch of a video, (steps, height, width, 3) uint8, RGB as PyAV converts pixels."""
 
     __slots__ = ("_count", "_file", "_rate", "_size", "_start")
 
@@ -47,7 +32,7 @@ class Frames(Array):
         super().__init__(None)
         self._file = file
         self._size = size
-        self._start = start
+        self._start = start  # seconds from the beginning of the video to the first step
         self._count = count
         self._rate = rate
 

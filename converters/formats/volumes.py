@@ -1,7 +1,4 @@
-"""What formats of volumes share: planes that lie in a file one after the other, and where voxels lie.
-
-`unistore.schemas.ct.geometry` defines the frame of a store: (z, y, x) of LPS, axes in the array's order.
-"""
+"""Read what formats of volumes share: planes that lie one after the other, and where voxels lie."""
 
 from __future__ import annotations
 
@@ -22,10 +19,8 @@ from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, Sour
 
 _ISAL_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
 _DAMAGED = (igzip.BadGzipFile, _ISAL_ERROR, zlib.error)
-_WHOLE = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
-"""Dtypes of whole numbers, the smallest first."""
-_EXACT = 1 << 53
-"""From here on float64, in which other libraries compute, does not count every whole number."""
+_WHOLE = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")  # dtypes of whole numbers, the smallest first
+_EXACT = 1 << 53  # from here on float64, in which other libraries compute, does not count every whole number
 
 
 class VolumeFormat(Format):
@@ -48,16 +43,11 @@ class VolumeFormat(Format):
 
 @dataclass(frozen=True)
 class Scaling:
-    """What a file says that its numbers mean: ``number * slope + intercept``.
-
-    Attributes
-    ----------
-    dtype
-        Of the results: whole numbers stay so where slope and intercept are, all others are float64.
-    """
+    """What a file says that its numbers mean: ``number * slope + intercept``."""
 
     slope: float
     intercept: float
+    # Of the results: whole numbers stay so where slope and intercept are, all others are float64.
     dtype: np.dtype[Any]
 
     @classmethod
@@ -86,26 +76,16 @@ class Scaling:
 
 @dataclass(frozen=True, eq=False)
 class Planes:
-    """Values of a volume; rows of axis 0 are read when they are sliced.
+    """Values of a volume, whose rows of axis 0 are read when they are sliced."""
 
-    Attributes
-    ----------
-    file, stream
-        The file, and its decompressed bytes.
-    start
-        Where the values begin in these.
-    shape, stored
-        Shape, slowest axis first, and dtype of the numbers in the file.
-    scaling
-        What they mean; None: themselves.
-    """
-
+    # `file` and `stream`: the file, and its decompressed bytes.
     file: SourceFile
     stream: IO[bytes]
-    start: int
+    start: int  # where the values begin in these
+    # `shape` and `stored`: shape, slowest axis first, and dtype of the numbers in the file.
     shape: tuple[int, ...]
     stored: np.dtype[Any]
-    scaling: Scaling | None = None
+    scaling: Scaling | None = None  # what they mean; None: themselves
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -157,11 +137,9 @@ def open_raw(
     gzip: bool = False,
     unpacked: bytes | None = None,
 ) -> Iterator[Opened]:
-    """Open voxels of a shape and dtype in the file of a header, or beside it.
-
-    They begin `skip` bytes behind `start`, decompressed if they are gzip from there on; a negative number:
-    they are the last bytes. Or they are `unpacked` in memory.
-    """
+    """Open voxels in the file of a header, or beside it, `skip` bytes behind `start`."""
+    # They are decompressed if they are gzip from there on. A negative skip: they are the last bytes. Or they
+    # are `unpacked` in memory.
     shape, dtype = form
     if skip < 0:
         skip = max(0, voxels.size - start - prod(shape) * dtype.itemsize)
@@ -225,6 +203,7 @@ def is_compressed(file: SourceFile) -> bool:
     return file.head(2) == b"\x1f\x8b"
 
 
+# What files call lengths, in small letters; ImageJ writes the Greek letter by its number.
 MILLIMETRES = {
     **dict.fromkeys(("m", "meter"), 1000.0),
     "cm": 10.0,
@@ -233,22 +212,13 @@ MILLIMETRES = {
     "nm": 1e-6,
     **dict.fromkeys(("in", "inch"), 25.4),
 }
-"""What files call lengths, in small letters; ImageJ writes the Greek letter by its number."""
 
-RAS_TO_LPS = np.diag([-1.0, -1.0, 1.0])
-"""Turns right, front, head into left, back, head, and back."""
+RAS_TO_LPS = np.diag([-1.0, -1.0, 1.0])  # turns right, front, head into left, back, head, and back
 
 
 def stated(steps: NDArray[np.float64], origin: NDArray[np.float64]) -> dict[str, Any]:
-    """Return spacing, origin and direction of a volume, as facts.
-
-    Parameters
-    ----------
-    steps
-        (3, 3): column n is the step from a voxel to the next along axis n of the array, x, y, z of LPS in mm.
-    origin
-        (3,): the first voxel.
-    """
+    """Return spacing, origin and direction of a volume from its first voxel and its steps along axes."""
+    # Column n of steps is that along axis n of the array. Both are x, y, z of LPS in mm.
     spacing = np.linalg.norm(steps, axis=0)
     facts: dict[str, Any] = {"spacing": spacing.tolist(), "origin": _plain(origin[::-1])}
     if (spacing > 0).all():

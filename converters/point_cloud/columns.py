@@ -18,8 +18,7 @@ from unistore.converters.point_cloud.source import AXES, Described, Layout, Plac
 from unistore.errors import InputError, Location, Problem, first_few, location_of, printable
 from unistore.schemas.tables import name_problem
 
-FEATURES = "features"
-"""Stored name of the values that follow x, y, z in one array."""
+FEATURES = "features"  # stored name of the values that follow x, y, z in one array
 HOW_TO_NAME = "name the coordinates: --map xyz=NAME, or --map x=NAME --map y=NAME --map z=NAME"
 _RAW = "being x, y, z before scaling (--map raw_x=X keeps one)"
 _SHOWN_ARRAYS = 40
@@ -38,30 +37,11 @@ def choose(
     wide: bool = False,
     of_segments: Collection[str] = (),
 ) -> Described:
-    """Choose the coordinates and columns among the datasets of a file.
-
-    Every dataset directly in `group` is a column under its own name; a name that differs from another in
-    case only gets a number. The coordinates are x, y and z (in either case), or one dataset (N, 3) whose
-    name is in `COORDINATES`. With `wide` that dataset may have more columns, which become ``features``.
-    Datasets without axes are left out.
-
-    Parameters
-    ----------
-    datasets
-        Datasets of the file by path.
-    group
-        Path of the group of the columns.
-    mapping
-        ``--map``: dataset (name in the group, or path) by stored name; empty: leave that column out.
-    of_segments
-        Paths of datasets with a row for each segment.
-
-    Raises
-    ------
-    InputError
-        With every problem: no or several x, y or z, names that collide, columns of different length, dtypes
-        that cannot be stored, datasets that were never written.
-    """
+    """Choose the coordinates and columns among the datasets of a file, or raise every problem."""
+    # Coordinates are x, y and z (in either case), or one dataset (N, 3) named in `COORDINATES`; with `wide`
+    # it may have more columns, `features`. A name that differs from another in case only gets a number.
+    # `mapping` is `--map`: a dataset's name or path by stored name, empty to leave it out. `of_segments` have
+    # a row a segment.
     own = own_names(datasets, group)
     raw: tuple[str, ...] = ()
     if not set(mapping) & {*AXES, "xyz"}:

@@ -1,7 +1,6 @@
-"""Converts point clouds of any format: segments, exact coordinates, voxel grids.
+"""Convert point clouds of any format: segments, exact coordinates, voxel grids."""
 
-What a conversion needs is imported by its steps: looking at a file of another family needs none of it.
-"""
+# Steps import what they need: looking at a file of another family needs none of it.
 
 from __future__ import annotations
 

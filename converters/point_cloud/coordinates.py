@@ -1,7 +1,7 @@
-"""Lossless quantisation of coordinates to int32, used only if it reproduces every bit.
+"""Quantise coordinates to int32 without loss, or not at all."""
 
-The scale and offset are those of the source, or coordinates are decimals: integers divided by a power of ten.
-"""
+# The scale and offset are those of the source, or coordinates are decimals: integers divided by a power of
+# ten.
 
 from __future__ import annotations
 
@@ -23,16 +23,9 @@ _STEP = 1 << 14
 
 
 def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float]) -> NDArray[np.int32] | None:
-    """Integers q with ``float64(q) * scale + offset`` equal to each coordinate, bit for bit, or None.
-
-    The rounding is that of LAS readers (ASPRS LAS 1.4 R15, 2.4: "coordinate = record × scale + offset"). Bits
-    are compared, so the sign of a zero counts and NaN never passes.
-
-    Parameters
-    ----------
-    xyz
-        (n, 3); only f8 can be quantised.
-    """
+    """Return integers q with ``float64(q) * scale + offset`` equal to each coordinate, or None."""
+    # The rounding is that of LAS readers (ASPRS LAS 1.4 R15, 2.4: "coordinate = record × scale + offset").
+    # Bits are compared, so the sign of a zero counts and NaN never passes. Only f8 can be quantised.
     if xyz.dtype != np.float64 or 0 in scale or not np.isfinite((*scale, *offset)).all():
         return None
     out = np.empty(xyz.shape, np.int32)
@@ -54,15 +47,13 @@ def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float])
 
 
 class DecimalPlaces:
-    """Finds the fewest decimal places that represent every coordinate.
+    """Finds the fewest decimal places that represent every coordinate."""
 
-    A float64 that is nearest to a decimal with k places is also nearest to that with more places, below
-    `_MAX_INTEGER`. So the result is the maximum over all coordinates, and does not depend on the blocks.
-    """
+    # A float64 that is nearest to a decimal with k places is also nearest to that with more places, below
+    # `_MAX_INTEGER`. So the result is the maximum over all coordinates, and does not depend on the blocks.
 
     def __init__(self) -> None:
-        self.places = 0
-        """Decimal places so far; -1 if a coordinate is not a decimal."""
+        self.places = 0  # decimal places so far; -1 if a coordinate is not a decimal
 
     def update(self, xyz: NDArray[Any]) -> None:
         """Add coordinates, (n, 3)."""
@@ -84,15 +75,7 @@ def _is_decimal(values: Floats, scale: float) -> bool:
 
 
 def decimal_of(places: Sequence[int], least: Floats, most: Floats) -> Decimal | None:
-    """Scale and offset for decimals; None if there are none or int32 cannot hold their range.
-
-    Parameters
-    ----------
-    places
-        Decimal places of each source, -1 if its coordinates are not decimals.
-    least, most
-        Minimum and maximum of all coordinates, (3,) f8.
-    """
+    """Return scale and offset for decimals, or None if a source has none (-1) or int32 cannot hold them."""
     scale = 10.0 ** max(places)
     low = np.rint(least * scale)
     high = np.rint(most * scale)
@@ -122,15 +105,7 @@ def dequantise(integers: NDArray[np.int32], scale: float | Floats, offset: float
 
 
 def bounds_of(axes: Sequence[NDArray[Any]], offsets: NDArray[np.int64]) -> Floats:
-    """Minimum and maximum of each segment, (S, 2, 3) f8; zeros for segments without finite points.
-
-    Parameters
-    ----------
-    axes
-        x, y and z in storage order, (N,) each.
-    offsets
-        Points of segment s are ``offsets[s]:offsets[s + 1]``, (S + 1,) i8.
-    """
+    """Return minimum and maximum of each segment, (S, 2, 3) f8, zeros where no point is finite."""
     bounds = np.zeros((len(offsets) - 1, 2, 3))
     filled = np.flatnonzero(np.diff(offsets))
     if len(filled):

@@ -40,10 +40,8 @@ class Partition(NamedTuple):
 def partition_of(
     pieces: Iterable[Integers], lengths: Ints, numbers: Ints, points: int, work: Workspace
 ) -> Partition:
-    """Return segments given by their rows; rows of no segment follow in the source's order, as number -1.
-
-    `pieces` are the rows of all segments, one behind the other. A row may be in several segments.
-    """
+    """Return segments given by their rows, those of no segment last, as number -1, in the source's order."""
+    # `pieces` are the rows of all segments, one behind the other. A row may be in several segments.
     listed = int(lengths.sum())
     rows = work.column(index_dtype(points), listed + points)
     is_unlisted = work.column("?", points)
@@ -88,29 +86,10 @@ def derive_points(
     folder: Path | None,
     numbering: Numbering | None,
 ) -> Facts:
-    """Read an open file, emit its points and voxels, and return what the index needs of it.
-
-    Points are processed in steps. Coordinates are quantised if that is lossless.
-
-    Parameters
-    ----------
-    columns, segment_columns
-        Columns of points and segments in the store; those that the file lacks are filled.
-    folder
-        For temporary columns of more than a step of points; None: all points are in memory.
-
-    Returns
-    -------
-    Facts
-        ``lengths`` (S,), ``numbers`` (S,), ``bounds`` (S, 2, 3), ``quantised`` (), ``places`` () as of
-        `DecimalPlaces`, for each grid ``voxels/<size>`` (S,) voxels per segment, ``segments/<column>``
-        (S, …), ``labelled/<column>`` ().
-
-    Raises
-    ------
-    InputError
-        Naming coordinates that are not finite, invalid indices, values that cannot be read.
-    """
+    """Read an open file, emit its points and voxels, and return what the index needs of it."""
+    # Facts: `lengths`, `numbers` (S,), `bounds` (S, 2, 3), `quantised` (), `places` () as of `DecimalPlaces`,
+    # `voxels/<size>` (S,) voxels per segment, `segments/<column>` (S, …), `labelled/<column>` (). Columns
+    # that the file lacks are filled. Without a folder, all points are in memory.
     if not points.rows:
         raise InputError(Problem(source.name, "holds no points", "leave the file out", "empty"))
     own = [key for key in columns if key in source.detail.layout.columns]

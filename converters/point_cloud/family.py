@@ -34,10 +34,10 @@ from unistore.converters.seam.record import ConverterOf
 from unistore.errors import printable
 from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS
 
+# Layouts by name, in the order in which a file is asked for them.
 LAYOUTS: Mapping[str, type[Points]] = {
     layout.name: layout for layout in (Arrays, Indices, InSegments, Batches, Columns)
 }
-"""Layouts by name, in the order in which a file is asked for them."""
 _NO_SWEEP = "not called like a sweep of a lidar"
 
 
@@ -62,10 +62,8 @@ class PointCloud(PointCloudOptions, Family):
     schema: ClassVar[Schema] = Schema(table=POINTS, samples=SEGMENTS)
 
     def declines(self, file: SourceFile) -> str:
-        """Decline an array that is called neither like a point cloud nor like a column of one beside it.
-
-        So are text and files without a header, but for rooms, sweeps and what the user named.
-        """
+        """Decline an array that is called neither like a point cloud nor like a column of one beside it."""
+        # So are text and files without a header, but for rooms, sweeps and what the user named.
         if not_called := _not_called(file):
             return not_called
         if not is_npy(file) or coordinate_word(file.path) is not None or _owner(file) is not None:
@@ -93,11 +91,9 @@ class PointCloud(PointCloudOptions, Family):
     def group(
         self, files: Sequence[SourceFile]
     ) -> Iterator[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
-        """Every file is a source, with the columns beside it; arrays that are not clouds are left out.
-
-        Arrays that may be clouds by shape only are taken if no other file is a cloud, or if the user named
-        them. Lists beside the files name their splits.
-        """
+        """Group files with the columns beside them, and leave out arrays that are not clouds."""
+        # Arrays that may be clouds by shape only are taken if no other file is a cloud, or if the user named
+        # them. Lists beside the files name their splits.
         matches = {file.path: _match(file, file.path) for file in files if _is_of_numpy(file)}
         has_clouds = len(matches) < len(files) or max(matches.values(), default=Match.NO) >= Match.EITHER
         least = Match.EITHER if has_clouds else Match.POSSIBLE
@@ -132,15 +128,8 @@ class PointCloud(PointCloudOptions, Family):
 
 
 def recognise(opened: Opened, kind: str, mapping: Mapping[str, str]) -> tuple[type[Points] | None, Match]:
-    """Return the first layout that fits a file of a format best.
-
-    A file that is wrong in some detail still has its layout, so that the detail can be reported.
-
-    Raises
-    ------
-    InputError
-        If none is certain, and something in the file cannot be opened.
-    """
+    """Return the first layout that fits a file of a format best."""
+    # A file that is wrong in some detail still has its layout, so that the detail can be reported.
     opened = outside_segments(opened)
     best: tuple[type[Points] | None, Match] = None, Match.NO
     for layout in LAYOUTS.values():

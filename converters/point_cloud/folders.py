@@ -1,9 +1,8 @@
-"""What folders and lists say of point clouds: splits, classes, and the rooms of S3DIS.
+"""Read what folders and lists say of point clouds: splits, classes, and the rooms of S3DIS."""
 
-A folder may name a split or, if there are several, a class: ``chair/train/0001.npy``. ``train_files.txt`` and
-``test_files.txt`` list the files of a split. The paths in them are often of another machine, so files are
-matched by name, among those in the folder of the list and below.
-"""
+# A folder may name a split or, if there are several, a class: ``chair/train/0001.npy``. ``train_files.txt``
+# and ``test_files.txt`` list the files of a split. The paths in them are often of another machine, so files
+# are matched by name, among those in the folder of the list and below.
 
 from __future__ import annotations
 
@@ -125,16 +124,14 @@ def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
     return matched
 
 
+# Names with numbers are scenes, areas or parts, not classes, except for the synset numbers of ShapeNet.
 _CLASS = re.compile(r"[^\d]+|\d{8}")
-"""Names with numbers are scenes, areas or parts, not classes, except for the synset numbers of ShapeNet."""
 
 
 def folder_classes(sources: Sequence[str]) -> list[tuple[int, str] | None]:
-    """Number and name of the class of each source by its name; numbers follow the sorted names.
-
-    None for all of them unless there are at least two class folders, one of them with several files. Folders
-    named after a split are skipped.
-    """
+    """Return number and name of the class of each source by its name, in the order of class names."""
+    # None unless there are at least two class folders, one of them with several files. Folders named after a
+    # split are skipped.
     named = [_class_of(source.rpartition("/")[0]) for source in sources]
     names = sorted({name for name in named if name is not None})
     if None in named or len(names) < 2 or max(Counter(named).values()) < 2:

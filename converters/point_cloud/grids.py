@@ -25,23 +25,9 @@ class Windows(NamedTuple):
 
 
 def window_rows(xyz: NDArray[Any], rows: Integers, windows: Windows, work: Workspace) -> Iterator[Integers]:
-    """Divide points of a cloud into square XY windows, counted from the smallest x and y; yield their rows.
-
-    Windows are ordered by x, then y; points of a window by their rows. A window with more than `max_points`
-    is halved at the median of its longer side until no part has more.
-
-    Parameters
-    ----------
-    xyz
-        Coordinates, (n, 3).
-    rows
-        Ascending rows of the points to divide, whose coordinates are finite.
-
-    Raises
-    ------
-    InputError
-        If the cloud is more than 2^31 windows wide.
-    """
+    """Divide the finite points of a cloud into square XY windows from the smallest x and y, by x, then y."""
+    # A window with more than `max_points` is halved at the median of its longer side until no part has more.
+    # Rows in a window ascend.
     inside = xyz
     if len(rows) < len(xyz):
         inside = work.fill(xyz.dtype.str, len(rows), lambda lo, hi: xyz[rows[lo:hi]], row_shape=(3,))
@@ -133,30 +119,10 @@ def voxelise(
     work: Workspace,
     emit: Callable[[str, NDArray[Any]], None],
 ) -> Ints:
-    """Find the voxels of segments, ``floor((xyz - origin) / size)`` in float64, in lexicographic order.
-
-    Parameters
-    ----------
-    xyz
-        Coordinates, (n, 3), segment by segment.
-    points
-        Points of each segment, (S,): one segment, or several with at most a step of points together.
-    bounds
-        Minimum and maximum of each segment, (S, 2, 3). The minimum is its origin.
-    emit
-        Takes some rows of ``coords``, cells counted from the segment's origin, (V, 3), of ``counts``, the
-        points in each, (V,), and of ``point_voxel``, the voxel of each point, counted inside its segment.
-
-    Returns
-    -------
-    Ints
-        Voxels of each segment, (S,).
-
-    Raises
-    ------
-    InputError
-        If a segment is 2^31 voxels wide or more.
-    """
+    """Emit the voxels of segments, ``floor((xyz - origin) / size)`` in float64, and return their numbers."""
+    # In lexicographic order, as `coords` (V, 3) from the segment's minimum, `counts` (V,), and `point_voxel`,
+    # the voxel of each point, counted inside its segment. Several segments have at most a step of points
+    # together.
     widest = np.floor((bounds[:, 1] - bounds[:, 0]).max(initial=0) / size)
     if widest >= _MOST_CELLS:
         wide = f"{widest:.3g} voxels of {size:g} wide"

@@ -37,20 +37,10 @@ _HEADER = "header"
 
 
 class Points(ABC):
-    """The points of an open file, of one layout.
+    """The points of an open file, of one layout."""
 
-    Every method raises `InputError` if values cannot be read or are contradictory.
-
-    Attributes
-    ----------
-    name
-        Name in ``sources/layout`` of a store.
-    rows
-        Points of the source.
-    """
-
-    name: ClassVar[str]
-    rows: int
+    name: ClassVar[str]  # name in `sources/layout` of a store
+    rows: int  # points of the source
 
     def __init__(self, opened: Opened, layout: Layout) -> None:
         self.opened = opened
@@ -136,10 +126,9 @@ class Columns(Points):
 
 
 class Arrays(Columns):
-    """``arrays``: ``.npz`` files of columns, ``.npy`` files of coordinates with columns in files beside them.
+    """``arrays``: ``.npz`` files of columns, ``.npy`` files of coordinates with columns beside them."""
 
-    Coordinates are one array with a usual name, (N, 3) or wider with x, y, z first.
-    """
+    # Coordinates are one array with a usual name, (N, 3) or wider with x, y, z first.
 
     name: ClassVar[str] = "arrays"
 
@@ -202,10 +191,9 @@ class _OfPoints(Array):
 
 
 class Batches(Columns):
-    """``batches`` of the PointNet family: ``data`` (B, P, 3 | 6 | 9), B segments of P points each.
+    """``batches`` of the PointNet family: ``data`` (B, P, 3 | 6 | 9), B segments of P points each."""
 
-    Arrays (B, P, …) such as ``label`` describe points; (B,), (B, 1) or (B, k) describe segments.
-    """
+    # Arrays (B, P, …) such as `label` describe points; (B,), (B, 1) or (B, k) describe segments.
 
     name: ClassVar[str] = "batches"
 
@@ -340,15 +328,7 @@ def described(
     inside: Iterable[tuple[str, Any]] = (),
     is_rewritten: IsRewritten = lambda *_: False,
 ) -> Described:
-    """Complete what is said of a file with its chosen columns: header, attributes, what is left out.
-
-    Parameters
-    ----------
-    paths
-        Arrays that are read.
-    inside, is_rewritten
-        Further objects whose attributes are kept, and which of these an export makes again.
-    """
+    """Complete what is said of a file with its chosen columns: header, attributes, what is left out."""
     header = opened.facts
     attributes = Attributes()
     memory = opened.memory

@@ -11,12 +11,13 @@ from unistore.converters.files.paths import is_inside
 from unistore.converters.plugin import Array
 from unistore.converters.point_cloud.source import AXES, Match
 
+# Names of arrays (N, 3 or more) whose rows begin with x, y, z, in any case.
 COORDINATES = ("xyz", "coord", "coords", "points", "point_cloud", "pointcloud", "vertices", "pos")
-"""Names of arrays (N, 3 or more) whose rows begin with x, y, z, in any case."""
 # Names that arrays of other things than points have, too
 _AMBIGUOUS = ("pos",)
 # Columns of one array of coordinates and features, at most
 _MAX_WIDTH = 16
+# Names of columns of points, in any case.
 COLUMNS = (
     *("rgb", "color", "colors", "colour", "colours", "normal", "normals"),
     *("semantic", "semantics", "semantic_gt", "semantic_label", "semantic_labels"),
@@ -25,7 +26,6 @@ COLUMNS = (
     *("label", "labels", "class", "classes", "classification"),
     *("intensity", "reflectance", "strength"),
 )
-"""Names of columns of points, in any case."""
 
 
 def own_names(paths: Iterable[str], group: str) -> dict[str, str]:
@@ -54,10 +54,8 @@ def named_coordinates(own: Mapping[str, Array], *, wide: bool = True) -> list[st
 
 
 def cloud_match(own: Mapping[str, Array]) -> Match:
-    """How sure it is that the arrays of a file are one point cloud, by names and shapes.
-
-    Beside an array of as many rows with three or more axes (images, for instance), they are plain rows.
-    """
+    """Return how sure it is that the arrays of a file are one point cloud, by names and shapes."""
+    # Beside an array of as many rows with three or more axes (images, for instance), they are plain rows.
     coordinates = named_coordinates(own)
     if not coordinates:
         return Match.NO
@@ -79,10 +77,8 @@ def raw_coordinates(own: Mapping[str, Array]) -> tuple[str, ...]:
 
 
 def distinct_names(names: Collection[str], kept: Collection[str] = ()) -> dict[str, str]:
-    """New names, such as ``Intensity_2``, for names that differ from another in case only.
-
-    Of such names the one in `kept` stays as it is, else the one in lower case, else the first.
-    """
+    """Return new names, such as ``Intensity_2``, for names that differ from another in case only."""
+    # Of such names the one in `kept` stays as it is, else the one in lower case, else the first.
     used_names = {name.lower() for name in names}
     first: dict[str, str] = {}
     renamed: dict[str, str] = {}

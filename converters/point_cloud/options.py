@@ -14,31 +14,7 @@ from unistore.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class PointCloudOptions(Options):
-    """Options of point clouds.
-
-    Attributes
-    ----------
-    voxel_size
-        Edges of the voxel grids to store, in the unit of the coordinates.
-    map
-        Stored name (``x``, ``y``, ``z``, or of a column) by dataset in the file; an empty dataset leaves the
-        column of that name out. Other columns keep their own names.
-    segment
-        ``"window:50"``: cut files without segments into XY windows of that edge. None: each such file is one
-        segment.
-    min_points, max_points
-        Windows with fewer points are no segments; those with more are halved until none has more.
-    columns
-        What to do with columns that some files lack: ``"exact"`` refuses, ``"union"`` fills them,
-        ``"intersection"`` leaves them out.
-    nan
-        Points whose coordinates are not finite, as sensors give where nothing returned: ``"refuse"`` names
-        the file, ``"drop"`` keeps them in the store and in no segment.
-    label_map, ignore_label
-        See `unistore.converters.common.label_map`.
-    exclude
-        Names of files or folders to leave out.
-    """
+    """Options of point clouds."""
 
     voxel_size: tuple[float, ...] = option((), "Precompute a voxel grid of this size.")
     map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
@@ -80,13 +56,7 @@ class PointCloudOptions(Options):
 
 
 def parse_window(text: str) -> float:
-    """Edge of the windows in ``"window:50"``.
-
-    Raises
-    ------
-    InputError
-        If the text has another form or the edge is not above 0.
-    """
+    """Return the edge of the windows in ``"window:50"``."""
     kind, _, edge = text.partition(":")
     try:
         size = float(edge) if kind == "window" else 0.0

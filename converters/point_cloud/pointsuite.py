@@ -25,11 +25,9 @@ from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import offsets_of
 
 SEGMENTS = "segments"
-COUNT = "num_points"
-"""Attribute of every segment of a PointSuite file."""
+COUNT = "num_points"  # attribute of every segment of a PointSuite file
 _CURE = "write the segments again"
-_SEGMENT_MEMORY = 1 << 10
-"""Bytes in memory per segment with a group of its own: name, number, bounds."""
+_SEGMENT_MEMORY = 1 << 10  # bytes in memory per segment with a group of its own: name, number, bounds
 _SEGMENT = re.compile(r"segment_[0-9]+", re.IGNORECASE)
 _LARGEST = (1 << 63) - 1
 # Datasets of a segment that are not columns
@@ -42,13 +40,9 @@ def outside_segments(opened: Opened) -> Opened:
 
 
 class Segments:
-    """The groups of the segments of an open file, by number.
+    """Groups of the segments of an open file, by number."""
 
-    Raises
-    ------
-    InputError
-        Every method, with the first problem.
-    """
+    # Every method raises an `InputError` with the first problem.
 
     def __init__(self, opened: Opened) -> None:
         assert isinstance(opened, OpenedHdf5)
@@ -122,13 +116,7 @@ def _has_segments(opened: Opened) -> bool:
 
 
 def check_names(opened: Opened) -> None:
-    """Check that no link leads out of the given paths, and that every group of segments has a number.
-
-    Raises
-    ------
-    InputError
-        Naming the wrong links or groups.
-    """
+    """Check that no link leads out of the given paths, and that every group of segments has a number."""
     if opened.unreachable:
         raise InputError(opened.unreachable)
     if isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups:
@@ -195,10 +183,9 @@ def _indices(groups: Segments, segment: int, rows: int) -> Dataset:
 
 
 class InSegments(Points):
-    """``pointsuite_columns``: ``segments/segment_0000/{x, y, z, …}``, each segment holds its own columns.
+    """``pointsuite_columns``: ``segments/segment_0000/{x, y, z, …}``, each segment holds its own columns."""
 
-    The rows of one segment follow those of another, by number.
-    """
+    # The rows of one segment follow those of another, by number.
 
     name: ClassVar[str] = "pointsuite_columns"
 
@@ -320,10 +307,8 @@ def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Des
 def _objects_inside(
     segments: Segments, members: Sequence[str], others: dict[str, None]
 ) -> Iterator[tuple[str, h5py.HLObject]]:
-    """Groups of the segments and those of their datasets that are read; nothing that is linked.
-
-    Names of what else they hold are added to `others`.
-    """
+    """Return groups of the segments and those of their datasets that are read, none of them linked."""
+    # Names of what else they hold are added to `others`.
     for key in segments.keys:
         path = f"{SEGMENTS}/{key}"
         group = unlinked(segments.parent, key)

@@ -50,10 +50,7 @@ _SEGMENT = re.compile(r"segments/segment_([0-9]+)(?=/|$)", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class Cloud:
-    """One source of a point cloud store, in its own row order.
-
-    Its points are rows ``source.lo:source.hi`` of ``points``.
-    """
+    """One source of a point cloud store, rows ``source.lo:source.hi`` of ``points``, in its own row order."""
 
     store: StoreView
     source: SourceRows
@@ -113,13 +110,7 @@ class Cloud:
 
 
 def clouds(store: StoreView) -> Iterator[Cloud]:
-    """Every source of a point cloud store.
-
-    Raises
-    ------
-    StoreError
-        If its segments do not hold all rows of the sources.
-    """
+    """Return every source, or raise a `StoreError` if the segments do not hold all of its rows."""
     view = View(store)
     for problem in (*segments(view), *source_rows(view)):
         msg = f"{store.path}: {problem}"

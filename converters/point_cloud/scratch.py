@@ -14,24 +14,18 @@ from numpy.typing import NDArray
 
 from unistore.errors import ConversionError, InputError
 
-STEP = 1 << 19
-"""Points that are processed at a time."""
+STEP = 1 << 19  # points that are processed at a time
 
 Ints = NDArray[np.int64]
 Integers = NDArray[np.integer[Any]]
 
 
 class Workspace:
-    """Creates and sorts temporary columns.
-
-    Parameters
-    ----------
-    folder
-        Folder for the files of columns of more than a step of rows. None: all columns are in memory.
-    """
+    """Creates and sorts temporary columns, in memory if there is no folder."""
 
     def __init__(self, folder: Path | None) -> None:
         self.step = STEP
+        # Folder for the files of columns of more than a step of rows. None: all columns are in memory.
         self._folder = folder
 
     def steps(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -40,15 +34,8 @@ class Workspace:
             yield lo, min(lo + self.step, stop)
 
     def column(self, dtype: str, rows: int, row_shape: tuple[int, ...] = ()) -> NDArray[Any]:
-        """Create a column of undefined values.
-
-        Its file has no name and goes with the column, or with the process.
-
-        Raises
-        ------
-        ConversionError
-            If the disk is full.
-        """
+        """Create a column of undefined values."""
+        # Its file has no name and goes with the column, or with the process.
         shape = (rows, *row_shape)
         if self._folder is None or rows <= self.step:
             return np.empty(shape, dtype)
@@ -89,15 +76,9 @@ class Workspace:
         return column[:end]
 
     def sort(self, keys: Sequence[Integers]) -> Iterator[tuple[Ints, NDArray[np.bool_]]]:
-        """Sort rows by several keys, which count from 0; rows of equal keys keep their order.
-
-        Yields the rows in steps, and which of them are the first of their keys.
-
-        Raises
-        ------
-        InputError
-            If there are more than 2^31 rows, whose numbers would not fit beside their keys.
-        """
+        """Yield rows sorted by several keys, in steps, and which of them are the first of their keys."""
+        # Keys count from 0, and rows of equal keys keep their order. More than 2^31 rows are refused: their
+        # numbers would not fit beside their keys.
         rows = len(keys[0])
         if rows > 1 << 31:
             msg = f"{rows} points of one cloud or segment are more than can be sorted: divide the file"

@@ -16,8 +16,7 @@ from unistore.converters.plugin import Facts
 from unistore.converters.scan import Scanned
 
 AXES = ("x", "y", "z")
-LABEL = "label"
-"""Column of segments with the class of each, if classes are folders."""
+LABEL = "label"  # column of segments with the class of each, if classes are folders
 
 Ints = NDArray[np.int64]
 

@@ -50,20 +50,13 @@ from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
 _SHOWN = 8
-_AT_ONCE = 256
-"""Sources whose facts are joined at a time."""
+_AT_ONCE = 256  # sources whose facts are joined at a time
 
 Arrays = list[tuple[Field, IndexValues]]
 
 
 def gather_clouds(parts: Parts, described: Sequence[Described], options: PointCloudOptions) -> Scan:
-    """Reconcile the columns of all files, and add what folders and lists say.
-
-    Raises
-    ------
-    InputError
-        With all that files and lists disagree on.
-    """
+    """Reconcile the columns of all files, and add what folders and lists say."""
     files = described
     # A file that is cut into windows has no segment that its folder could name.
     if options.segment is None and LABEL not in options.map and not have_labels(described):
@@ -210,15 +203,7 @@ def _tables(
     run: int,
     decimal: Decimal | None = None,
 ) -> tuple[Table, ...]:
-    """``points`` and one table per voxel grid, all spilled.
-
-    Parameters
-    ----------
-    voxel_runs
-        Voxels of a typical segment, by the size of each grid.
-    run
-        Points of a typical segment.
-    """
+    """Return ``points`` and one table per voxel grid, all spilled."""
     grids = {size: voxel_fields(size, voxel_run, run, unit) for size, voxel_run in voxel_runs.items()}
     points = (
         xyz_field(xyz_dtype, run, unit, decimal),
@@ -243,13 +228,7 @@ def point_columns(scan: Scan) -> dict[str, Field]:
 
 
 def finalize_clouds(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float]) -> Finalized:
-    """Index arrays and the final tables of all sources.
-
-    Raises
-    ------
-    InputError
-        If no segment is left.
-    """
+    """Return index arrays and the final tables of all sources, which have at least one segment."""
     joined = _joined(facts, scan)
     lengths = joined["lengths"]
     of_source = np.repeat(np.arange(len(facts)), joined["counts"])

@@ -45,8 +45,7 @@ _MATLAB = b"MATLAB 7.3 MAT-file"
 _BARS = 12
 # Smallest side of an array that is drawn as an image
 _SIDE = 4
-_ALIKE = 256
-"""Arrays of many files have the same names and dtypes."""
+_ALIKE = 256  # arrays of many files have the same names and dtypes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,15 @@
-"""Grouping of ``.npy`` files: columns of the same rows, or consecutive parts of one array.
+"""Group ``.npy`` files: columns of the same rows, or consecutive parts of one array."""
 
-A ``.npy`` file holds one array without a name.
-
-- Files of a folder that could be one array (same row shape, dtypes that promote without loss), or whose names
-  differ in a trailing number only (``part_0.npy``, ``part_1.npy``), are consecutive parts of one array,
-  ``data``.
-- Others (``image.npy``, ``label.npy``) are columns of these names. If they are numbered (``image_0.npy``,
-  ``label_0.npy``, ``image_1.npy``, …), the files of each number are a group.
-- An image and its labels by their names (``img0.npy`` and ``img0_seg.npy``, ``images/a.npy`` and
-  ``labels/a.npy``) are a group, whatever their shapes: see `unistore.converters.files.pairs`.
-"""
+# A ``.npy`` file holds one array without a name.
+#
+# - Files of a folder that could be one array (same row shape, dtypes that promote without loss), or whose
+#   names
+#   differ in a trailing number only (``part_0.npy``, ``part_1.npy``), are consecutive parts of one array,
+#   ``data``.
+# - Others (``image.npy``, ``label.npy``) are columns of these names. If they are numbered (``image_0.npy``,
+#   ``label_0.npy``, ``image_1.npy``, …), the files of each number are a group.
+# - An image and its labels by their names (``img0.npy`` and ``img0_seg.npy``, ``images/a.npy`` and
+#   ``labels/a.npy``) are a group, whatever their shapes: see `unistore.converters.files.pairs`.
 
 from __future__ import annotations
 
@@ -31,16 +31,9 @@ _NUMBERED = re.compile(r"(?P<base>.*?)[-_. ]?(?P<number>[0-9]+)")
 
 
 def group_files(files: Sequence[SourceFile]) -> tuple[list[Group], list[Problem]]:
-    """Group files that hold columns of the same rows, in natural order.
-
-    A group of several files is called ``folder/{image,label}_0.npy``. Its arrays are empty where the file
-    itself names them.
-
-    Returns
-    -------
-    list of Group, list of Problem
-        Groups in the order of their first files; a Problem for each number that only some columns have.
-    """
+    """Group files that hold columns of the same rows, with a problem for each incomplete number."""
+    # A group of several files is called `folder/{image,label}_0.npy`. Its arrays are empty where the file
+    # itself names them.
     paths = [str(file.path) for file in files]
     named = {path: file for path, file in zip(paths, files, strict=True) if path.lower().endswith(_NPY)}
     groups = [Group(file.name, (file,)) for path, file in zip(paths, files, strict=True) if path not in named]

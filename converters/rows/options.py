@@ -11,21 +11,7 @@ from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
 
 @dataclass(frozen=True, kw_only=True)
 class RowsOptions(Options):
-    """Options of plain arrays.
-
-    Attributes
-    ----------
-    map
-        Stored name by the array's name in the file. If given, only these arrays are taken.
-    columns
-        What to do with arrays that some files lack: ``"exact"`` refuses, ``"union"`` fills them (NaN for
-        floats, else 0), ``"intersection"`` leaves them out.
-    reverse_axes
-        Rows of HDF5 arrays are on the last axis, and all axes are reversed, as MATLAB writes them. Arrays of
-        ``.npy`` and ``.npz`` files are taken as they are.
-    exclude
-        Names of files or folders to leave out.
-    """
+    """Options of plain arrays."""
 
     map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
     columns: Columns = option("exact", COLUMNS)

@@ -66,10 +66,10 @@ from unistore.system.foreign import begin_reading
 
 
 class SeamConverter(Converter):
-    """Converts the files of a family.
+    """Converts the files of a family."""
 
-    A family that the seam does not describe wholly has a subclass: it overrides `describe` and what follows.
-    """
+    # A family that the seam does not describe wholly has a subclass: it overrides `describe` and what
+    # follows.
 
     def __init__(self, plugin: Family) -> None:
         self.plugin = plugin

@@ -24,20 +24,7 @@ _OURS = __name__.partition(".")[0]
 
 
 class calling:  # noqa: N801  used as a function
-    """Run an author's code that works on a file.
-
-    Parameters
-    ----------
-    plugin
-        The format or family.
-    location
-        The file, for messages.
-
-    Raises
-    ------
-    InputError
-        From any exception but our own. A fault of the code names the plugin and its package.
-    """
+    """Run an author's code on a file, so that a fault of it is an `InputError` that names its package."""
 
     __slots__ = ("location", "plugin")
 

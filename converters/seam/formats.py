@@ -151,13 +151,7 @@ def format_by_ending(formats: Sequence[Format], name: str) -> Format:
 
 
 def formats_of(kinds: Sequence[type[Format] | str]) -> tuple[Format, ...]:
-    """Formats that a family names, by class or by name.
-
-    Raises
-    ------
-    InputError
-        If one of these is not installed.
-    """
+    """Return formats that a family names, by class or by name."""
     wanted = []
     for kind in kinds:
         if not isinstance(kind, str):

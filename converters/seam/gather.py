@@ -82,13 +82,7 @@ class _Seen:
 def gather_sources(
     plugin: Family, formats: Sequence[Format], parts: Parts, scanned: Sequence[ScannedSource]
 ) -> Scan:
-    """Merge the columns of all sources that are the family's.
-
-    Raises
-    ------
-    InputError
-        If there is none, if their columns differ, or if none has rows.
-    """
+    """Merge the columns of all sources that are the family's."""
     seen = _Seen()
     for name, group, one in zip(parts.names, parts.details, scanned, strict=True):
         seen.add(name, group, one)

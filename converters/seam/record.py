@@ -17,13 +17,7 @@ from unistore.schemas.indices import StoreView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginRecord(Record):
-    """What the core asks of a family, from its class.
-
-    Attributes
-    ----------
-    kind_of_family
-        The class.
-    """
+    """What the core asks of a family, from its class."""
 
     kind_of_family: type[Family]
 
@@ -90,13 +84,7 @@ class ConverterOf:
 
 
 def record_of(family: object) -> PluginRecord:
-    """The record of a class.
-
-    Raises
-    ------
-    InputError
-        If the class is not whole: it says what is missing.
-    """
+    """Return the record of a class, or an `InputError` that says what the class lacks."""
     if not isinstance(family, type) or not issubclass(family, Family):
         message = "is no class that inherits unistore.plugin.Family"
         raise InputError(Problem(repr(family), message, "see docs/write-a-family.md", "plugin"))

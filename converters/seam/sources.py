@@ -160,19 +160,14 @@ Choice = SourceFile | Group | tuple[SourceFile, str] | Problem | str
 
 
 class Choices:
-    """Sources, files in no source, problems and remarks.
-
-    Attributes
-    ----------
-    unused
-        Path of each file of which nothing was said.
-    """
+    """Sources, files in no source, problems and remarks."""
 
     def __init__(self, roots: tuple[Path, ...], files: Sequence[SourceFile]) -> None:
         self.parts = Parts(roots=roots)
         self.left_out: list[tuple[Path, str]] = []
         self.problems: list[Problem] = []
         self.notes: list[str] = []
+        # Path of each file of which nothing was said.
         self.unused = {str(file.path): file.path for file in files}
 
     def add(self, choice: Choice) -> None:

@@ -104,13 +104,7 @@ def _column_of(
 
 
 def exported_files(family: Family, store: StoreView) -> Iterator[File]:
-    """Every source of a store, to be written by its format.
-
-    Raises
-    ------
-    InputError
-        If a format does not write files.
-    """
+    """Yield every source of a store, to be written by its format."""
     sources = sources_of(store)
     for source, opening in zip(sources, formats_of_sources(family, store, sources), strict=True):
         restored_columns = restored(family, store, source)
@@ -118,13 +112,7 @@ def exported_files(family: Family, store: StoreView) -> Iterator[File]:
 
 
 def formats_of_sources(family: Family, store: StoreView, sources: Sequence[SourceRows]) -> Iterator[Format]:
-    """The format that each source of a store had: a recorded one, or that of its ending.
-
-    Raises
-    ------
-    InputError
-        If it is not installed.
-    """
+    """Return the format that each source of a store had: a recorded one, or that of its ending."""
     if not store.has(f"{FORMAT}/data"):
         named = formats_of(family.formats)
         yield from [format_by_ending(named, source.name) for source in sources]
@@ -138,13 +126,7 @@ def formats_of_sources(family: Family, store: StoreView, sources: Sequence[Sourc
 
 
 def file_of_format(opening: Format, source: SourceRows, arrays: Mapping[str, Array], facts: Facts) -> File:
-    """The file of a source, to be written by its format.
-
-    Raises
-    ------
-    InputError
-        If the format does not write files.
-    """
+    """Return the file of a source, to be written by its format."""
     if type(opening).write is Format.write:
         message = f"was a {opening.name} file, a format that is not written"
         raise InputError(Problem(source.name, message, "read the store instead", "option"))

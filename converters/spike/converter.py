@@ -40,13 +40,8 @@ class SpikeConverter(SeamConverter):
     thread_safe: ClassVar[bool] = True
 
     def scan(self, part: Part) -> ScannedFrame:
-        """Read the headers of one frame's files, and check arrays.
-
-        Raises
-        ------
-        InputError
-            If none of its files can be read; other problems are in the result.
-        """
+        """Read the headers of one frame's files, and check arrays."""
+        # Raises only if none of its files can be read: other problems are in the result.
         # Asking about files of other families loads none of it.
         from unistore.converters.spike.streams import config_of
 

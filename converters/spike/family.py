@@ -1,8 +1,7 @@
-"""Spike cameras: headerless ``.dat`` streams or arrays of spikes, with their blur and sharp frames.
+"""Recognise spike cameras: headerless ``.dat`` streams or arrays of spikes, with blur and sharp frames."""
 
-Sources are folders ``<root>/{train,test}/<sequence>/{blur,sharp,spike,spike_vox}/NNN.*``, or spike files
-alone. One spike file is one frame and one sample; the frames of a folder are a sequence.
-"""
+# Sources are folders `<root>/{train,test}/<sequence>/{blur,sharp,spike,spike_vox}/NNN.*`, or spike files
+# alone. One spike file is one frame and one sample; the frames of a folder are a sequence.
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Frames: what a scan finds in their files, where their rows come from, and reading their spikes.
+"""Describe frames as a scan finds them in their files, and read their spikes."""
 
-Arrays hold their top row first, a stream its bottom row (checked with a real recording: with the right bit
-order and flip, the mean of its frames correlates with the scene at 0.97, unflipped below 0.15).
-"""
+# Arrays hold their top row first, a stream its bottom row (checked with a real recording: with the right bit
+# order and flip, the mean of its frames correlates with the scene at 0.97, unflipped below 0.15).
 
 from __future__ import annotations
 
@@ -20,10 +19,8 @@ from unistore.converters.scan import Scanned
 from unistore.converters.seam.formats import FileArray
 from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
 
-BLOCK = 8 << 20
-"""Pixels that are read at a time, in whole time steps."""
-RAW_ARRAY = "bytes"
-"""Name of the array of a file without a header."""
+BLOCK = 8 << 20  # pixels that are read at a time, in whole time steps
+RAW_ARRAY = "bytes"  # name of the array of a file without a header
 _NAMES = {"spike": ("spk",), "voxel": ("voxel", "voxels", "spike_vox", "vox", "arr_0")}
 
 
@@ -133,15 +130,8 @@ class Spikes(NamedTuple):
     flip: bool  # whether the bottom row is the first
 
     def blocks(self, first: int = 0) -> Iterator[NDArray[np.uint8]]:
-        """Read the spikes from a time step on as packed bits (t, H, ⌈W/8⌉) u1, row 0 = top.
-
-        Least significant bit first, padding bits 0. Blocks have about `BLOCK` pixels each.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be read, or holds other values than 0 and 1.
-        """
+        """Read the spikes from a time step on as packed bits (t, H, ⌈W/8⌉) u1, row 0 = top."""
+        # Least significant bit first, padding bits 0. Blocks have about `BLOCK` pixels each.
         length, height, width = self.extent
         row = row_bytes(width) if self.layout == "packed" else width
         steps = max(1, BLOCK // (height * width))
@@ -200,13 +190,7 @@ class Spikes(NamedTuple):
 
 
 def values_in(opened: Opened, file_array: FileArray, role: str) -> Values:
-    """Find the spikes or voxels of an open file; the key of `file_array` is found here.
-
-    Raises
-    ------
-    InputError
-        If it holds no array of that name, or another shape or dtype.
-    """
+    """Find the spikes or voxels of an open file."""
     file = file_array.file
     if RAW_ARRAY in opened.arrays:
         content = opened.arrays[RAW_ARRAY]

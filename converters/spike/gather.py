@@ -27,8 +27,7 @@ from unistore.system.sizes import count_of
 
 # Recordings of which the first frame is compared
 _CHECKED_RECORDINGS = 8
-SATURATED = 0.9
-"""Spikes a pixel and step above which a recording shows nothing."""
+SATURATED = 0.9  # spikes a pixel and step above which a recording shows nothing
 _LOOKED_AT = 24
 # Blocks of a recording that its rate is taken from: all of most frames
 _BLOCKS = 8
@@ -39,11 +38,8 @@ _LARGE_PADDING = 3
 
 
 def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:
-    """Make the scan of all frames: at least one, in order, all of the same roles.
-
-    If some have problems, the streams are still resolved, and the scan is empty. Raises an `InputError` with
-    every stream of unknown layout or resolution, and what the frames disagree on.
-    """
+    """Make the scan of all frames: at least one, in order, all of the same roles."""
+    # If some have problems, the streams are still resolved, and the scan is empty.
     resolved = _resolve(frames, options)
     spikes = _spikes(frames, resolved, options)
     if any(frame.problems for frame in frames):
@@ -157,10 +153,8 @@ def _plan_voxels(
 
 
 def _detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) -> tuple[bool, str]:
-    """Whether row 0 of existing voxels is the bottom row, and a note.
-
-    The first voxels of some sequences are compared with those counted from their spikes.
-    """
+    """Return whether row 0 of existing voxels is the bottom row, and a note."""
+    # The first voxels of some sequences are compared with those counted from their spikes.
     first_of: dict[str, str] = {}
     for frame in first_frames(frame for frame in frames if frame.name in spikes)[:_CHECKED_RECORDINGS]:
         if frame.values["spike"].memory > LARGE:
@@ -254,10 +248,8 @@ def _left_out(frames: Sequence[ScannedFrame], images: str) -> Iterator[tuple[str
 def _tables(
     scanned: Sequence[ScannedFrame], spikes: Mapping[str, Spikes], voxels: _VoxelPlan, frames: str
 ) -> Iterator[Table]:
-    """Tables of time steps, and of voxels and images, where there are some; kept images are one each.
-
-    Rows are padded to the most pixels of spikes and voxels, and of images.
-    """
+    """Yield tables of time steps, and of voxels and images if any, with kept images one each."""
+    # Rows are padded to the most pixels of spikes and voxels, and of images.
     lengths = [source.extent.length for source in spikes.values()]
     sizes: list[tuple[int, ...]] = [source.extent[1:] for source in spikes.values()]
     sizes += [grid.shape[1:] for grid in voxels.existing]

@@ -7,8 +7,8 @@ from typing import Literal
 
 from unistore.converters.options import Options, option
 
+# Roles of the files of a frame; the first file present names the frame.
 ROLES = ("spike", "voxel", "blur", "sharp")
-"""Roles of the files of a frame; the first file present names the frame."""
 ROLE_FILES = {
     "spike": "spikes (.dat, .bin, .npy, .npz)",
     "voxel": "voxels (.npy, .npz)",
@@ -18,8 +18,7 @@ ROLE_FILES = {
 IMAGE_ROLES = ("blur", "sharp")
 IMAGE_FORMATS = ("png", "jpeg")
 RAW_FORMAT = "raw"
-STREAM_ENDING = ".dat"
-"""Ending of recordings without a header that lie in no folder of a sequence."""
+STREAM_ENDING = ".dat"  # ending of recordings without a header that lie in no folder of a sequence
 
 
 def may_be(format: str, role: str) -> bool:
@@ -33,35 +32,7 @@ def may_be(format: str, role: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SpikeOptions(Options):
-    """Options of spike recordings.
-
-    Attributes
-    ----------
-    height, width
-        Resolution of ``.dat`` streams in pixels; None: found among known cameras from the sizes of the files.
-    layout
-        ``"packed"``: eight pixels a byte, least significant bit first. ``"bytes"``: one byte a pixel.
-        ``"auto"``: decided once for the whole conversion, from the bytes and sizes of the files.
-    flip
-        Whether ``.dat`` streams hold their bottom row first, as spike cameras write them. Arrays in ``.npy``
-        and ``.npz`` files are taken as they are.
-    voxel_bins
-        Numbers of bins to precompute voxel grids for: ``(5, 10)``.
-    frames
-        ``"tiles"`` stores blur and sharp frames as lossless pixels, so that a crop reads a crop; ``"keep"``
-        stores the files' own bytes, decoded when read: the smallest disk.
-    convert_images
-        Accept frames that are gray (repeated), of 16 bits (cut to the upper 8) or transparent (alpha
-        dropped).
-    columns
-        What to do with folders (blur, sharp, …) that only some sequences have: ``"exact"`` refuses,
-        ``"intersection"`` leaves them out.
-    spike_dir, voxel_dir, blur_dir, sharp_dir
-        Names of the folders inside a sequence's folder. ``voxel_dir="none"``: voxels that exist are left out.
-    exclude
-        Names of frames (of their first file), sequences or folders to leave out. A sequence with a gap goes
-        on behind it under a name of its own (``"seq~2"``).
-    """
+    """Options of spike recordings."""
 
     height: int | None = option(None, "Rows of a .dat frame in pixels.", least=1)
     width: int | None = option(None, "Columns of a .dat frame in pixels.", least=1)

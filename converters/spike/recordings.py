@@ -1,9 +1,8 @@
-"""Recordings among the files under the given paths.
+"""Find recordings among the files under the given paths."""
 
-A recording is a folder with a ``spike/`` or ``spike_vox/`` folder (and perhaps ``blur/`` and ``sharp/``), or
-spike files alone: the numbered files of a folder are one recording, any other file is a recording of its own.
-A file with several names is used once.
-"""
+# A recording is a folder with a folder `spike/` or `spike_vox/` (and perhaps `blur/` and `sharp/`), or spike
+# files alone: the numbered files of a folder are one, any other file is its own. A file with several names is
+# used once.
 
 from __future__ import annotations
 
@@ -31,15 +30,13 @@ from unistore.converters.spike.options import (
 )
 from unistore.errors import first_few, printable
 
-Frame = Mapping[str, SourceFile]
-"""Files that belong together, by role, in the order of `ROLES`."""
+Frame = Mapping[str, SourceFile]  # files that belong together, by role, in the order of `ROLES`
 
 
 class Recording(NamedTuple):
-    """Consecutive frames: a folder of them, or one file. Every frame has the same roles.
+    """Consecutive frames of the same roles: a folder of them, or one file."""
 
-    The frames behind one that is left out are a recording of the same name with the next ``part``.
-    """
+    # The frames behind one that is left out are a recording of the same name with the next `part`.
 
     name: str
     split: str | None
@@ -77,24 +74,7 @@ class _Folder:
 
 
 class RecordingFinder:
-    """Finds the recordings among files.
-
-    Parameters
-    ----------
-    files
-        All files, with the names that links give them.
-    folders
-        Name of the folder of each role.
-    excluded
-        Names of files that are left out, see `Options.exclude`.
-
-    Attributes
-    ----------
-    recordings
-        In natural order.
-    problems, notes
-        What is wrong with names, and remarks.
-    """
+    """Finds the recordings among files."""
 
     def __init__(
         self,
@@ -103,10 +83,12 @@ class RecordingFinder:
         excluded: Collection[str],
     ) -> None:
         self.recordings: list[Recording] = []
+        # `problems` and `notes`: what is wrong with names, and remarks.
         self.problems: list[Problem] = []
         self.notes: list[str] = []
-        self._folders = folders
+        self._folders = folders  # name of the folder of each role
         self._role_of = {name: role for role, name in folders.items()}
+        # Names of files that are left out, see `Options.exclude`.
         self._excluded = [PurePosixPath(name) for name in excluded]
         roots = [Path(os.path.abspath(root)) for root in files[0].roots] if files else []  # noqa: PTH100  keeps links
         self._roots = sorted(roots, key=lambda root: len(root.parts))  # the outermost first
@@ -240,10 +222,8 @@ def _is_recording(file: SourceFile) -> bool:
 def pair_files(
     by_role: Mapping[str, Mapping[str, SourceFile]], folders: Mapping[str, str]
 ) -> tuple[dict[str, Frame], list[Problem]]:
-    """Make frames, in natural order, from files of the same stem; none if a role has missing or extra files.
-
-    `by_role` has the files by stem for each role; messages call the folders of the roles `folders`.
-    """
+    """Make frames, in natural order, from files of the same stem, or none if a role lacks a file."""
+    # `by_role` has the files by stem for each role; messages call the folders of the roles `folders`.
     first_role, first_files = next(iter(by_role.items()))
     problems = []
     for role, files in by_role.items():

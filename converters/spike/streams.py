@@ -1,18 +1,8 @@
-"""Layout, resolution and length of headerless recordings, from the sizes of their files and their bytes.
+"""Find layout, resolution and length of headerless recordings from their sizes and bytes."""
 
-The size of a stream must be a whole number of frames. Their resolution is given by the user, by a
-``config.yaml`` of SpikeCV beside the files, or it is that of a known camera; if several cameras fit, the
-recording is refused.
-
-Layouts
--------
-packed
-    Eight pixels a byte, least significant bit first, rows padded to whole bytes. In real recordings, 68-93 %
-    of the bytes are above 1.
-bytes
-    One byte a pixel, 0 or 1. So one byte above 1 decides for all recordings of a conversion, since dark
-    recordings alone do not show their layout.
-"""
+# The size must be a whole number of frames. Packed: eight pixels a byte, least significant bit first, rows
+# padded to whole bytes; in real recordings, 68-93 % of the bytes are above 1. Bytes: one byte a pixel, 0 or
+# 1. So one byte above 1 decides for all recordings, since dark ones alone do not show their layout.
 
 from __future__ import annotations
 
@@ -71,6 +61,8 @@ class Camera(NamedTuple):
         return layout == self.layout and any(self.frames(size, layout) in self.lengths for size in sizes)
 
 
+# Cameras and simulated datasets in use. The last two come from a widely copied description of files of
+# 2,534,400 and 1,612,800 bytes, which are also exactly 88 and 56 packed frames of 360 x 640.
 CAMERAS = (
     Camera("Spk-GoPro", 360, 640, (88, 56)),
     Camera("Vidar, PKU-Vidar-DVS, REDS", 250, 400),
@@ -83,8 +75,6 @@ CAMERAS = (
     Camera("GoPro, one byte a pixel", 396, 640, (10,), "bytes"),
     Camera("GoPro, one byte a pixel", 252, 640, (10,), "bytes"),
 )
-"""Cameras and simulated datasets in use. The last two come from a widely copied description of files of
-2,534,400 and 1,612,800 bytes, which are also exactly 88 and 56 packed frames of 360 x 640."""
 
 _MISREAD = ((396, 640), (252, 640))
 
@@ -100,11 +90,9 @@ class Resolution(NamedTuple):
 def choose_resolutions(
     sizes: Mapping[str, Sequence[int]], layout: str, height: int | None = None, width: int | None = None
 ) -> tuple[dict[str, Resolution], list[Problem]]:
-    """Choose a known camera for every recording from the `sizes` of its files in bytes.
-
-    Of the cameras that fit most files: the one with a typical size, or the only one. Otherwise the recording
-    is refused, with all cameras that fit.
-    """
+    """Choose a known camera for every recording from the `sizes` of its files in bytes."""
+    # Of the cameras that fit most files: the one with a typical size, or the only one. Otherwise the
+    # recording is refused, with all cameras that fit.
     possible = [
         camera
         for camera in CAMERAS
@@ -153,15 +141,8 @@ def _look_at(stream: Values, *, whole: bool) -> _BytesSeen:
 
 
 def detect_layout(streams: Sequence[Values]) -> tuple[str, str]:
-    """Layout of all streams together, and why.
-
-    ``"bytes"`` is returned only after all bytes were read.
-
-    Raises
-    ------
-    InputError
-        If nothing decides, or some streams have another layout.
-    """
+    """Return the layout of all streams together, and why."""
+    # "bytes" is returned only after all bytes were read.
     heads = [_look_at(stream, whole=False) for stream in streams]
     for stream, head in zip(streams, heads, strict=True):
         if head.largest > 1:
@@ -204,15 +185,7 @@ class ResolvedStreams(NamedTuple):
 def resolve_streams(
     recordings: Mapping[str, Sequence[Values]], options: SpikeOptions, height: int | None, width: int | None
 ) -> ResolvedStreams:
-    """Find one layout for all streams, the resolution of each recording, and the length of each file.
-
-    There is at least one stream, by name of the recording.
-
-    Raises
-    ------
-    InputError
-        With all recordings of unknown resolution, and all files that hold no whole number of frames.
-    """
+    """Find one layout for all streams, the resolution of each recording, and the length of each file."""
     streams = list(chain.from_iterable(recordings.values()))
     layout: str = options.layout
     reason = "as asked for"
@@ -273,10 +246,8 @@ def _resolution_notes(spikes: Spikes) -> list[str]:
 
 
 def row_correlation(packed: NDArray[np.uint8], width: int) -> float:
-    """Correlation of vertical neighbours in the mean over time of packed spikes (T, H, bytes).
-
-    Near 1 for a lit scene of the right resolution, near 0 for a wrong width; NaN if all pixels are equal.
-    """
+    """Return the correlation of vertical neighbours in the mean over time of packed spikes (T, H, bytes)."""
+    # Near 1 for a lit scene of the right resolution, near 0 for a wrong width; NaN if all pixels are equal.
     mean = unpack(packed, width).mean(axis=0, dtype=np.float64)
     above = mean[:-1].ravel()
     below = mean[1:].ravel()
@@ -292,13 +263,7 @@ _SIZE_LINE = re.compile(r"^(spike_[hw])(?:: *([1-9][0-9]*))?", re.MULTILINE | re
 
 
 def config_of(stream: SourceFile) -> Config | None:
-    """Read the nearest ``config.yaml`` of SpikeCV beside or above a stream, inside the given paths, if any.
-
-    Raises
-    ------
-    InputError
-        If it says a height or width, and not both as whole numbers.
-    """
+    """Read the nearest ``config.yaml`` of SpikeCV beside or above a stream, inside the given paths."""
     parts = stream.name.split("/")
     for level in range(len(parts)):
         path = stream.path.parents[level] / CONFIG

@@ -1,9 +1,8 @@
-"""Streams of other rates than that of the steps: which array, or which rate, tells the times of each.
+"""Find which array, or which rate, tells the times of each stream that has another rate than the steps."""
 
-The times of ``force`` are in ``force_timestamps``, or in ``timestamps`` (``timestamp``, ``time``, ``t``) of
-the same group, or follow from an attribute ``rate`` (``fps``, ``hz``, ``frequency``) of the array or its
-group. What the user says of rates and units comes first. Of some formats every array has its clock.
-"""
+# The times of `force` are in `force_timestamps`, or in `timestamps` (`timestamp`, `time`, `t`) of the same
+# group, or follow from an attribute `rate` (`fps`, `hz`, `frequency`) of the array or its group. What the
+# user says of rates and units comes first. Of some formats every array has its clock.
 
 from __future__ import annotations
 
@@ -22,22 +21,20 @@ from unistore.schemas.trajectory.clocks import NANOSECONDS, in_nanoseconds
 from unistore.schemas.trajectory.fields import STEPS
 
 _SUFFIXES = ("_timestamps", "_timestamp")
+# Names of arrays that are called as their group is, where it has timestamps.
 _VALUES = ("value", "values", "data")
-"""Names of arrays that are called as their group is, where it has timestamps."""
 _RATES = ("rate", "fps", "hz", "frequency")
 _UNITS = ("unit", "units")
 _SPELLED = {"sec": "s", "second": "s", "seconds": "s", "milliseconds": "ms", "µs": "us", "microseconds": "us"}
 _SPELLED |= {"nanoseconds": "ns"}
+# Groups whose names say nothing of a stream.
 _GENERAL = frozenset({"obs", "observation", "observations", "images", "rgb_images"})
-"""Groups whose names say nothing of a stream."""
 _OF_STEPS = ("action", "reward", "terminated", "truncated")
 _MOST_NANOSECONDS = 2.0**62
-_MOST_DIFFERENCE = 0.1
-"""Part of a duration by which a rate may contradict it."""
-_MOST_APART = 0.25
-"""Seconds by which streams may begin and end apart."""
+_MOST_DIFFERENCE = 0.1  # part of a duration by which a rate may contradict it
+_MOST_APART = 0.25  # seconds by which streams may begin and end apart
+# Nanoseconds beyond the length of a bag, from which on stamps are of another clock.
 _OF_ANOTHER_CLOCK = 60_000_000_000
-"""Nanoseconds beyond the length of a bag, from which on stamps are of another clock."""
 _SET_UNIT = "set its attribute unit to s, ms, us or ns, or give --time-unit"
 _OF_TOPIC = "--stamps log takes the times at which messages were logged, --ignore leaves the topic out"
 
@@ -55,12 +52,11 @@ class Stream(NamedTuple):
 class Clocks:
     """The streams of an episode."""
 
+    # Name of the clock of each array that is on another one than the steps.
     of: dict[str, str] = field(default_factory=dict)
-    """Name of the clock of each array that is on another one than the steps."""
+    # What tells the times, by the name of the clock; those of the steps under `STEPS`, if anything does.
     streams: dict[str, Stream] = field(default_factory=dict)
-    """What tells the times, by the name of the clock; those of the steps under `STEPS`, if anything does."""
-    lengths: dict[str, int] = field(default_factory=dict)
-    """Rows of each clock but `STEPS`."""
+    lengths: dict[str, int] = field(default_factory=dict)  # rows of each clock but `STEPS`
 
 
 class Timing:
@@ -72,8 +68,8 @@ class Timing:
         self._is_told = bool(recording.times)
         times = {path: recording.times.get(path) or self._times_of(path) for path in columns}
         self._times = {path: own for path, own in times.items() if own in columns}
+        # Path of an array with a row for each step; empty: none is.
         self.steps = next((path for path, column in columns.items() if column == "action"), "")
-        """Path of an array with a row for each step; empty: none is."""
         self.notes: list[str] = []
         if self._is_told and columns and not self.steps:
             # The topic whose messages are the steps is the first camera, else the first.
@@ -199,13 +195,7 @@ def _name_of(times: str) -> str:
 
 
 def check_clocks(recording: Recording, clocks: Clocks, steps: int) -> list[str]:
-    """Check that times rise, and that all clocks tell one duration; return remarks on units.
-
-    Raises
-    ------
-    InputError
-        With everything that cannot be believed.
-    """
+    """Check that times rise, and that all clocks tell one duration, and return remarks on units."""
     is_bag = bool(recording.times)
     if STEPS not in clocks.streams:
         if is_bag:

@@ -1,8 +1,7 @@
-"""Columns of one episode, from its arrays.
+"""Make columns of one episode from its arrays."""
 
-Per-step arrays become columns of ``steps``, those of other rates columns of the tables of their clocks. Only
-the names of arrays of shape (T, 0) are stored. Small arrays that are not per step become attributes.
-"""
+# Arrays of other rates become columns of the tables of their clocks. Only the names of arrays of shape (T, 0)
+# are stored. Small arrays that are not per step become attributes.
 
 from __future__ import annotations
 
@@ -28,29 +27,21 @@ from unistore.errors import InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
 from unistore.schemas.trajectory.fields import STEPS
 
+# How the rows of an array are converted to those of a column. `squeezed`: (T, 1) to (T,); `flag`: 0/1 to
+# bool; `channels_first`: (T, 3, H, W) to (T, H, W, 3); `padded`, `variable`: compressed frames, zero-padded
+# to one length or of variable length; `ragged`: any number of values in a row.
 Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable", "ragged"]
-"""How the rows of an array are converted to those of a column.
 
-``squeezed``: (T, 1) to (T,); ``flag``: 0/1 to bool; ``channels_first``: (T, 3, H, W) to (T, H, W, 3);
-``padded``, ``variable``: compressed frames, zero-padded to one length or of variable length; ``ragged``: any
-number of values in a row.
-"""
-
-ENCODED: frozenset[str] = frozenset({"padded", "variable"})
-"""Kinds of compressed frames."""
-SMALL = 4096
-"""Bytes up to which an array that is not per step becomes an attribute."""
-BLOCK = 16 << 20
-"""Bytes read at a time if rows cannot be read directly into the output."""
-FEW = 8
-"""Rows that are searched for a first compressed frame."""
+ENCODED: frozenset[str] = frozenset({"padded", "variable"})  # kinds of compressed frames
+SMALL = 4096  # bytes up to which an array that is not per step becomes an attribute
+BLOCK = 16 << 20  # bytes read at a time if rows cannot be read directly into the output
+FEW = 8  # rows that are searched for a first compressed frame
 
 
 class Feature(NamedTuple):
-    """One column of one episode: its array (path inside the episode), how it is read, dtype, shape, clock.
+    """One column of one episode: its array (path inside the episode), how it is read, dtype, shape, clock."""
 
-    Of a ragged one, the shape is that of a value, and `offsets` the path of what divides the array, if any.
-    """
+    # Of a ragged one, the shape is that of a value, and `offsets` the path of what divides the array, if any.
 
     dataset: str
     kind: Kind
@@ -136,13 +127,13 @@ class EpisodeArrays:
         self._length = self._rows_of_steps(timing) or self._most_common_rows()
         self._clocks = timing.clocks(self._length)
         self._notes = timing.notes
+        # Arrays that may have another number of rows than there are steps, and do. They are not per step in
+        # any episode of the file, even where the numbers happen to be equal.
         self.not_per_step = {
             path
             for path in self._columns
             if path not in self._clocks.of and not self._must_match(path) and not self._is_per_step(path)
         }
-        """Arrays that may have another number of rows than there are steps, and do. They are not per step in
-        any episode of the file, even where the numbers happen to be equal."""
 
     def _rows_of_steps(self, timing: Timing) -> int:
         """Steps, where all arrays that are not per step can be streams of their own; 0: they cannot."""
@@ -283,10 +274,8 @@ def _is_ragged(problems: Sequence[Problem]) -> bool:
 
 
 def _encoded(path: str, array: Array, location: Location) -> Feature | None:
-    """A feature of compressed frames; None if the first of a few rows that is not empty is no such frame.
-
-    A recorder may miss the first frame.
-    """
+    """Return a feature of compressed frames, if the first of a few rows that is not empty is such a frame."""
+    # A recorder may miss the first frame.
     kind: Kind = "padded" if array.dtype == np.uint8 else "variable"
     if (kind == "variable" and len(array.shape) != 1) or array.problems(as_objects=True):
         return None
@@ -304,17 +293,9 @@ def _encoded(path: str, array: Array, location: Location) -> Feature | None:
 
 
 def frame_of(array: Array, row: int, kind: str) -> NDArray[np.uint8] | None:
-    """One compressed frame without padding; None if the row is not a byte string.
-
-    Zero bytes that pad it to a common length are cut off: the last byte of JPEG and PNG is never zero (D9 and
-    82). Lengths that recorders store are not used: they are in an order of cameras that the file does not
-    state.
-
-    Raises
-    ------
-    InputError
-        If the row cannot be read.
-    """
+    """Return one compressed frame without padding, or None if the row is not a byte string."""
+    # Zero bytes that pad it to a common length are cut off: the last byte of JPEG and PNG is never zero (D9
+    # and 82). Lengths that recorders store are not used: their order of cameras is not stated in the file.
     if kind == "padded":
         frame: NDArray[np.uint8] = array[row : row + 1][0]
         kept = np.flatnonzero(frame)
@@ -326,13 +307,7 @@ def frame_of(array: Array, row: int, kind: str) -> NDArray[np.uint8] | None:
 
 
 def flags(values: NDArray[Any], location: Location, lo: int) -> NDArray[np.bool_]:
-    """Rows of an array of flags, (n,) or (n, 1), as bool.
-
-    Raises
-    ------
-    InputError
-        If a value is neither 0 nor 1, naming its row.
-    """
+    """Return rows of an array of flags 0 and 1, (n,) or (n, 1), as bool."""
     flat = values.reshape(len(values))
     wrong = np.flatnonzero((flat != 0) & (flat != 1))
     if wrong.size:

@@ -1,7 +1,6 @@
-"""What conversion of trajectories is beside the seam's: episodes in groups of a file or one after the other.
+"""Convert trajectories: what is beside the seam's, episodes in groups or one after the other."""
 
-What its steps need is imported by them: looking at a file of another family needs none of it.
-"""
+# Steps import what they need: looking at a file of another family needs none of it.
 
 from __future__ import annotations
 
@@ -34,14 +33,7 @@ class TrajectoryConverter(SeamConverter):
     def describe(
         self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
     ) -> ScannedFile:
-        """Read a file's headers, flags and attributes.
-
-        Raises
-        ------
-        InputError
-            With every problem of a file without a sound episode: unreadable, not a trajectory file, different
-            lengths, never written, dtypes that are not numeric.
-        """
+        """Read a file's headers, flags and attributes."""
         from unistore.converters.trajectory.scan import scan_file
 
         is_mapped = bool(self.plugin.map)

@@ -18,8 +18,7 @@ from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import offsets_of
 from unistore.schemas.trajectory.fields import CLOCKS, STEPS
 
-Clocks = Mapping[str, int]
-"""Rows of an episode, by the names of the clocks that are not that of the steps."""
+Clocks = Mapping[str, int]  # rows of an episode, by the names of the clocks that are not that of the steps
 
 
 class IndexedEpisode(NamedTuple):
@@ -64,8 +63,7 @@ class EpisodeIndex(NamedTuple):
     layout: str
     episodes: Sequence[IndexedEpisode]
     variants: Sequence[Variant]
-    masks: Mapping[str, Sequence[int]]
-    """Episode numbers in each mask of the file."""
+    masks: Mapping[str, Sequence[int]]  # episode numbers in each mask of the file
 
     @property
     def has_streams(self) -> bool:

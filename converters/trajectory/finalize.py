@@ -22,8 +22,8 @@ from unistore.schemas.trajectory.clocks import offsets_path
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, NEXT, STEPS, bounds_of
 from unistore.system.packed import view
 
+# Bytes of JSON up to which an attribute that all sources share is also an attribute of `episodes`.
 _MAX_SHARED_BYTES = 64 << 10
-"""Bytes of JSON up to which an attribute that all sources share is also an attribute of ``episodes``."""
 _SPLIT_NAMES = ("train", "valid", "val", "validation", "test")
 
 Arrays = list[tuple[Field, IndexValues]]
@@ -76,12 +76,9 @@ class _Episodes:
     def __init__(self, indexes: Iterable[EpisodeIndex], clocks: Sequence[str]) -> None:
         self.layout = ""
         self.names: list[str] = []
-        self.counts: list[int] = []
-        """Episodes of each source."""
-        self.steps: list[int] = []
-        """Steps of each source."""
-        self.lengths = {clock: array("q") for clock in (STEPS, *clocks)}
-        """Rows of each episode, by clock."""
+        self.counts: list[int] = []  # episodes of each source
+        self.steps: list[int] = []  # steps of each source
+        self.lengths = {clock: array("q") for clock in (STEPS, *clocks)}  # rows of each episode, by clock
         listed: dict[str, list[int]] = {}
         for index in indexes:
             self.layout = index.layout

@@ -23,14 +23,7 @@ _LISTED = 20
 
 
 def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: TrajectoryOptions) -> Scan:
-    """Merge the columns of all episodes; of files without episodes, only notes are used.
-
-    Raises
-    ------
-    InputError
-        If files have different layouts, columns differ, a mapped dataset is missing, or no episode is
-        left.
-    """
+    """Merge the columns of all episodes, and use only the notes of files without episodes."""
     used = [one for one in scanned if one.index.episodes]
     named = [(name, one) for name, one in zip(parts.names, scanned, strict=True) if one.index.episodes]
     layouts: dict[str, str] = {}

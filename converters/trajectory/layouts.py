@@ -1,16 +1,14 @@
-"""Layouts of files of trajectories: by which names each is recognised, and where its episodes are.
+"""Recognise files of trajectories by names, and find where their episodes are."""
 
-``lerobot``, ``rlds``: ``data/<episode>/…``, as the formats of these names open a dataset.
-``replay_zarr``: the replay buffer of diffusion policy, ``data/<episode>/…`` as its format opens it.
-``minari``: groups ``episode_0`` and so on, as its format opens a dataset.
-``robomimic`` (LIBERO, MimicGen, robosuite, Isaac Lab): ``data/<episode>/…``; ``mask/<name>`` list episodes.
-``act`` (ACT, ALOHA): one episode a file, ``action`` beside ``observations/{qpos, images/<camera>}``.
-``d4rl``, ``flat``: many consecutive episodes in the same arrays. Flags in ``terminals`` or ``timeouts`` end
-one, and so does the end of the file. ``observations`` is an array, or a group, or there are keys beside
-``actions`` and ``rewards``.
-``streams``: one episode a file, a group for each stream: ``action/{timestamps, value}``.
-``bag``: one episode a bag, a group for each topic.
-"""
+# ``lerobot``, ``rlds``: ``data/<episode>/…``, as the formats of these names open a dataset. ``replay_zarr``:
+# the replay buffer of diffusion policy, ``data/<episode>/…`` as its format opens it. ``minari``: groups
+# ``episode_0`` and so on, as its format opens a dataset. ``robomimic`` (LIBERO, MimicGen, robosuite, Isaac
+# Lab): ``data/<episode>/…``; ``mask/<name>`` list episodes. ``act`` (ACT, ALOHA): one episode a file,
+# ``action`` beside ``observations/{qpos, images/<camera>}``. ``d4rl``, ``flat``: many consecutive episodes in
+# the same arrays. Flags in ``terminals`` or ``timeouts`` end one, and so does the end of the file.
+# ``observations`` is an array, or a group, or there are keys beside ``actions`` and ``rewards``. ``streams``:
+# one episode a file, a group for each stream: ``action/{timestamps, value}``. ``bag``: one episode a bag, a
+# group for each topic.
 
 from __future__ import annotations
 
@@ -22,41 +20,34 @@ from typing import NamedTuple
 from unistore.converters.plugin import Array, Claim, Facts, Head, Opened, as_json, no, sure
 from unistore.errors import InputError, Location, Problem, location_of, printable
 
-METADATA = "metadata.yaml"
-"""Describes the files of a bag that lie beside it."""
-STAMP, LOG_TIME = "header_stamp", "log_time"
-"""Names of the times of the messages of a topic, in bags."""
+METADATA = "metadata.yaml"  # describes the files of a bag that lie beside it
+STAMP, LOG_TIME = "header_stamp", "log_time"  # names of the times of the messages of a topic, in bags
 _ACTIONS = ("action", "actions")
 _RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
-TIMES = ("timestamps", "timestamp", "time", "t")
-"""Names of the timestamps of all arrays of a group."""
+TIMES = ("timestamps", "timestamp", "time", "t")  # names of the timestamps of all arrays of a group
 _EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)
-MASKS = "mask/"
-"""Begins the paths of lists of episodes."""
+MASKS = "mask/"  # begins the paths of lists of episodes
 _LISTED = 8
 
 
 class Layout(NamedTuple):
     """A layout; `LAYOUTS` has all."""
 
-    name: str
-    """``source_layout`` in a store."""
-    evidence: str
-    """What its files are recognised by, for messages, after "holds"."""
+    name: str  # `source_layout` in a store
+    evidence: str  # what its files are recognised by, for messages, after "holds"
+    # Whether a file is of this layout, by its names; None: files of the format of its name are.
     fits: Callable[[Head], bool] | None = None
-    """Whether a file is of this layout, by its names; None: files of the format of its name are."""
+    # Group whose groups are the episodes; empty: the root. None: the file is one group of arrays.
     container: str | None = None
-    """Group whose groups are the episodes; empty: the root. None: the file is one group of arrays."""
+    # Whether the arrays hold several consecutive episodes, each ended by a flag. Then attributes and small
+    # arrays belong to the file, not to an episode.
     joined: bool = False
-    """Whether the arrays hold several consecutive episodes, each ended by a flag. Then attributes and small
-    arrays belong to the file, not to an episode."""
+    # Whether files have the observation after the last step as a row more, which their format opens as next
+    # observations.
     has_last: bool = False
-    """Whether files have the observation after the last step as a row more, which their format opens as next
-    observations."""
-    is_bare: bool = False
-    """Whether arrays of an episode are observations, but actions and results."""
+    is_bare: bool = False  # whether arrays of an episode are observations, but actions and results
+    # Whether the format tells the clock of every array: none is a column of the steps by its length.
     timed: bool = False
-    """Whether the format tells the clock of every array: none is a column of the steps by its length."""
 
     def group_of(self, episode: str) -> str:
         """Path of an episode's group."""
@@ -105,13 +96,7 @@ def layout_of(head: Head) -> Layout | None:
 
 
 def needed_layout(head: Head, *, is_mapped: bool) -> Layout:
-    """Layout of a file; one whose arrays the user maps may have any names.
-
-    Raises
-    ------
-    InputError
-        If it is not a trajectory file.
-    """
+    """Return the layout of a file, which may have any names where the user maps its arrays."""
     layout = layout_of(head)
     if layout is None and is_mapped:
         return FLAT
@@ -176,6 +161,7 @@ _BY_FORMAT = (
     Layout("replay_zarr", "meta/episode_ends in Zarr", container="data", is_bare=True),
 )
 FLAT = Layout("flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True)
+# Those of files whose names tell the layout, in the order in which they are tried.
 LAYOUTS = (
     Layout("robomimic", "episodes as groups of data/", _is_robomimic, container="data"),
     Layout("act", "action beside observations/qpos or observations/images", _is_act),
@@ -183,7 +169,6 @@ LAYOUTS = (
     FLAT,
     Layout("streams", "a group of actions with timestamps", _is_streams),
 )
-"""Those of files whose names tell the layout, in the order in which they are tried."""
 
 
 def layout_named(name: str) -> Layout:

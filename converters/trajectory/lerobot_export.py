@@ -83,22 +83,9 @@ class _Span(NamedTuple):
 
 
 def files(store: StoreView, *, fps: float | None = None, video: bool = False) -> Iterator[File]:
-    """Write a store as one LeRobot dataset.
-
-    Parameters
-    ----------
-    store
-        Any trajectory store.
-    fps
-        Steps a second, where the sources do not say it.
-    video
-        Encode cameras as H.264, which changes pixels; by default images are PNG and exact.
-
-    Raises
-    ------
-    InputError
-        If pyarrow is missing (or PyAV, for video), no rate is known, or a column has no form in LeRobot.
-    """
+    """Write a store as one LeRobot dataset."""
+    # `fps` serves where the sources do not say it. `video` encodes cameras as H.264, which changes pixels; by
+    # default images are PNG and exact.
     yield from _Dataset(store, fps, is_video=video).files()
 
 

@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.trajectory.stored_steps import blocks
 
-Document = dict[str, Any]
-"""Statistics of a feature as JSON, by LeRobot's names."""
-Read = Callable[[int, int], NDArray[Any]]
-"""Reads the rows of steps (start, stop)."""
-Bounds = Sequence[tuple[int, int]]
-"""Steps (start, stop) of each episode."""
+Document = dict[str, Any]  # statistics of a feature as JSON, by LeRobot's names
+Read = Callable[[int, int], NDArray[Any]]  # reads the rows of steps (start, stop)
+Bounds = Sequence[tuple[int, int]]  # steps (start, stop) of each episode
 
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _MEMORY = 256 << 20

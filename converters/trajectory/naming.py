@@ -1,13 +1,13 @@
-"""Column names from the names of an episode's datasets.
+"""Make column names from the names of an episode's datasets."""
 
-- ``actions``, ``rewards``, ``terminals``/``dones``, ``timeouts`` (singular too) are the columns ``action``,
-  ``reward``, ``terminated`` and ``truncated``; so are LeRobot's ``next.reward`` and ``next.done``, and
-  ``is_terminal`` of RLDS.
-- ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` are (next) observations; a single
-  dataset ``observations`` is ``observation/state``.
-- Every other dataset keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``), so that
-  only what the source calls actions becomes the action.
-"""
+# - ``actions``, ``rewards``, ``terminals``/``dones``, ``timeouts`` (singular too) are the columns ``action``,
+#   ``reward``, ``terminated`` and ``truncated``; so are LeRobot's ``next.reward`` and ``next.done``, and
+#   ``is_terminal`` of RLDS.
+# - ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` are (next) observations; a
+#   single
+#   dataset ``observations`` is ``observation/state``.
+# - Every other dataset keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``), so that
+#   only what the source calls actions becomes the action.
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ _OBSERVATIONS = ("obs", "observations", "observation")
 _NEXT = ("next_obs", "next_observations", "next_observation")
 # Datasets that can be derived from others: lengths of padded frames
 _DERIVED = "compress_len"
-RESERVED = ("next_valid", "observation", "next_observation")
-"""Names that the stored form uses itself."""
+RESERVED = ("next_valid", "observation", "next_observation")  # names that the stored form uses itself
 
 
 def is_ignored(dataset: str, options: TrajectoryOptions) -> bool:
@@ -46,14 +45,9 @@ def is_ignored(dataset: str, options: TrajectoryOptions) -> bool:
 def column_of(
     dataset: str, options: TrajectoryOptions, name: str = "", *, is_bare: bool = False
 ) -> str | None:
-    """Column name of a dataset; None if it is left out.
-
-    `name` is what it is known by, if not by its path. `is_bare`: datasets outside of groups of observations
-    are observations, too.
-
-    >>> column_of("obs/eef_pos", TrajectoryOptions())
-    'observation/eef_pos'
-    """
+    """Return the column name of a dataset, such as ``observation/eef_pos``, or None if it is left out."""
+    # `name` is what it is known by, if not by its path. `is_bare`: datasets outside of groups of observations
+    # are observations, too.
     if is_ignored(dataset, options):
         return None
     for column, source in options.map.items():

@@ -16,39 +16,7 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrajectoryOptions(Options):
-    """Options of robot trajectories.
-
-    Attributes
-    ----------
-    image_size
-        Side of a resized copy of every image set (``observation/<key>_224``), or None.
-    images
-        ``"raw"`` decodes compressed frames; ``"keep"`` stores them bit for bit, decoded on read;
-        ``"resized"`` stores the resized copy of `image_size` alone.
-    colour
-        ``"standard"``: compressed frames show true colours. ``"swapped"``: red and blue are exchanged,
-        because the recorder gave OpenCV's encoder RGB arrays.
-    map
-        Column by the dataset's path inside an episode: ``{"action": "master/joint_position"}``; columns are
-        ``action``, ``reward``, ``terminated``, ``truncated``, ``observation/<key>``,
-        ``next_observation/<key>``, or any other name.
-    ignore
-        Patterns of datasets to leave out, as in shells: ``"obs/depth_*"``.
-    columns
-        What to do with columns that some episodes lack: ``"exact"`` refuses, ``"union"`` fills them (NaN for
-        floats, else 0), ``"intersection"`` leaves them out.
-    rate
-        Rows a second, by the path of a dataset or group inside an episode or by the name of a clock, of what
-        has no timestamps: ``{"obs/force": "500"}``.
-    time_unit
-        Unit of the timestamps of all streams; by default what the files say, else seconds for floats and
-        nanoseconds for whole numbers.
-    stamps
-        The clock of the topics of bags: ``"header"``, the stamp in the header of messages that have one, or
-        ``"log"``, when they were logged.
-    exclude
-        Names of files, folders or episodes (``"a.hdf5: data/demo_3"``) to leave out.
-    """
+    """Options of robot trajectories."""
 
     image_size: int | None = option(
         None, "Store a copy of every camera resized to N × N.", metavar="N", least=1

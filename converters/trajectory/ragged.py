@@ -1,8 +1,7 @@
-"""Rows with any number of values, as the scans of a lidar: of variable length, or ranges that offsets tell.
+"""Read rows with any number of values, as the scans of a lidar."""
 
-``lidar/points`` (M, 3) beside ``lidar/offsets`` (N + 1,), or ``lidar/points_offsets``: scan t is
-``points[offsets[t]:offsets[t + 1]]``. In HDF5 a dataset (N,) of variable length says as much by itself.
-"""
+# `lidar/points` (M, 3) beside `lidar/offsets` (N + 1,), or `lidar/points_offsets`: scan t is
+# points[offsets[t]:offsets[t + 1]]. In HDF5 a dataset (N,) of variable length says as much by itself.
 
 from __future__ import annotations
 
@@ -22,21 +21,13 @@ _SUFFIX = "_offsets"
 
 
 class RangesOf(Array):
-    """Rows of an array between offsets: (N,) of any length each.
-
-    Parameters
-    ----------
-    array
-        (M, …) values.
-    offsets
-        (N + 1,) whole numbers.
-    """
+    """Rows, (N,) of any length each, of an array (M, …) between offsets (N + 1,)."""
 
     __slots__ = ("_offsets",)
 
     def __init__(self, array: Array, offsets: Array) -> None:
         super().__init__(array)
-        self._offsets = offsets
+        self._offsets = offsets  # (N + 1,) whole numbers
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -119,13 +110,7 @@ class Items(NamedTuple):
 
 
 def items_in(array: Array, lo: int, hi: int, form: Column, location: Location) -> Iterator[Items]:
-    """Yield the values of rows ``lo:hi``, about `BLOCK_BYTES` at a time.
-
-    Raises
-    ------
-    InputError
-        If the values of a row have another shape.
-    """
+    """Yield the values of rows ``lo:hi``, about `BLOCK_BYTES` at a time."""
     pending: list[NDArray[Any]] = []
     size = 0
     for row in range(lo, hi):

@@ -131,13 +131,7 @@ def _damaged_frame(frame: NDArray[np.uint8], location: Location) -> InputError:
 def frames(
     array: Array, location: Location, feature: Feature, lo: int, hi: int
 ) -> Iterator[NDArray[np.uint8]]:
-    """Compressed frames of rows ``lo:hi`` without padding.
-
-    Raises
-    ------
-    InputError
-        If a row cannot be read or is not a byte string.
-    """
+    """Return compressed frames of rows ``lo:hi`` without padding."""
     for row in range(lo, hi):
         frame = frame_of(array, row, feature.kind)
         if frame is None:
@@ -155,11 +149,9 @@ _SIZES = "sizes/"
 
 
 def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
-    """Peak memory of `derive_source` in bytes: two copies of blocks of two columns that are compared.
-
-    With `keep`, also a block of compressed frames, estimated by their decoded size. Of rows with any number
-    of values, two blocks.
-    """
+    """Return the peak memory of `derive_source` in bytes: two copies of blocks of two columns."""
+    # With `keep`, also a block of compressed frames, estimated by their decoded size. Of rows with any number
+    # of values, two blocks.
     largest = 0
     for episode in index.episodes:
         for column, feature in index.variants[episode.variant].features.items():
@@ -174,12 +166,10 @@ def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
 
 
 def derive_source(opened: Opened, index: EpisodeIndex, spilled: Sequence[StoredColumn], emit: Emit) -> Facts:
-    """Facts of one source, of which the values of the columns `spilled` are emitted.
-
-    ``cut``: numbers of the episodes that no flag ends although the file has truncation flags;
-    ``follows/<key>``: whether every next observation is the observation of the following step;
-    ``sizes/<n>``: bytes of each tick's frame, or number of its values, in column n of `spilled`, (ticks,) i8.
-    """
+    """Return facts of one source, of which the values of the columns `spilled` are emitted."""
+    # `cut`: numbers of the episodes that no flag ends although the file has truncation flags.
+    # `follows/<key>`: whether every next observation is the observation of the following step. `sizes/<n>`:
+    # bytes of each tick's frame, or number of its values, in column n of `spilled`, (ticks,) i8.
     facts = {_CUT: np.array(_unended(opened, index), np.int64)}
     for key, follows in _next_is_following(opened, index).items():
         facts[f"{_FOLLOWS}{key}"] = np.array(follows)

@@ -34,13 +34,7 @@ _GROUPS = {"observation": "obs", "next_observation": "next_obs"}
 
 
 def files(store: StoreView) -> Iterator[File]:
-    """Write a store as one file, images as pixels.
-
-    Raises
-    ------
-    InputError
-        If two columns have one name in robomimic.
-    """
+    """Write a store as one file, images as pixels."""
     episodes = stored_episodes(store)
     columns = _columns(store)
     own_facts = facts_of_episodes(store)

@@ -36,32 +36,20 @@ _LISTED = 5
 class ScannedFile(Scanned):
     """The sound episodes of one file, each of a step or more; `problems` are those of its other episodes."""
 
-    notes: tuple[str, ...]
-    """On decisions and what is left out."""
+    notes: tuple[str, ...]  # on decisions and what is left out
     index: EpisodeIndex = NO_EPISODES
     format: str = ""
-    left_out: tuple[tuple[str, str], ...] = ()
-    """Arrays that are not stored, each with the reason."""
-    files: tuple[str, ...] = ()
-    """Other files that are read."""
-    reading: int = 0
-    """Bytes of memory needed to read rows, besides the rows."""
-    facts: str = "{}"
-    """JSON: attributes and small arrays of the ``source`` and of its ``episodes``."""
-    attributes: Attributes | None = None
-    """Those that `facts` does not have to the last bit."""
+    left_out: tuple[tuple[str, str], ...] = ()  # arrays that are not stored, each with the reason
+    files: tuple[str, ...] = ()  # other files that are read
+    reading: int = 0  # bytes of memory needed to read rows, besides the rows
+    facts: str = "{}"  # JSON: attributes and small arrays of the `source` and of its `episodes`
+    attributes: Attributes | None = None  # those that `facts` does not have to the last bit
 
 
 def scan_file(
     opened: Opened, format: str, layout: Layout, options: TrajectoryOptions, *, is_certain: bool
 ) -> ScannedFile:
-    """Find the episodes of an open file.
-
-    Raises
-    ------
-    InputError
-        With all problems of the file, if no episode of it is sound.
-    """
+    """Find the episodes of an open file, or raise all its problems if no episode is sound."""
     exclusion = Exclusion(options.exclude)
     recordings = recordings_of(layout, opened, options.stamps)
     masks = masks_of(layout, opened)

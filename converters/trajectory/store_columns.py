@@ -1,9 +1,7 @@
-"""The columns and clocks of all episodes together, and the tables that they are divided into.
+"""Divide the columns and clocks of all episodes together into tables."""
 
-Low-dimensional columns share the table ``steps``. Observations of 4 KiB and more per step (images, depth,
-clouds) have a table of their own: with rows of such different sizes in one table, shards would take
-gigabytes, or there would be thousands of tiny ones.
-"""
+# Observations of 4 KiB and more per step (images, depth, clouds) have a table of their own: with rows of such
+# different sizes in one table, shards would take gigabytes, or there would be thousands of tiny ones.
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ from unistore.schemas.trajectory.fields import (
     ragged_field,
 )
 
-LARGE = 4096
-"""Bytes per step from which an observation is in the table of large ones."""
+LARGE = 4096  # bytes per step from which an observation is in the table of large ones
 FLAGS = ("terminated", "truncated", "next_valid")
 _OBSERVATION = "observation/"
 _NEXT = "next_observation/"
@@ -52,20 +49,14 @@ class StoredColumn:
 
     name: str
     form: Merged
-    datasets: tuple[str, ...]
-    """In the sources."""
-    kinds: tuple[str, ...]
-    """Of these datasets, see `Feature`."""
-    offsets: tuple[str, ...]
-    """Datasets that divide those of a ragged column."""
+    datasets: tuple[str, ...]  # in the sources
+    kinds: tuple[str, ...]  # of these datasets, see `Feature`
+    offsets: tuple[str, ...]  # datasets that divide those of a ragged column
     clock: str
     colour: str
-    keeps: bool
-    """Whether compressed frames are stored as they are."""
-    size: int | None
-    """Side of resized images, or None."""
-    alone: bool
-    """Whether images are stored as resized sets alone."""
+    keeps: bool  # whether compressed frames are stored as they are
+    size: int | None  # side of resized images, or None
+    alone: bool  # whether images are stored as resized sets alone
 
     @property
     def spilled_table(self) -> str:
@@ -161,14 +152,11 @@ class ArrayOf(NamedTuple):
 class StoredColumns:
     """Columns of a store."""
 
-    columns: Mapping[str, StoredColumn]
-    """``next_observation/*`` included."""
-    datasets: Mapping[str, tuple[str, ...]]
-    """Source datasets of each column of any episode, stored or not."""
-    empty: Mapping[str, str]
-    """Dtype of each dataset of shape (T, 0, …)."""
+    columns: Mapping[str, StoredColumn]  # `next_observation/*` included
+    datasets: Mapping[str, tuple[str, ...]]  # source datasets of each column of any episode, stored or not
+    empty: Mapping[str, str]  # dtype of each dataset of shape (T, 0, …)
+    # What tells the times of each clock, see `schemas.trajectory.clocks.clocks_of`.
     streams: Mapping[str, Mapping[str, Any]]
-    """What tells the times of each clock, see `schemas.trajectory.clocks.clocks_of`."""
 
     @property
     def following(self) -> list[StoredColumn]:
@@ -319,8 +307,7 @@ class _Clocks:
 
     def __init__(self) -> None:
         self.are_used = False
-        self.told: dict[str, Mapping[str, Any]] = {}
-        """What tells the times of each."""
+        self.told: dict[str, Mapping[str, Any]] = {}  # what tells the times of each
         self._first_sources: dict[str, str] = {}
         self._without_times: dict[str, None] = {}
         self._different: list[Problem] = []

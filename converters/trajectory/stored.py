@@ -81,10 +81,8 @@ class _Run(NamedTuple):
         return int(offsets[self.first]), int(offsets[self.last])
 
     def values(self, path: str, *, with_first: bool = False) -> Values:
-        """Rows of a column, in the shape and dtype of its source.
-
-        `with_first`: next observations of an episode with the one before its first step, too.
-        """
+        """Return rows of a column, in the shape and dtype of its source."""
+        # `with_first`: next observations of an episode with the one before its first step, too.
         array = self.store.array(path)
         lo, hi = self.rows_in(path)
         if path.endswith(_KEPT):
@@ -235,10 +233,8 @@ def _is_resized(store: StoreView, path: str) -> bool:
 def _with_kept(
     told: Mapping[str, Mapping[str, Any]], paths: Iterable[str], kept: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
-    """Attributes and single values of a file, where those that are stored exactly replace the JSON ones.
-
-    The JSON has those of the root among those of another group, and single values as attributes.
-    """
+    """Return attributes and single values of a file, where exactly stored ones replace the JSON ones."""
+    # The JSON has those of the root among those of another group, and single values as attributes.
     below = (path.rsplit("/", depth)[0] for path in paths for depth in range(path.count("/") + 1))
     places = {"", *below}
     found = {path: own for path, own in kept.items() if path in places or VALUE in own}

@@ -28,8 +28,8 @@ from unistore.schemas.trajectory.fields import (
 
 TRUNCATED = f"{STEPS}/truncated"
 FLAGS = (f"{STEPS}/terminated", TRUNCATED)
+# Names under which sources say in words what a robot is to do.
 _TASKS = ("tasks", "task", "language_instruction", "natural_language_instruction", "instruction")
-"""Names under which sources say in words what a robot is to do."""
 
 
 class StepColumn(NamedTuple):
@@ -119,17 +119,14 @@ def final_columns(store: StoreView) -> dict[str, str]:
     return {path.replace(f"{FINAL}/", "observation/", 1): path for path in paths}
 
 
-Blocks = Callable[[int, int], Iterator[NDArray[Any]]]
-"""Reads the rows of steps (start, stop), some at a time."""
+Blocks = Callable[[int, int], Iterator[NDArray[Any]]]  # reads the rows of steps (start, stop), some at a time
 
 
 def following(
     store: StoreView, final: str, now: Blocks, first: int, last: int, *, with_first: bool = False
 ) -> Values:
-    """Next observations in episodes ``first:last``: of the following steps, then the final one of each.
-
-    `with_first`: the observation before the first step of each, too.
-    """
+    """Yield next observations in episodes ``first:last``: those of following steps, and final ones."""
+    # `with_first`: the observation before the first step of each, too.
     array = store.array(final)
     bounds = whole(store, f"{EPISODES}/offsets")[first : last + 1].tolist()
 

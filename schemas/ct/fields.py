@@ -1,26 +1,23 @@
-"""What a CT store holds: volumes, the voxels inside intensity windows, masks, and sparse distance fields.
+"""Declare what a CT store holds: volumes, voxels inside intensity windows, masks, distance fields."""
 
-::
-
-    volumes/image                    (V, D, H, W), padded to the largest extent
-    volumes/extent                   (V, 3): true D, H, W; what lies beyond is padding
-    volumes/{name, source_dtype, info, metadata, header}    text
-    volumes/{spacing, origin, direction}            where known: see `unistore.schemas.ct.geometry`
-    volumes/nan                                     voxels that are not a number, of float images
-    windows/<name>/offsets           (V + 1): points of volume v are offsets[v]:offsets[v + 1]
-    windows/<name>/{coords, values}  points in C order of their volume, as np.argwhere gives them
-    windows/<name>/mask              the same points as bits, instead of coords and values
-    masks/<id>/mask                  masks that came with the volumes, as bits
-    masks/<id>/label                 those that hold more than 0 and 1, (V, D, H, W)
-    labels/<name>/mask               label volumes of 0 and 1 that are paired with images by name, as bits
-    labels/<name>/label              label volumes of several classes, (V, D, H, W)
-    foreground/<group>/{coords, offsets}            voxels of each class of a window, mask or label
-    sdf/<name>/{coords, values, offsets}            distance fields at sparse voxels, in the source's order
-
-A window, mask, label or field that some volumes lack has ``present`` (V,) bool; such a volume has no points
-of it.
-A mask (V, D, H, ⌈W/8⌉) u1 holds 8 voxels of the last axis a byte, lowest bit first.
-"""
+#     volumes/image                    (V, D, H, W), padded to the largest extent
+#     volumes/extent                   (V, 3): true D, H, W; what lies beyond is padding
+#     volumes/{name, source_dtype, info, metadata, header}    text
+#     volumes/{spacing, origin, direction}            where known: see `unistore.schemas.ct.geometry`
+#     volumes/nan                                     voxels that are not a number, of float images
+#     windows/<name>/offsets           (V + 1): points of volume v are offsets[v]:offsets[v + 1]
+#     windows/<name>/{coords, values}  points in C order of their volume, as np.argwhere gives them
+#     windows/<name>/mask              the same points as bits, instead of coords and values
+#     masks/<id>/mask                  masks that came with the volumes, as bits
+#     masks/<id>/label                 those that hold more than 0 and 1, (V, D, H, W)
+#     labels/<name>/mask               label volumes of 0 and 1 that are paired with images by name, as bits
+#     labels/<name>/label              label volumes of several classes, (V, D, H, W)
+#     foreground/<group>/{coords, offsets}            voxels of each class of a window, mask or label
+#     sdf/<name>/{coords, values, offsets}            distance fields at sparse voxels, in the source's order
+#
+# A window, mask, label or field that some volumes lack has ``present`` (V,) bool; such a volume has no points
+# of it.
+# A mask (V, D, H, ⌈W/8⌉) u1 holds 8 voxels of the last axis a byte, lowest bit first.
 
 from __future__ import annotations
 
@@ -42,6 +39,7 @@ IMAGE = f"{VOLUMES}/image"
 INFO = f"{VOLUMES}/info"
 HEADER = f"{VOLUMES}/header"
 
+# Texts of volumes, and what they are.
 TEXTS = {
     "info": "info.json of each volume",
     "header": "header of the file of each volume, as JSON",
@@ -49,7 +47,6 @@ TEXTS = {
     "series": "digest of the UID of each DICOM series",
     "metadata": "row of metadata.csv, as JSON, of each volume",
 }
-"""Texts of volumes, and what they are."""
 
 _DHW = ["depth", "height", "width"]
 
@@ -112,10 +109,8 @@ _MASKS = {
 
 
 def mask_field(group: str, row_shape: tuple[int, ...], tile: tuple[int, int, int]) -> Field:
-    """Field of ``<group>/mask``, (V, D, H, ⌈W/8⌉) u1, for volumes of shape `row_shape` = (D, H, W).
-
-    A bit mask's tile spans twice the image's tile on each axis, so that its chunks are not tiny.
-    """
+    """Return the field of ``<group>/mask``, (V, D, H, ⌈W/8⌉) u1, for volumes of shape (D, H, W)."""
+    # A bit mask's tile spans twice the image's tile on each axis, so that its chunks are not tiny.
     depth, height, width = row_shape
     family, _, name = group.partition("/")
     return Field(

@@ -1,13 +1,9 @@
-"""Where the voxels of a volume lie: its spacing, origin and direction, if they are known.
+"""Describe where the voxels of a volume lie: its spacing, origin and direction, if they are known."""
 
-They are in the order of the array's axes. Voxel ``index`` (depth, height, width) lies at::
-
-    origin + direction @ (spacing * index)
-
-in mm, with ``direction`` (3, 3) from its nine numbers row by row. Points of the world are (z, y, x): toward
-the patient's head, back and left. This is the frame of DICOM and ITK, LPS, in reverse order. So what ITK has
-as x, y, z is stored reversed, all nine numbers of a direction included.
-"""
+# They are in the order of the array's axes. Voxel `index` (depth, height, width) lies at `origin + direction
+# @ (spacing * index)` in mm, with `direction` (3, 3) row by row. Points of the world are (z, y, x): toward
+# the patient's head, back and left. This is the frame of DICOM and ITK, LPS, in reverse order: what ITK has
+# as x, y, z is stored reversed, all nine numbers of a direction included.
 
 from __future__ import annotations
 
@@ -21,14 +17,13 @@ from unistore.schemas.ct.fields import VOLUMES
 from unistore.schemas.indices import Column, StoreView
 from unistore.schemas.tables import Field, own_axes
 
+# Attribute `frame` of these arrays. Older stores lack it: there the order of the numbers is unknown.
 FRAME = "LPS"
-"""Attribute ``frame`` of these arrays. Older stores lack it: there the order of the numbers is unknown."""
 
-LENGTHS: Mapping[str, int] = {"spacing": 3, "origin": 3, "direction": 9}
-"""Numbers of each."""
+LENGTHS: Mapping[str, int] = {"spacing": 3, "origin": 3, "direction": 9}  # numbers of each
 
+# Direction of a volume whose axes are those of the world.
 IDENTITY = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
-"""Direction of a volume whose axes are those of the world."""
 
 _DESCRIPTIONS = {
     "spacing": "distance of neighbouring voxels along depth, height and width",

@@ -20,13 +20,13 @@ _UNLIMITED = np.iinfo(np.int64).max
 
 
 _POINTS = {"coords", "values", "offsets"}
+# Arrays that a group has beside `present` and `resolution`: one of these sets.
 _CONTENTS: Mapping[str, list[set[str]]] = {
     WINDOWS: [_POINTS, {"mask", "offsets"}],
     MASKS: [{"mask"}, {"label"}],
     LABELS: [{"mask"}, {"label"}],
     SDF: [_POINTS],
 }
-"""Arrays that a group has beside ``present`` and ``resolution``: one of these sets."""
 _COORDS = ArraySpec(dtypes=("uint16", "int32"), row_shape=(3,))
 
 

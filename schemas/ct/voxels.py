@@ -37,16 +37,14 @@ def limit(
     return scaled
 
 
+# Maps a block of voxels to booleans: whether each is in a window or mask.
 VoxelTest = Callable[[NDArray[Any]], NDArray[np.bool_]]
-"""Maps a block of voxels to booleans: whether each is in a window or mask."""
 
 
 def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
-    """Smallest and largest value of a dtype inside a window; None if there is none.
-
-    ``low <= v <= high`` in exact arithmetic is ``first <= v <= last`` for every v of the dtype, so integers
-    are compared as integers and halves as halves.
-    """
+    """Return the smallest and largest value of a dtype inside a window, or None if there is none."""
+    # `low <= v <= high` in exact arithmetic is `first <= v <= last` for every v of the dtype, so integers are
+    # compared as integers and halves as halves.
     low = window.low
     high = window.high
     if dtype.kind == "f":

@@ -15,17 +15,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An intensity window, both ends inclusive: low = level - width/2, high = level + width/2.
+    """An intensity window, both ends inclusive: low = level - width/2, high = level + width/2."""
 
-    Attributes
-    ----------
-    name
-        Letters, digits, ``_``, ``.``, ``-``: it becomes a group of the store.
-    width, level
-        In the image's unit (HU).
-    """
-
-    name: str
+    name: str  # letters, digits, `_`, `.`, `-`: it becomes a group of the store
+    # `width` and `level`: in the image's unit (HU).
     width: float
     level: float
 
@@ -43,6 +36,7 @@ class Window:
         return f"{self.name}:{self.width:g}:{self.level:g}"
 
 
+# Windows that are known by name.
 PRESETS: Mapping[str, Window] = {
     window.name: window
     for window in (
@@ -53,37 +47,28 @@ PRESETS: Mapping[str, Window] = {
         Window("mediastinum", 350.0, 40.0),
     )
 }
-"""Windows that are known by name."""
 
 
+# Where the values of a window's points come from. `volume`: the image. `sparse`: files of points; 1 for
+# volumes whose window is a mask. `scaled`: windows of floats scaled to 0…1. `mask`: nothing has values, all
+# are 1.
 ValueSource = Literal["volume", "sparse", "scaled", "mask"]
-"""Where the values of a window's points come from.
 
-``volume``: the image. ``sparse``: files of points; 1 for volumes whose window is a mask. ``scaled``: windows
-of floats scaled to 0…1. ``mask``: nothing has values, all are 1."""
-
+# Where points have values that neither an image nor the window tells.
 OWN_VALUES: tuple[ValueSource, ...] = ("sparse", "scaled")
-"""Where points have values that neither an image nor the window tells."""
 
+# What the attribute `values` of a window says to people.
 VALUE_SENTENCES: Mapping[ValueSource, str] = {
     "volume": "volumes/image at the point",
     "sparse": "as in the sparse file; 1 where the source is a mask",
     "scaled": "as in the scaled window",
     "mask": "1",
 }
-"""What the attribute ``values`` of a window says to people."""
 
 
 def value_source(attributes: Mapping[str, Any]) -> ValueSource:
-    """Return where the values of a window's points come from, by the attributes of its group.
-
-    Older stores have no ``value_source`` but only the sentence.
-
-    Raises
-    ------
-    ValueError
-        If the attributes have neither a word nor a sentence of these.
-    """
+    """Return where the values of a window's points come from, by the attributes of its group."""
+    # Older stores have no `value_source` but only the sentence.
     word = attributes.get("value_source")
     for source, sentence in VALUE_SENTENCES.items():
         if word == source or (word is None and attributes["values"] == sentence):
@@ -93,18 +78,7 @@ def value_source(attributes: Mapping[str, Any]) -> ValueSource:
 
 
 def parse_window(text: str) -> Window:
-    """Read ``"lung"`` or ``"mywin:400:50"`` (name, width, level).
-
-    Raises
-    ------
-    InputError
-        Unknown preset, not of that form, or a part that cannot be.
-
-    Examples
-    --------
-    >>> parse_window("lung").low, parse_window("mywin:400:50").high
-    (-1350.0, 250.0)
-    """
+    """Read ``"lung"`` or ``"mywin:400:50"`` (name, width, level)."""
     if text in PRESETS:
         return PRESETS[text]
     name, *numbers = text.split(":")

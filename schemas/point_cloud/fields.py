@@ -1,23 +1,21 @@
-"""What a point cloud store holds: points, the segments they are cut into, and voxel grids of the segments.
+"""Declare what a point cloud store holds: points, the segments they are cut into, and voxel grids."""
 
-::
-
-    points/xyz                     (N, 3) i4, f8 or f4; i4: q * scale + offset of the source, in float64, or,
-                                   for decimals, (q + offset) / scale
-    points/<column>                (N,) or (N, k), as in the source
-    points/source_row              (N,) row in the source
-    segments/offsets               (S + 1,) points of segment s are offsets[s]:offsets[s + 1]
-    segments/origin, bounds        (S, 3) minimum; (S, 2, 3) minimum and maximum
-    segments/source, number        (S,) index in sources/, number as in the source
-    segments/<column>              (S,) or (S, k) where sources describe whole segments (``label``)
-    sources/scale, sources/offset  (F, 3) where xyz is i4
-    voxels/<size>/coords, counts   (V, 3) cell of each voxel, (V,) points in it
-    voxels/<size>/offsets          (S + 1,) voxels of segment s
-    voxels/<size>/point_voxel      (N,) voxel of each point, counted inside its segment; -1 outside segments
-
-A sample is a segment whose number is not -1; samples are in storage order. A segment of number -1 stands at
-the end of a source's segments and keeps the points that belong to none; it has no voxels.
-"""
+#     points/xyz                     (N, 3) i4, f8 or f4; i4: q * scale + offset of the source, in float64,
+#                                    or,
+#                                    for decimals, (q + offset) / scale
+#     points/<column>                (N,) or (N, k), as in the source
+#     points/source_row              (N,) row in the source
+#     segments/offsets               (S + 1,) points of segment s are offsets[s]:offsets[s + 1]
+#     segments/origin, bounds        (S, 3) minimum; (S, 2, 3) minimum and maximum
+#     segments/source, number        (S,) index in sources/, number as in the source
+#     segments/<column>              (S,) or (S, k) where sources describe whole segments (``label``)
+#     sources/scale, sources/offset  (F, 3) where xyz is i4
+#     voxels/<size>/coords, counts   (V, 3) cell of each voxel, (V,) points in it
+#     voxels/<size>/offsets          (S + 1,) voxels of segment s
+#     voxels/<size>/point_voxel      (N,) voxel of each point, counted inside its segment; -1 outside segments
+#
+# A sample is a segment whose number is not -1; samples are in storage order. A segment of number -1 stands at
+# the end of a source's segments and keeps the points that belong to none; it has no voxels.
 
 from __future__ import annotations
 
@@ -32,12 +30,11 @@ from unistore.schemas.indices import StoreView, contradiction, whole
 from unistore.schemas.tables import Field, bounds_field, own_axes
 
 FAMILY_NAME = "point_cloud"
+# Attribute of quantised coordinates that are decimals: their scale and offset, the same for all sources.
 DECIMAL = "decimal"
-"""Attribute of quantised coordinates that are decimals: their scale and offset, the same for all sources."""
 POINTS = "points"
 SEGMENTS = "segments"
-NO_SEGMENT = -1
-"""Number of the segment that keeps a source's points of no segment."""
+NO_SEGMENT = -1  # number of the segment that keeps a source's points of no segment
 
 _QUANTISED = "q * scale + offset"
 _DECIMAL = "(q + offset) / scale"
@@ -53,19 +50,7 @@ class Decimal(NamedTuple):
 
 
 def xyz_field(dtype: str, run: int, unit: str | None, decimal: Decimal | None = None) -> Field:
-    """Coordinates (N, 3).
-
-    Parameters
-    ----------
-    dtype
-        ``"int32"`` (quantised), ``"float64"`` or ``"float32"``.
-    run
-        Points of a typical segment.
-    unit
-        ``"m"``, or None where the sources do not say.
-    decimal
-        How decimals are quantised; None: with the source's own scale and offset.
-    """
+    """Return the field of coordinates (N, 3): quantised if int32, with the source's scale if not decimal."""
     attributes: dict[str, object] = {"components": _XYZ}
     if dtype == "int32":
         attributes["quantised"] = {
@@ -177,17 +162,9 @@ def voxel_group(size: float) -> str:
 
 
 def voxel_fields(size: float, run: int, point_run: int, unit: str | None) -> tuple[Field, Field, Field]:
-    """``coords`` and ``counts`` of table ``voxels/<size>``, and ``point_voxel``, a column of ``points``.
-
-    Parameters
-    ----------
-    size
-        Edge of a voxel, in the unit of the coordinates.
-    run, point_run
-        Voxels and points of a typical segment.
-    unit
-        Unit of the coordinates.
-    """
+    """Return ``coords`` and ``counts`` of ``voxels/<size>``, and ``point_voxel``, a column of ``points``."""
+    # The size is in the unit of the coordinates. `run` and `point_run`: voxels and points of a typical
+    # segment.
     group = voxel_group(size)
     rule = {"size": size, "rule": _VOXEL_RULE, "origin": f"{SEGMENTS}/origin", "unit": unit}
     coords = Field(
@@ -225,8 +202,7 @@ def voxel_offsets_field(size: float) -> Field:
 
 # Scale and offset of quantised coordinates, ``points/xyz`` i4.
 
-MAX_PLACES = 9
-"""Largest number of decimal places."""
+MAX_PLACES = 9  # largest number of decimal places
 _XYZ_PATH = f"{POINTS}/xyz"
 _SCALE = "sources/scale"
 _OFFSET = "sources/offset"
@@ -251,13 +227,7 @@ class Quantum(NamedTuple):
 
 
 def quantum(store: StoreView) -> Quantum | None:
-    """Scale and offset of a store's coordinates; None if they are floats.
-
-    Raises
-    ------
-    StoreError
-        If they do not restore finite coordinates.
-    """
+    """Return scale and offset of a store's coordinates, or None if they are floats."""
     xyz = store.array(_XYZ_PATH)
     if xyz.dtype.kind != "i":
         return None
@@ -272,15 +242,7 @@ def quantum(store: StoreView) -> Quantum | None:
 def quantum_errors(
     scale: NDArray[np.float64], offset: NDArray[np.float64], decimal: object
 ) -> Iterator[tuple[str, str]]:
-    """Path and message of each error.
-
-    Parameters
-    ----------
-    scale, offset
-        (F, 3) of the sources that have points.
-    decimal
-        Attribute `DECIMAL` of ``points/xyz``, or None.
-    """
+    """Yield path and message of each error of scale and offset, (F, 3) of the sources that have points."""
     powers = [10**places for places in range(MAX_PLACES + 1)]
     stated = decimal if isinstance(decimal, Mapping) else {}
     if decimal is not None and stated.get("scale") not in powers:

@@ -34,22 +34,8 @@ def pack(spikes: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def unpack(packed: NDArray[np.uint8], width: int, left: int = 0) -> NDArray[np.uint8]:
-    """Unpack bits into pixels of 0 and 1.
-
-    Parameters
-    ----------
-    packed
-        (…, bytes) u1.
-    width
-        Pixels wanted in a row.
-    left
-        Bits to leave out at the start of every row: for a crop that begins inside a byte, at pixel x,
-        give the bytes from ``x // 8`` on and ``left = x % 8``.
-
-    Returns
-    -------
-    (…, width) u1
-    """
+    """Unpack bits (…, bytes) into pixels of 0 and 1, (…, width), without the first `left` of every row."""
+    # For a crop that begins inside a byte, at pixel x: the bytes from x // 8 on, and left = x % 8.
     _check_width(packed, width, left)
     if packed.shape[-1] * 8 == width:
         flat = np.unpackbits(np.ascontiguousarray(packed).reshape(-1), bitorder="little")
@@ -58,10 +44,8 @@ def unpack(packed: NDArray[np.uint8], width: int, left: int = 0) -> NDArray[np.u
 
 
 def bin_edges(length: int, bins: int) -> NDArray[np.int64]:
-    """First time step of every bin, and the length at the end: (bins + 1,) i8.
-
-    Bin b holds the steps t with ``(t * bins) // length == b``; it is empty where ``bins > length``.
-    """
+    """Return the first time step of every bin, and the length at the end: (bins + 1,) i8."""
+    # Bin b holds the steps t with (t * bins) // length == b. It is empty where bins > length.
     return -(-(np.arange(bins + 1, dtype=np.int64) * length) // bins)
 
 
@@ -79,32 +63,9 @@ def voxelize(
     left: int = 0,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Count spikes in `bins` bins of time, straight from packed bits.
-
-    Parameters
-    ----------
-    packed
-        (T, H, bytes) u1: the frame's own steps, without padding in time.
-    width
-        Pixels wanted in a row.
-    bins
-        Number of bins B.
-    left
-        Bits to leave out at the start of every row, as in `unpack`.
-    out
-        (B, H, width), any unsigned dtype that holds the counts; overwritten. A new array of
-        `count_dtype` if not given.
-
-    Returns
-    -------
-    (B, H, width)
-        ``out``.
-
-    Raises
-    ------
-    ValueError
-        If ``bins`` is below 1, a row is too short, or ``out`` has another shape or too small a dtype.
-    """
+    """Count spikes (T, H, bytes) in `bins` bins of time, (B, H, width), straight from packed bits."""
+    # `packed` are the frame's own steps, without padding in time. `out` may have any unsigned dtype that
+    # holds the counts, and is overwritten.
     _check_width(packed, width, left)
     length, height, stored = packed.shape
     if bins < 1:
@@ -144,18 +105,15 @@ def _check_width(packed: NDArray[np.uint8], width: int, left: int) -> None:
 
 
 FAMILY_NAME = "spike"
-SPIKES = "spikes"
-"""The table of time steps."""
+SPIKES = "spikes"  # the table of time steps
 BITS = f"{SPIKES}/bits"
-FRAMES = "frames"
-"""Samples, each of them a range of time steps; the table of their voxels and images."""
+FRAMES = "frames"  # samples, each of them a range of time steps; the table of their voxels and images
 FRAME_OFFSETS = f"{FRAMES}/offsets"
 FRAME_SOURCE = f"{FRAMES}/source"
 SPIKE_EXTENT = f"{FRAMES}/spike_extent"
 IMAGE_EXTENT = f"{FRAMES}/image_extent"
 SEQUENCE_OFFSETS = "sequences/offsets"
-SEQUENCE_NAME = "sequences/name"
-"""Text group: ``data`` and ``offsets``."""
+SEQUENCE_NAME = "sequences/name"  # text group: `data` and `offsets`
 IMAGES = ("blur", "sharp")
 
 _VOXEL = f"{FRAMES}/voxel/"
@@ -284,12 +242,10 @@ _PIXELS = 128
 
 
 def even_tile(extent: int, wanted: int, step: int = 1) -> int:
-    """Tile length near `wanted` that covers `extent` with the least padding.
-
-    Padding inside packed rows hardly compresses, so 80 bytes are cut in two of 40 and not in 32, 32, 16 + 16.
-    Lengths from 0.6 to 1.6 times `wanted` are tried; the least padded extent wins, then multiples of `step`,
-    then nearness in ratio.
-    """
+    """Return a tile length near `wanted` that covers `extent` with the least padding."""
+    # Padding inside packed rows hardly compresses, so 80 bytes are cut in two of 40 and not in 32, 32, 16 +
+    # 16. Lengths from 0.6 to 1.6 times `wanted` are tried; the least padded extent wins, then multiples of
+    # `step`, then nearness in ratio.
     if extent <= wanted:
         return max(1, extent)
     lengths = range(max(1, wanted * 6 // 10), min(extent, wanted * 16 // 10) + 1)
@@ -301,11 +257,9 @@ def even_tile(extent: int, wanted: int, step: int = 1) -> int:
 
 
 def chunk_steps(lengths: Collection[int]) -> int:
-    """Time steps of a chunk for recordings of these lengths.
-
-    Frames of one length, not too long, are one chunk each, so that a clip reads its own steps alone. All
-    others begin and end anywhere in chunks, which are short for it.
-    """
+    """Return the time steps of a chunk for recordings of these lengths."""
+    # Frames of one length, not too long, are one chunk each, so that a clip reads its own steps alone. All
+    # others begin and end anywhere in chunks, which are short for it.
     longest = max(lengths)
     if longest == min(lengths) <= _FRAME_STEPS:
         return longest

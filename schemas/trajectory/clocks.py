@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from unistore.schemas.indices import StoreView
 from unistore.schemas.trajectory.fields import CLOCK_OFFSETS, CLOCKS, EPISODES, STEPS
 
-NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-"""Length of each unit of timestamps."""
+NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}  # length of each unit of timestamps
 
 
 def in_nanoseconds(timestamps: NDArray[Any], unit: str) -> NDArray[np.int64]:
@@ -23,10 +22,8 @@ def in_nanoseconds(timestamps: NDArray[Any], unit: str) -> NDArray[np.int64]:
 
 
 def clocks_of(store: StoreView) -> Mapping[str, Mapping[str, Any]]:
-    """Return what tells the times of each clock of a store, by name; empty where all rows are steps.
-
-    ``timestamps`` (path of their array) and ``unit``, or ``rate`` in rows a second.
-    """
+    """Return what tells the times of each clock of a store, by name, or nothing where all rows are steps."""
+    # `timestamps` (path of their array) and `unit`, or `rate` in rows a second.
     recorded: Mapping[str, Mapping[str, Any]] = store.group(EPISODES).get("clocks", {})
     return recorded
 

@@ -12,19 +12,16 @@ FAMILY_NAME = "trajectory"
 STEPS = "steps"
 EPISODES = "episodes"
 OBSERVATION = "steps/observation"
-CLOCKS = "clocks"
-"""Group of the tables of streams that have other rates than the steps, one for each clock."""
+CLOCKS = "clocks"  # group of the tables of streams that have other rates than the steps, one for each clock
 CLOCK_OFFSETS = "episodes/clocks"
 NEXT = "steps/next_observation"
 FINAL = "episodes/final_observation"
-JPEG_SUFFIX = "_jpeg"
-"""Ending of the group of a column of compressed frames that are kept as they are."""
+JPEG_SUFFIX = "_jpeg"  # ending of the group of a column of compressed frames that are kept as they are
+# Ending of the group of a column whose rows have any number of values, as the scans of a lidar.
 RAGGED_SUFFIX = "_ragged"
-"""Ending of the group of a column whose rows have any number of values, as the scans of a lidar."""
 _OF_ANY_LENGTH = (JPEG_SUFFIX, RAGGED_SUFFIX)
 
-CHANNEL = "channel"
-"""Last axis of a colour image array; whoever hands out samples moves it to the front."""
+CHANNEL = "channel"  # last axis of a colour image array; whoever hands out samples moves it to the front
 
 _FLAGS = {
     "terminated": "the step ended the episode in a terminal state, as the source says",
@@ -41,21 +38,8 @@ _TEXTS = {
 def column_field(
     column: str, dtype: str, row_shape: tuple[int, ...], table: str = STEPS, **attributes: object
 ) -> Field:
-    """Field of one column of ``steps``, or of the table of another clock.
-
-    Parameters
-    ----------
-    column
-        ``"action"``, ``"reward"``, ``"observation/joint"``, or a source's own name.
-    dtype
-        numpy dtype name.
-    row_shape
-        Shape of one step's value; (H, W, 3) with ``uint8`` is an RGB image.
-    table
-        Name of the table.
-    **attributes
-        Further attributes of the array.
-    """
+    """Return the field of one column of ``steps``, or of the table of another clock."""
+    # Rows of shape (H, W, 3) with uint8 are RGB images.
     image = dtype == "uint8" and len(row_shape) == 3 and row_shape[-1] == 3
     own = own_axes(column, "dimension" if len(row_shape) == 1 else "axis", len(row_shape))
     axes = image_axes(column) if image else own
@@ -110,17 +94,8 @@ _FRAME = 32 << 10
 
 
 def frame_field(column: str, table: str, **attributes: object) -> Field:
-    """``data`` of compressed frames that are kept as they are.
-
-    Parameters
-    ----------
-    column
-        ``"observation/images/cam_high"``.
-    table
-        Name of the table of its clock.
-    **attributes
-        ``colour`` ("standard" or "swapped"), ``shape`` and ``dtype`` of a decoded frame.
-    """
+    """Return the field ``data`` of compressed frames that are kept as they are."""
+    # Attributes: `colour` ("standard" or "swapped"), `shape` and `dtype` of a decoded frame.
     group = f"{table}/{column}{JPEG_SUFFIX}"
     what = column.replace("observation/", "observation ", 1)
     return Field(
@@ -169,14 +144,9 @@ def column_group(path: str) -> str:
 
 
 def sample_key(path: str) -> str:
-    """Dotted key of an array in samples.
-
-    ``steps/observation/joint`` is ``observation.joint``; the arrays of next and final observations are
-    ``next.observation.joint``; kept frames are known by their image: ``observation.cam``.
-
-    >>> sample_key("steps/next_observation/images/cam")
-    'next.observation.images.cam'
-    """
+    """Return the dotted key of an array in samples: ``observation.joint``."""
+    # The arrays of next and final observations are `next.observation.joint`, and kept frames are known by
+    # their image: `observation.cam`.
     for group in (NEXT, FINAL):
         if path.startswith(f"{group}/"):
             return "next.observation." + path.removeprefix(f"{group}/").replace("/", ".")

@@ -1,13 +1,10 @@
-"""Attributes and single values of HDF5 files: reading them, and the JSON text of each source in a store.
+"""Read attributes and single values of HDF5 files as one JSON text per source."""
 
-A dataset without axes, or with one text, is such a value. It stands among the attributes, without a name.
-
-An attribute is left out if its name is not UTF-8, if its type has no meaning outside its file (references,
-values of variable length), if it cannot be read, or if a size limit is reached. A note says so.
-
-A store has one JSON text per source, ``sources/hdf5_attributes``: ``{path: {name: entry}}``, each entry as
-`encode` makes it.
-"""
+# A dataset without axes, or with one text, is such a value. It stands among the attributes, without a name.
+# An attribute is left out if its name is not UTF-8, if its type has no meaning outside its file (references,
+# values of variable length), if it cannot be read, or if a size limit is reached. A note says so.
+# A store has one JSON text per source, ``sources/hdf5_attributes``: ``{path: {name: entry}}``, each entry as
+# `encode` makes it.
 
 from __future__ import annotations
 
@@ -77,15 +74,8 @@ def type_problem(dtype: np.dtype[Any]) -> str | None:
 
 
 def encode(values: NDArray[Any] | None, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """An attribute as JSON.
-
-    Parameters
-    ----------
-    values
-        As `h5py.h5a.AttrID.read` returns them: text as bytes. None for an empty attribute.
-    dtype
-        Of the attribute; `type_problem` must be None for it.
-    """
+    """Return an attribute, as `h5py.h5a.AttrID.read` gives it, as JSON."""
+    # Text comes as bytes, and an empty attribute as None; `type_problem` must be None for the dtype.
     if values is None:
         return {**_describe_dtype(dtype)[0], "shape": None}
     if dtype.fields is not None:
@@ -139,13 +129,8 @@ def is_plain(entry: Mapping[str, Any]) -> bool:
 
 
 def decode(entry: Mapping[str, Any]) -> Any:
-    """Inverse of `encode`: an array of the attribute's dtype, with text as bytes; or `h5py.Empty`.
-
-    Raises
-    ------
-    AttributeError, LookupError, TypeError, ValueError
-        If `entry` was not written by `encode`.
-    """
+    """Return the array of the attribute's dtype, with text as bytes, or `h5py.Empty`."""
+    # The inverse of `encode`: raises AttributeError, LookupError, TypeError or ValueError for other entries.
     if "fields" in entry:
         return _decode_compound(entry)
     dtype = _decode_dtype(entry)
@@ -210,17 +195,11 @@ IsRewritten = Callable[[str, Any, str, Entry], bool]
 
 @dataclass
 class Attributes:
-    """Attributes of one file.
+    """Attributes of one file."""
 
-    Attributes
-    ----------
-    kept
-        By path of the group or dataset (``""``: the root): the names of its attributes, and their JSON.
-    left_out
-        By reason: the first attribute that is left out, and how many there are.
-    """
-
+    # By path of the group or dataset ("": the root): the names of its attributes, and their JSON.
     kept: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    # By reason: the first attribute that is left out, and how many there are.
     left_out: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @property
@@ -405,13 +384,7 @@ def attribute_texts(store: StoreView, sources: int) -> list[str]:
 
 
 def parse_attributes(text: str) -> dict[str, dict[str, Any]]:
-    """Attributes by path and name, each as `decode` returns it.
-
-    Raises
-    ------
-    AttributeError, LookupError, TypeError, ValueError
-        If the text was not written by `read_attributes`.
-    """
+    """Return attributes by path and name, each as `decode` returns it, with its exceptions."""
     return {
         path: {name: decode(entry) for name, entry in entries.items()}
         for path, entries in json.loads(text).items()
@@ -446,15 +419,7 @@ def attributes_left_out(
     stored: Callable[[str], bool],
     otherwise: Callable[[str, Any, Any], bool] = lambda *_: False,
 ) -> list[str]:
-    """Attributes of an open file that the store does not have.
-
-    Parameters
-    ----------
-    file, text
-        The file, and the text of the source, see `attribute_texts`.
-    otherwise
-        ``(path, object, name)``: whether the store has an attribute in another form.
-    """
+    """Return attributes of an open file that the store does not have."""
     kept = json.loads(text)
     left_out: list[str] = []
     for path, item in [("", file), *objects_in(file)]:

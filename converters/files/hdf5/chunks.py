@@ -1,10 +1,10 @@
-"""Reading chunks of HDF5 datasets, with a check of every chunk's size.
+"""Read chunks of HDF5 datasets, with a check of every chunk's size."""
 
-The HDF5 library trusts the file: if a chunk is stored or decoded too short, the library reads beyond its
-buffer. So where there are filters, the library only returns the stored bytes, which `filters` decodes. Values
-that must be converted (text, variable length, numbers of odd widths) are decoded as a check, then again by
-the library. Where there are none, the library reads, after a check that every chunk is stored in full.
-"""
+# The HDF5 library trusts the file: if a chunk is stored or decoded too short, the library reads beyond its
+# buffer. So where there are filters, the library only returns the stored bytes, which `filters` decodes.
+# Values that must be converted (text, variable length, numbers of odd widths) are decoded as a check, then
+# again by the library. Where there are none, the library reads, after a check that every chunk is stored in
+# full.
 
 from __future__ import annotations
 
@@ -87,15 +87,7 @@ _EDGES_UNFILTERED = 2
 
 
 class Chunks:
-    """The chunks of one open dataset. Every method raises `ValueError` or `OSError` if one is damaged.
-
-    Attributes
-    ----------
-    dtype
-        Of the values, in native byte order.
-    decodable
-        Whether `read` can be used: there are filters, and values are stored as NumPy has them.
-    """
+    """Chunks of one open dataset, whose methods raise `ValueError` or `OSError` if one is damaged."""
 
     def __init__(self, dataset: h5py.Dataset) -> None:
         self._creation = creation = creation_of(dataset)
@@ -106,7 +98,8 @@ class Chunks:
         self._size = math.prod(self._chunk) * stored_size(dataset)
         self._filters = filters_of(creation)
         self._edges_unfiltered = bool(self._filters) and _leaves_edges_unfiltered(creation)
-        self.dtype = native(self._stored_dtype)
+        self.dtype = native(self._stored_dtype)  # of the values, in native byte order
+        # Whether `read` can be used: there are filters, and values are stored as NumPy has them.
         self.decodable = bool(self._filters) and is_stored_as(dataset.id.get_type(), self._stored_dtype)
         self._blocks: dict[tuple[int, ...], NDArray[Any]] = {}
         self._checked: set[tuple[int, ...]] = set()

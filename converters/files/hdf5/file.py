@@ -1,16 +1,16 @@
-"""Reading HDF5 files from untrusted sources: whatever is wrong with them becomes a clear error.
+"""Read HDF5 files from untrusted sources: whatever is wrong with them becomes a clear error."""
 
-- Empty files, Git LFS pointers, truncated downloads and files of other formats are reported as such.
-- Datasets that were allocated and never written would read as fill values: refused.
-- Variable-length and object dtypes are refused unless asked for.
-- A corrupt chunk can be opened but not read: `read_rows` names the file and the dataset.
-- A chunk that is stored or decodes too short would be completed with arbitrary memory: `chunks` checks the
-  size of every chunk.
-- Chunks that were never written have no value if the fill time is "never": refused.
-- A virtual dataset that maps to itself would crash the process: `check_sources` checks the mapping.
-- A damaged structure hangs the library or crashes the process: files are read in workers, which name each one
-  before it is opened, see `unistore.system.foreign`.
-"""
+# - Empty files, Git LFS pointers, truncated downloads and files of other formats are reported as such.
+# - Datasets that were allocated and never written would read as fill values: refused.
+# - Variable-length and object dtypes are refused unless asked for.
+# - A corrupt chunk can be opened but not read: `read_rows` names the file and the dataset.
+# - A chunk that is stored or decodes too short would be completed with arbitrary memory: `chunks` checks the
+#   size of every chunk.
+# - Chunks that were never written have no value if the fill time is "never": refused.
+# - A virtual dataset that maps to itself would crash the process: `check_sources` checks the mapping.
+# - A damaged structure hangs the library or crashes the process: files are read in workers, which name each
+#   one
+#   before it is opened, see `unistore.system.foreign`.
 
 from __future__ import annotations
 
@@ -57,18 +57,7 @@ FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
 
 @contextmanager
 def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
-    """Open a file for reading.
-
-    Parameters
-    ----------
-    path, name
-        The file, and its name in messages: by default its path.
-
-    Raises
-    ------
-    InputError
-        If it is not a readable HDF5 file (the message says what it is), or hangs or crashes the library.
-    """
+    """Open a file for reading, or raise an `InputError` that says what is there instead."""
     location = location_of(name or str(path))
     with opening(path, location):
         try:
@@ -134,13 +123,8 @@ def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
 
 
 def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
-    """Names of the members of a group, or of attributes.
-
-    Raises
-    ------
-    InputError
-        If names are not UTF-8 (h5py returns them as bytes).
-    """
+    """Return names of the members of a group, or of attributes, which must be UTF-8."""
+    # h5py returns names that are not UTF-8 as bytes.
     names = list[str]()
     wrong = list[Problem]()
     for name in members:
@@ -155,11 +139,9 @@ def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
 
 
 def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bool = False) -> list[Problem]:
-    """Problems that make a dataset's values unusable; the values are not read.
-
-    Of kinds ``"dtype"`` (object or variable length unless `allow_object`, no values), ``"unwritten"`` and
-    ``"damaged"``.
-    """
+    """Return problems that make a dataset's values unusable, without reading these."""
+    # Of kinds "dtype" (object or variable length unless `allow_object`, no values), "unwritten" and
+    # "damaged".
     shape = dataset.shape
     dtype = dataset.dtype
     if shape is None:
@@ -214,20 +196,7 @@ def read_rows(
     hi: int | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Rows ``lo:hi`` of a dataset in native byte order, to the end if `hi` is None.
-
-    Parameters
-    ----------
-    dataset
-        An open dataset with at least one axis.
-    out
-        C-contiguous array ``(hi - lo, *dataset.shape[1:])`` to read into; a new one if None.
-
-    Raises
-    ------
-    InputError
-        If the rows cannot be read.
-    """
+    """Return rows ``lo:hi`` of a dataset in native byte order, in `out` (C-contiguous) if there is one."""
     stop = dataset.shape[0] if hi is None else hi
     if out is None:
         out = np.empty((stop - lo, *dataset.shape[1:]), native(dataset.dtype))
@@ -265,13 +234,7 @@ def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -
 
 
 def read_objects(dataset: h5py.Dataset, location: Location, row: int | None = None) -> Any:
-    """One row of a dataset, or all of it, as h5py returns it: text, variable length, scalars.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read.
-    """
+    """Return one row of a dataset, or all of it, as h5py returns it: text, variable length, scalars."""
     lo, hi = (0, dataset.shape[0] if dataset.shape else 1) if row is None else (row, row + 1)
     with _reading(dataset, location, "cannot be read" if row is None else f"row {row} cannot be read"):
         _check_rows(dataset, lo, hi)
@@ -309,10 +272,8 @@ _MAX_DEPTH = 16
 
 
 def _sources(dataset: h5py.Dataset) -> Iterator[tuple[Any, Path | None, str]]:
-    """Each mapping of a virtual dataset, the file (None: the same), and the name of the source dataset.
-
-    A name with ``%b`` stands for all datasets of that name with a number, from 0 on.
-    """
+    """Yield each mapping of a virtual dataset, the file (None: its own), and the name of the source."""
+    # A name with `%b` stands for all datasets of that name with a number, from 0 on.
     for mapping in dataset.virtual_sources():
         own = mapping.file_name == "."
         file = None if own else (Path(dataset.file.filename).parent / mapping.file_name).resolve()
@@ -343,28 +304,9 @@ def check_sources(
     roots: Sequence[Path] = (),
     depth: int = 0,
 ) -> set[Path]:
-    """Check that the sources of a virtual dataset exist, and that HDF5 can read rows ``lo:hi`` of them.
-
-    Parameters
-    ----------
-    lo, hi
-        Rows whose chunks are decoded as a check; if empty, only the mapping is checked.
-    roots
-        Folders that source files must lie in; any folder if empty.
-    depth
-        Virtual datasets that map to this one, one through the other.
-
-    Returns
-    -------
-    set of Path
-        Source files other than its own file.
-
-    Raises
-    ------
-    ValueError
-        If it maps through too many others, as one that maps to itself, or to a source that is missing,
-        damaged or outside the roots.
-    """
+    """Check that HDF5 can read rows ``lo:hi`` of a virtual dataset, and return its other source files."""
+    # A dataset that maps to itself would crash the process: `depth` counts those that map to this one.
+    # Without rows, only the mapping is checked; without roots, sources may lie in any folder.
     if creation_of(dataset).fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED:
         msg = "is virtual and has no fill value: HDF5 leaves what no source fills undefined"
         raise ValueError(msg)

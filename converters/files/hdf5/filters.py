@@ -1,7 +1,6 @@
-"""Decoding of HDF5 chunks: deflate or bzip2, shuffle and fletcher32 here, all other filters by the library.
+"""Decode HDF5 chunks: deflate, bzip2, shuffle and fletcher32 here, all other filters by the library."""
 
-HDF5's own bzip2 filter hangs if the stored bytes are cut short.
-"""
+# HDF5's own bzip2 filter hangs if the stored bytes are cut short.
 
 from __future__ import annotations
 
@@ -67,13 +66,8 @@ def are_decoded_here(filters: tuple[Filter, ...]) -> bool:
 
 
 def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> Bytes:
-    """Return the `size` bytes that a stored chunk decodes to; filters are in the order of writing.
-
-    Raises
-    ------
-    ValueError
-        If the chunk cannot be decoded, or not to exactly these bytes.
-    """
+    """Return the `size` bytes that a stored chunk decodes to, or raise a `ValueError`."""
+    # Filters are in the order of writing.
     if not are_decoded_here(filters):
         with _one_at_a_time:
             return _decoded_by_library(stored, size, filters)
@@ -114,10 +108,8 @@ def _decompressed(data: Bytes, size: int, number: int) -> Bytes:
 
 
 def _unshuffled(data: Bytes, parameters: tuple[int, ...]) -> Bytes:
-    """Undo HDF5's shuffle, which stores the first bytes of all elements, then the second bytes, ….
-
-    Bytes of an incomplete last element are not shuffled.
-    """
+    """Undo HDF5's shuffle, which stores the first bytes of all elements, then the second bytes, …."""
+    # Bytes of an incomplete last element are not shuffled.
     width = parameters[0] if parameters else 1
     if width < 1:
         msg = "is shuffled with an element size of 0"
@@ -265,11 +257,9 @@ def _guarded_memory(size: int, fill: int) -> Iterator[None]:
 
 @lru_cache(maxsize=16)
 def _file_image(size: int, filters: tuple[Filter, ...]) -> bytes:
-    """Return an HDF5 file with a dataset of one chunk of bytes that has these filters between ours.
-
-    When a dataset is created, filters change their parameters. So it is created with a filter that does not,
-    and the numbers of the filters are put into the bytes of the file.
-    """
+    """Return an HDF5 file with a dataset of one chunk of bytes that has these filters between ours."""
+    # When a dataset is created, filters change their parameters. So it is created with a filter that does
+    # not, and the numbers of the filters are put into the bytes of the file.
     _library()
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_chunk((size,))

@@ -1,7 +1,4 @@
-"""h5py, imported when something of it is first used: only processes that read HDF5 files need it.
-
-from unistore.converters.files.hdf5 import library as h5py
-"""
+"""Import h5py when something of it is first used: only processes that read HDF5 files need it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""All groups and datasets of an HDF5 file.
+"""Find all groups and datasets of an HDF5 file."""
 
-External links, virtual datasets and external storage may point anywhere: they are followed only inside the
-given roots.
-"""
+# Links, virtual datasets and external storage may point anywhere: they are followed inside the given roots
+# only.
 
 from __future__ import annotations
 
@@ -33,26 +32,16 @@ _PANDAS_AXES = re.compile(r"axis\d+|block\d+_items|index")
 
 @dataclass(slots=True)
 class Tree:
-    """Groups and datasets of a file.
+    """Groups and datasets of a file."""
 
-    Attributes
-    ----------
-    datasets
-        Open datasets by path inside the file, without leading slash, in the file's name order.
-    groups
-        Paths of all groups but the root.
-    files
-        Other files that links and virtual datasets lead to, all inside the roots.
-    problems
-        Links that leave the roots or are broken, objects that cannot be opened.
-    bookkeeping
-        Paths of what only the library that wrote the file needs.
-    """
-
+    # Open datasets by path inside the file, without leading slash, in the file's name order.
     datasets: dict[str, h5py.Dataset] = field(default_factory=dict)
-    groups: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)  # paths of all groups but the root
+    # Other files that links and virtual datasets lead to, all inside the roots.
     files: set[Path] = field(default_factory=set)
+    # Links that leave the roots or are broken, objects that cannot be opened.
     problems: list[Problem] = field(default_factory=list)
+    # Paths of what only the library that wrote the file needs.
     bookkeeping: list[str] = field(default_factory=list)
 
 
@@ -62,24 +51,9 @@ def walk(
     roots: Sequence[Path],
     skip: Collection[str] = frozenset(),
 ) -> Tree:
-    """Find all groups and datasets below a group, each group once; links are followed inside the roots.
-
-    Bookkeeping of PyTables, pandas and MATLAB (indices, axes, references) is left out.
-
-    Parameters
-    ----------
-    group
-        Where to begin; paths are relative to it.
-    roots
-        Folders or files in which targets of external links and of virtual datasets must lie.
-    skip
-        Paths of groups that are listed but not entered.
-
-    Raises
-    ------
-    InputError
-        If a part of the file cannot be read: then it is not known what the file holds.
-    """
+    """Find all groups and datasets below a group, each once, without entering the paths in `skip`."""
+    # Bookkeeping of PyTables, pandas and MATLAB (indices, axes, references) is left out. A part that cannot
+    # be read is an error: then it is not known what the file holds.
     walker = _Walker(name, roots, skip, h5py.h5o.get_info(group.id).fileno)
     walker.descend(group, "")
     unreadable = [problem for problem in walker.tree.problems if problem.kind == UNREADABLE]
@@ -173,13 +147,7 @@ def _add_dataset(
 
 
 def follow(group: h5py.Group, key: str, location: Location, roots: Sequence[Path]) -> object:
-    """Open a member of a group, unless a link leads out of the roots.
-
-    Returns
-    -------
-    h5py.Dataset, h5py.Group, h5py.Datatype or Problem
-        The member, or why it cannot be opened.
-    """
+    """Open a member of a group, or return the problem of a link that leads out of the roots."""
     kind = group.id.links.get_info(key.encode("utf-8", "surrogateescape")).type
     if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL):
         return Problem.at(location, "is a link of a user-defined kind", "replace it by the data", "link")
