@@ -3,14 +3,14 @@
 ::
 
     UnistoreError                  exit code 1
-    ├── InputError                 exit code 2: source files or arguments are wrong; lists every Problem
+    ├── InputError                 exit code 2: source files or arguments are wrong, lists every Problem
     ├── StoreError                 a store is unfinished, or lacks something
     │   ├── NoStoreError           exit code 2: there is no store where one was named
     │   └── CorruptionError        bytes on disk contradict their checksum, index or frame
-    ├── UnsupportedError           a Zarr array that is not as unistore writes arrays; names how
-    ├── ConversionError            writing failed (disk full, rights, source changed); resumable
+    ├── UnsupportedError           a Zarr array that is not as unistore writes arrays, names how
+    ├── ConversionError            writing failed (disk full, rights, source changed), resumable
     └── LoaderError                the loader cannot go on, or was used wrongly
-        ├── SampleError            a sample could not be read; names it and its source
+        ├── SampleError            a sample could not be read, names it and its source
         └── WorkerDiedError        a worker process ended on its own
 """
 
@@ -44,22 +44,22 @@ class Problem:
     Attributes
     ----------
     file
-        Name of the file; or of an option, an argument, an array of a store.
+        Name of the file, or of an option, an argument, an array of a store.
     message
         What was found and what was expected.
     cure
-        What to do about it; may be empty.
+        What to do about it. May be empty.
     kind
         A stable, machine-readable word: ``"truncated"``, ``"dtype"``, ``"missing"``, …
     source
-        Name of the one source (or part of one: an episode) that would have to be left out; empty where
+        Name of the one source (or part of one: an episode) that would have to be left out, empty where
         several contradict each other, or none is at fault. Two problems are equal whatever it says.
     dataset
-        Dataset, attribute, key or line in the file; empty where the whole file is meant.
+        Dataset, attribute, key or line in the file, empty where the whole file is meant.
     row
-        Row of the dataset; None where all of it is meant.
+        Row of the dataset, None where all of it is meant.
     trace
-        Traceback of what a library raised, for ``--debug``; empty where the problem was found by a check.
+        Traceback of what a library raised, for ``--debug``, empty where the problem was found by a check.
     """
 
     file: str
@@ -87,7 +87,7 @@ class Problem:
 
     @property
     def location(self) -> str:
-        """File, dataset and row as messages name them: ``"scans/a.h5: data/x row 5"``."""
+        """Return the file, dataset and row as messages name them: ``"scans/a.h5: data/x row 5"``."""
         return str(Location(self.file, self.dataset, self.row))
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class Problem:
 
 
 class UnistoreError(Exception):
-    """Base of every error raised on purpose; ``str(error)`` is written for the user."""
+    """Base of every error raised on purpose. ``str(error)`` is written for the user."""
 
     exit_code = 1
 
@@ -127,7 +127,7 @@ class InputError(UnistoreError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     def problems_at(self, location: Location | str) -> tuple[Problem, ...]:
-        """Return its problems; the text of an error without any becomes one at `location`."""
+        """Return its problems. The text of an error without any becomes one at `location`."""
         return self.problems or (Problem.at(location, str(self)),)
 
     def __reduce__(self) -> tuple[type[InputError], tuple[Sequence[Problem] | str]]:
@@ -149,11 +149,11 @@ class CorruptionError(StoreError):
 
 
 class UnsupportedError(UnistoreError):
-    """A Zarr array that is not as unistore writes arrays; `unistore.open_zarr` reads it."""
+    """A Zarr array that is not as unistore writes arrays. `unistore.open_zarr` reads it."""
 
 
 class ConversionError(UnistoreError):
-    """Writing a store failed; the same command resumes once the cause is gone."""
+    """Writing a store failed. The same command resumes once the cause is gone."""
 
 
 class LoaderError(UnistoreError):
@@ -171,7 +171,7 @@ class SampleError(LoaderError):
     sample
         Index of the sample in the dataset, or None where only the whole batch fails.
     source
-        Where the sample comes from, in the dataset's own words; empty where the dataset cannot tell.
+        Where the sample comes from, in the dataset's own words, empty where the dataset cannot tell.
     """
 
     def __init__(self, message: str, sample: int | None = None, source: str = "") -> None:
@@ -189,7 +189,7 @@ class WorkerDiedError(LoaderError):
 
 
 def location_of(name: Location | str, item: str = "") -> Location:
-    """Place of something by its path in a file, or below a group of it."""
+    """Return the place of something by its path in a file, or below a group of it."""
     file, group, _ = Location(name) if isinstance(name, str) else name
     return Location(printable(file), printable(f"{group}/{item}".strip("/")))
 
@@ -256,5 +256,5 @@ def named(error: OSError, where: Path) -> OSError:
 
 
 def writing_failed(error: OSError, where: Path) -> WritingError:
-    """`WritingError` of an OSError; `where` is used if that has no file name."""
+    """Return `WritingError` of an OSError. `where` is used if that has no file name."""
     return WritingError(named(error, where))

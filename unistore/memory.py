@@ -79,7 +79,7 @@ class Slab:
 
     @cached_property
     def map(self) -> mmap.mmap:
-        """The mapped memory."""
+        """Return the mapped memory."""
         if self.descriptor is not None:
             return mmap.mmap(self.descriptor, self.size, flags=mmap.MAP_SHARED | _POPULATE)
         mapping = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
@@ -90,7 +90,7 @@ class Slab:
 
     @cached_property
     def address(self) -> int:
-        """Address of the first byte."""
+        """Return the address of the first byte."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def lease(self, release: Callable[[], object]) -> ctypes.Array[Any]:
@@ -109,7 +109,7 @@ class Slab:
 
 
 class Arena:
-    """Allocates the arrays of one batch in a slab; what does not fit gets ordinary memory."""
+    """Allocates the arrays of one batch in a slab, and in ordinary memory those that do not fit."""
 
     def __init__(self, slab: Slab | None, buffer: Any = None) -> None:
         self._slab = slab
@@ -139,7 +139,7 @@ class Arena:
         return self._slab is not None and self._end + size <= self._slab.size
 
     def find(self, address: int, size: int) -> int | None:
-        """Return the offset in the slab of ``size`` bytes at a memory address; None if they lie elsewhere."""
+        """Return the offset in the slab of ``size`` bytes at a memory address, None if they lie elsewhere."""
         if self._slab is None:
             return None
         offset = address - self._slab.address
@@ -193,7 +193,7 @@ class SlabRing:
         self.batches_in_flight = max(1, min(ahead, self.limit - 1)) if self._needs else 1
 
     def take(self) -> Slab | None:
-        """Return a slab for one batch; None if there is none to lend."""
+        """Return a slab for one batch, None if there is none to lend."""
         self._collect()
         if not self.slab_size:
             return None
@@ -219,7 +219,7 @@ class SlabRing:
         return self._lent < min(self._held, self.limit - 1)
 
     def lend(self, slab: Slab) -> Any:
-        """Return a buffer over a slab for the consumer; the slab returns once nothing refers to it."""
+        """Return a buffer over a slab for the consumer. The slab returns once nothing refers to it."""
         self._lent += 1
         return slab.lease(partial(self._returned.append, slab))
 
@@ -239,7 +239,7 @@ class SlabRing:
                     self.put(slab)
 
     def close(self) -> None:
-        """Retire all slabs; memory that batches still refer to is freed with them."""
+        """Retire all slabs. Memory that batches still refer to is freed with them."""
         for slab in self._slabs.values():
             slab.retire()
         self._slabs.clear()

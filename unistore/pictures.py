@@ -76,7 +76,7 @@ def sample_picture(store: StoreView, sample: int, form: Literal["png", "webp"] =
 
 
 def text_html(text: str, max_length: int = _MAX_TEXT) -> str:
-    """Escaped text with its line breaks; secrets in URLs are redacted, long text is cut."""
+    """Return the escaped text with its line breaks. Secrets in URLs are redacted, long text is cut."""
     safe = "\n".join(printable(redact_urls(line)) for line in text.split("\n"))
     return escape(safe if len(safe) <= max_length else f"{safe[:max_length]}…")
 
@@ -97,7 +97,7 @@ def table_html(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def pictures_html(store: StoreView, shown: Iterable[tuple[int, str]]) -> str:
-    """Return pictures of samples, given by number and caption; where one cannot be drawn, the reason."""
+    """Return pictures of samples, given by number and caption, or the reason why one cannot be drawn."""
     html = ""
     for sample, caption in shown:
         try:

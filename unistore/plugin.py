@@ -1,6 +1,6 @@
 """The one import of whoever adds a format, a family or a kind of samples.
 
-See `unistore.converters.plugin`; `Kind`, `Packed` and `Picks` are loaded with their first use.
+See `unistore.converters.plugin`. `Kind`, `Packed` and `Picks` are loaded with their first use.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class ProgressBar:
         self._bars.stop()
 
     def begin(self, stage: str, total: int) -> None:
-        """A stage of `total` bytes begins."""
+        """Begin a stage of `total` bytes."""
         self._end()
         self._stage = stage
         self._total = total
@@ -109,7 +109,7 @@ class ProgressBar:
             self.tell(f"{stage} {size(total)}")
 
     def advance(self, amount: int) -> None:
-        """`amount` more bytes are done."""
+        """Count `amount` more bytes as done."""
         if self._bars is not None and self._task is not None:
             self._bars.advance(self._task, amount)
             self._draw()

@@ -47,15 +47,15 @@ def check_format(
     file
         A sound file of it.
     oracle
-        Its arrays by name, (n, …) each, read with other means; without single values, which are facts.
+        Its arrays by name, (n, …) each, read with other means, without single values, which are facts.
     facts
-        Its facts; None: not compared.
+        Its facts. None: not compared.
 
     Raises
     ------
     AssertionError
-        If the file is not recognised; if arrays, their slices or facts differ; if a file truncated at one of
-        20 lengths is read without an `InputError`, unless the format is never sure of a file; if a file that
+        If the file is not recognised, if arrays, their slices or facts differ, if a file truncated at one of
+        20 lengths is read without an `InputError`, unless the format is never sure of a file, if a file that
         the format writes again reads otherwise.
     """
     path = Path(file)
@@ -160,10 +160,10 @@ def check_family(
     Raises
     ------
     AssertionError
-        If stored values differ from the oracle; if a dry run writes; if workers, or a kill and the same
-        command again, give other bytes; if ``verify`` finds a fault, or ``--against`` misses a changed byte
-        of a source; if a deleted shard is not repaired to the same bytes; if an exported source converts to
-        other values; if no page can be written; if a Loader under fork or spawn delivers other samples; if a
+        If stored values differ from the oracle, if a dry run writes, if workers, or a kill and the same
+        command again, give other bytes, if ``verify`` finds a fault, or ``--against`` misses a changed byte
+        of a source, if a deleted shard is not repaired to the same bytes, if an exported source converts to
+        other values, if no page can be written, if a Loader under fork or spawn delivers other samples, if a
         truncated source becomes anything but a Problem.
     """
     folder = Path(work)

@@ -1,1 +1,1 @@
-"""The command line: one file per command; heavy imports are inside the commands' bodies."""
+"""The command line: one file per command. Heavy imports are inside the commands' bodies."""

@@ -65,7 +65,7 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def say_done(text: str, *, err: bool = False) -> None:
-    """Print what was done; nothing with ``--quiet``."""
+    """Print what was done, nothing with ``--quiet``."""
     if not OUTPUT.quiet:
         say(text, err=err)
 
@@ -78,7 +78,7 @@ def say_json(value: Any, indent: int | None = None) -> None:
 
 
 def show(blocks: Sequence[Block], *, show_all: bool = False) -> None:
-    """Print blocks; collapsed ones as one line, unless `show_all`."""
+    """Print blocks, collapsed ones as one line, unless `show_all`."""
     from unistore.report.text import to_text
 
     is_terminal = sys.stdout.isatty() or OUTPUT.color == "always"

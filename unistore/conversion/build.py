@@ -59,11 +59,11 @@ class Journal:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no record."""
+        """Return whether there is no record."""
         return not self._bytes
 
     def append(self, record: JsonObject) -> None:
-        """Write and fsync one record; a partly written record is removed before the error is raised."""
+        """Write and fsync one record. A partly written record is removed before the error is raised."""
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         left = memoryview(line)
         try:
@@ -129,7 +129,7 @@ class Build(ABC):
     @property
     @abstractmethod
     def target(self) -> Target:
-        """Where the files of the store are written."""
+        """Return where the files of the store are written."""
 
     @abstractmethod
     def check(self, *, overwrite: bool) -> None:
@@ -140,7 +140,7 @@ class Build(ABC):
         """Give the sealed store its final name, replacing an older one."""
 
     def finished_report(self) -> JsonObject | None:
-        """Report of an earlier run that was killed after it had moved the store into place; else None."""
+        """Return the report of an earlier run that was killed after moving the store into place, or None."""
         sealed = self.journal.of("sealed")
         report: JsonObject | None = sealed[-1]["report"] if sealed else None
         return report if report is not None and self._destination_digest() == report["digest"] else None
@@ -304,11 +304,11 @@ class FolderBuild(Build):
 
     @property
     def target(self) -> Folder:
-        """The folder that becomes the destination."""
+        """Return the folder that becomes the destination."""
         return Folder(self.local)
 
     def check(self, *, overwrite: bool) -> None:
-        """Refuse a destination that exists, unless it is an empty folder; see `Build.check`."""
+        """Refuse a destination that exists, unless it is an empty folder."""
         destination = self.output_path
         if not os.path.lexists(destination):
             return

@@ -66,7 +66,7 @@ def plane_bytes(array: ArrayPlan) -> int:
 
 
 class WatchedColumns(Mapping[str, AnyArray]):
-    """Memory that a converter reads columns into; `untouched` names those that it never looked at."""
+    """Memory that a converter reads columns into. `untouched` names those that it never looked at."""
 
     def __init__(self, columns: Mapping[str, AnyArray]) -> None:
         self._columns = columns
@@ -103,7 +103,7 @@ class InMemory:
 
     @property
     def content(self) -> str:
-        """Digest of all rows, after iteration; see `content_digest`."""
+        """Return the digest of all rows, after iteration."""
         return self.piece(0) if len(self._pieces) == 1 else content_digest(self.block)
 
     def piece(self, number: int) -> str:
@@ -136,7 +136,7 @@ class Streamed:
 
     @property
     def content(self) -> str:
-        """Digest of all rows, after iteration."""
+        """Return the digest of all rows, after iteration."""
         return self._whole.hexdigest()
 
     def piece(self, number: int) -> str:
@@ -148,7 +148,7 @@ ColumnRows = InMemory | Streamed  # Rows of one column of a task
 
 
 def large_rows(array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> Streamed:
-    """Return rows from `first` on, some planes at a time; `read` has a function for each."""
+    """Return rows from `first` on, some planes at a time. `read` has a function for each."""
 
     def blocks() -> Iterator[tuple[Corner, AnyArray]]:
         step = planes_at_once(array)
@@ -186,7 +186,7 @@ def metadata_of(array: ArrayPlan) -> ArrayMetadata:
 
 
 def shard_key(array: ArrayPlan, number: int) -> str:
-    """Key of the shard that begins at row ``number * shard[0]``; shards span whole rows."""
+    """Return the key of the shard that begins at row ``number * shard[0]``. Shards span whole rows."""
     return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
 
 
@@ -289,7 +289,7 @@ class Moments:
     @classmethod
     @np.errstate(over="ignore", invalid="ignore")
     def of(cls, rows: AnyArray) -> Moments:
-        """Return moments of rows (axis 0); overflow of float64 gives infinity."""
+        """Return moments of rows (axis 0). Overflow of float64 gives infinity."""
         step = max(1, BLOCK // max(1, prod(rows.shape[1:])))
         total = cls._of_block(rows[:step])
         for start in range(step, len(rows), step):

@@ -61,13 +61,13 @@ def convert(
     sources
         Files and folders.
     destination
-        Folder of the store. It is written as ``<destination>.unistore-build`` and renamed when finished;
-        after a kill the same call continues there. Or a URL in a bucket, ``s3://``, ``gs://``, ``az://``:
-        shards are written directly, the root object last; see `work`.
+        Folder of the store. It is written as ``<destination>.unistore-build`` and renamed when finished.
+        After a kill the same call continues there. Or a URL in a bucket, ``s3://``, ``gs://``, ``az://``:
+        shards are written directly, the root object last. See `work`.
     family
         Family of the sources, as listed by ``unistore convert --help``. Files in given folders that should be
         of it, by their names, and are plain arrays alone, are refused. None: the only family that has all
-        given options, else detected from the content; plain arrays beside its files are left out. Or what
+        given options, else detected from the content. Plain arrays beside its files are left out. Or what
         `detect_family` returned.
     codec
         ``"auto"`` chooses a codec for each column by trial: none if compression saves little, else lz4, or
@@ -86,34 +86,34 @@ def convert(
     split_from
         A store, or a ``.csv`` or ``.json`` list, ``NAME,SPLIT`` or ``{NAME: SPLIT}``, whose splits are taken
         over by the names of sources, or of samples as ``"SOURCE: SAMPLE"``. `split` is for names that it
-        lacks; without `split` these are refused.
+        lacks. Without `split` these are refused.
     group_by
         What must not be divided between splits: a regular expression that is searched in each name
-        (``r"patient_\d+"``; its group, if it has one), or ``"column:subject"``, a column of the samples.
+        (``r"patient_\d+"``, or its group, if it has one), or ``"column:subject"``, a column of the samples.
     overwrite
-        Replace a finished store; it stays in place until the new one is sealed.
+        Replace a finished store. It stays in place until the new one is sealed.
     restart
         Discard an unfinished conversion instead of continuing it.
     work
         For a destination in a bucket: folder that holds ``<name>.unistore-build`` with the journal and the
-        spilled rows; None: the current one.
+        spilled rows. None: the current one.
     workers
-        Worker processes; 0: this process, and a worker for files that foreign libraries read, as HDF5.
+        Worker processes. 0: this process, and a worker for files that foreign libraries read, as HDF5.
     scheduler
         Address of an existing dask scheduler, the file that its ``--scheduler-file`` names (``….json``), or a
         `distributed.Client`, which may have a `Security` of its own.
     memory
-        Limit for all processes together: ``"4GB"``, or bytes. Fewer workers are started if necessary; a limit
+        Limit for all processes together: ``"4GB"``, or bytes. Fewer workers are started if necessary. A limit
         too small for one step is refused. What does not fit into a worker's share (512 MiB without a limit)
         is sorted on disk. The store's bytes do not depend on it.
     on_error
         ``"fail"``: any problem refuses the conversion. ``"skip"``: files, cases and episodes with problems
         are left out and listed in the store's ``unistore-report.json`` and in ``Report.skipped``.
     progress
-        True shows bars, False none; None shows them in a terminal and in a notebook. Or an object with
+        True shows bars, False none. None shows them in a terminal and in a notebook. Or an object with
         ``begin``, ``advance`` and ``tell``, as `unistore.system.progress.Progress`.
     **options
-        The family's own options, as ``unistore convert FAMILY --help`` lists them; all have ``exclude``,
+        The family's own options, as ``unistore convert FAMILY --help`` lists them. All have ``exclude``,
         names to leave out.
 
     Returns
@@ -126,7 +126,7 @@ def convert(
     InputError
         For bad sources or options: every problem of every file together.
     ConversionError
-        If writing failed; the same call continues.
+        If writing failed, after which the same call continues.
 
     Examples
     --------
@@ -166,7 +166,7 @@ def convert_with(
     options: Mapping[str, Any],
     progress: Progress | bool | None = None,
 ) -> Report:
-    """Convert sources of a family with its options; see `convert`."""
+    """Convert sources of a family with its options."""
     name = family if isinstance(family, str) else family.family
     converter = make_converter(name, options)
     with resolve_progress(progress) as callbacks, _executor(settings, name, callbacks) as executor:
@@ -242,7 +242,7 @@ def detect_family(paths: Sequence[Path]) -> Detection:
 
 
 def implied_family(options: Iterable[str]) -> str | None:
-    """Return the only family that has options of these names; None if there is none, or there are several."""
+    """Return the only family that has options of these names, None if there is none, or there are several."""
     shared = {option.name for option in declared(Options)}
     names = set(options) - shared
     having = []
@@ -279,7 +279,7 @@ def exclude_words(family: str, surveyed: Claims) -> list[str]:
 
 
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
-    """Return the converter of a family with its options; for an option of several a single value will do."""
+    """Return the converter of a family with its options. For an option of several a single value will do."""
     record = get_family(family)
     own_options = [option.name for option in declared(record.part("options"))]
     if unknown := [name for name in options if name not in own_options]:

@@ -43,7 +43,7 @@ class DryRun:
 
     @property
     def tables(self) -> tuple[TablePlan, ...]:
-        """The plan's tables."""
+        """Return the plan's tables."""
         return self.plan.tables
 
     def to_json(self) -> JsonObject:

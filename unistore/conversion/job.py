@@ -50,7 +50,7 @@ MAX_PIECES = 256  # Most sources of a part
 
 @dataclass(frozen=True, kw_only=True)
 class DeriveJob(Job[Sequence[int]]):
-    """Derive sources: ``job(numbers)`` spills rows and facts of a batch; its folder has the first number."""
+    """Derive sources: ``job(numbers)`` spills rows and facts of a batch. Its folder has the first number."""
 
     inputs: Inputs
     keys: Mapping[int, bytes] | Keys  # Key of each source, from `source_keys`
@@ -58,7 +58,7 @@ class DeriveJob(Job[Sequence[int]]):
     budget: int = STEP_BUDGET  # Bytes that a step may use to derive a source in memory
 
     def __call__(self, sources: Sequence[int]) -> Outcome:
-        """Derive sources one by one; the keys of those with problems are None in the batch."""
+        """Derive sources one by one. The keys of those with problems are None in the batch."""
         problems: list[Problem] = []
         keys: list[str | None] = []
         with SpillWriter(self.spill / str(sources[0])) as writer:
@@ -131,7 +131,7 @@ class RowsRead:
         return self.folder / f"{part.table}.{part.lo}.{part.hi}".replace("/", "#") / column.replace("/", "#")
 
     def write(self, part: ShardTask, columns: Mapping[str, AnyArray]) -> None:
-        """Write the rows of a part; the same again gives the same files."""
+        """Write the rows of a part. The same again gives the same files."""
         try:
             for column, values in columns.items():
                 file = self._file(part, column)
@@ -143,7 +143,7 @@ class RowsRead:
             raise writing_failed(error, self.folder) from error
 
     def fill(self, table: str, lo: int, hi: int, out: Mapping[str, AnyArray]) -> bool:
-        """Copy rows ``lo:hi`` of columns into `out`; return False if some are not here."""
+        """Copy rows ``lo:hi`` of columns into `out`, or return False if some are not here."""
         near = [part for part in self.parts if part.table == table and part.lo < hi and lo < part.hi]
         spans: list[tuple[ShardTask, int, int]] = []
         filled_to = lo
@@ -224,7 +224,7 @@ class ShardJob(Job[ShardTask]):
         return Outcome(self.record(task, files, columns))
 
     def record(self, task: ShardTask, files: Sequence[Entry], columns: Sequence[ColumnRows]) -> JsonObject:
-        """Record of a task for the journal, after iteration of all its columns."""
+        """Return the record of a task for the journal, after iteration of all its columns."""
         return {
             "step": "shard",
             "task": task.id,
@@ -250,14 +250,14 @@ class ShardJob(Job[ShardTask]):
         return self.known or self.plan.table(task.table).pieces(task.lo, task.hi)
 
     def describe(self, task: ShardTask) -> str:
-        """Table, rows and sources, for messages."""
+        """Return the table, rows and sources, for messages."""
         pieces = self.pieces_of(task)
         names = self.inputs.scan.sources.names
         origins = first_few([f"{names[piece.source]} rows {piece.lo}:{piece.hi}" for piece in pieces], SHOWN)
         return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {origins})"
 
     def need(self, task: ShardTask) -> int:
-        """Return peak bytes of the task, scan included; see `shard_memory`."""
+        """Return peak bytes of the task, scan included."""
         table = self.plan.table(task.table)
         streams = isinstance(self.target, Folder)
         return scan_memory(self.inputs.scan) + shard_memory(
@@ -390,7 +390,7 @@ def _joined_digest(contents: Mapping[str, str]) -> str:
 
 
 def source_digest(pieces: Sequence[str]) -> bytes:
-    """Content digest of a source, 16 bytes: xxh3-128 over its pieces' digests in table and row order."""
+    """Return a source's digest: xxh3-128, 16 bytes, over its pieces' digests in table and row order."""
     return xxhash.xxh3_128_digest("\n".join(pieces).encode())
 
 

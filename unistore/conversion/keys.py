@@ -136,7 +136,7 @@ def source_keys(inputs: Inputs) -> Keys:
 
 
 def task_keys(plan: Plan, sources: Keys) -> dict[str, str]:
-    """Key of every task by id: the form of its columns, and the pieces of sources, by their keys."""
+    """Return key of every task by id: the form of its columns, and the pieces of sources, by their keys."""
     keys = {}
     for table in plan.tables:
         form = json_digest(

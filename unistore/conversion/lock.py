@@ -43,7 +43,7 @@ class Lock:
         self.release()
 
     def release(self) -> None:
-        """Stop the heartbeat and remove the file if it is still this owner's; may be called again."""
+        """Stop the heartbeat and remove the file if it is still this owner's. May be called again."""
         if self._thread is None:
             return
         self._stop.set()
@@ -91,7 +91,7 @@ class Lock:
 
 
 def owner_of(path: Path) -> str | None:
-    """Return the owner of a lock, ``"process 12 on host"``; None if there is none or its owner is dead."""
+    """Return the owner of a lock, ``"process 12 on host"``, None if there is none or its owner is dead."""
     try:
         with path.open("rb") as file:
             return _live_owner(file.fileno(), time.time())

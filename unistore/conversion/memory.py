@@ -94,7 +94,7 @@ def derived_in_core(scan: Scan, source: Source, budget: int) -> bool:
 
 
 def derive_memory(scan: Scan, budget: int) -> Int64s:
-    """Peak bytes of deriving each source (scan included) with a budget for a step, (sources,) int64."""
+    """Return peak bytes of deriving each source, scan included, (sources,) int64."""
     numbers = scan.sources.numbers
     scan_bytes = scan_memory(scan)
     in_core = (numbers["memory_in_core"] > 0) & (scan_bytes + numbers["memory_in_core"] <= budget)
@@ -176,7 +176,7 @@ def estimate(converter: Converter, scan: Scan, budget: int) -> Estimate:
 
 
 def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
-    """Return plans of the tables of a scan; spilled ones with their estimated rows."""
+    """Return plans of the tables of a scan, spilled ones with their estimated rows."""
     plans = []
     for table in scan.tables:
         rows = scan.sources.rows(table.name)
@@ -187,7 +187,7 @@ def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
 
 
 def predicted_bytes(tables: Iterable[TablePlan]) -> int:
-    """Upper bound: uncompressed bytes of all tables; spilled ones twice, as they are written twice."""
+    """Return uncompressed bytes of all tables, twice those of spilled ones, which are written twice."""
     return sum(table.rows * table.row_bytes * (1 + table.spilled) for table in tables)
 
 

@@ -165,7 +165,7 @@ class NewStore:
     notes: tuple[str, ...] = ()  # one-line remarks for the user
 
     def index(self, digests: UInt8s) -> IndexArrays:
-        """Return every index array; `digests` are the content digests of the sources, (sources, 16) uint8."""
+        """Return every index array. `digests` are the content digests of the sources, (sources, 16) uint8."""
         main_rows = _rows_of(self.scan.main_table, self.plan.tables)
         return [*self.arrays, *shared_index(self.scan, main_rows, self.sizes, digests, self.codes)]
 
@@ -220,7 +220,7 @@ def plan_of(
     index: Sequence[ArrayPlan] = (),
     found: Mapping[str, Any] = MappingProxyType({}),
 ) -> Plan:
-    """The plan of a scan from the plans of its tables; `found` adds to the options what values decided."""
+    """Return plan of a scan from the plans of its tables. `found` adds to the options what values decided."""
     tables, index = unique_dimension_names(tables, index)
     tables = tuple(replace(t, arrays=tuple(replace(a, codec=codec) for a in t.arrays)) for t in tables)
     index = tuple(replace(array, codec="fast" if codec == "auto" else codec) for array in index)

@@ -43,7 +43,7 @@ class ObjectTarget:
         return type(self), (self.location, self.root_folder)
 
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
-        """Write an object; see `unistore.zarr3.durable.Files.put`."""
+        """Write an object."""
         if key == ROOT:
             return write_file(self.root_folder, key, buffers)
         buffers = list(buffers)
@@ -54,17 +54,17 @@ class ObjectTarget:
         return WrittenFile(key, sum(map(len, buffers)), digest.hexdigest())
 
     def together(self) -> AbstractContextManager[ObjectTarget]:
-        """No-op: every object is durable once it is put; see `Target.together`."""
+        """Do nothing, as every object is durable once it is put."""
         return nullcontext(self)
 
     def sizes(self) -> Mapping[str, int]:
-        """Return keys and sizes; see `Target.sizes`."""
+        """Return keys and sizes."""
         sizes = self.client.list()
         sizes.pop(BUILD_MARK, None)
         return sizes
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
-        """Delete all other keys; see `Target.keep_only`."""
+        """Delete all other keys."""
         self.client.delete([key for key in self.sizes() if key not in keys])
 
 
@@ -134,15 +134,15 @@ class ObjectBuild(Build):
 
     @property
     def target(self) -> ObjectTarget:
-        """Where files are written; only after `discard_on_input_error` has claimed the destination."""
+        """Return where files are written, once `discard_on_input_error` has claimed the destination."""
         return ObjectTarget(self._written, self.local)
 
     def begin(self, identity: JsonObject, sources: Sequence[tuple[str, Any]], paths: Sequence[Path]) -> None:
-        """Record or compare what is converted, and the destination; see `Build.begin`."""
+        """Record or compare what is converted, and the destination."""
         super().begin({**identity, "destination": str(self.location)}, sources, paths)
 
     def check(self, *, overwrite: bool) -> None:
-        """Refuse a destination that exists already; see `Build.check`."""
+        """Refuse a destination that exists already."""
         begun = self._begun
         if self._client.size(ROOT) is not None:
             if not is_store(str(self.location)):
@@ -161,7 +161,7 @@ class ObjectBuild(Build):
             raise InputError(msg)
 
     def discard_on_input_error(self) -> None:
-        """Claim the destination, before objects are written; see `Build.discard_on_input_error`."""
+        """Claim the destination, before objects are written."""
         if self._begun is None:
             staged = self._client.size(ROOT) is not None
             self._begun = {"step": "place", "staged": staged, "token": secrets.token_hex(16)}
@@ -181,7 +181,7 @@ class ObjectBuild(Build):
         super().discard_on_input_error()
 
     def move_into_place(self) -> None:
-        """Write the root object last; an older store is replaced first."""
+        """Write the root object last. An older store is replaced first."""
         assert self._begun is not None
         owner = writing_client(self._written).get(BUILD_MARK)
         if not self._is_mine(owner):

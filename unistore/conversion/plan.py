@@ -47,7 +47,7 @@ class ArrayLayout(NamedTuple):
 
 
 def lay_out_table(fields: Sequence[Field], rows: int) -> list[ArrayLayout]:
-    """Lay out all columns of a table of `rows` rows; every shard shape starts with the same row count."""
+    """Lay out all columns of a table of `rows` rows. Every shard shape starts with the same row count."""
     row_bytes = max(1, sum(field.row_bytes for field in fields))
     most = _power_of_two(SHARD // row_bytes)
     preferred = [chunk_shape(field) for field in fields]
@@ -117,7 +117,7 @@ def _round_up(extent: int, step: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ArrayPlan:
-    """Final shape, inner chunk, shard and codec of one array; `column` is its name in its table."""
+    """Final shape, inner chunk, shard and codec of one array. `column` is its name in its table."""
 
     field: Field
     column: str
@@ -129,7 +129,7 @@ class ArrayPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the array has no values (an axis of extent 0), and so no shard."""
+        """Return whether the array has no values (an axis of extent 0), and so no shard."""
         return 0 in self.shape
 
 
@@ -143,7 +143,7 @@ class Piece(NamedTuple):
 
 
 class Pieces(Items[Piece]):
-    """Pieces that make up rows ``lo:hi`` of a table, in order; `sources` has the source of each."""
+    """Pieces that make up rows ``lo:hi`` of a table, in order. `sources` has the source of each."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class ShardTask(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Name in the journal."""
+        """Return the name in the journal."""
         return f"{self.table}#{self.number}"
 
 
@@ -200,21 +200,21 @@ class TablePlan:
 
     @property
     def rows(self) -> int:
-        """Rows of the table."""
+        """Return rows of the table."""
         return self._starts[-1]
 
     @property
     def shard_rows(self) -> int:
-        """Rows of one shard of every column."""
+        """Return rows of one shard of every column."""
         return self.arrays[0].shard[0]
 
     @property
     def row_bytes(self) -> int:
-        """Uncompressed bytes of one row over all columns."""
+        """Return the uncompressed bytes of one row over all columns."""
         return sum(array.field.row_bytes for array in self.arrays)
 
     def tasks(self) -> Iterator[ShardTask]:
-        """Yield tasks of the table in row order; together they cover every row once."""
+        """Yield tasks of the table in row order. Together they cover every row once."""
         for number, lo in enumerate(range(0, self.rows, self.shard_rows)):
             yield ShardTask(self.name, number, lo, min(lo + self.shard_rows, self.rows))
 
@@ -277,7 +277,7 @@ class Plan:
 
     @property
     def raw_bytes(self) -> int:
-        """Uncompressed bytes of every array."""
+        """Return the uncompressed bytes of every array."""
         return sum(array.shape[0] * array.field.row_bytes for array in self.arrays())
 
     def without_sources(self) -> Plan:
@@ -303,11 +303,11 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Digest of the plan as JSON."""
+        """Return the digest of the plan as JSON."""
         return json_digest(self.to_json())
 
 
 def json_digest(value: Any) -> str:
-    """Return xxh3-128 of a value's canonical JSON; sequences of any class are lists there."""
+    """Return xxh3-128 of a value's canonical JSON. Sequences of any class are lists there."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=list)
     return xxhash.xxh3_128_hexdigest(text.encode())

@@ -1,4 +1,4 @@
-"""Run a conversion: scan, derive, finalize, plan, write shards, seal; finished steps are not repeated."""
+"""Run a conversion: scan, derive, finalize, plan, write shards, seal. Finished steps are not repeated."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class Report:
 
     ``samples`` counts the rows of ``sample_table``: frames, episodes, volumes, segments. A `Dataset` may make
     more or fewer samples of them: clips of frames, transitions of episodes. ``source_bytes`` are the sizes of
-    the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the stored sizes of all arrays;
-    ``resumed`` counts the tasks that an earlier run had finished; ``skipped`` has an entry for each problem
+    the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the stored sizes of all arrays.
+    ``resumed`` counts the tasks that an earlier run had finished. ``skipped`` has an entry for each problem
     for which something was left out (see `unistore.conversion.skipping`). ``verdicts`` counts the files under
     the given paths: ``verdict`` (``"taken"``, ``"left out"``, ``"refused"``), ``why``, ``files``, and the
     names of the first as ``examples``.
@@ -164,21 +164,21 @@ class Conversion:
 
     @cached_property
     def rows_read(self) -> RowsRead:
-        """Rows that are read before their shards are written."""
+        """Return rows that are read before their shards are written."""
         return RowsRead(self.build.spill / "parts")
 
     @cached_property
     def keys(self) -> Keys:
-        """Key of each source."""
+        """Return the key of each source."""
         return source_keys(self.inputs)
 
     @cached_property
     def sizes(self) -> Int64s:
-        """Bytes of the files of each source."""
+        """Return the bytes of the files of each source."""
         return self.inputs.sizes()
 
     def plan(self, split: SplitRule | None, codecs: Mapping[str, str] | None = None) -> NewStore:
-        """Derive, finalize, plan; `codecs` are those that the codec ``"auto"`` chose before, by path."""
+        """Derive, finalize, plan. `codecs` are those that the codec ``"auto"`` chose before, by path."""
         codec = self.settings.codec
         spill = self._derive()
         finalized = self.inputs.converter.finalize(
@@ -274,7 +274,7 @@ class Conversion:
         return spill
 
     def write_shards(self, new_store: NewStore, job: ShardJob) -> int:
-        """Write the shards that are missing; returns the number of tasks that were done before."""
+        """Write the shards that are missing, and return the number of tasks that were done before."""
         journal = self.build.journal
         plan = new_store.plan
         # For the report on an unfinished conversion. Task keys decide what of an earlier run is kept.
@@ -375,7 +375,7 @@ def open_build(
     work: PathLike | None = None,
     restart: bool = False,  # discard an unfinished conversion
 ) -> Build:
-    """Build for a folder (or ``file://`` URL), or for a URL of an object store; not entered yet."""
+    """Return the build of a folder, or of a URL of an object store, not entered yet."""
     if work is not None:
         require_local_path(work, "the folder of --work")
     folder = local_path(destination)

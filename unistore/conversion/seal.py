@@ -37,7 +37,7 @@ def shared_index(
     digests: UInt8s,  # (sources, 16) uint8: content digest of each source
     codes: Codes,  # (samples,) uint8: split code of each sample
 ) -> IndexArrays:
-    """Index arrays of every family: ``sources/`` and ``splits/``."""
+    """Return the index arrays of every family: ``sources/`` and ``splits/``."""
     rows = np.array(plan_rows, np.int64)
 
     def column(
@@ -65,7 +65,7 @@ def shared_index(
 
 
 def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> UInt8s:
-    """Content digest of every source, (sources, 16) uint8, from the ``pieces`` of the journal's records."""
+    """Return content digests, (sources, 16) uint8, from the ``pieces`` of the journal's records."""
     pieces = {record["task"]: record["pieces"].encode() for record in records}
     tables = {table.name: table for table in plan.tables}
     source = np.concatenate(
@@ -109,7 +109,7 @@ def seal(
     attributes: Mapping[str, Any],  # from `root_attributes`
     groups: Mapping[str, Mapping[str, Any]],  # attributes of groups below the root, by path
 ) -> JsonObject:
-    """Write index arrays, metadata and manifest, and the root last; returns the seal."""
+    """Write index arrays, metadata and manifest, the root last, and return the seal."""
     entries = _shard_entries(target, plan, journal)
     documents = metadata_documents(plan, attributes, groups)
     entries += write_index_and_documents(target, plan, index, documents)
@@ -150,7 +150,7 @@ def _shard_entries(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
 def write_index_and_documents(
     target: Target, plan: Plan, index: IndexArrays, documents: Mapping[str, bytes]
 ) -> list[Entry]:
-    """Write what is not shards of tables; returns the lines of the manifest."""
+    """Write what is not shards of tables, and return the lines of the manifest."""
     planned = {array.field.path: array for array in plan.index}
     entries: list[Entry] = []
     with target.together() as together:

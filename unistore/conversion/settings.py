@@ -58,29 +58,29 @@ class Settings:
 
     @cached_property
     def rule(self) -> SplitRule | None:
-        """How samples are assigned to splits; None: the sources name them."""
+        """Return how samples are assigned to splits. None: the sources name them."""
         if isinstance(self.split, SplitRule):
             return self.split
         return parse_split(self.split, self.split_by, self.split_seed, self.split_from, self.group_by)
 
     @cached_property
     def limit(self) -> int | None:
-        """Bytes of all processes together; None: no limit."""
+        """Return the bytes of all processes together. None: no limit."""
         return None if self.memory is None else parse_bytes(self.memory, "--memory")
 
     @property
     def wanted_workers(self) -> int | None:
-        """Worker processes besides the converting one; None: those of a cluster."""
+        """Return the worker processes besides the converting one. None: those of a cluster."""
         return self.workers if self.scheduler is None else None
 
     @property
     def budget(self) -> int:
-        """Bytes that one step may use to be faster, within the limit."""
+        """Return the bytes that one step may use to be faster, within the limit."""
         return step_budget(self.limit, self.wanted_workers)
 
     @property
     def skips(self) -> bool:
-        """Whether sources with problems are left out."""
+        """Return whether sources with problems are left out."""
         return self.on_error == "skip"
 
 

@@ -75,7 +75,7 @@ def scan_valid_sources(
     is_named: bool = False,
     claims: Claims | None = None,
 ) -> ValidScan:
-    """Scan; with `skip`, repeat without the sources that have problems until there are none."""
+    """Scan, and with `skip` repeat without the sources that have problems until there are none."""
     claims = claims_for(converter, paths, claims)
     problems = list(skipped)
     left_out = sources_of(problems)
@@ -115,7 +115,7 @@ def sources_of(problems: Iterable[Problem]) -> set[str]:
 
 
 def entry_of(problem: Problem) -> JsonObject:
-    """Return the report's entry; it has a row only where the problem names one."""
+    """Return the report's entry. It has a row only where the problem names one."""
     entry = {
         "file": problem.file,
         "dataset": problem.dataset,

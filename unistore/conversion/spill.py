@@ -53,7 +53,7 @@ class SpillWriter:
                 file.close()
 
     def emit(self, table: str, column: str, rows: AnyArray) -> None:
-        """Append rows (axis 0) to a column; the dtype may differ from that of earlier rows."""
+        """Append rows (axis 0) to a column. The dtype may differ from that of earlier rows."""
         key = (table, column)
         row_shape = list(rows.shape[1:])
         file = f"{len(self._columns)}.bin"
@@ -76,7 +76,7 @@ class SpillWriter:
         runs[-1][2] += len(rows)
 
     def end_source(self, key: str | None, facts: Facts) -> None:
-        """End a source, whose rows were emitted since the last call; `key` None marks it as invalid."""
+        """End a source, whose rows were emitted since the last call. `key` None marks it as invalid."""
         forms = []
         for name, value in facts.items():
             array = np.asarray(value)
@@ -123,7 +123,7 @@ class _Column:
 
 
 class SpilledBatch:
-    """Reads the rows and facts of a batch; sources are numbered inside the batch."""
+    """Reads the rows and facts of a batch. Sources are numbered inside the batch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -234,14 +234,14 @@ class Spill(Items[Facts]):
         return len(self._batch)
 
     def add(self, batch: str, sources: Sequence[int], numbers: Sequence[int]) -> None:
-        """Register the sources of a batch folder; `numbers` are their numbers inside the batch."""
+        """Register the sources of a batch folder. `numbers` are their numbers inside the batch."""
         self._batch[list(sources)] = len(self._batches)
         self._at[list(sources)] = numbers
         self._batches.append(batch)
 
     @property
     def missing(self) -> list[int]:
-        """Numbers of the sources that are in no batch."""
+        """Return the numbers of the sources that are in no batch."""
         numbers: list[int] = np.flatnonzero(self._batch < 0).tolist()
         return numbers
 
@@ -252,12 +252,12 @@ class Spill(Items[Facts]):
         return facts[self._number(number)]
 
     def rows(self, table: str) -> Iterator[int]:
-        """Yield rows that each source spilled for a table; see `SpilledBatch.rows`."""
+        """Yield rows that each source spilled for a table."""
         for source in range(len(self)):
             yield self._batch_of(source)[0].rows(table, self._number(source))
 
     def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[AnyArray]:
-        """Yield rows of a source; see `SpilledBatch.read`."""
+        """Yield rows of a source."""
         return self._batch_of(source)[0].read(table, column, self._number(source), lo, hi)
 
     def _number(self, source: int) -> int:

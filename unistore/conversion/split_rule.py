@@ -106,12 +106,12 @@ class SplitRule:
 
     @property
     def text(self) -> str:
-        """The shares as on the command line: ``"train=0.8,val=0.2"``."""
+        """Return the shares as on the command line: ``"train=0.8,val=0.2"``."""
         return ",".join(f"{name}={share}" for name, share in self.shares.items())
 
     @property
     def column(self) -> str | None:
-        """Column of ``--group-by column:NAME``."""
+        """Return the column of ``--group-by column:NAME``."""
         if self.group_by is None or not self.group_by.startswith(COLUMN):
             return None
         return self.group_by.removeprefix(COLUMN)
@@ -268,7 +268,7 @@ class SplitList:
 
     @property
     def digest(self) -> str:
-        """xxh3-128 of all names and splits, in any order."""
+        """Return the xxh3-128 of all names and splits, in any order."""
         lines = (json.dumps(item) for item in sorted(self.splits.items()))
         return xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
 

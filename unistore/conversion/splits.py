@@ -37,7 +37,7 @@ from unistore.system.sizes import count_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepeatedRows:
-    """``np.repeat(values, counts, axis=0)`` without its memory; supports slices along axis 0."""
+    """``np.repeat(values, counts, axis=0)`` without its memory. Supports slices along axis 0."""
 
     values: AnyArray  # value of each run, (runs, …)
     counts: Int64s  # rows of each run, 0 or more, (runs,) int64
@@ -47,12 +47,12 @@ class RepeatedRows:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
+        """Return the dtype of the values."""
         return self.values.dtype
 
     @property
     def shape(self) -> Shape:
-        """Shape of the whole array."""
+        """Return the shape of the whole array."""
         return (len(self), *self.values.shape[1:])
 
     def __getitem__(self, rows: slice) -> AnyArray:
@@ -67,7 +67,7 @@ _SEEDS = 100
 
 
 def positions(names: Iterable[str], count: int, seed: int = 0) -> NDArray[np.uint64]:
-    """Position of each name from 0 to 2⁶⁴ - 1, its xxh3-64, (count,)."""
+    """Return the position of each name from 0 to 2⁶⁴ - 1, its xxh3-64, (count,)."""
     hashes = (xxhash.xxh3_64_intdigest(name.encode(), seed) for name in names)
     return np.fromiter(hashes, np.uint64, count)
 

@@ -54,7 +54,7 @@ class BatchMemory:
         self.used = 0  # Bytes allocated in shared memory
 
     def allocate(self, shape: Shape, dtype: np.dtype[Any]) -> AnyArray:
-        """See `unistore.data.packed.Allocate`. Text is not allocated in shared memory."""
+        """Return an uninitialised C-contiguous array, in shared memory unless it is of text."""
         size = math.prod(shape) * dtype.itemsize
         if self._lent is not None and dtype.kind != "U":
             return self._lent(shape, dtype)
@@ -120,7 +120,7 @@ class Sample(dict[str, Any]):
 
 
 class Samples(Items[Sample]):
-    """The samples of one batch, as views of its arrays; `unistore.collate` uses the arrays themselves."""
+    """The samples of one batch, as views of its arrays. `unistore.collate` uses the arrays themselves."""
 
     def __init__(
         self,
@@ -167,9 +167,9 @@ class Samples(Items[Sample]):
 
 @dataclass(frozen=True, slots=True)
 class Collate:
-    """Makes a batch of samples; picklable, for ``DataLoader(collate_fn=Collate(ragged="padded"))``.
+    """Makes a batch of samples, picklable, for ``DataLoader(collate_fn=Collate(ragged="padded"))``.
 
-    Keys of one shape are stacked, (B, …); text becomes a list. Ragged keys (points of a segment, voxels of a
+    Keys of one shape are stacked, (B, …). Text becomes a list. Ragged keys (points of a segment, voxels of a
     window, volumes of different extents) depend on `ragged`:
 
     - ``"packed"``: values of all samples concatenated, (sum of lengths, …), and one ``offsets`` (B + 1,)
@@ -194,7 +194,7 @@ class Collate:
         ``"batch-first"``: packed voxel coordinates (``coords``, ``voxel_coords``) become (sum N, 4), the
         number of the sample in its batch before depth, height and width, as sparse convolutions take them.
     as_tuple
-        Keys of the batch that form a tuple, in this order: ``("xyz", "classification")``; None: a dict of all
+        Keys of the batch that form a tuple, in this order: ``("xyz", "classification")``. None: a dict of all
         keys.
 
     Raises
@@ -224,7 +224,7 @@ class Collate:
             object.__setattr__(self, "as_tuple", names)
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """Batch of samples.
+        """Return the batch of samples.
 
         Parameters
         ----------
@@ -239,7 +239,7 @@ class Collate:
         ------
         ValueError
             If samples have different keys, ragged keys of one group different lengths, or other keys
-            different shapes; if there are no coordinates to number, or the batch lacks a key of `as_tuple`.
+            different shapes, if there are no coordinates to number, or the batch lacks a key of `as_tuple`.
         """
         keys = self.as_tuple
         if not isinstance(samples, Samples) and isinstance(samples[0], tuple):
@@ -333,7 +333,7 @@ class Collate:
 def collate(
     samples: Sequence[Mapping[str, Any]], *, ragged: Literal["packed", "list", "padded"] = "packed"
 ) -> dict[str, Any]:
-    """Return batch of samples, for ``DataLoader(collate_fn=unistore.collate)``; see `Collate`.
+    """Return batch of samples, for ``DataLoader(collate_fn=unistore.collate)``. See `Collate`.
 
     >>> loader = DataLoader(dataset, batch_size=8, collate_fn=unistore.collate)  # doctest: +SKIP
     """

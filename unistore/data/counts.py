@@ -48,7 +48,7 @@ def values_of(codes: Int64s, *, whole: bool) -> Float64s:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is counted of values of C components; (C,) each but for the histogram."""
+    """What is counted of values of C components, (C,) each but for the histogram."""
 
     count: Int64s  # finite values, which all else is of
     nan: Int64s
@@ -161,7 +161,7 @@ class Summary(NamedTuple):
     by_split: dict[int, Counts]  # by code of the split
 
     def total(self, splits: Sequence[int] | None = None) -> Counts:
-        """Return the counts of some splits together; None: of all splits."""
+        """Return the counts of some splits together. None: of all splits."""
         counts = list(self.by_split.values())
         nothing = count_values(np.zeros((0, len(counts[0].count))))
         wanted = [part for split, part in self.by_split.items() if splits is None or split in splits]
@@ -176,7 +176,7 @@ def summarise(
     epoch: int = 0,
     seed: int = 0,
 ) -> dict[str, Summary]:
-    """Read samples once; returns the summary of each key of `fields` whose values are numbers."""
+    """Read samples once and return the summary of each key of `fields` whose values are numbers."""
     nothing = np.zeros(0, np.int64)
     empty = reader.read(Picks(nothing, nothing, seed), np.empty)
     numeric = [key for key in fields if key in empty and empty[key].values.dtype.kind in "biuf"]

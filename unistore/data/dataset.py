@@ -53,7 +53,7 @@ _SHOWN = 16
 class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     """Samples of sealed stores, map-style, for torch's ``DataLoader`` and for ``unistore.Loader``.
 
-    Opening reads metadata only; files are opened by the first sample, in each process anew. Pickles as its
+    Opening reads metadata only. Files are opened by the first sample, in each process anew. Pickles as its
     arguments. Safe in workers started by fork, forkserver and spawn, also after the parent has read samples.
 
     Every sample has ``index``, its position in the Dataset. Random parts of a sample are a function of
@@ -70,14 +70,14 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         an object store need workers started by ``spawn`` or ``forkserver``. A list: several stores.
     samples
         Kind of samples: ``Segments(max_points=4096)``, ``Patches(96)``, …, or its text: ``"Patches(96)"``, as
-        kinds of packages are named; None: the default kind of the family (`Rows`, `Segments`, `Volumes`, …).
+        kinds of packages are named. None: the default kind of the family (`Rows`, `Segments`, `Volumes`, …).
     fields
-        Keys to read; None: the default keys of the kind. Its documentation lists further ones. ``"epoch"`` is
+        Keys to read. None: the default keys of the kind. Its documentation lists further ones. ``"epoch"`` is
         the epoch that a sample is read for, int64, unless the store has a field of this name.
     split
-        Name of a split, or several; None: all samples.
+        Name of a split, or several. None: all samples.
     transform
-        Called with every sample, a dict of tensors; its result replaces the sample. One that has a parameter
+        Called with every sample, a dict of tensors. Its result replaces the sample. One that has a parameter
         ``rng`` gets a ``numpy.random.Generator`` made of (`seed`, epoch, index). For any other, the global
         generators of ``random``, numpy and torch are seeded from the same three before each call, wherever
         the epoch is known: with indices of type `At`, and after `set_epoch`. Outside of worker processes they
@@ -98,9 +98,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         taken or left out.
     best
         Of the samples of each store that are left, the share with the largest value:
-        ``("episode.return", 0.1)``; of equal ones the earlier.
+        ``("episode.return", 0.1)``, of equal ones the earlier.
     cache_dir
-        Local folder for copies of the shards that were read; see `Store`. None: no copies.
+        Local folder for copies of the shards that were read. See `Store`. None: no copies.
     cache_limit
         Bytes of all copies in that folder (``"50GB"``).
 
@@ -109,10 +109,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     StoreError
         If there is no finished store at `path`.
     InputError
-        If an argument is invalid. If the store has no such samples, fields or split; the message lists what
-        there is. If several stores have different fields; names fields and stores. On first access to samples
-        or length: if stores differ in dtypes or shapes; if boxes, crops or windows extend beyond their data
-        without `pad`, with the largest size that fits; if a limit leaves no samples.
+        If an argument is invalid. If the store has no such samples, fields or split. The message lists what
+        there is. If several stores have different fields. Names fields and stores. On first access to samples
+        or length: if stores differ in dtypes or shapes, if boxes, crops or windows extend beyond their data
+        without `pad`, with the largest size that fits, if a limit leaves no samples.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     @property
     def store(self) -> Store:
-        """The store; AttributeError if there are several, see `parts`."""
+        """Return the store. AttributeError if there are several, see `parts`."""
         if len(self.parts) > 1:
             msg = f"this dataset has {len(self.parts)} stores: use parts, and the store of each"
             raise AttributeError(msg)
@@ -171,18 +171,18 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     @property
     def path(self) -> str:
-        """Folder or URL of the store; of several, separated by commas."""
+        """Return the folder or URL of the store, or of several, separated by commas."""
         return ", ".join(part.store.path for part in self.parts)
 
     @property
     def store_offsets(self) -> Int64s:
-        """First sample of each store, then the number of all samples: (stores + 1,) int64."""
+        """Return the first sample of each store, then the number of all samples: (stores + 1,) int64."""
         reader = self.reader
         return reader.offsets if isinstance(reader, JoinedReader) else np.array([0, len(reader)])
 
     @property
     def start_method(self) -> str | None:
-        """Required start method of worker processes; None: any."""
+        """Return the required start method of worker processes. None: any."""
         return None if all(part.store.fork_safe for part in self.parts) else "spawn"
 
     def __repr__(self) -> str:
@@ -206,7 +206,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     @property
     def transform(self) -> Callable[..., Any] | None:
-        """Function that is called with every sample; None: samples are delivered as they are read."""
+        """Return the function that is called with every sample, or None."""
         return None if self._transform is None else self._transform.function
 
     @transform.setter
@@ -222,12 +222,12 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return len(self.reader)
 
     def __getitem__(self, index: Index) -> Any:
-        """Sample `index`, a dict of tensors; negative indices count from the end.
+        """Return the sample `index`, a dict of tensors. Negative indices count from the end.
 
         Raises
         ------
         IndexError
-            If there is no such sample; names the range.
+            If there is no such sample. The message names the range.
         TypeError
             If `index` is no whole number, such as a slice or a list.
         """
@@ -236,7 +236,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return self._transformed([sample], [index], picks)[0]
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
-        """Samples of a batch, read together; `unistore.collate` collates them without a copy."""
+        """Return samples of a batch, read together. `unistore.collate` collates them without a copy."""
         memory = BatchMemory(self._expected_bytes)
         picks = self._picks(indices)
         batch = Samples(self._read(picks, memory.allocate), memory)
@@ -262,7 +262,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     def read_batch(
         self, indices: Sequence[Index] | NDArray[np.integer], allocate: Allocate = np.empty
     ) -> Batch:
-        """Read samples as packed arrays; the transform is not applied.
+        """Read samples as packed arrays. The transform is not applied.
 
         Parameters
         ----------
@@ -279,9 +279,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Raises
         ------
         IndexError
-            If there is no such sample; names the range.
+            If there is no such sample. The message names the range.
         CorruptionError
-            If stored bytes are damaged; names array, shard and chunk.
+            If stored bytes are damaged. The message names array, shard and chunk.
         StoreError
             If the samples do not fit into memory.
         """
@@ -312,7 +312,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return [Blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True)]
 
     def block_offsets(self) -> Int64s:
-        """Offsets of blocks of samples that share chunks, (blocks + 1,) int64; no block spans two stores."""
+        """Return offsets of blocks of samples in one store that share chunks, (blocks + 1,) int64."""
         bounds = self.store_offsets
         starts = [first + own.offsets[:-1] for first, own in zip(bounds, self._blocks(), strict=False)]
         return np.concatenate([*starts, bounds[-1:]]).astype(np.int64)
@@ -329,14 +329,14 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         key
             Key of the labels.
         split
-            Name of a split, or several, in place of those of the dataset; None: those of the dataset.
+            Name of a split, or several, in place of those of the dataset. None: those of the dataset.
         subset
-            Sample indices, or one bool a sample, as of ``unistore.Loader``; None: all samples.
+            Sample indices, or one bool a sample, as of ``unistore.Loader``. None: all samples.
 
         Raises
         ------
         InputError
-            If the key is not read here, or holds no integers; if there is no such split, or no such sample;
+            If the key is not read here, or holds no integers, if there is no such split, or no such sample,
             if both `split` and `subset` are given.
         """
         if key not in self.fields:
@@ -380,16 +380,16 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         actions or voxels of events, are counted in the samples of this epoch.
 
         What ``unistore statistics STORE`` keeps with a store answers at once. Else the key of all samples is
-        read once; that of a `subset`, or under `where`, each time.
+        read once, that of a `subset`, or under `where`, each time.
 
         Parameters
         ----------
         key
             Key of the values.
         split
-            Name of a split, or several, in place of those of the dataset; None: those of the dataset.
+            Name of a split, or several, in place of those of the dataset. None: those of the dataset.
         subset
-            Sample indices, or one bool a sample, as of ``unistore.Loader``; None: all samples.
+            Sample indices, or one bool a sample, as of ``unistore.Loader``. None: all samples.
 
         Returns
         -------
@@ -400,8 +400,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Raises
         ------
         InputError
-            If there is no such key, it is text, or stores differ in its components; if there is no such
-            split, or no such sample; if both `split` and `subset` are given.
+            If there is no such key, it is text, or stores differ in its components, if there is no such
+            split, or no such sample, if both `split` and `subset` are given.
         StoreError
             If the file of the statistics is damaged.
         """
@@ -423,16 +423,16 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         split: str | Sequence[str] | None = None,
         subset: Any = None,
     ) -> torch.Tensor:
-        """Balanced class weights: number of labels / (number of classes that occur · count of the class).
+        """Return class weights: number of labels / (number of classes that occur · count of the class).
 
         Parameters
         ----------
         key
             Key of the labels, 0 and more.
         classes
-            Number of classes; None: one more than the largest label.
+            Number of classes. None: one more than the largest label.
         unlabelled
-            Value that stands for no class; it is not counted.
+            Value that stands for no class. It is not counted.
         split, subset
             The samples, as of `label_counts`.
 
@@ -443,7 +443,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Raises
         ------
         InputError
-            As `label_counts`; or if there are no labels, or labels outside of 0 to classes - 1.
+            As `label_counts`, or if there are no labels, or labels outside of 0 to classes - 1.
         """
         counts = self.label_counts(key, split=split, subset=subset)
         if unlabelled is not None:
@@ -474,22 +474,22 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     @property
     def open_blocks(self) -> int:
-        """Number of blocks whose decoded chunks are kept together."""
+        """Return the number of blocks whose decoded chunks are kept together."""
         return min(blocks.open for blocks in self._blocks())
 
     @property
     def shuffles_in_blocks(self) -> bool:
-        """Whether ``shuffle=True`` is a block shuffle, as a full shuffle would decode too much."""
+        """Return whether ``shuffle=True`` is a block shuffle, as a full shuffle would decode too much."""
         return any(blocks.are_needed for blocks in self._blocks())
 
     @property
     def repeats(self) -> bool:
-        """Whether samples are the same in every epoch and share nothing, see `SampleKind`."""
+        """Return whether samples are the same in every epoch and share nothing, see `SampleKind`."""
         return self.samples.repeats and not self._adds_epoch
 
     @property
     def digest(self) -> str:
-        """Digest of what identifies the samples: the stores' seals, kind, splits and seed."""
+        """Return the digest of what identifies the samples: the stores' seals, kind, splits and seed."""
         seals = [part.store.attributes["seal"] for part in self.parts]
         identity = [seals[0] if len(seals) == 1 else seals, repr(self.samples), self.splits, self.seed]
         if self.where is not None:
@@ -497,7 +497,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
 
     def source_of(self, index: int) -> str:
-        """Name of a sample's source; with several stores, prefixed with the store's name."""
+        """Return the name of a sample's source, prefixed with the store's if there are several stores."""
         sample = int(self._picks([index]).index[0])
         offsets = self.store_offsets
         number = int(np.searchsorted(offsets, sample, side="right")) - 1
@@ -507,7 +507,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     @property
     def reader(self) -> SampleReader:
-        """Reader of this process, made on first use."""
+        """Return the reader of this process, made on first use."""
         if self._reader is None:
             self._reader = bind_parts(self.parts, self.fields)
             if self.where is not None and not len(self._reader):

@@ -21,7 +21,7 @@ _SMALLEST = float(np.finfo(np.float32).tiny)  # A scale below this counts as 0: 
 class Normalize(torch.nn.Module):
     """Normalise values: a transform of samples and batches, a function of arrays, a module of torch.
 
-    A value becomes ``(value - centre) / scale``; a component that is constant becomes 0. Integers become
+    A value becomes ``(value - centre) / scale``. A component that is constant becomes 0. Integers become
     float32, floating point keeps its dtype.
 
     Parameters
@@ -32,7 +32,7 @@ class Normalize(torch.nn.Module):
         keys stay as they are.
     mode
         ``"mean-std"``: centre mean, scale standard deviation. ``"min-max"``: smallest and largest value
-        become -1 and 1. ``"quantile"``: the quantiles of 1 % and 99 % become -1 and 1; what is beyond is not
+        become -1 and 1. ``"quantile"``: the quantiles of 1 % and 99 % become -1 and 1. What is beyond is not
         cut.
 
     Raises
@@ -71,7 +71,7 @@ class Normalize(torch.nn.Module):
             self.register_buffer("scale", torch.from_numpy(_along(scale, statistics.axis)))
 
     def __getitem__(self, key: str) -> Normalize:
-        """Return the module of one key; KeyError if there is none."""
+        """Return the module of one key. KeyError if there is none."""
         if key not in self.keys:
             raise KeyError(key)
         module = self.of_keys[self.keys.index(key)]
@@ -80,7 +80,7 @@ class Normalize(torch.nn.Module):
 
     @property
     def inverse(self) -> Normalize:
-        """The module that gives the values back; a constant component gets its constant."""
+        """Return the module that gives the values back. A constant component gets its constant."""
         inverse = copy.copy(self)
         inverse._is_inverse = not self._is_inverse
         inverse._modules = dict(self._modules)

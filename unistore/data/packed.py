@@ -19,7 +19,7 @@ _lent: ContextVar[Allocate | None] = ContextVar("memory of a batch", default=Non
 
 
 def lent_memory() -> Allocate | None:
-    """Return what allocates the memory of the batch that a Loader is making; None outside of a Loader."""
+    """Return what allocates the memory of the batch that a Loader is making, None outside of one."""
     return _lent.get()
 
 
@@ -59,7 +59,7 @@ class Packed:
     shapes: NDArray[np.int64] | None = None
 
     def group_key(self, what: str) -> str:
-        """Key of the group's offsets or shapes: ``"offsets"``, or ``"voxel_offsets"`` for ``voxel``."""
+        """Return the key of the group's offsets or shapes: ``"voxel_offsets"`` for ``voxel``."""
         return f"{self.group}_{what}" if self.group else what
 
     def __reduce__(self) -> tuple[type[Packed], tuple[Any, ...]]:  # faster than that of dataclasses
@@ -69,7 +69,7 @@ class Packed:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 
     def __getitem__(self, sample: int) -> NDArray[Any]:
-        """One sample of the batch, as a view."""
+        """Return one sample of the batch, as a view."""
         if self.offsets is None:
             return self.values[sample, ...]
         part = self.values[self.offsets[sample] : self.offsets[sample + 1]]
@@ -123,7 +123,7 @@ class Scratch:
         self._used = self._wanted = 0
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """See `unistore.data.packed.Allocate`."""
+        """Return an uninitialised C-contiguous array."""
         size = math.prod(shape) * dtype.itemsize
         room = -(-size // _ALIGNMENT) * _ALIGNMENT
         self._wanted += room

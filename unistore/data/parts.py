@@ -129,7 +129,7 @@ def join_parts(
     allocate: Allocate,
     flat_group: str | None = None,  # group of boxes that are flat, though those of a part may be dense
 ) -> Packed:
-    """Join one key of a batch from parts of it; ragged samples are concatenated in the order of the batch."""
+    """Join one key of a batch from parts of it. Ragged samples are concatenated in the order of the batch."""
     first = parts[0]
     is_flat = flat_group is not None or first.shapes is not None
     if first.offsets is None and not is_flat:
@@ -178,7 +178,7 @@ class DatasetPart(NamedTuple):
         return self.kind.bind(self.store, fields, self.units())
 
     def units(self) -> Int64s | None:
-        """Return rows of the sample table that splits and conditions select; None: all."""
+        """Return rows of the sample table that splits and conditions select. None: all."""
         units = None
         if self.splits is not None:
             units = np.flatnonzero(np.isin(self.store.splits()[0], self.split_codes()))
@@ -190,7 +190,7 @@ class DatasetPart(NamedTuple):
         return [names.index(name) for name in self.splits or ()]
 
     def source_of(self, index: int) -> str:
-        """Name of the source that a sample comes from."""
+        """Return the name of the source that a sample comes from."""
         picks = Picks(np.array([index]), np.zeros(1, np.int64))
         return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
 
@@ -213,7 +213,7 @@ class DatasetPart(NamedTuple):
         return np.concatenate(starts).astype(np.int64) if starts else np.empty(0, np.int64)
 
     def check_splits(self) -> None:
-        """Raise an InputError if the store lacks one of the splits; the message lists those that it has."""
+        """Raise an InputError if the store lacks one of the splits. The message lists those that it has."""
         try:
             split_names = self.store.split_names()
         except AbsentError:
@@ -387,12 +387,12 @@ class Blocks:
 
     @property
     def offsets(self) -> Int64s:
-        """First sample of each block, and the number of samples."""
+        """Return the first sample of each block, and the number of samples."""
         return uniform_blocks(self._samples, self._size)
 
     @property
     def open(self) -> int:
-        """Number of blocks whose decoded chunks are kept together; at least 1."""
+        """Return the number of blocks whose decoded chunks are kept together, at least 1."""
         block_bytes = max(self._chunk_bytes, self._size / self._per_chunk * self._chunk_bytes)
         return max(1, int(self._room // block_bytes))
 

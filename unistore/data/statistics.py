@@ -41,8 +41,8 @@ Summaries = dict[tuple[str, str], dict[str, Summary]]  # What was counted, by ke
 class Statistics:
     """Statistics of the finite values of one key, by component: float64, in the units of the samples.
 
-    Components are those of the last axis of the values, ``(A,)`` for an action of A numbers; of images the
-    channels; a single number, ``()``, for scalars, images without channels, and boxes of any size, as of
+    Components are those of the last axis of the values, ``(A,)`` for an action of A numbers, of images the
+    channels, and a single number, ``()``, for scalars, images without channels, and boxes of any size, as of
     volumes and of `Clips`.
 
     Attributes
@@ -50,13 +50,13 @@ class Statistics:
     key
         The key.
     axis
-        Axis of the components in a sample, counted from its end; None: a single component.
+        Axis of the components in a sample, counted from its end. None: a single component.
     count, nan, infinite
-        int64: finite values, on which all else depends; those that are not a number; those that are infinite.
+        int64: finite values, on which all else depends, those that are not a number, and infinite ones.
     mean, std, min, max
         Mean and standard deviation (ddof 0), smallest and largest value. NaN where there is no finite value.
     q01, q10, q50, q90, q99
-        Quantiles: 1 %, …, 99 % of the values are not above it; within 0.4 % of a value that is there.
+        Quantiles: 1 %, …, 99 % of the values are not above it. Within 0.4 % of a value that is there.
     """
 
     key: str
@@ -75,7 +75,7 @@ class Statistics:
     q99: Float64s
 
     def to_json(self) -> JsonObject:
-        """Return plain JSON values by name; null for what is not finite."""
+        """Return plain JSON values by name. Null for what is not finite."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)[2:]}
 
 
@@ -113,7 +113,7 @@ def statistics_by_key(summaries: Mapping[str, Summary]) -> dict[str, Statistics]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Asks for statistics of one key; `summaries` keeps what was counted of whole stores."""
+    """Asks for statistics of one key. `summaries` keeps what was counted of whole stores."""
 
     key: str
     epoch: int

@@ -24,7 +24,7 @@ def stitch(
     predictions: Iterable[tuple[Any, Any]],
     weights: Literal["constant", "gaussian"] = "constant",
 ) -> Iterator[tuple[int, Any]]:
-    """Join predictions of the cells of a grid into volumes; where cells overlap, into their weighted mean.
+    """Join predictions of the cells of a grid into volumes, their weighted mean where cells overlap.
 
     A volume is yielded once all its cells have come, and then forgotten: in the order of the grid, one or two
     volumes are in memory.
@@ -43,7 +43,7 @@ def stitch(
     Yields
     ------
     number, volume
-        Which volume it is, as samples of ``Volumes()`` of the same stores and split are numbered; and its
+        Which volume it is, as samples of ``Volumes()`` of the same stores and split are numbered, and its
         values, (D, H, W) or (C, D, H, W), at its own extent in voxels of the grid, as float32 (float64 of
         float64), of the library and on the device of the predictions.
 

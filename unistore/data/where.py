@@ -37,7 +37,7 @@ class Where:
     best: tuple[str, float] | None
 
     def check(self, store: Store) -> None:
-        """Raise an InputError if the store does not tell what is asked; lists what it tells."""
+        """Raise an InputError that lists what the store tells, if that is not what is asked."""
         known = known_of(store)
         names = [*self.conditions] if self.best is None else [*self.conditions, self.best[0]]
         if unknown := [name for name in names if name not in known]:
@@ -50,7 +50,7 @@ class Where:
         return wrong_argument("where", message, "leave one out, or widen it")
 
     def units(self, store: Store, units: Int64s | None) -> Int64s:
-        """Return which of `units`, rows of the sample table, are wanted; None: of all rows."""
+        """Return which of `units`, rows of the sample table, are wanted. None: of all rows."""
         known = known_of(store)
         chosen = np.arange(store.sample_count) if units is None else units
         for name, condition in self.conditions.items():
@@ -67,7 +67,7 @@ class Where:
 def parse_where(
     check: Arguments, conditions: Mapping[str, Condition] | None, best: tuple[str, float] | None
 ) -> Where | None:
-    """Return conditions as given to a Dataset; None if there are none."""
+    """Return conditions as given to a Dataset, None if there are none."""
     if conditions is None and best is None:
         return None
     is_mapping = isinstance(conditions, Mapping)

@@ -222,7 +222,7 @@ def _from_json(value: Any) -> Any:
 
 
 def temporary_folder_path(target: Path, purpose: str) -> Path:
-    """Return folder beside a target in which `temporary_folder` works; a killed process leaves it behind."""
+    """Return folder beside a target in which `temporary_folder` works. A killed process leaves it behind."""
     return target.with_name(f"{target.name}.{purpose}")
 
 
@@ -253,7 +253,7 @@ _EDGE = 64
 
 
 class FileNames:
-    """The file names of one export: each safe, each once, none inside another; `store` is for messages."""
+    """The file names of one export: each safe, each once, none inside another. `store` is for messages."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -409,7 +409,7 @@ def export(
 ) -> Exported:
     """Export a store as files in the main layout of its source family, or in another format.
 
-    Values are exactly those of the sources; ``docs/verify-and-export.md`` lists the files of each family, and
+    Values are exactly those of the sources. ``docs/verify-and-export.md`` lists the files of each family, and
     what of a source is not in a store.
 
     Parameters
@@ -417,14 +417,14 @@ def export(
     store
         Folder or URL of a sealed store.
     destination
-        Folder to create; must not exist.
+        Folder to create. Must not exist.
     to
-        ``"ome-zarr"``: CT volumes as OME-NGFF 0.5 images; ``"lerobot"``, ``"robomimic"``: trajectories of any
+        ``"ome-zarr"``: CT volumes as OME-NGFF 0.5 images. ``"lerobot"``, ``"robomimic"``: trajectories of any
         layout as a LeRobot dataset v3.0, or as one HDF5 file of robomimic. None: the layout of the sources.
     fps
         Of ``"lerobot"``: steps a second, where the sources do not say it.
     video
-        Of ``"lerobot"``: encode cameras as H.264, which loses detail; else they are PNG, exact.
+        Of ``"lerobot"``: encode cameras as H.264, which loses detail, else they are PNG, exact.
     progress
         See `unistore.convert`.
 
@@ -434,10 +434,10 @@ def export(
         If an argument is invalid, the destination exists, is inside the store or is a URL, or the store
         cannot be exported in that format.
     StoreError
-        If the store cannot be read, its family is not installed, or it names files outside the destination;
+        If the store cannot be read, its family is not installed, or it names files outside the destination,
         nothing is left behind.
     ConversionError
-        If writing failed; nothing is left behind.
+        If writing failed, nothing is left behind.
     """
     check = Arguments()
     check.path("store", store)

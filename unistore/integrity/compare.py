@@ -63,7 +63,7 @@ class Receipt:
         What the sources hold and the store does not: sources that were skipped, and what the compared files
         have besides.
     libraries
-        What read the files: ``"numpy"``, ``"h5py"``, ``"OpenCV"``; ``"unistore"`` where none of these does.
+        What read the files: ``"numpy"``, ``"h5py"``, ``"OpenCV"``. ``"unistore"`` where none of these does.
     """
 
     values: int
@@ -75,7 +75,7 @@ class Receipt:
 
     @property
     def line(self) -> str:
-        """One line for a log or a notebook."""
+        """Return one line for a log or a notebook."""
         part = "" if self.sample >= 1 else f" (a sample of {100 * self.sample:g} %)"
         if not self.files:  # the family has no second way to read its sources
             return f"as converted: {self.stored_values:,} stored values equal{part}"

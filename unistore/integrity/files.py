@@ -40,7 +40,7 @@ class RootDocument:
 
     @property
     def seal(self) -> Mapping[str, Any]:
-        """The seal; empty if it cannot be read."""
+        """Return the seal, empty if it cannot be read."""
         seal = (self.attributes or {}).get("seal")
         return seal if isinstance(seal, dict) else {}
 
@@ -57,12 +57,12 @@ class CheckedFiles:
 
     @property
     def bytes(self) -> int:
-        """Sum of the sizes in `entries`."""
+        """Return the sum of the sizes in `entries`."""
         return sum(entry.bytes for entry in self.entries.values())
 
     @property
     def is_intact(self) -> bool:
-        """Whether root, manifest and every file are as they were written."""
+        """Return whether root, manifest and every file are as they were written."""
         return self.root.intact and self.manifest_intact and len(self.sound) == len(self.entries)
 
 
@@ -172,7 +172,7 @@ def _check_manifest(
 
 
 def check_file(storage: Storage, entry: Entry) -> Problem | None:
-    """Compare size and xxh3-128 of a file with its manifest entry; None if both are right."""
+    """Compare size and xxh3-128 of a file with its manifest entry, None if both are right."""
     rows = "" if entry.rows is None else f", in rows {entry.rows[0]}:{entry.rows[1]}"
     digest = xxhash.xxh3_128()
     try:

@@ -139,7 +139,7 @@ def repair(
     """Write the damaged and missing files of a store again, byte for byte, and verify the store.
 
     The files are written beside the store first and compared with the manifest, or with the seal if the
-    manifest is damaged; only then do they replace the damaged ones. Intact files are never touched. A root
+    manifest is damaged. Only then do they replace the damaged ones. Intact files are never touched. A root
     document of which one byte was changed is repaired from its own digest.
 
     Parameters
@@ -149,7 +149,7 @@ def repair(
     sources
         Source or sources, as they were given to the conversion.
     workers
-        Worker processes; 0 repairs in this process. The files are the same.
+        Worker processes. 0 repairs in this process. The files are the same.
     progress
         As of `unistore.convert`.
 
@@ -159,9 +159,9 @@ def repair(
         If there is no store in a local folder, or its root does not say how the store was made.
     InputError
         If an argument has a value that it cannot have, the sources cannot be read, or they would not become
-        this store; names what differs.
+        this store. The message names what differs.
     ConversionError
-        If the sources no longer give the same bytes, or writing failed; the store is as it was.
+        If the sources no longer give the same bytes, or writing failed. The store is as it was.
     """
     check = Arguments()
     check.path("store", store)

@@ -116,7 +116,7 @@ def _schema_problems(
 
 
 def indices(view: View) -> Iterator[Problem]:
-    """Offsets, codes and extents stay within the arrays that they index; text is UTF-8."""
+    """Check that offsets, codes and extents stay within the arrays that they index, and text is UTF-8."""
     for path in view.store.paths():
         spec = view.spec(path)
         if spec.bounds_values:
@@ -189,7 +189,7 @@ RULES: tuple[Rule, ...] = (indices, sources, splits, statistics)
 
 
 def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:
-    """Problems of all rules, and the names of rules that could not be checked as arrays are damaged."""
+    """Return problems of all rules, and the names of rules that damaged arrays left unchecked."""
     problems: list[Problem] = []
     unchecked: list[str] = []
     answers = asking(executor)(partial(_problems_of, view), rules)
@@ -209,7 +209,7 @@ def _problems_of(view: View, rule: Rule) -> tuple[list[Problem], bool]:
 
 
 def make_executor(workers: int) -> Processes:
-    """Return the executor for so many worker processes; 0: this process, and one for foreign libraries."""
+    """Return the executor for so many worker processes. 0: this process, and one for foreign libraries."""
     return Processes(workers, imports=("unistore.integrity.verify",) if workers else ())
 
 
@@ -224,11 +224,11 @@ class Verified:
     files, bytes
         Files that the manifest lists, and their bytes.
     problems
-        Everything that is wrong; those of kinds ``"extra"`` and ``"family"`` are warnings.
+        Everything that is wrong. Those of kinds ``"extra"`` and ``"family"`` are warnings.
     unchecked
         Value rules that could not be checked, as arrays are damaged or contradict each other.
     receipt
-        Receipt of a comparison with the sources that found no difference; else None.
+        Receipt of a comparison with the sources that found no difference, else None.
     """
 
     path: str
@@ -240,7 +240,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no problems except warnings."""
+        """Return whether there are no problems except warnings."""
         return all(is_warning(problem) for problem in self.problems)
 
     def to_json(self) -> dict[str, Any]:
@@ -270,12 +270,12 @@ def verify(
     store
         Folder or URL of the store.
     against
-        Source or sources to compare with, as they were given to the conversion; not read if the store is
+        Source or sources to compare with, as they were given to the conversion, not read if the store is
         damaged.
     sample
-        Share of the shards and of the sources to compare, above 0 and up to 1; at least one of each.
+        Share of the shards and of the sources to compare, above 0 and up to 1, at least one of each.
     workers
-        Worker processes; 0 verifies in this process. The result does not depend on it.
+        Worker processes. 0 verifies in this process. The result does not depend on it.
     progress
         As of `unistore.convert`.
 
@@ -307,7 +307,7 @@ def verify_with(
     sample: float = 1.0,
     progress: Progress = NO_PROGRESS,
 ) -> Verified:
-    """`verify` with an executor."""
+    """Run `verify` with an executor."""
     check_exist(against)
     checked = check_files(root, progress, executor)
     verified = Verified(path=root, files=len(checked.entries), bytes=checked.bytes, problems=checked.problems)

@@ -68,11 +68,11 @@ class CacheFile:
 
     @property
     def start(self) -> int:
-        """Offset of the samples: the header, number of allocated bytes and index, in whole pages."""
+        """Return offset of the samples: the header, number of allocated bytes and index, in whole pages."""
         return aligned(8 * (1 + self.samples), mmap.ALLOCATIONGRANULARITY)
 
     def region(self, descriptor: int) -> CacheRegion:
-        """The mapped file, for a process that reads and adds samples; the caller closes `descriptor`."""
+        """Return mapped file, for a process that reads and adds samples. The caller closes `descriptor`."""
         return CacheRegion(os.dup(descriptor), self.samples, self.start, self.capacity)
 
 
@@ -102,11 +102,11 @@ class CacheRegion:
             os.close(self._descriptor)
 
     def find(self, samples: Any) -> Any:
-        """Return offsets of samples (n,) or of one sample in the file, int64; 0: not cached."""
+        """Return offsets of samples (n,) or of one sample in the file, int64. 0: not cached."""
         return self._index[samples]
 
     def add(self, sample: int, parts: Sequence[bytes]) -> None:
-        """Add a sample, its buffers aligned one after the other; does nothing if it does not fit."""
+        """Add a sample, its buffers aligned one after the other. Does nothing if it does not fit."""
         padded = b"".join(data.ljust(aligned(len(data)), b"\0") for data in parts)
         fits = not self.full and self._has_room(len(padded))
         # the number after the data: what is in the index is complete

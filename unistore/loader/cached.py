@@ -108,7 +108,7 @@ class CachedBatches:
         self.hits = self.misses = 0
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Batch:
-        """See `Fetch`."""
+        """Return the batch of some samples, (B,)."""
         offsets = self._region.find(indices)
         missing = np.flatnonzero(offsets == 0)
         kept = np.flatnonzero(offsets)
@@ -137,7 +137,7 @@ class CachedBatches:
 
 
 class CachedChunks:
-    """A cache of the decoded chunks that a dataset reads; random crops are drawn anew from them."""
+    """A cache of the decoded chunks that a dataset reads. Random crops are drawn anew from them."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class CachedChunks:
         weakref.finalize(self, _stop_sharing, arrays)
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
-        """See `Fetch`."""
+        """Return the batch of some samples, (B,)."""
         return self._fetch(indices, epoch, allocate)
 
 

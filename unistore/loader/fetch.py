@@ -24,7 +24,7 @@ from unistore.system.hints import Int64s
 
 
 class WorkerTraceback(Exception):  # noqa: N818 - it says where an error was raised, and is none itself
-    """The traceback of an error as its worker saw it; the ``__cause__`` of that error in the consumer."""
+    """The traceback of an error as its worker saw it, the ``__cause__`` of that error in the consumer."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -183,7 +183,7 @@ def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
 
 
 def only_arranges(collate: Collate | None) -> bool:
-    """Whether a collation only arranges the arrays of a packed batch: the parent does that without a copy."""
+    """Return whether a collation only arranges arrays, which the parent does without a copy."""
     return not _may_draw(collate) and getattr(collate, "ragged", "packed") in ("packed", "list")
 
 
@@ -195,7 +195,7 @@ def _may_draw(function: Collate | None) -> TypeGuard[Collate]:
 def fetch_batch(
     fetch: Fetch, dataset: Any, indices: Int64s, epoch: int, arena: Arena
 ) -> Arrival | SampleError:
-    """Read a batch into an arena; return it, or the error that names the sample."""
+    """Read a batch into an arena, and return it, or the error that names the sample."""
     hits = fetch.hits
     misses = fetch.misses
     started = time.perf_counter()
@@ -248,20 +248,20 @@ class InProcess(Producer):
         self._requests: list[Request] = []
 
     def begin(self) -> None:
-        """See `Producer.begin`."""
+        """Drop all requests, as an iteration starts."""
         self._requests.clear()
 
     def room(self) -> int:
-        """See `Producer.room`."""
+        """Return the number of batches that may be requested now."""
         return 1 - len(self._requests)
 
     def submit(self, requests: Sequence[Request]) -> int:
-        """See `Producer.submit`."""
+        """Accept requests, and return how many were accepted."""
         self._requests += requests
         return len(requests)
 
     def take(self, number: int) -> Arrival:  # noqa: ARG002 - there is one request at most
-        """See `Producer.take`."""
+        """Wait for a requested batch."""
         request = self._requests.pop()
         slab = self._ring.take()
         # while the consumer holds all slabs, batches get memory of their own
@@ -275,6 +275,6 @@ class InProcess(Producer):
         return arrival._replace(missed=missed, copied=copied)
 
     def close(self) -> None:
-        """See `Producer.close`."""
+        """End the workers and free memory."""
         self.begin()
         self._ring.close()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """What batches are made of; pickled under forkserver and spawn."""
+    """What batches are made of, pickled under forkserver and spawn."""
 
     workers: int  # number of worker processes; 0: none
     seed: int  # seed of the loader
@@ -80,7 +80,7 @@ class Producer(ABC):
 
     @abstractmethod
     def submit(self, requests: Sequence[Request]) -> int:
-        """Accept requests with consecutive numbers, at most `room`; return how many were accepted."""
+        """Accept at most `room` requests with consecutive numbers, and return how many were accepted."""
 
     def wait(self) -> None:  # noqa: B027 - where nothing runs beside the consumer
         """Wait until a batch under way is done."""
@@ -91,7 +91,7 @@ class Producer(ABC):
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers."""
+        """Return the process ids of the workers."""
         return []
 
     @abstractmethod
@@ -239,7 +239,7 @@ class Iteration:
 
     @property
     def delivered(self) -> int:
-        """Samples of the epoch that all ranks together have delivered after this rank's last batch."""
+        """Return samples of the epoch that all ranks together have delivered after this rank's last batch."""
         return self._share.delivered(self.batches)
 
 
@@ -344,7 +344,7 @@ class EpochProgress:
         self._following: int | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Make ``epoch`` the next one to be iterated; within a resumed epoch, stay where it is."""
+        """Make ``epoch`` the next one to be iterated. Within a resumed epoch, stay where it is."""
         if epoch != self.epoch or self._begun:
             self.epoch = epoch
             self.delivered = 0

@@ -54,7 +54,7 @@ class Loader:
     is reused when the last view is gone. Batches may be kept for as long as they are needed: once the ring
     can spare no more slabs, further batches are copied.
 
-    The order of an epoch depends on (seed, epoch) alone. Each iteration is one epoch; leaving an iteration
+    The order of an epoch depends on (seed, epoch) alone. Each iteration is one epoch. Leaving an iteration
     early ends its epoch. There is one active iteration at a time, which threads may share.
 
     Parameters
@@ -66,37 +66,37 @@ class Loader:
     shuffle
         False: in order. ``"full"``: a random permutation. ``"blocks"``: groups of samples that share chunks
         are shuffled, see `unistore.order.shuffles`. True: blocks where a full shuffle would decode more than
-        8 samples for each that it delivers, which a warning says; else full. ``"sources"``: one source file
+        8 samples for each that it delivers, which a warning says, else full. ``"sources"``: one source file
         after the other, in random order, the samples of each shuffled.
     sampler
         Which samples an epoch has, and their order: a sequence (`unistore.order.sequences.EpochSequence`),
         `unistore.Shuffle`, sample indices, or torch's ``RandomSampler``, ``SequentialSampler``,
         ``SubsetRandomSampler``, ``WeightedRandomSampler`` and ``DistributedSampler``. Torch's samplers have
         the meaning that they have there, ``DistributedSampler`` its ranks and the samples that it repeats
-        or drops to make them even; the order itself is ours, of (seed, epoch). Ranks share what a sampler
+        or drops to make them even. The order itself is ours, of (seed, epoch). Ranks share what a sampler
         yields. ``set_epoch`` of a sampler sets the loader's epoch, and is not needed.
     num_workers
-        Number of processes. ``"auto"``: from the usable cores. 0: batches are read inside ``next()``; the
+        Number of processes. ``"auto"``: from the usable cores. 0: batches are read inside ``next()``. The
         global generators, which functions may draw from, are as before afterwards.
     collate_fn
-        From a list of samples to a batch; runs in the workers. None: packed batches of a
+        From a list of samples to a batch. Runs in the workers. None: packed batches of a
         `unistore.Dataset`, else as ``torch.utils.data.default_collate``. With a parameter ``rng`` it gets a
-        ``numpy.random.Generator`` made of (`seed`, epoch, index of the batch's first sample); else the global
+        ``numpy.random.Generator`` made of (`seed`, epoch, index of the batch's first sample), else the global
         generators of ``random``, numpy and torch are seeded from these.
     pin_memory
         Copy tensors into pinned memory, for asynchronous copies to an accelerator.
     drop_last
         True: only whole batches, the same number on every rank. False: every sample, so that ranks may end
-        unevenly. None: False, as in torch; but True when shuffling for more than one rank, without a
+        unevenly. None: False, as in torch, but True when shuffling for more than one rank, without a
         ``DistributedSampler``, so that all ranks take equally many steps.
     worker_init_fn
         Called with its number in every worker once.
     multiprocessing_context
-        ``"fork"``, ``"forkserver"``, ``"spawn"``, or a context of `multiprocessing`; None: the dataset's
+        ``"fork"``, ``"forkserver"``, ``"spawn"``, or a context of `multiprocessing`. None: the dataset's
         ``start_method`` if it has one, else fork on Linux and spawn elsewhere.
     prefetch_factor
-        Batches made ahead for each worker; None: 4. Fewer where all together would take more than 256 MB, but
-        one a worker at least; fewer still where they would take more than a quarter of the memory.
+        Batches made ahead for each worker. None: 4. Fewer where all together would take more than 256 MB, but
+        one a worker at least. Fewer still where they would take more than a quarter of the memory.
     persistent_workers
         Accepted for compatibility with torch: workers always live until the loader is closed.
     batch_sampler, timeout, generator, pin_memory_device, in_order
@@ -109,7 +109,7 @@ class Loader:
         This process among those that share each step. None: from ``torch.distributed`` where it is
         initialised, else from the environment (``RANK``, ``WORLD_SIZE``), else 0 of 1.
     subset
-        Indices of the samples to use; None: all.
+        Indices of the samples to use. None: all.
     weights
         One a sample (of the subset): draws with replacement in proportion. None: the dataset's own
         ``weights`` over the stores it joins, where it has any, else every sample once an epoch. Draws need
@@ -121,12 +121,12 @@ class Loader:
         that all workers map, until it is full. What is random is drawn from them anew. For a
         `unistore.Dataset` only. None: no cache.
     log_every
-        Report one line every so many batches; 0: never.
+        Report one line every so many batches. 0: never.
 
     Raises
     ------
     InputError
-        If options are invalid; with all problems at once.
+        If options are invalid, with all problems at once.
     TypeError
         The dataset is not map-style.
     """
@@ -247,7 +247,7 @@ class Loader:
         return f"<div><strong>Loader</strong> {text_html(summary)}{inner}</div>"
 
     def __len__(self) -> int:
-        """Batches of this rank in a whole epoch."""
+        """Return the batches of this rank in a whole epoch."""
         return self._share().steps
 
     def __iter__(self) -> Iterator[Any]:
@@ -277,7 +277,7 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch being iterated, or between iterations the next one."""
+        """Return the epoch being iterated, or between iterations the next one."""
         return self._progress.epoch
 
     def state_dict(self) -> dict[str, Any]:
@@ -310,11 +310,11 @@ class Loader:
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers that are running now."""
+        """Return the process ids of the workers that are running now."""
         return self._producer[0].pids if self._producer else []
 
     def close(self) -> None:
-        """End workers and free memory. Batches stay valid; iterating again starts new workers."""
+        """End workers and free memory. Batches stay valid. Iterating again starts new workers."""
         with self._exclusive():
             self._current = self._requests = None
             _close_all(self._producer)

@@ -1,4 +1,4 @@
-"""Resolve arguments of the Loader: rank, start method, workers, sampler; and the order of epochs."""
+"""Resolve arguments of the Loader: rank, start method, workers, sampler, and the order of epochs."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def sampler_sequence(
 
 
 def is_distributed(sampler: Any) -> bool:
-    """Whether a sampler is torch's ``DistributedSampler``, which says the rank and the number of ranks."""
+    """Return whether a sampler is torch's ``DistributedSampler``, which says rank and ranks."""
     return _torch_name(sampler) == "DistributedSampler"
 
 

@@ -153,7 +153,7 @@ def _close_all(descriptors: Sequence[int]) -> None:
 
 
 def main(worker: int, end: Connection[Any, Any], config: BatchConfig | None) -> None:
-    """Run a worker until its parent closes the connection or dies; `config` None: it comes with a message."""
+    """Run a worker until its parent closes the connection or dies. `config` None: it comes with a message."""
     prepare_process()
     channel = Channel(end)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has died
@@ -189,7 +189,7 @@ class LoaderWorker:
             theirs.close()
 
     def lend(self, slab: Slab) -> list[int]:
-        """Note that the worker has a slab; return its descriptor, unless the worker has mapped it."""
+        """Note that the worker has a slab, and return its descriptor, unless the worker has mapped it."""
         self.lent[slab.number] = slab
         if slab.number in self._mapped or slab.descriptor is None:
             return []
@@ -286,7 +286,7 @@ class WorkerPool(Producer):
                 os.close(memory)
 
     def begin(self) -> None:
-        """See `Producer.begin`."""
+        """Drop all requests, as an iteration starts."""
         self._generation += 1
         for _, slab in self._ready.values():
             self._put(slab)
@@ -297,15 +297,15 @@ class WorkerPool(Producer):
 
     @property
     def capacity(self) -> int:  # type: ignore[override]
-        """See `Producer.capacity`."""
+        """Return the most batches that may be under way."""
         return self._ring.batches_in_flight
 
     def room(self) -> int:
-        """See `Producer.room`."""
+        """Return the number of batches that may be requested now."""
         return self.capacity - len(self._ready) - sum(len(worker.sent) for worker in self._workers)
 
     def submit(self, requests: Sequence[Request]) -> int:
-        """See `Producer.submit`."""
+        """Accept requests, and return how many were accepted."""
         outgoing: dict[LoaderWorker, tuple[list[Task], list[int]]] = {}
         accepted = 0
         for request in requests:
@@ -338,7 +338,7 @@ class WorkerPool(Producer):
         return min(self._workers, key=lambda worker: len(worker.sent))
 
     def take(self, number: int) -> Arrival:
-        """See `Producer.take`."""
+        """Wait for a requested batch."""
         while number not in self._ready:
             self.wait()
         arrival, slab = self._ready.pop(number)
@@ -359,7 +359,7 @@ class WorkerPool(Producer):
             self._ring.put(slab)
 
     def wait(self) -> None:
-        """See `Producer.wait`."""
+        """Wait until a batch under way is done."""
         for descriptor, _ in self._poll.poll():
             worker = self._by_socket[descriptor]
             try:
@@ -392,7 +392,7 @@ class WorkerPool(Producer):
         raise WorkerDiedError(message)
 
     def close(self) -> None:
-        """See `Producer.close`."""
+        """End the workers and free memory."""
         if not self.usable:
             return
         self._closed = True
@@ -410,10 +410,10 @@ class WorkerPool(Producer):
 
     @property
     def usable(self) -> bool:  # type: ignore[override]
-        """Whether the pool is open, and belongs to this process."""
+        """Return whether the pool is open, and belongs to this process."""
         return not self._closed and os.getpid() == self._owner
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers."""
+        """Return the process ids of the workers."""
         return [] if self._closed else [worker.process.pid for worker in self._workers]

@@ -41,7 +41,7 @@ def _key_type() -> type:
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's output function (Steele, Lea and Flood 2014): a bijection that scatters 64-bit words."""
+    """Scatter 64-bit words by SplitMix64's output function, a bijection (Steele, Lea and Flood 2014)."""
     z = values ^ (values >> _S30)
     z *= _M1
     z ^= z >> _S27
@@ -60,7 +60,7 @@ def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: 
 
 
 def below(draws: NDArray[np.uint64], bound: NDArray[Any] | int) -> NDArray[np.int64]:
-    """Integers in ``[0, bound)`` from random words, for bounds < 2**32 (Lemire 2019, multiply and shift)."""
+    """Return integers in ``[0, bound)`` from random words, for bounds < 2**32 (Lemire 2019)."""
     scaled = (draws >> _S32) * np.asarray(bound, np.int64).astype(np.uint64)
     numbers: NDArray[np.int64] = (scaled >> _S32).astype(np.int64)
     return numbers
@@ -140,7 +140,7 @@ class Permutation:
         self._keys = [key[0, turn] for turn in range(self.rounds)]
 
     def __call__(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Images (k,) int64 of positions (k,) in ``range(length)`` under the permutation."""
+        """Return the images (k,) int64 of positions (k,) in ``range(length)`` under the permutation."""
         numbers = self._once(np.asarray(positions, np.int64))
         outside = np.flatnonzero(numbers >= self.length)
         while len(outside):

@@ -16,7 +16,7 @@ WINDOW = 8192
 class Shuffle:
     """Every sample once per epoch, in an order that is a pure function of (seed, epoch).
 
-    A sampler for ``torch.utils.data.DataLoader``; call `set_epoch` before each epoch, as with torch's
+    A sampler for ``torch.utils.data.DataLoader``. Call `set_epoch` before each epoch, as with torch's
     ``DistributedSampler``. Its indices carry the epoch to workers, including persistent ones.
 
     From a Dataset of several stores with ``weights``, samples are drawn in these proportions, with
@@ -29,12 +29,12 @@ class Shuffle:
     seed
         Seed of the orders.
     samples_per_epoch
-        Draws per epoch, with weights only; None: the number of samples.
+        Draws per epoch, with weights only. None: the number of samples.
     shuffle
         ``"full"``, ``"blocks"``, ``"sources"``, or True: blocks if samples are small, else full, as in
         `unistore.Loader`.
     batch_size
-        Of the DataLoader; the turn length of a block shuffle.
+        Of the DataLoader. The turn length of a block shuffle.
 
     Raises
     ------
@@ -104,7 +104,7 @@ class SequenceSampler:
     sequence
         `unistore.order.sequences.Shuffled`, `unistore.order.shuffles.BlockShuffle`, …
     batch_size
-        Of the DataLoader; decides which positions of a step belong to this rank.
+        Of the DataLoader. Decides which positions of a step belong to this rank.
     rank, world_size
         This process, and the number of processes that share each step.
     drop_last
@@ -133,7 +133,7 @@ class SequenceSampler:
         self._started = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration; epochs after the first one begin at position 0."""
+        """Set the epoch of the next iteration. Epochs after the first one begin at position 0."""
         if self._started and epoch != self.epoch:
             self.start = 0
         self.epoch = epoch

@@ -51,7 +51,7 @@ class RandomFunction:
     def map(
         self, values: Sequence[Any], seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64]
     ) -> list[Any]:
-        """Return the results for B values; `epoch` and `index` are (B,)."""
+        """Return the results for B values. `epoch` and `index` are (B,)."""
         salted = seed ^ self._salt
         if self.takes_rng:
             keys = zip(values, epoch.tolist(), index.tolist(), strict=True)

@@ -31,7 +31,7 @@ class EpochSequence(Protocol):
         ...
 
     def describe(self) -> dict[str, str | int]:
-        """Everything that the sequence depends on, for JSON; equal descriptions mean equal sequences."""
+        """Return everything that the sequence depends on, for JSON, equal for equal sequences."""
         ...
 
     def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
@@ -49,11 +49,11 @@ class InOrder(EpochSequence):
         return self.length
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:  # noqa: ARG002
-        """See `EpochSequence.indices`."""
+        """Return the indices of samples at positions ``start:stop``."""
         return np.arange(start, stop)
 
     def describe(self) -> dict[str, str | int]:
-        """See `EpochSequence.describe`."""
+        """Return what the order depends on, for JSON."""
         return {"kind": "in order", "length": self.length}
 
 
@@ -69,13 +69,13 @@ class Shuffled(EpochSequence):
         return self.length
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
-        """See `EpochSequence.indices`."""
+        """Return the indices of samples at positions ``start:stop``."""
         if self._permutation is None or self._permutation[0] != epoch:
             self._permutation = epoch, Permutation(self.length, self.seed, epoch)
         return self._permutation[1](np.arange(start, stop))
 
     def describe(self) -> dict[str, str | int]:
-        """See `EpochSequence.describe`."""
+        """Return what the order depends on, for JSON."""
         return {"kind": "shuffled", "length": self.length, "seed": self.seed}
 
 
@@ -121,7 +121,7 @@ class Weighted(EpochSequence):
         return self.length
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
-        """See `EpochSequence.indices`."""
+        """Return the indices of samples at positions ``start:stop``."""
         positions = np.arange(start, stop)
         draws = words(self.seed, np.full(len(positions), epoch), positions, 2) >> np.uint64(11)
         uniform = draws.astype(np.float64) * 2.0**-53
@@ -134,7 +134,7 @@ class Weighted(EpochSequence):
         return drawn
 
     def describe(self) -> dict[str, str | int]:
-        """See `EpochSequence.describe`."""
+        """Return what the order depends on, for JSON."""
         return {"kind": "weighted", "length": self.length, "seed": self.seed, "weights": self._digest}
 
 
@@ -155,20 +155,20 @@ class Subset(EpochSequence):
         return len(self._sequence)
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
-        """See `EpochSequence.indices`."""
+        """Return the indices of samples at positions ``start:stop``."""
         return self._samples[self._sequence.indices(epoch, start, stop)].astype(np.int64, copy=False)
 
     def describe(self) -> dict[str, str | int]:
-        """See `EpochSequence.describe`."""
+        """Return what the order depends on, for JSON."""
         return {**self._sequence.describe(), "subset": self._digest}
 
     def arranged(self, description: Mapping[str, object]) -> EpochSequence:
-        """See `EpochSequence.arranged`."""
+        """Return the same samples in the order of a described sequence."""
         return Subset(self._sequence.arranged(description), self._samples)
 
 
 class Repeated(EpochSequence):
-    """A sequence repeated, or truncated, to `length` positions; it has at least one, unless `length` is 0."""
+    """A sequence repeated, or truncated, to `length` positions. It has at least one, unless `length` is 0."""
 
     def __init__(self, sequence: EpochSequence, length: int) -> None:
         self._sequence = sequence
@@ -178,7 +178,7 @@ class Repeated(EpochSequence):
         return self.length
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
-        """See `EpochSequence.indices`."""
+        """Return the indices of samples at positions ``start:stop``."""
         period = len(self._sequence)
         parts = []
         while start < stop:
@@ -189,7 +189,7 @@ class Repeated(EpochSequence):
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def describe(self) -> dict[str, str | int]:
-        """See `EpochSequence.describe`."""
+        """Return what the order depends on, for JSON."""
         described = self._sequence.describe()
         return described if self.length == len(self._sequence) else {**described, "positions": self.length}
 
@@ -223,7 +223,7 @@ class RankShare:
 
     @property
     def steps(self) -> int:
-        """Number of batches of this rank."""
+        """Return the number of batches of this rank."""
         first, stop = self._tail
         return self._steps[0] + (stop > first)
 
@@ -241,7 +241,7 @@ class RankShare:
 
 
 def sample_indices(name: str, given: Any, samples: int) -> Int64s:
-    """Return indices (n,) of samples, as they were given; raises `InputError`, of the argument `name`."""
+    """Return indices (n,) of samples, as they were given. Raises `InputError`, of the argument `name`."""
     try:
         chosen = np.asarray(given)
     except (TypeError, ValueError):  # lists of different lengths

@@ -33,7 +33,7 @@ SMALL_ROWS = 32
 
 
 def uniform_blocks(length: int, block: int) -> Int64s:
-    """Return offsets (n + 1,) int64 of blocks of ``block`` samples; the last one may be shorter."""
+    """Return offsets (n + 1,) int64 of blocks of ``block`` samples. The last one may be shorter."""
     return np.append(np.arange(0, length, block, dtype=np.int64), length).astype(np.int64)
 
 
@@ -71,7 +71,7 @@ class BlockShuffle:
     def within(
         cls, offsets: NDArray[np.integer], open_blocks: int, seed: int = 0, *, deal: int = 64
     ) -> BlockShuffle:
-        """The largest groups of one size with which all lanes together have at most `open_blocks` open."""
+        """Return largest groups of one size with which all lanes together have at most `open_blocks` open."""
         count = len(offsets) - 1
         lanes = 1 if offsets[-1] >= SMALL_ROWS * count else LANES
         width = max(1, open_blocks // lanes) * lanes
@@ -82,7 +82,7 @@ class BlockShuffle:
         return int(self.offsets[-1])
 
     def describe(self) -> dict[str, str | int]:
-        """See `unistore.order.sequences.EpochSequence.describe`."""
+        """Return what the order depends on, for JSON."""
         blocks = xxhash.xxh3_128_hexdigest(self.offsets.astype("<i8", copy=False).tobytes())
         return {"kind": "blocks", "length": len(self), "blocks": blocks, "seed": self.seed, **self._tuning}
 
@@ -91,7 +91,7 @@ class BlockShuffle:
         return {"group": self.group, "lanes": self.lanes, "deal": self.deal}
 
     def arranged(self, description: Mapping[str, object]) -> BlockShuffle:
-        """Takes over group, lanes and deal; see `unistore.order.sequences.EpochSequence.arranged`."""
+        """Return the same samples with the group, lanes and deal of a described sequence."""
         tuning = self._tuning
         for name in tuning:
             if is_integer(value := description.get(name), 1, MAX_COUNT):
@@ -99,7 +99,7 @@ class BlockShuffle:
         return BlockShuffle(self.offsets, self.seed, **tuning)
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
-        """See `unistore.order.sequences.EpochSequence.indices`."""
+        """Return the indices of samples at positions ``start:stop``."""
         _, bounds = self._order(epoch)
         parts = []
         while start < stop:

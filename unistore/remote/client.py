@@ -127,7 +127,7 @@ def _status(text: str) -> int:
 
 
 def redacted_error(error: Exception) -> Exception:
-    """A library's exception as the cause of ours, without the rest of its text, which may hold secrets."""
+    """Return a library's exception as the cause of ours, without text that may hold secrets."""
     message = f"{type(error).__name__}: {_first_line(str(error))}"
     return RuntimeError(message).with_traceback(error.__traceback__)
 
@@ -186,11 +186,11 @@ class ObjectClient:
 
     @property
     def handle(self) -> Any:
-        """The obstore store."""
+        """Return the obstore store."""
         return self._connect()[1]
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes | None:
-        """Return the content of an object of at most `limit` bytes; None if there is no such object."""
+        """Return the content of an object of at most `limit` bytes, None if there is no such object."""
         # A web server without ranges is refused with the first document, not with the first sample.
         plain_web = self.location.scheme in ("http", "https")
         options = {"range": (0, limit)} if plain_web else {}
@@ -205,11 +205,11 @@ class ObjectClient:
         return self._retry(read, key)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes; None if there is no such object."""
+        """Return the size of an object in bytes, None if there is no such object."""
         return self._retry(lambda obs, handle: int(obs.head(handle, key)["size"]), key)
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
-        """Exactly `size` bytes of an object, from offset `start`; `CorruptionError` if it ends before."""
+        """Return exactly `size` bytes of an object, or raise `CorruptionError` if it ends before."""
 
         def read(obs: Any, handle: Any) -> bytes:
             raw = bytes(obs.get_range(handle, key, start=start, length=size))
@@ -221,7 +221,7 @@ class ObjectClient:
         return self._require(read, key) if size else b""
 
     def get_end(self, key: str, size: int) -> tuple[int, bytes] | None:
-        """Size of an object and its last `size` bytes (or all it has); None if there is no such object."""
+        """Return the size of an object and its last `size` bytes, or None if there is no such object."""
 
         def read(obs: Any, handle: Any) -> tuple[int, bytes]:
             answer = obs.get(handle, key, options={"range": {"suffix": size}})
@@ -276,13 +276,13 @@ class ObjectClient:
         self._require(lambda obs, handle: obs.copy(handle, key, to), key)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; absent ones are ignored."""
+        """Delete objects. Absent ones are ignored."""
         if keys and self._retry(partial(_delete, keys=list(keys)), keys[0]) is None:
             for key in keys:  # some object stores reject the whole list if one object is absent
                 self._retry(partial(_delete, keys=key), key)
 
     def list(self, limit: int | None = None) -> dict[str, int]:
-        """Return size in bytes of the objects under the URL, by key; stops after about `limit` of them."""
+        """Return size in bytes of the objects under the URL, by key. Stops after about `limit` of them."""
 
         def read(obs: Any, handle: Any) -> dict[str, int]:
             sizes: dict[str, int] = {}
@@ -406,7 +406,7 @@ class ObjectStorage(ObjectClient):
     fork_safe = False
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Return the content of an object; see `Storage.get`."""
+        """Return the content of an object."""
         document = super().get(key, limit)
         if document is None:
             msg = f"{self.location}/{key}: no such object"
@@ -414,11 +414,11 @@ class ObjectStorage(ObjectClient):
         return document
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
-        """Fill `out`; see `Storage.read_into`."""
+        """Fill `out`."""
         out[:] = self.get_range(key, offset, len(out))
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
-        """Read many ranges; see `Storage.read_many`."""
+        """Read many ranges."""
         self.check_process()  # our thread pool does not survive a fork, either
         arriving = map_concurrently(self._fetch, coalesce(keys, offsets, sizes))
         received: dict[int, bytes] = {}
@@ -431,7 +431,7 @@ class ObjectStorage(ObjectClient):
             yield received.pop(position)
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
-        """Yield sizes and ends of objects; see `Storage.read_ends`."""
+        """Yield sizes and ends of objects."""
         self.check_process()
         return map_concurrently(lambda key: self.get_end(key, size), keys)
 
@@ -475,7 +475,7 @@ def coalesce(
 
 
 def map_concurrently(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-    """``map(work, items)`` in order, on up to `CONCURRENCY` threads; a single item runs on this thread."""
+    """Return ``map(work, items)`` in order, on up to `CONCURRENCY` threads, for one item on this thread."""
     remaining = iter(items)
     first = list(islice(remaining, 2))
     if len(first) < 2:

@@ -67,7 +67,7 @@ class StoreLocation:
 
     @property
     def name(self) -> str:
-        """Last part of the prefix."""
+        """Return the last part of the prefix."""
         return self.prefix.rpartition("/")[2]
 
     def with_suffix(self, suffix: str) -> StoreLocation:
@@ -76,7 +76,7 @@ class StoreLocation:
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a URL; `InputError` if it is one that ``pathlib`` removed a slash from."""
+    """Return whether a path is a URL, or raise `InputError` if ``pathlib`` removed a slash from it."""
     text = os.fspath(path)
     if _COLLAPSED.match(text):
         raise _refused(text, "pathlib removes a slash of a URL: give it as text, not as a Path")
@@ -84,7 +84,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def require_local_path(path: str | os.PathLike[str], argument: str) -> str:
-    """Return a path as text; `InputError`, which names the argument as `argument`, if it is a URL."""
+    """Return a path as text, or raise an `InputError` of the argument `argument` if it is a URL."""
     text = os.fspath(path)
     if _URL_START.match(text) or _COLLAPSED.match(text):
         raise _refused(text, f"{argument} must be on this machine: give a path, not a URL")
@@ -92,7 +92,7 @@ def require_local_path(path: str | os.PathLike[str], argument: str) -> str:
 
 
 def parse_url(url: str) -> StoreLocation:
-    """Parse the URL of a store; `InputError` unless it has one of `SCHEMES`, a bucket, and a path alone."""
+    """Parse the URL of a store, or raise `InputError` unless it is a scheme, a bucket and a path alone."""
     parts = _split(url)
     scheme = parts.scheme.lower()
     if scheme not in SCHEMES:
@@ -106,7 +106,7 @@ def parse_url(url: str) -> StoreLocation:
 
 
 def file_path(url: str) -> str | None:
-    """Local path of a ``file://`` URL, None for any other URL; `InputError` if it names another machine."""
+    """Return the path of a ``file://`` URL of this machine, None for any other URL."""
     parts = _split(url)
     if parts.scheme.lower() != "file":
         return None

@@ -230,7 +230,7 @@ def _planned_blocks(
 
 
 def verdict_table(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """Show files that are not taken, the most frequent reasons first; empty if all are taken."""
+    """Show files that are not taken, the most frequent reasons first, empty if all are taken."""
     counts = [count for count in verdicts if count["verdict"] != TAKEN]
     counts.sort(key=lambda count: -count["files"])
     rows = []

@@ -79,7 +79,7 @@ class Checkup:
     Attributes
     ----------
     machine, store
-        Their facts; `store` is None if no store was given.
+        Their facts. `store` is None if no store was given.
     advice
         Arguments of a Loader, each with its reason.
     remarks
@@ -97,7 +97,7 @@ class Checkup:
 
     @property
     def line(self) -> str:
-        """Python code that makes the Loader."""
+        """Return the Python code that makes the Loader."""
         dataset = "dataset"
         if self.store is not None:
             kind = f", {self.store.samples_as}" if self.store.samples_as else ""
@@ -106,7 +106,7 @@ class Checkup:
 
     @property
     def blocks(self) -> list[Block]:
-        """Blocks to show."""
+        """Return the blocks to show."""
         trials = [dict(_shown(trial)) for trial in self.trials]
         blocks = [
             Block("machine", facts=_shown(self.machine)),
@@ -156,13 +156,13 @@ def doctor(
     Parameters
     ----------
     store
-        Folder or URL of a store; None: the machine alone.
+        Folder or URL of a store. None: the machine alone.
     samples
-        Kind of samples to read, or its text: ``"Clips(length=5)"``; None: the store's natural one.
+        Kind of samples to read, or its text: ``"Clips(length=5)"``. None: the store's natural one.
     measure
         Try numbers of workers, batch sizes and a cache with this store, and recommend what was fastest.
     seconds
-        With `measure`: how long each of these settings is timed, about 6 on two cores, 12 on 64; None: 2.0. A
+        With `measure`: how long each of these settings is timed, about 6 on two cores, 12 on 64. None: 2.0. A
         cache is filled as long before.
     progress
         As of `unistore.convert`, of the settings that are tried.
@@ -264,7 +264,7 @@ def _measured(advice: Sequence[Advice], trials: Sequence[Trial]) -> list[Advice]
 
 
 def advise(machine: Machine, store: StoreFacts | None, speed: Sequence[Trial] = ()) -> list[Advice]:
-    """Recommend arguments of a Loader to start from; `speed` is what `measure_speed` returns."""
+    """Recommend arguments of a Loader to start from. `speed` is what `measure_speed` returns."""
     batch = Advice("batch_size", LARGEST_BATCH, "a number to begin with: your model decides")
     shuffle = Advice("shuffle", True, "a full shuffle, for training")
     if store is not None and speed:

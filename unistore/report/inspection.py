@@ -69,12 +69,12 @@ class Inspection:
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """The report as JSON values.
+        """Return the report as JSON values.
 
         A store has ``family``, ``format_version``, ``samples``, ``main_table``, ``splits``, ``sources``,
         ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``created_with``, ``statistics``,
         ``samples_statistics`` (what ``unistore statistics`` keeps), ``seal``, ``measures``,
-        ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or
+        ``remarks`` and ``snippet``. Its seal ``agrees`` with manifest and root, or
         not: files are not read, but for a bounded part of the values. A source that can be read has
         ``family``, ``layout``, ``reason``, ``command``, ``families`` (these and the number of files, of each
         family that is there), ``verdicts`` (files taken, left out and refused, by reason) and, where there is
@@ -88,7 +88,7 @@ class Inspection:
 
     @property
     def is_good(self) -> bool:
-        """Whether the path is recognised and nothing is wrong."""
+        """Return whether the path is recognised and nothing is wrong."""
         is_sealed = not isinstance(self.report, StoreReport) or bool(self.report.seal["agrees"])
         return self.kind != "unknown" and not self.problems and is_sealed
 
@@ -98,7 +98,7 @@ class Inspection:
         return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
 
     def to_html(self, samples: Sequence[int] = ()) -> str:
-        """Render a self-contained page of HTML; of a store with pictures of samples.
+        """Render a self-contained page of HTML, of a store with pictures of samples.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""A sealed store: its contents, storage, sources and remarks, and code that loads it; one of its samples."""
+"""A sealed store and its samples: contents, storage, sources, remarks, and code that loads it."""
 
 from __future__ import annotations
 

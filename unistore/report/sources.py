@@ -57,7 +57,7 @@ class ZarrReport:
 
 
 def describe_unfinished(build: Path) -> UnfinishedReport:
-    """Describe a conversion; damaged lines of its journal are left out."""
+    """Describe a conversion. Damaged lines of its journal are left out."""
     steps = _steps(build / "journal.jsonl")
     begun = steps["begin"][0] if steps["begin"] else {}
     identity = _typed(begun, "identity", {})
@@ -195,7 +195,7 @@ _MOST_EXCLUDED = 2 * 8
 
 
 def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequence[Problem]]:
-    """Scan and plan the sources at `path` without writing anything; returns every problem, too."""
+    """Scan and plan the sources at `path` without writing anything, and return every problem, too."""
     detected = surveyed.detected()
     if not detected:
         verdicts = [count.to_json() for count in surveyed.verdicts()]
@@ -249,7 +249,7 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
 
 
 def commands_behind_links(path: Path, problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
-    """Yield titles and commands that follow links out of a path; none unless all problems are such links."""
+    """Yield titles and commands that follow links out of a path, none unless all problems are such links."""
     if any(problem.kind != "link" for problem in problems):
         return
     targets = folders_of_targets((Path(problem.file) for problem in problems), [path])

@@ -52,7 +52,7 @@ class Suggestion(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """Whether the declared kind does not fit the store."""
+        """Return whether the declared kind does not fit the store."""
         return self.text != self.declared
 
 
@@ -136,7 +136,7 @@ def convert_command(
 
 
 def format_options(family: str, options: Mapping[str, Any]) -> str:
-    """Return recorded options as words of the command line; those with their default value are left out."""
+    """Return recorded options as words of the command line, without those that have their default value."""
     return shlex.join(_words(family, options))
 
 
@@ -188,7 +188,7 @@ def _pairs(values: Mapping[str, Any]) -> list[str]:
 
 
 def snippet(store: Store, splits: Mapping[str, int]) -> str:
-    """Code that loads batches of natural samples of ``train`` or the first split; empty if there are none."""
+    """Return code that loads batches of natural samples of ``train`` or the first split."""
     nonempty = [name for name, count in splits.items() if count]
     if store.sample_count == 0 or (splits and not nonempty):
         return ""

@@ -36,7 +36,7 @@ class Block(NamedTuple):
 
     @property
     def has_content(self) -> bool:
-        """Whether there is anything below the title."""
+        """Return whether there is anything below the title."""
         return any((self.facts, self.rows, self.lines, self.code))
 
 
@@ -98,7 +98,7 @@ def _table(block: Block, room: int | None, *, color: bool) -> Iterator[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]], room: int | None = None) -> list[str]:
-    """Return rows of a table as lines whose columns are aligned; the widest one is folded to fit `room`."""
+    """Return rows of a table as lines whose columns are aligned. The widest one is folded to fit `room`."""
     cells = [list(map(safe, row)) for row in rows]
     widths = _widths(cells)
     if room is not None and _total(widths) > room:

@@ -41,7 +41,7 @@ _HALF_TOLERANCE = 0.02
 
 @dataclass(slots=True, kw_only=True)
 class ValueReport:
-    """Values of an array, or of evenly spread chunks of it; None where there are no finite values."""
+    """Values of an array, or of evenly spread chunks of it, None where there are no finite values."""
 
     read: int  # values that were read
     of: int  # values of the array
@@ -53,7 +53,7 @@ class ValueReport:
     histogram: list[int] | None = None  # counts of equal bins from min to max; None of labels
 
     def shares(self) -> str:
-        """Return shares of frequent labels: ``"5: 16.9 %, 1: 16.8 %"``; empty for few values or one label."""
+        """Return shares of frequent labels: ``"5: 16.9 %, 1: 16.8 %"``, empty for few values or one label."""
         labels = self.labels or []
         if len(labels) < 2 or self.read < MIN_SHOWN:
             return ""
@@ -63,7 +63,7 @@ class ValueReport:
         return ", ".join(shares)
 
     def unlabelled(self, path: str) -> str:
-        """Return a remark on labels that may mean "no class"; a column of zeros has a remark of its own."""
+        """Return a remark on labels that may mean "no class". A column of zeros has a remark of its own."""
         suspects = _UNLABELLED.get(_column(path))
         counts = {label: count for label, count in self.labels or ()}  # noqa: C416 - typed pairs
         if suspects is None or len(counts) < 2 or _are_balanced_classes(counts):
@@ -138,7 +138,7 @@ def histogram(values: NDArray[Any]) -> list[int]:
 
 
 def sparkline(counts: Sequence[int], width: int = 12) -> str:
-    """Draw a histogram as a line of block characters; neighbouring bins are added up."""
+    """Draw a histogram as a line of block characters. Neighbouring bins are added up."""
     if len(counts) < 2 or sum(counts) < MIN_SHOWN:
         return ""
     sums = [int(part.sum()) for part in np.array_split(np.array(counts), min(width, len(counts)))]
@@ -156,7 +156,7 @@ def _column(path: str) -> str:
 
 
 def label_lines(path: str | os.PathLike[str]) -> list[str]:
-    """Show labels of each label column of a store, from a bounded part; none of an object store."""
+    """Show labels of each label column of a store, from a bounded part, none of an object store."""
     if local_path(path) is None:
         return []
     store = Store(path)
@@ -169,7 +169,7 @@ def label_lines(path: str | os.PathLike[str]) -> list[str]:
 
 
 def measures_of(store: Store) -> list[Measure]:
-    """Return measures that the family takes of the store's samples; empty ones are left out."""
+    """Return measures that the family takes of the store's samples, without empty ones."""
     measures = preview_of(store).measures(store) if store.sample_count else ()
     return [measure for measure in measures if len(measure.values)]
 

@@ -85,7 +85,7 @@ def parse_split_names(value: object, member: str) -> list[str]:
 
 
 def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Parse the ``unistore`` attribute of a sealed store's root; unknown members are allowed."""
+    """Parse the ``unistore`` attribute of a sealed store's root. Unknown members are allowed."""
     if attributes.get("format_version") != FORMAT_VERSION:
         raise _violation("format_version", attributes.get("format_version"), str(FORMAT_VERSION))
     if missing := {"family", "samples", "fields", "seal"} - set(attributes):
@@ -153,7 +153,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, line: object) -> Entry:
-        """Parse the object of one line; raises `GrammarError`, but ignores unknown members."""
+        """Parse the object of one line. Raises `GrammarError`, but ignores unknown members."""
         members = parse_object(line, "the line")
         rows = members.get("rows")
         content = members.get("content")
@@ -180,7 +180,7 @@ def manifest_bytes(entries: Iterable[Entry]) -> bytes:
 
 
 def parse_manifest(data: bytes, where: str) -> list[Entry]:
-    """Parse a manifest file; `CorruptionError` names the first line that is invalid or repeats a key."""
+    """Parse a manifest file. `CorruptionError` names the first line that is invalid or repeats a key."""
     entries = []
     for number, entry in parse_lines(data):
         if isinstance(entry, str):

@@ -31,7 +31,7 @@ CONVENTION = {
 
 
 def build_folder(destination: Path) -> Path:
-    """Folder of an unfinished conversion to `destination`: beside it, so that a rename completes it."""
+    """Return the folder of an unfinished conversion, beside `destination`, so that a rename completes it."""
     path = Path(os.path.abspath(destination))  # noqa: PTH100  resolves "." and "..", but not links
     return path.parent / f"{path.name}.unistore-build"
 
@@ -41,7 +41,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def file_name_problem(name: str) -> str | None:
-    """Return why a relative path is not valid on every file system; None if it is."""
+    """Return why a relative path is not valid on every file system, None if it is."""
     parts = name.split("/")
     if not name or name.startswith("/") or _DRIVE.match(name):
         return "it is empty or absolute"

@@ -30,7 +30,7 @@ CACHE_LIMIT = "20GB"
 
 
 def open_storage(path: str | os.PathLike[str]) -> Storage:
-    """Return the storage of a folder or URL; nothing is opened yet."""
+    """Return the storage of a folder or URL without opening anything."""
     folder = local_path(path)
     if folder is not None:
         return LocalStorage(folder)
@@ -43,7 +43,7 @@ class Store:
     """A sealed store.
 
     Opening reads one small file and keeps nothing open: files are opened by the first read of an array.
-    Pickles as its arguments; safe with fork, forkserver and spawn (in an object store: the latter two).
+    Pickles as its arguments. Safe with fork, forkserver and spawn (in an object store: the latter two).
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Store:
         Local folder for copies of the objects that were read, verified with the manifest and shared by all
         processes of the machine. None: no copies.
     cache_limit
-        Bytes of all copies in that folder (``"50GB"``); the least recently used are evicted first.
+        Bytes of all copies in that folder (``"50GB"``). The least recently used are evicted first.
 
     Raises
     ------
@@ -103,12 +103,12 @@ class Store:
 
     @property
     def fork_safe(self) -> bool:
-        """Whether it can be read in a forked process; False in an object store."""
+        """Return whether it can be read in a forked process, False in an object store."""
         return self._storage.fork_safe
 
     @cached_property
     def specs(self) -> ArraySpecs:
-        """Specs of its arrays; the general ones if the family is not installed."""
+        """Return specs of its arrays, the general ones if the family is not installed."""
         family = find_family(self.family)
         specs: ArraySpecs = GENERAL if family is None else family.part("specs")
         return specs
@@ -164,14 +164,14 @@ class Store:
         return indices.texts(self, path)
 
     def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
-        """Split code of every sample, (samples,) u1, and the names by code; empty without splits."""
+        """Return split code of every sample, (samples,) u1, and the names by code, empty without splits."""
         names = self.split_names()
         codes = indices.whole(self, "splits/code")
         indices.check_codes(self, codes, names)
         return codes, names
 
     def split_names(self) -> list[str]:
-        """Return names of the splits by code; empty without splits.
+        """Return names of the splits by code, empty without splits.
 
         Raises
         ------

@@ -253,24 +253,24 @@ class CachedStorage:
         return repr(self._inner)
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Return the content of an object; see `Storage.get`."""
+        """Return the content of an object."""
         size, _ = self._entries().get(key, (math.inf, ""))
         if size > limit:
             return self._inner.get(key, limit)
         return next(self.read_many([key], [0], [int(size)]))
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None; see `Storage.size`."""
+        """Return the size of an object in bytes, or None."""
         entry = self._entries().get(key)
         return self._inner.size(key) if entry is None else entry[0]
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
-        """Fill `out`; see `Storage.read_into`."""
+        """Fill `out`."""
         for raw in self.read_many([key], [offset], [len(out)]):
             out[:] = raw
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
-        """Read many ranges; see `Storage.read_many`."""
+        """Read many ranges."""
         local = LocalStorage(self._cache.folder)  # for this call only: an open copy keeps its disk space
         for key, group in groupby(range(len(keys)), keys.__getitem__):
             positions = list(group)

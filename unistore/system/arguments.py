@@ -1,4 +1,4 @@
-"""Checks of arguments; all problems are reported at once."""
+"""Checks of arguments. All problems are reported at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_integer(value: object, least: int | None = None, most: int | None = None)
 
 
 def checked_epoch(epoch: int) -> int:
-    """Return an epoch as a Python integer; raises `InputError` if it is not one from 0 to `MAX_EPOCH`."""
+    """Return an epoch as a Python integer. Raises `InputError` if it is not one from 0 to `MAX_EPOCH`."""
     check = Arguments()
     check.integer("epoch", epoch, most=MAX_EPOCH)
     check.raise_problems()
@@ -45,7 +45,7 @@ class Arguments:
         self.problems: list[Problem] = []
 
     def refuse(self, name: str, message: str, cure: str = "") -> bool:
-        """Add a problem; returns False."""
+        """Add a problem and return False."""
         self.problems.append(Problem(name, message, cure, "option"))
         return False
 
@@ -57,7 +57,7 @@ class Arguments:
     def integer(
         self, name: str, value: object, least: int | None = 0, most: int = MAX_COUNT, *, none: bool = False
     ) -> bool:
-        """Expect an integer from `least` to `most`; least None: any integer."""
+        """Expect an integer from `least` to `most`. Least None: any integer."""
         if least is None:
             return self.expect(name, value, is_integer(value), "a whole number", none=none)
         bound = f"at most {most}" if is_integer(value, least) else f"at least {least}"
@@ -65,7 +65,7 @@ class Arguments:
         return self.expect(name, value, right, f"a whole number of {bound}", none=none)
 
     def sizes(self, name: str, value: object, count: int, *, none: bool = False) -> bool:
-        """`count` integers of at least 1, or one for all of them."""
+        """Expect `count` integers of at least 1, or one for all of them."""
         numbers = [value] * count if is_integer(value) else value
         several = numbers if isinstance(numbers, (list, tuple)) and len(numbers) == count else [None]
         right = all(is_integer(number, 1, MAX_COUNT) for number in several)

@@ -95,13 +95,13 @@ def become_worker(descriptor: int) -> None:
 
 
 def set_damaged_files(damaged: DamagedFiles) -> None:
-    """In a worker: refuse these files."""
+    """Refuse these files in a worker."""
     assert _worker is not None
     _worker.damaged = damaged
 
 
 def last_note(descriptor: int) -> bytes:
-    """Note of the file that a worker was reading when it died; empty if it was reading none."""
+    """Return the note of the file that a worker was reading when it died, empty if it was reading none."""
     return os.pread(descriptor, NOTE_BYTES, 0).rstrip(b"\0")
 
 
@@ -112,7 +112,7 @@ def library_of(note: bytes) -> str:
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Context in which `opening` raises `NeedsWorkerError`, unless this process is a worker."""
+    """Return a context in which `opening` raises `NeedsWorkerError`, unless this process is a worker."""
     global _refusals  # noqa: PLW0603
     with _refusals_lock:
         _refusals += 1
@@ -124,14 +124,14 @@ def refused() -> Iterator[None]:
 
 
 def refuse_here() -> None:
-    """Raise `NeedsWorkerError` in a process that leaves foreign libraries to workers, see `refused`."""
+    """Raise `NeedsWorkerError` in a process that leaves foreign libraries to workers."""
     if _worker is None and _refusals:
         raise NeedsWorkerError
 
 
 @contextmanager
 def opening(path: str | os.PathLike[str], location: Location | str, library: str = HDF5) -> Iterator[None]:
-    """Context in which a foreign library has a file open."""
+    """Return a context in which a foreign library has a file open."""
     if _worker is None:
         refuse_here()
         yield

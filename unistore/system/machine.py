@@ -52,7 +52,7 @@ class MemoryLimit(NamedTuple):
 
 
 def cpu_quota(process: Path = PROCESS, mounts: Path = MOUNTS) -> float | None:
-    """Return the CPU quota of this process in cores; None: no quota."""
+    """Return the CPU quota of this process in cores. None: no quota."""
     quotas = []
     for folder in _folders("cpu", process, mounts):
         former = [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
@@ -98,7 +98,7 @@ def _page_cache(folder: Path) -> int:
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """Return the type of a folder's file system; ``"?"`` without `mounts`."""
+    """Return the type of a folder's file system, ``"?"`` without `mounts`."""
     resolved = folder.resolve()
     deepest = 0
     kind = "?"

@@ -1,4 +1,4 @@
-"""Opens files and folders that belong to this user; refuses what another user may have planted."""
+"""Opens files and folders that belong to this user. Refuses what another user may have planted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SAFE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class NotOwnError(Exception):
-    """A file or folder does not belong to this user alone; ``str(error)`` says why: ``"is a link"``."""
+    """A file or folder does not belong to this user alone. ``str(error)`` says why: ``"is a link"``."""
 
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
         super().__init__(reason)

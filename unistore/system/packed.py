@@ -21,7 +21,7 @@ _NOT_HELD = "{} is not one of those that were asked for"
 
 
 class Items(Sequence[T]):
-    """A sequence of items that are made when asked for; a slice is a list of them."""
+    """A sequence of items that are made when asked for. A slice is a list of them."""
 
     @abstractmethod
     def _item(self, number: int) -> T:
@@ -76,7 +76,7 @@ class PackedObjects(Items[T]):
         self._pickler = None
 
     def only(self, numbers: Collection[int]) -> Self:
-        """A copy with the objects of these numbers and those between, to be sent to another process."""
+        """Return a copy with the objects of these numbers and those between, for another process."""
         part = type(self)()
         part._count = self._count
         if numbers:

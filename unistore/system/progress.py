@@ -9,13 +9,13 @@ class Progress(Protocol):
     """Receives the progress of an operation."""
 
     def begin(self, stage: str, total: int) -> None:
-        """A stage of `total` bytes begins."""
+        """Begin a stage of `total` bytes."""
 
     def advance(self, amount: int) -> None:
-        """`amount` more bytes are done."""
+        """Count `amount` more bytes as done."""
 
     def tell(self, line: str) -> None:
-        """A message for the user, such as that a worker died."""
+        """Print a message for the user, such as that a worker died."""
 
 
 class _Silent:

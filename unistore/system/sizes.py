@@ -23,7 +23,7 @@ def parse_bytes(text: str | int, option: str) -> int:
 
 
 def size(count: float | None) -> str:
-    """Format bytes for messages, in powers of 1000; None becomes ``"?"``."""
+    """Format bytes for messages, in powers of 1000, and None as ``"?"``."""
     if count is None:
         return "?"
     for unit in ("B", "kB", "MB", "GB"):

@@ -79,7 +79,7 @@ def _total(workers: str | int, cores: float) -> tuple[int, str]:
 
 
 def environment_number(name: str, default: int, least: int = 1) -> int:
-    """An integer from an environment variable; raises `InputError` if it is not one of at least `least`."""
+    """Return an integer from an environment variable, or raise `InputError` if it is below `least`."""
     text = os.environ.get(name, str(default))
     if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= MAX_COUNT):
         message = f"is {text!r} in the environment, expected a whole number of at least {least}"

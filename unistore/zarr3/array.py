@@ -28,14 +28,14 @@ from unistore.zarr3.storage import AbsentError, Storage
 
 
 class StoredArray:
-    """An array of a store, for reading. Made by `StoredArray.open`; holds no handle until it is read.
+    """An array of a store, for reading. Made by `StoredArray.open`. Holds no handle until it is read.
 
     Safe with threads and after a fork. Pickles as its storage and path.
 
     Attributes
     ----------
     path
-        Path in the storage: ``"points/xyz"``; ``""`` for an array at the root.
+        Path in the storage: ``"points/xyz"``. ``""`` for an array at the root.
     metadata
         Its ``zarr.json``.
     shape, dtype, chunk_shape, shard_shape, attributes
@@ -70,16 +70,16 @@ class StoredArray:
 
     @property
     def pooled(self) -> bool:
-        """Whether single rows are read from a pool of decoded chunks, see `ChunkPool`."""
+        """Return whether single rows are read from a pool of decoded chunks, see `ChunkPool`."""
         return self._pool is not None and self._pool.fits
 
     @property
     def chunk_count(self) -> int:
-        """Chunks of the whole grid of shards."""
+        """Return the chunks of the whole grid of shards."""
         return self._reader.count
 
     def share(self, chunks: SharedChunks | None) -> None:
-        """Look up and store decoded chunks in a cache shared with other processes; None: stop doing so."""
+        """Look up and store decoded chunks in a cache shared with other processes. None: stop doing so."""
         self._reader.shared = chunks
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -92,16 +92,16 @@ class StoredArray:
         return self.shape[0]
 
     def read(self, lo: int = 0, hi: int | None = None) -> AnyArray:
-        """Read rows `lo` to `hi` of axis 0; by default all."""
+        """Read rows `lo` to `hi` of axis 0, by default all."""
         end = len(self) if hi is None else hi
         return self.read_box([lo, *(0 for _ in self.shape[1:])], [end, *self.shape[1:]])
 
     def read_box(self, lo: Sequence[int], hi: Sequence[int], out: AnyArray | None = None) -> AnyArray:
         """Read the box ``lo <= i < hi``, one number an axis, ``0 <= lo <= hi <= shape``.
 
-        `out` is C-contiguous, of shape ``hi - lo`` and the array's dtype; made where None. Raises
+        `out` is C-contiguous, of shape ``hi - lo`` and the array's dtype. Made where None. Raises
         `IndexError` if the box leaves the array, `CorruptionError` if stored bytes contradict their checksum,
-        index or frame; it names array, shard and chunk.
+        index or frame. It names array, shard and chunk.
         """
         start = tuple(map(operator.index, lo))
         stop = tuple(map(operator.index, hi))
@@ -147,7 +147,7 @@ class StoredArray:
     ) -> AnyArray:
         """Read the rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, one range behind the other.
 
-        `lo` and `hi` are (n,) numbers, ``0 <= lo <= hi <= shape[0]``; ranges may overlap and come in any
+        `lo` and `hi` are (n,) numbers, ``0 <= lo <= hi <= shape[0]``. Ranges may overlap and come in any
         order. `out` is (sum of ``hi - lo``, *shape[1:]). The rest is as for `read_box`.
         """
         lows = self._row_numbers(lo, "lo").tolist()
@@ -205,7 +205,7 @@ class StoredArray:
 
 
 def read_metadata(storage: Storage, path: str) -> ArrayMetadata:
-    """Read the ``zarr.json`` of an array; raises as `StoredArray.open`."""
+    """Read the ``zarr.json`` of an array. Raises as `StoredArray.open`."""
     where = f"{storage}: array {path!r}"
     try:
         raw = storage.get(f"{path}/zarr.json" if path else "zarr.json")

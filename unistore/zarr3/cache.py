@@ -25,7 +25,7 @@ class ChunkCache:
         self.renew()
 
     def renew(self) -> None:
-        """Drop everything; take a fresh lock, as one held at a fork is never released in the child."""
+        """Drop everything and take a fresh lock, as one held at a fork is never released in the child."""
         self._lock = threading.Lock()
         self._chunks: OrderedDict[Key, AnyArray] = OrderedDict()
         self.nbytes = 0
@@ -44,7 +44,7 @@ class ChunkCache:
             return chunk
 
     def missed_recently(self, key: Key) -> bool:
-        """Record a miss; True if this chunk was missed before not long ago, and should be kept now."""
+        """Record a miss. True if this chunk was missed before not long ago, and should be kept now."""
         new, old = self._missed
         if key in new or key in old:
             return True

@@ -97,7 +97,7 @@ class ChunkReader:
         return numbers
 
     def locate(self, numbers: list[int]) -> ChunkLocations:
-        """Find chunks; those of one shard should stand together."""
+        """Find chunks, of which those of one shard should stand together."""
         if self._ends is not None:
             self._load_indexes(self._ends, numbers)
         keys: list[str] = []

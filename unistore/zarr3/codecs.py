@@ -135,7 +135,7 @@ def decoder(compressor: Blosc | None, nbytes: int) -> Decoder:
 
 
 def check_chunk(chunk: AnyArray, stored: bytes | bytearray) -> None:
-    """Check a chunk that was read apart from its stored checksum; raises `FrameError`."""
+    """Check a chunk that was read apart from its stored checksum. Raises `FrameError`."""
     checksum = crc32c(chunk)
     if checksum != int.from_bytes(stored, "little"):
         raise _checksum_error(checksum, stored)

@@ -42,7 +42,7 @@ def parse_json(raw: bytes) -> Any:
 
 
 def parse_document(raw: bytes) -> dict[str, Any]:
-    """Read a JSON text that is an object; raises `DocumentError` if it is something else."""
+    """Read a JSON text that is an object. Raises `DocumentError` if it is something else."""
     document = parse_json(raw)
     if not isinstance(document, dict):
         msg = f"holds {shown(document)}, expected a JSON object"
@@ -56,12 +56,12 @@ def shown(value: object) -> str:
 
 
 def must_be(where: str, what: str, rule: str, value: object) -> StoreError:
-    """Return the error for a value that is not valid; `where` names store and array."""
+    """Return the error for a value that is not valid. `where` names store and array."""
     return StoreError(f"{where}: {what} must be {rule}, found {shown(value)}")
 
 
 def is_list_of(value: object, kind: type) -> TypeGuard[list[Any]]:
-    """Return whether a value is a list of one kind; a bool is not an int."""
+    """Return whether a value is a list of one kind. A bool is not an int."""
     return isinstance(value, list) and all(type(item) is kind for item in value)
 
 

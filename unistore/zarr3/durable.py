@@ -102,7 +102,7 @@ class AtomicFiles:
         # its content, taken as it is written: a generator's buffers are never held all at once
         buffers: Iterable[bytes | memoryview],
     ) -> WrittenFile:
-        """Write a file under a temporary name; folders are made as needed."""
+        """Write a file under a temporary name. Folders are made as needed."""
         path = Path(self._root, *key.split("/"))
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
         for waiting in self._parts[-_MAX_PENDING : -_MAX_PENDING + 1]:
@@ -154,7 +154,7 @@ def _sync_file(file: IO[bytes]) -> None:
 
 
 def sync_folders(folders: Iterable[Path]) -> None:
-    """Fsync folders; the `ConversionError` names the one for which that fails."""
+    """Fsync folders. The `ConversionError` names the one for which that fails."""
     with _sync_pool() as pool:
         _sync_all(pool, folders)
 
@@ -222,7 +222,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 class Files(Protocol):
-    """Writes files; each appears complete or not at all."""
+    """Writes files, so that each appears complete or not at all."""
 
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
         """Write a file."""
@@ -230,10 +230,10 @@ class Files(Protocol):
 
 
 class Target(Files, Protocol):
-    """Writes the files of a store; `put` returns once the file is durable (fsynced). Can be pickled."""
+    """Writes the files of a store. `put` returns once the file is durable (fsynced). Can be pickled."""
 
     def together(self) -> AbstractContextManager[Files]:
-        """Return a context in which several files are written; all are durable once it is left."""
+        """Return a context in which several files are written. All are durable once it is left."""
         ...
 
     def sizes(self) -> Mapping[str, int]:
@@ -252,15 +252,15 @@ class Folder:
     root: Path
 
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
-        """Write a file durably; see `Files.put`."""
+        """Write a file durably."""
         return write_file(self.root, key, buffers)
 
     def together(self) -> AtomicFiles:
-        """Write several files and fsync them together; see `Target.together`."""
+        """Write several files and fsync them together."""
         return AtomicFiles(self.root)
 
     def sizes(self) -> Mapping[str, int]:
-        """Return keys and sizes; see `Target.sizes`."""
+        """Return keys and sizes."""
         sizes = {}
         for folder, _, names in os.walk(self.root):
             for name in names:
@@ -269,7 +269,7 @@ class Folder:
         return sizes
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
-        """Remove files left by killed writers, and fsync every folder; see `Target.keep_only`."""
+        """Remove files left by killed writers, and fsync every folder."""
         folders = []
         for folder, _, names in os.walk(self.root, topdown=False):
             folders.append(Path(folder))

@@ -38,7 +38,7 @@ _WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint3
 
 
 def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
-    """Cut ``lo:hi`` of one axis at multiples of `step`; the output starts at `lo`."""
+    """Cut ``lo:hi`` of one axis at multiples of `step`. The output starts at `lo`."""
     pieces = []
     for chunk in range(lo // step, -(-hi // step)):
         start = chunk * step
@@ -49,7 +49,7 @@ def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
 
 
 def group_rows(rows: Int64s, step: int) -> list[Group]:
-    """Group rows (n,), output in the order given, by chunks of `step` rows; chunks come in rising order."""
+    """Group rows (n,), output in the order given, by chunks of `step` rows. Chunks come in rising order."""
     order = np.argsort(rows, kind="stable")
     chunks, inside = np.divmod(rows[order], step)
     starts = _starts(chunks)
@@ -99,7 +99,7 @@ def _part(positions: Int64s) -> AxisIndices:
 
 
 def read_whole(reader: ChunkReader, numbers: list[int], targets: list[AnyArray]) -> Iterator[AnyArray]:
-    """Read whole chunks one by one, each into its target, C-contiguous; absent ones become fill."""
+    """Read whole chunks one by one, each into its target, C-contiguous. Absent ones become fill."""
     located = reader.locate(numbers)
     if EMPTY not in located.offsets:
         yield from reader.decode(located, targets)
@@ -136,7 +136,7 @@ def gather_chunk_rows(reader: ChunkReader, rows: list[int], out: AnyArray) -> No
 def gather(
     reader: ChunkReader, groups: Sequence[Group], trailing: Sequence[AxisPieces], out: AnyArray
 ) -> None:
-    """Read chunks along axis 0 times `trailing` pieces of each other axis; every chunk is decoded once."""
+    """Read chunks along axis 0 times `trailing` pieces of each other axis. Every chunk is decoded once."""
     metadata = reader.metadata
     chunk_shape = metadata.chunk_shape
     first_axis = [chunk for chunk, _ in groups]
@@ -240,7 +240,7 @@ MAX_SINGLE_ROWS = 4
 
 
 class VerifiedRows:
-    """Reads single rows of uncompressed chunks; each is verified first, and again when its file changed."""
+    """Reads single rows of uncompressed chunks, each verified first, and again when its file changed."""
 
     def __init__(self, reader: ChunkReader) -> None:
         self._reader = reader
@@ -324,7 +324,7 @@ class ChunkPool:
 
     @property
     def fits(self) -> bool:
-        """Whether enough chunks can be kept; otherwise `take` reads nothing."""
+        """Return whether enough chunks can be kept. Otherwise `take` reads nothing."""
         return MIN_CHUNKS * self._chunk_bytes <= POOL_BYTES
 
     def renew(self) -> None:
@@ -334,7 +334,7 @@ class ChunkPool:
         self._next = 0
 
     def take(self, rows: Int64s, out: AnyArray) -> bool:
-        """Read rows (n,) into `out` (n, …); False if another thread does or chunks are too large to keep."""
+        """Read rows (n,) into `out` (n, …), False if another thread does or chunks are too large to keep."""
         if not self.fits or not self._lock.acquire(blocking=False):
             return False
         try:

@@ -53,7 +53,7 @@ def index_bytes(chunks: int) -> int:
 
 
 def encode_index(entries: Int64s) -> bytes:
-    """Encode (chunks, 2) offsets and sizes; `EMPTY` in both marks an absent chunk."""
+    """Encode (chunks, 2) offsets and sizes. `EMPTY` in both marks an absent chunk."""
     raw = entries.astype("<i8").tobytes()
     checksum: int = crc32c(raw)
     return raw + checksum.to_bytes(CRC_BYTES, "little")
@@ -165,17 +165,17 @@ class ArrayMetadata:
 
     @property
     def chunks_per_shard(self) -> Shape:
-        """Chunks of one shard along every axis."""
+        """Return the chunks of one shard along every axis."""
         return tuple(large // small for large, small in zip(self.shard_shape, self.chunk_shape, strict=True))
 
     @property
     def shards(self) -> Shape:
-        """Shards along every axis."""
+        """Return the shards along every axis."""
         return tuple(-(-extent // step) for extent, step in zip(self.shape, self.shard_shape, strict=True))
 
     @property
     def chunk_bytes(self) -> int:
-        """Decoded bytes of one chunk."""
+        """Return the decoded bytes of one chunk."""
         return self.dtype.itemsize * math.prod(self.chunk_shape)
 
     def _check_sizes(self, where: str) -> None:
@@ -226,7 +226,7 @@ def shard_key(coordinates: Shape) -> str:
 
 
 def parse_dtype(name: object, where: str) -> np.dtype[Any]:
-    """Turn a ``data_type`` member into a native numpy dtype; raises `UnsupportedError`."""
+    """Turn a ``data_type`` member into a native numpy dtype. Raises `UnsupportedError`."""
     if isinstance(name, str) and name in DTYPE_NAMES:
         return np.dtype(name)
     raise unsupported(where, f"data type is {shown(name)}, expected one of {', '.join(DTYPE_NAMES)}")

@@ -34,13 +34,13 @@ class Storage(Protocol):
     fork_safe: bool
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Whole object; raises `AbsentError`, or `StoreError` if it has more than `limit` bytes."""
+        """Return a whole object, or raise a `StoreError` if it has more than `limit` bytes."""
 
     def size(self, key: str) -> int | None:
         """Return bytes of an object, or None where there is none."""
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
-        """Fill `out` (bytes) from `offset` of an object; raises `CorruptionError` if it ends before."""
+        """Fill `out` (bytes) from `offset` of an object. Raises `CorruptionError` if it ends before."""
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Yield many ranges in the order given, which keeps those of one object together where possible."""
@@ -51,7 +51,7 @@ class SupportsReadEnds(Protocol):
     """A storage with high latency, which reads the ends of many objects concurrently."""
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
-        """Bytes of each object, and its last `size` bytes (all where it has fewer); None: it is absent."""
+        """Yield the bytes of each object and its last `size` bytes (all where it has fewer), or None."""
 
 
 @runtime_checkable
@@ -69,7 +69,7 @@ class SupportsReadInto(Protocol):
     def read_many_into(
         self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[AnyArray], tail: int
     ) -> Iterator[bytearray]:
-        """Fill each target (C-contiguous); yield the `tail` bytes that follow, valid until the next."""
+        """Fill each target (C-contiguous). Yield the `tail` bytes that follow, valid until the next."""
 
 
 # Files inside a store: regular ones. No link is followed, no pipe waited for, no device read.
@@ -112,7 +112,7 @@ def open_regular(path: PathLike) -> tuple[int, int]:
 
 
 def read_regular(path: PathLike, limit: int) -> bytes:
-    """Read a whole regular file of at most `limit` bytes; raises as `open_regular`, or `StoreError`."""
+    """Read a whole regular file of at most `limit` bytes. Raises as `open_regular`, or `StoreError`."""
     descriptor, size = open_regular(path)
     with os.fdopen(descriptor, "rb") as file:
         if size > limit:
@@ -174,7 +174,7 @@ class LocalStorage:
         return self._folder
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Whole object; see `Storage.get`."""
+        """Return a whole object."""
         path = self.path(key)
         try:
             return read_regular(path, limit)
@@ -182,7 +182,7 @@ class LocalStorage:
             raise _read_error(path, error) from error
 
     def size(self, key: str) -> int | None:
-        """Return bytes of an object, or None; see `Storage.size`."""
+        """Return bytes of an object, or None."""
         path = self.path(key)
         try:
             status = os.lstat(path)
@@ -195,17 +195,17 @@ class LocalStorage:
         return status.st_size
 
     def identity(self, key: str) -> tuple[int, ...]:
-        """See `SupportsFileIdentity.identity`."""
+        """Return device, inode, size and times of the last changes of an object."""
         status = os.fstat(self._open(key).fd)
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
-        """Fill `out`; see `Storage.read_into`."""
+        """Fill `out`."""
         for raw in self.read_many([key], [offset], [len(out)]):
             out[:] = raw
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
-        """Read many ranges; see `Storage.read_many`."""
+        """Read many ranges."""
         self._prefetch(keys, offsets, sizes)
         held: str | None = None
         for key, offset, size in zip(keys, offsets, sizes, strict=True):
@@ -226,7 +226,7 @@ class LocalStorage:
     def read_many_into(
         self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[AnyArray], tail: int
     ) -> Iterator[bytearray]:
-        """Read many ranges into memory; see `SupportsReadInto.read_many_into`."""
+        """Read many ranges into memory."""
         self._prefetch(keys, offsets, (target.nbytes + tail for target in targets))
         held: str | None = None
         behind = bytearray(tail)
@@ -261,7 +261,7 @@ class LocalStorage:
         return _CAN_PREFETCH and before != self._blocks_read
 
     def path(self, key: str) -> str:
-        """Path of an object; `NotRegularError` if a folder above it is a link (each is looked at once)."""
+        """Return the path of an object, or raise `NotRegularError` if a folder above it is a link."""
         return _checked_path(self._folder, self._checked_folders, key)
 
 

@@ -37,7 +37,7 @@ def serial_map(function: Callable[[T], R], items: Iterable[T], max_pending: int)
 def ordered_map(
     pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], max_pending: int
 ) -> Iterator[R]:
-    """`OrderedMap` on the threads of a pool; the items are iterated on the calling thread."""
+    """Return an `OrderedMap` on the threads of a pool that iterates the items on the calling thread."""
     pending: deque[Future[R]] = deque()
     try:
         for item in items:
@@ -52,17 +52,17 @@ def ordered_map(
 
 
 class EncoderThreads:
-    """Thread pool of one conversion; not kept longer, as a pool inherited by a forked child hangs there."""
+    """Thread pool of one conversion, not kept longer, as a pool inherited by a forked child hangs there."""
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, "unistore-encode")
 
     def stop(self) -> None:
-        """End the threads; waiting for a result or submitting more raises an error."""
+        """End the threads. Waiting for a result or submitting more raises an error."""
         self._pool.shutdown(cancel_futures=True)
 
     def ordered_map(self, function: Callable[[T], R], items: Iterable[T], max_pending: int, /) -> Iterator[R]:
-        """See `OrderedMap`."""
+        """Map on the threads, in order."""
         return ordered_map(self._pool, function, items, max_pending)
 
 
@@ -196,7 +196,7 @@ Box: TypeAlias = tuple[slice, ...]
 
 
 def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: AnyArray) -> Buffers:
-    """Encode one whole shard; see `iter_shard_buffers`."""
+    """Encode one whole shard."""
     return list(iter_shard_buffers(metadata, shard_coord, [block]))
 
 

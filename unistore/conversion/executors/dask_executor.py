@@ -78,11 +78,11 @@ class Dask:
 
     @property
     def workers(self) -> int:
-        """Workers of the cluster now; see `Executor`."""
+        """Return the workers of the cluster now."""
         return len(self._connect().nthreads())
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
-        """Yield every item with its outcome as it is done; a step that fails stops the others."""
+        """Yield every item with its outcome as it is done. A step that fails stops the others."""
         waiting = deque(sorted(items, key=job.need, reverse=True))
         if not waiting:
             return

@@ -28,20 +28,20 @@ class Outcome:
 
 
 class Job(ABC, Generic[T_contra]):
-    """Runs one step for an item; job and items can be pickled."""
+    """Runs one step for an item. Job and items can be pickled."""
 
     __slots__ = ()
 
     @abstractmethod
     def __call__(self, item: T_contra, /) -> Outcome:
-        """Run one step; idempotent."""
+        """Run one step, with the same result each time."""
 
     @abstractmethod
     def describe(self, item: T_contra, /) -> str:
-        """Return the description of a step for messages; names its sources."""
+        """Return the description of a step for messages, which names its sources."""
 
     def threaded(self, item: T_contra, threads: int, /) -> Outcome:  # noqa: ARG002
-        """Run one step with the same result as a call; it may use so many threads."""
+        """Run one step with the same result as a call. It may use so many threads."""
         return self(item)
 
     def need(self, item: T_contra, /) -> int:  # noqa: ARG002
@@ -64,7 +64,7 @@ class Executor(Protocol):
 
     @property
     def workers(self) -> int:
-        """Processes that do steps at once; 0: this one does them."""
+        """Return the processes that do steps at once. 0: this one does them."""
         ...
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:

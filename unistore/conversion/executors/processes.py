@@ -70,11 +70,11 @@ class Processes:
 
     @property
     def pids(self) -> list[int]:
-        """Process numbers of the workers."""
+        """Return the process numbers of the workers."""
         return [process.pid for process in self._processes]
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
-        """Yield every item with its outcome as it is done; a step that fails stops the others."""
+        """Yield every item with its outcome as it is done. A step that fails stops the others."""
         waiting = deque(items)
         if not self.workers and not self._processes:
             keep_freed_memory()

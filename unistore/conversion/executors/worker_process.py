@@ -94,16 +94,16 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """Return the number of the process."""
         return self._process.pid
 
     @property
     def serves(self) -> bool:
-        """Whether it lives, and was started in surroundings like those of now."""
+        """Return whether it lives, and was started in surroundings like those of now."""
         return self._surroundings == _surroundings() and self._process.poll() is None
 
     def send(self, step: bytes, damaged: DamagedFiles, most_bytes: int | None) -> None:
-        """Have it do a step; that it is gone is told by `receive`."""
+        """Have it do a step. If it is gone, `receive` says so."""
         with suppress(ConnectionError):
             self.connection.send((step, damaged, most_bytes))
 

@@ -70,7 +70,7 @@ class ImageBox(BoxSource):
         self.dtype = array.dtype
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        """See `BoxSource.read`."""
+        """Read voxels ``lo:hi`` of a volume."""
         self._array.read_box((volume, *lo), (volume + 1, *hi), out[None])
 
 
@@ -83,7 +83,7 @@ class BitBox(BoxSource):
         self._array = array
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        """See `BoxSource.read`."""
+        """Read voxels ``lo:hi`` of a volume."""
         left = lo[2] % 8
         width = hi[2] - lo[2]
         packed = self.bits(volume, (lo[0], lo[1], lo[2] // 8), (hi[0], hi[1], -(-hi[2] // 8)))
@@ -93,7 +93,7 @@ class BitBox(BoxSource):
             out[...] = np.unpackbits(packed, axis=-1, bitorder="little")[..., left : left + width]
 
     def bits(self, volume: int, lo: Sequence[int], hi: Sequence[int]) -> UInt8s:
-        """Packed bytes ``lo:hi`` (depth, height, byte along the width) of a volume."""
+        """Return the packed bytes ``lo:hi`` (depth, height, byte along the width) of a volume."""
         bits: UInt8s = self._array.read_box((volume, *lo), (volume + 1, *hi))[0]
         return bits
 
@@ -109,7 +109,7 @@ class WindowedBox(BoxSource):
         self._scale = scale
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        """See `BoxSource.read`."""
+        """Read voxels ``lo:hi`` of a volume."""
         stored = np.empty(out.shape, self._image.dtype)
         self._image.read(volume, lo, hi, stored)
         limit(stored, *self._limits, scale=self._scale, out=out)
@@ -125,7 +125,7 @@ class SteppedBox(BoxSource):
         self.dtype = box.dtype
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        """See `BoxSource.read`; `lo` and `hi` count the voxels that are taken."""
+        """Read voxels ``lo:hi`` of a volume, counted as the voxels that are taken."""
         step = self._step
         planes = max(1, _PLANES // self._step)
         first = [step * low for low in lo]
@@ -148,7 +148,7 @@ class PointBox(BoxSource):
         self._offsets = Column(store, f"{group}/offsets")
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        """See `BoxSource.read`."""
+        """Read voxels ``lo:hi`` of a volume."""
         out[...] = 0
         first, last = (int(bound[0]) for bound in self._offsets.ranges(np.array([volume])))
         # points are sorted by depth
@@ -164,7 +164,7 @@ class PointBox(BoxSource):
 
 
 def window_limits(store: Store, name: str) -> tuple[float, float]:
-    """Lowest and highest value of a window of the store, of a preset, or of ``"name:width:level"``."""
+    """Return lowest and highest value of a window of the store, of a preset, or of ``"name:width:level"``."""
     if not store.has(IMAGE):
         msg = f"{store.path}: holds no images to take window {name!r} of"
         raise InputError(msg)
@@ -187,7 +187,7 @@ def window_limits(store: Store, name: str) -> tuple[float, float]:
 
 
 def box_source(store: Store, group: str) -> BoxSource:
-    """Reader of ``volumes/image``, or of the window, mask or label in a group."""
+    """Return the reader of ``volumes/image``, or of the window, mask or label in a group."""
     if store.has(group):
         return ImageBox(store.array(group))
     if store.has(f"{group}/label"):
@@ -198,7 +198,7 @@ def box_source(store: Store, group: str) -> BoxSource:
 
 
 def box_sources(store: Store) -> dict[str, str]:
-    """Path of the image, and group of each window, mask and label, by sample key."""
+    """Return the path of the image, and group of each window, mask and label, by sample key."""
     path_of_key = {}
     for path in image_paths(store):
         name = path.rpartition("/")[2]
@@ -212,20 +212,20 @@ def box_sources(store: Store) -> dict[str, str]:
 
 
 def extent_path(store: Store) -> str:
-    """Path of the extents of the volumes: beside them, in the table of samples."""
+    """Return the path of the extents of the volumes: beside them, in the table of samples."""
     path = f"{store.sample_table}/extent"
     return path if store.has(path) else EXTENT
 
 
 def image_paths(store: Store) -> list[str]:
-    """Paths of the images of volumes: the columns of their table with three axes of space."""
+    """Return the paths of the images of volumes: the columns of their table with three axes of space."""
     table = extent_path(store).rpartition("/")[0]
     paths = table_columns(store, table) if store.has(f"{table}/extent") else []
     return [path for path in paths if len(store.array(path).shape) == _IMAGE_AXES]
 
 
 def volume_columns(store: Store) -> dict[str, str]:
-    """Path of each value per volume, by sample key: spacing, origin, …, and ``<mask>_present``."""
+    """Return the path of each value per volume, by sample key: spacing, origin, …, and ``<mask>_present``."""
     extent = extent_path(store)
     table = extent.rpartition("/")[0]
     columns = table_columns(store, table) if store.has(extent) else []
@@ -240,7 +240,7 @@ def volume_columns(store: Store) -> dict[str, str]:
 
 
 def on_request(store: Store) -> tuple[str, ...]:
-    """Keys of whole volumes that are read where they are named."""
+    """Return the keys of whole volumes that are read where they are named."""
     texts = [key for key in _TEXTS if store.has(f"volumes/{key}/data")]
     return (SOURCE, "extent", *(["affine"] if has_geometry(store) else []), *texts)
 

@@ -129,14 +129,14 @@ class CroppedField:
 
     @property
     def shape(self) -> Shape | None:
-        """Common shape of all samples; None if they differ."""
+        """Return the common shape of all samples, None if they differ."""
         if self._size is None:
             return None
         shape = self._field.shape(self._length, *self._size)
         return (shape[0], shape[-1], *shape[1:-1]) if self.is_image else shape
 
     def read(self, starts: Int64s, crops: Crops, allocate: Allocate) -> Packed:
-        """Read clips that begin at the rows `starts`; images are views with channels first."""
+        """Read clips that begin at the rows `starts`. Images are views with channels first."""
         common = None if self._size is None else self._field.shape(self._length, *self._size)
         shapes = [self._field.shape(self._length, *size) for size in crops.size.tolist()]
         axes = len(self._field.shape(1, 1, 1))
@@ -208,7 +208,7 @@ def _complete_arguments(kind: Any, check: Arguments) -> None:
 
 
 class ClipReader(SampleReader):
-    """Reads clips of frames, or windows of time steps; see `SampleReader`."""
+    """Reads clips of frames, or windows of time steps."""
 
     def __init__(self, store: Store, kind: Clips | Steps, fields: Sequence[str], units: Int64s) -> None:
         require_version_2(store)
@@ -283,11 +283,11 @@ class ClipReader(SampleReader):
         return len(self._starts)
 
     def reach(self) -> Reach:
-        """See `SampleReader.reach`."""
+        """Return whether the sizes and limits of the kind fit the store."""
         return self._reach
 
     def box_shape(self, key: str) -> Shape | None:
-        """See `SampleReader.box_shape`."""
+        """Return the common shape of a key that is a box in all samples."""
         if key in _MASKS:
             return self._sizes[key == _MASKS[0]]
         return self._views[key].shape if key in self._views else None
@@ -326,16 +326,16 @@ class ClipReader(SampleReader):
 class Clips(SampleKind):
     """Samples of a spike-camera store: `length` consecutive frames of one sequence.
 
-    Keys: ``voxel`` (L, B, h, w) in the stored dtype; ``blur``, ``sharp`` (L, 3, h, w) u1 RGB, views of the
+    Keys: ``voxel`` (L, B, h, w) in the stored dtype. ``blur``, ``sharp`` (L, 3, h, w) u1 RGB, views of the
     stored (row, column, channel) order. In stores without voxels, unless `voxel_bins` asks for them:
-    ``spike`` (L, T, h, w) u1 of 0 and 1, zero behind each frame's ``spike_length`` (L,) int32; on request
-    elsewhere. On request: ``spike_packed`` (L, T, h, ⌈w/8⌉) u1, least significant bit first; ``tfp``, ``tfi``
-    (L, h, w) float32, gray pictures of each frame, see `Steps`; ``source`` (of the first frame),
+    ``spike`` (L, T, h, w) u1 of 0 and 1, zero behind each frame's ``spike_length`` (L,) int32. On request
+    elsewhere. On request: ``spike_packed`` (L, T, h, ⌈w/8⌉) u1, least significant bit first. ``tfp``, ``tfi``
+    (L, h, w) float32, gray pictures of each frame, see `Steps`. ``source`` (of the first frame),
     ``sequence``, ``frame`` (the first frame's row in the store), ``corner`` (2,) int64 in image pixels.
 
     On request too, and the extents always under ``pad="valid"``: ``valid_extent``, ``spike_valid_extent``
     (2,) int64, how many rows and columns of the crop have data, in pixels of the images and in those of
-    voxels and spikes; ``valid``, ``spike_valid`` (h, w) bool, True where they have.
+    voxels and spikes. ``valid``, ``spike_valid`` (h, w) bool, True where they have.
 
     A clip never spans a change of resolution. Where clips of a store differ in shape (whole frames of several
     cameras), the keys concerned are ragged.
@@ -347,12 +347,12 @@ class Clips(SampleKind):
     stride
         Frames between the starts of two clips.
     crop
-        Rows and columns, in pixels of the images (of the spikes where there are none); one number is a
-        square; None: whole frames. Fields of another resolution give the same part of the scene.
+        Rows and columns, in pixels of the images (of the spikes where there are none). One number is a
+        square. None: whole frames. Fields of another resolution give the same part of the scene.
     fields
         Keys to read, unless the Dataset names them.
     voxel_bins
-        Bins B of ``voxel``; None: the store's set (of several, the one with the fewest bins). A set that is
+        Bins B of ``voxel``. None: the store's set (of several, the one with the fewest bins). A set that is
         not stored is computed from the spikes, bit for bit what conversion would store.
     random
         True: the crop is uniform over the frame, another one each epoch, one for all frames and fields of a
@@ -360,7 +360,7 @@ class Clips(SampleKind):
     pad
         What a crop has below and right of a frame that is smaller than it. None: such crops are refused, with
         the largest that fits. ``"edge"``: the last row and column are repeated, in every field. ``"zero"``:
-        zeros. A number: that, in the images; voxels and spikes are 0. ``"valid"``: zeros, with
+        zeros. A number: that, in the images. Voxels and spikes are 0. ``"valid"``: zeros, with
         ``valid_extent`` and ``spike_valid_extent`` among the keys. ``"drop"``: such clips are no samples.
     """
 
@@ -382,11 +382,11 @@ class Clips(SampleKind):
 
     @property
     def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
+        """Return the kind whose samples are whole rows of the sample table."""
         return Clips(length=1, crop=None, random=False, voxel_bins=self.voxel_bins)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         require_arrays(store, self, SEQUENCE_OFFSETS)
         require_version_2(store)
         natural, on_request = frame_fields(store)
@@ -407,10 +407,10 @@ class Steps(SampleKind):
 
     Keys: ``spike`` (T, h, w) u1 of 0 and 1 or, where `voxel_bins` asks for them, ``voxel`` (B, h, w),
     the spikes of the window in bins of time, bin = (t * B) // T with T = `length`. On request:
-    ``spike_packed`` (T, h, ⌈w/8⌉) u1, least significant bit first, an eighth of the bytes; ``tfp`` and
+    ``spike_packed`` (T, h, ⌈w/8⌉) u1, least significant bit first, an eighth of the bytes. ``tfp`` and
     ``tfi`` (h, w) float32, gray pictures from 0 to 1 by the mean of the spikes and by the interval between
-    two (`unistore.data.kinds.frames` has formulas and source); ``step``, the window's first step in its
-    recording; ``frame``, the recording's row in the store; ``source``, ``sequence``, ``corner`` (2,) int64.
+    two (`unistore.data.kinds.frames` has formulas and source). ``step``, the window's first step in its
+    recording. ``frame``, the recording's row in the store. ``source``, ``sequence``, ``corner`` (2,) int64.
 
     A window lies in one recording: one file, as nothing says that the files of a folder follow each other
     without a gap. Where whole pictures differ in size (several cameras), the keys concerned are ragged.
@@ -422,7 +422,7 @@ class Steps(SampleKind):
     stride
         Time steps between the starts of two windows.
     crop
-        Rows and columns in pixels; one number is a square; None: whole pictures. A crop larger than a
+        Rows and columns in pixels. One number is a square. None: whole pictures. A crop larger than a
         recording's pictures is refused.
     fields
         Keys to read, unless the Dataset names them.
@@ -445,11 +445,11 @@ class Steps(SampleKind):
         _complete_arguments(self, Arguments())
 
     def chosen(self, store: Store) -> SampleKind | None:
-        """See `SampleKind.chosen`."""
+        """Return the kind for a store, with a name that it has of several."""
         return self if store.has(BITS) else None
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         require_arrays(store, self, SEQUENCE_OFFSETS)
         require_version_2(store)
         require_arrays(store, self, BITS)

@@ -23,14 +23,14 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 
 class Clock(ABC):
-    """When the rows of a table were recorded; times rise, or stay, within a range of rows."""
+    """When the rows of a table were recorded. Times rise, or stay, within a range of rows."""
 
     @abstractmethod
     def times(self, rows: Int64s) -> AnyArray:
         """Return the times of rows (n,), in any order."""
 
     def search(self, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
-        """Find the first row of each range ``lo:hi`` (n,) that is later than its time; else `hi`."""
+        """Find the first row of each range ``lo:hi`` (n,) that is later than its time, else `hi`."""
         return _bisect(lambda rows, _: self.times(rows), times, lo, hi)
 
 
@@ -61,11 +61,11 @@ class StoredClock(Clock):
         self._is_known = np.zeros(chunks, bool)
 
     def times(self, rows: Int64s) -> AnyArray:
-        """See `Clock.times`."""
+        """Return the times of rows (n,), in any order."""
         return self._convert(self._column.read_rows(rows))
 
     def search(self, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
-        """See `Clock.search`."""
+        """Find the first row of each range ``lo:hi`` that is later than its time."""
         if not len(times) or not len(self._column):
             return lo.copy()
         first = lo // self._step
@@ -93,7 +93,7 @@ class StoredClock(Clock):
 
 
 class CountedClock(Clock):
-    """Times in nanoseconds that follow from a rate; those of each range of rows begin with its own."""
+    """Times in nanoseconds that follow from a rate, and in each range of rows begin with its own."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class CountedClock(Clock):
         self._begin = begin
 
     def times(self, rows: Int64s) -> AnyArray:
-        """See `Clock.times`."""
+        """Return the times of rows (n,), in any order."""
         ranges = np.searchsorted(self._offsets, rows, side="right") - 1
         passed = np.rint((rows - self._offsets[ranges]) * (1e9 / self._rate))
         times: Int64s = self._begin(ranges) + passed.astype(np.int64)
@@ -158,7 +158,7 @@ class Clocks:
         return all(name in self._described for name in names)
 
     def of(self, key: str) -> str | None:
-        """Return the name of the clock of a sample key, or of the clock itself; None: there is none such."""
+        """Return the name of the clock of a sample key, or of the clock itself. None: there is none such."""
         if key in self.columns:
             return key
         return next((name for name, columns in self.columns.items() if key in columns), None)
@@ -168,13 +168,13 @@ class Clocks:
         return whole(self._store, offsets_path(name))
 
     def timestamps_at(self, name: str, rows: Int64s) -> AnyArray:
-        """Return timestamps of rows of a clock, in any shape, as they are stored; of a rate, nanoseconds."""
+        """Return timestamps of rows of a clock, in any shape, as stored, or nanoseconds of a rate."""
         path = self._timestamps(name)
         read = self.clock(name).times if path is None else self._store.array(path).read_rows
         return read(rows.reshape(-1)).reshape(rows.shape)
 
     def clock(self, name: str) -> Clock:
-        """Return the times of a clock, in nanoseconds; those of rates begin with the steps of an episode."""
+        """Return the times of a clock, in nanoseconds, from the steps of an episode on for rates."""
         if name not in self._clocks:
             stored = self._described[name]
             if "timestamps" in stored:
@@ -190,7 +190,7 @@ class Clocks:
 
 
 class Ticks(NamedTuple):
-    """Ticks that windows are around, (B,) each; times are in nanoseconds."""
+    """Ticks that windows are around, (B,) each. Times are in nanoseconds."""
 
     rows: Int64s  # of the clock's table
     episodes: Int64s
@@ -209,7 +209,7 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Finds rows of one table around the ticks of a clock; times are in nanoseconds."""
+    """Finds rows of one table around the ticks of a clock. Times are in nanoseconds."""
 
     offsets: Int64s  # rows of each episode in the table, (episodes + 1,)
     clock: Clock | None  # times of its rows; None: the ticks are its rows

@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 def rows(_: Store) -> Rows:
-    """One row of every array."""
+    """Make samples of one row of every array."""
     from unistore.data.kinds.rows import Rows
 
     return Rows()
 
 
 def ragged(_: Store) -> Ragged:
-    """A range of rows of the main table."""
+    """Make samples of a range of rows of the main table."""
     from unistore.data.kinds.rows import Ragged
 
     return Ragged()
 
 
 def segments(_: Store) -> Segments:
-    """One segment of points."""
+    """Make samples of one segment of points."""
     from unistore.data.kinds.segments import Segments
 
     return Segments()
 
 
 def volumes(store: Store) -> Volumes | SparsePoints:
-    """One volume; of a store without images, the points of its windows."""
+    """Make samples of one volume, or of the points of its windows in a store without images."""
     from unistore.data.kinds.boxes import IMAGE
     from unistore.data.kinds.sparse_points import SparsePoints, point_groups
     from unistore.data.kinds.volumes import Volumes
@@ -46,21 +46,21 @@ def volumes(store: Store) -> Volumes | SparsePoints:
 
 
 def clips(_: Store) -> Clips:
-    """Consecutive frames."""
+    """Make samples of consecutive frames."""
     from unistore.data.kinds.clips import Clips
 
     return Clips()
 
 
 def transitions(_: Store) -> Transitions:
-    """One step and the observation after it."""
+    """Make samples of one step and the observation after it."""
     from unistore.data.kinds.episodes import Transitions
 
     return Transitions()
 
 
 def events(_: Store) -> Events:
-    """A window of time of a recording."""
+    """Make samples of a window of time of a recording."""
     from unistore.data.kinds.events import Events
 
     return Events()

@@ -40,7 +40,7 @@ _NEXT = "next."
 class Episodes(SampleKind):
     """Samples of a trajectory store: whole episodes.
 
-    Keys: every column of the steps, (T, …) with the T steps of the episode, ragged; images are (T, 3, H, W)
+    Keys: every column of the steps, (T, …) with the T steps of the episode, ragged. Images are (T, 3, H, W)
     u1 RGB. Columns of other clocks have rows of their own number and are ragged in the group of the clock's
     name. A column with any number of values in a row has those of all rows, ragged in a group of its own, and
     ``<key>_counts`` (T,). On request: ``source``, ``episode`` (number), ``episode_name``.
@@ -48,16 +48,16 @@ class Episodes(SampleKind):
 
     @property
     def repeats(self) -> bool:
-        """See `SampleKind.repeats`."""
+        """Return whether samples are the same in every epoch and share no rows."""
         return True
 
     @property
     def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
+        """Return the kind whose samples are whole rows of the sample table."""
         return self
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         require_arrays(store, self, EPISODE_OFFSETS)
         keys: list[str] = []
         for columns in Clocks(store).columns.values():
@@ -66,12 +66,12 @@ class Episodes(SampleKind):
         return select_keys(keys, fields, ON_REQUEST[:-1])
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EpisodeReader:
-        """Reader of the episodes `units`."""
+        """Return the reader of the episodes `units`."""
         return EpisodeReader(store, fields, units)
 
 
 class EpisodeReader(SampleReader):
-    """Reads episodes; see `SampleReader`."""
+    """Reads episodes."""
 
     def __init__(self, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
         clocks = Clocks(store)
@@ -111,11 +111,11 @@ class Transitions(SampleKind):
     """Samples of a trajectory store: step t, and the next observation of the same episode.
 
     Keys: every column of the steps by its dotted name, ``observation.<name>``, ``action``, ``reward``,
-    ``terminated``, ``truncated``, ``next_valid``, …; ``next.observation.<name>`` for every observation.
+    ``terminated``, ``truncated``, ``next_valid``, …, ``next.observation.<name>`` for every observation.
     Images are (3, H, W) u1 RGB. Columns with any number of values in a row, as scans of a lidar, are ragged.
     On request: ``source``, ``episode`` (number), ``episode_name``, ``step`` (inside the episode).
 
-    ``next_valid`` is False at the last step of an episode whose next observation was not recorded; the next
+    ``next_valid`` is False at the last step of an episode whose next observation was not recorded. The next
     observation is then a copy of the step's own, and must not be used.
 
     Parameters
@@ -134,23 +134,23 @@ class Transitions(SampleKind):
 
     @property
     def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
+        """Return the kind whose samples are whole rows of the sample table."""
         return Episodes()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         require_arrays(store, self, EPISODE_OFFSETS)
         keys = list(step_paths(store))
         following = [f"{_NEXT}{key}" for key in keys if key.startswith("observation.")]
         return select_keys([*keys, *following], fields, ON_REQUEST)
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> TransitionReader:
-        """Reader of the steps of the episodes `units`."""
+        """Return the reader of the steps of the episodes `units`."""
         return TransitionReader(store, self, fields, units)
 
 
 class TransitionReader(SampleReader):
-    """Reads transitions; see `SampleReader`."""
+    """Reads transitions."""
 
     def __init__(self, store: Store, kind: Transitions, fields: Sequence[str], units: Int64s | None) -> None:
         self._kind = kind
@@ -174,7 +174,7 @@ class TransitionReader(SampleReader):
         return self._length
 
     def reach(self) -> Reach:
-        """See `SampleReader.reach`."""
+        """Return whether the sizes and limits of the kind fit the store."""
         steps = 0 if len(self) else len(self._episodes.rows())
         if not steps:
             return Reach(len(self))

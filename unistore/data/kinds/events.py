@@ -1,4 +1,4 @@
-"""One sample = the events of a window of a recording, by time or by number; voxels and frames of them."""
+"""One sample = the events of a window of a recording, by time or by number. Voxels and frames of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Events(SampleKind):
 
     Keys: ``t`` (N,) int64 microseconds, ``x``, ``y`` (N,) uint16, ``p`` (N,) uint8, 1 or 0: ragged, in the
     order of time. With `voxel` or `frame`, those instead, dense, and the others on request. Also on request:
-    ``start``, int64, when the window begins; ``source``; ragged ``frames.t``, ``frames.image`` and
+    ``start``, int64, when the window begins. ``source``, ragged ``frames.t``, ``frames.image`` and
     ``boxes.<field>``: what lies beside the recording, of the time of the window.
 
     Parameters
@@ -67,7 +67,7 @@ class Events(SampleKind):
         Number of events of a window, instead of a duration.
     stride
         From the start of a window to that of the next one: a duration, or with `count` a number of events.
-        None: the window. Windows begin with the first event of the recording; what is left at its end gives
+        None: the window. Windows begin with the first event of the recording. What is left at its end gives
         none.
     voxel
         Number of bins B of ``voxel`` (B, H, W) float32, (height, width) of the store's largest sensor. With
@@ -109,28 +109,28 @@ class Events(SampleKind):
 
     @property
     def repeats(self) -> bool:
-        """See `SampleKind.repeats`."""
+        """Return whether samples are the same in every epoch and share no rows."""
         return not self.random and self.step >= self.length
 
     @property
     def length(self) -> int:
-        """Microseconds, or with `count` events, of a window."""
+        """Return the microseconds, or with `count` events, of a window."""
         return _microseconds(self.window) if self.count is None else self.count
 
     @property
     def step(self) -> int:
-        """Microseconds, or with `count` events, from one window to the next."""
+        """Return the microseconds, or with `count` events, from one window to the next."""
         if self.stride is None:
             return self.length
         return self.stride if isinstance(self.stride, int) else _microseconds(self.stride)
 
     @property
     def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
+        """Return the kind whose samples are whole rows of the sample table."""
         return Ragged()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         require_arrays(store, self, *_EVENTS.values(), RECORDINGS, MARKS, MARKS_OF)
         images = [key for key, is_asked in (("voxel", self.voxel), ("frame", self.frame)) if is_asked]
         on_request = [_START, *_keys_beside(store), *source_keys(store)]
@@ -139,7 +139,7 @@ class Events(SampleKind):
         return select_keys(_EVENTS, fields, on_request)
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EventReader:
-        """Reader of the windows of the recordings `units`."""
+        """Return the reader of the windows of the recordings `units`."""
         recordings = np.arange(store.sample_count) if units is None else units
         return EventReader(store, self, fields, recordings)
 
@@ -204,7 +204,7 @@ class EventReader(SampleReader):
         return int(self._first[-1])
 
     def reach(self) -> Reach:
-        """See `SampleReader.reach`."""
+        """Return whether the sizes and limits of the kind fit the store."""
         if len(self):
             return Reach(len(self))
         longest = int(self._extents.max(initial=0))

@@ -53,7 +53,7 @@ class Foreground:
         self._ends = np.rint(ends * _PARTS).astype(np.int64)
 
     def has_any(self, volumes: Int64s) -> bool:
-        """Whether any of these volumes has a voxel of any of the names."""
+        """Return whether any of these volumes has a voxel of any of the names."""
         return any(target.lengths[volumes].any() for target in self._targets)
 
     def draw(self, picks: Picks, skip: int, volumes: Int64s) -> tuple[Int64s, NDArray[np.int32]]:

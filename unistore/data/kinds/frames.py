@@ -170,11 +170,11 @@ class Images:
         self._encoded = None if self._pixels is not None else EncodedImages(store, file_table_name(name))
 
     def shape(self, count: int, height: int, width: int) -> Shape:
-        """See `FrameField.shape`."""
+        """Return the shape of the crop of `count` rows, as read."""
         return count, height, width, 3
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
-        """See `FrameField.read`."""
+        """Read a box inside the extent of consecutive rows."""
         top, left, height, width = box
         if self._pixels is not None:
             lo = (rows.start, top, left, 0)
@@ -201,11 +201,11 @@ class StoredVoxels:
         self._bins = bins
 
     def shape(self, count: int, height: int, width: int) -> Shape:
-        """See `FrameField.shape`."""
+        """Return the shape of the crop of `count` rows, as read."""
         return count, self._bins, height, width
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
-        """See `FrameField.read`."""
+        """Read a box inside the extent of consecutive rows."""
         top, left, height, width = box
         hi = (rows.stop, self._bins, top + height, left + width)
         self._array.read_box((rows.start, 0, top, left), hi, out)
@@ -220,11 +220,11 @@ class StepSpikes:
         self.dtype = view.dtype
 
     def shape(self, count: int, height: int, width: int) -> Shape:
-        """See `FrameField.shape`."""
+        """Return the shape of the crop of `count` rows, as read."""
         return self._view.shape(count, height, width)
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
-        """See `FrameField.read`."""
+        """Read a box inside the extent of consecutive rows."""
         is_as_stored = self._view is PACKED_BITS and box.left % 8 == 0
         bits = self._read_bits(rows.start, rows.stop, box, out if is_as_stored else None)
         self._view.fill(bits, box.left % 8, box.width, out)
@@ -236,7 +236,7 @@ class StepSpikes:
 
 
 class FrameSpikes(StepSpikes):
-    """A view of the spikes of each frame of a clip; T is that of the longest frame of the store."""
+    """A view of the spikes of each frame of a clip. T is that of the longest frame of the store."""
 
     def __init__(self, store: Store, view: View) -> None:
         super().__init__(store, view)
@@ -244,11 +244,11 @@ class FrameSpikes(StepSpikes):
         self._longest = longest_frame(store)
 
     def shape(self, count: int, height: int, width: int) -> Shape:
-        """See `FrameField.shape`."""
+        """Return the shape of the crop of `count` rows, as read."""
         return count, *self._view.shape(self._longest, height, width)
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
-        """See `FrameField.read`."""
+        """Read a box inside the extent of consecutive rows."""
         bounds = self._offsets.take(np.arange(rows.start, rows.stop + 1))
         bits = self._read_bits(int(bounds[0]), int(bounds[-1]), box)
         frames = np.split(bits, bounds[1:-1] - bounds[0])

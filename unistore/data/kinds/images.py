@@ -12,7 +12,7 @@ from unistore.system.hints import AnyArray, Int64s, UInt8s
 
 
 class EncodedImages:
-    """PNG or JPEG bytes of frames, ``data`` flat u1 and ``offsets`` (n + 1); decoded as in the conversion."""
+    """PNG or JPEG bytes of frames, ``data`` flat u1 and ``offsets`` (n + 1). Decoded as in the conversion."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class EncodedImages:
         self._exact = exact
 
     def read(self, frames: Int64s) -> list[AnyArray]:
-        """Decoded frames, in the order given."""
+        """Return the decoded frames, in the order given."""
         lo, hi = self._offsets.ranges(frames)
         stored = self._data.read_ranges(lo, hi)
         bounds = np.concatenate(([0], np.cumsum(hi - lo)))

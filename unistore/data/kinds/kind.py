@@ -25,7 +25,7 @@ class UnitPicks(Picks):
     units
         (B,) int64: row of the store's table of samples that each is made from.
     numbers
-        (B,) int64: which of the samples of that row, from 0; see `Kind.counts`.
+        (B,) int64: which of the samples of that row, from 0. See `Kind.counts`.
     allocate
         ``allocate(shape, dtype)`` gives memory of the batch: values in it are delivered without a copy.
     """
@@ -46,7 +46,7 @@ class Kind(SampleKind):
 
     @abstractmethod
     def keys(self, store: Store) -> Sequence[str]:
-        """Return the keys of samples; reads metadata only.
+        """Return the keys of samples. Reads metadata only.
 
         Raises
         ------
@@ -55,7 +55,7 @@ class Kind(SampleKind):
         """
 
     def counts(self, store: Store) -> Int64s | None:  # noqa: ARG002
-        """Return how many samples each row of the store's table of samples gives; by default, None: one."""
+        """Return how many samples each row of the table of samples gives. None, the default: one."""
         return None
 
     @abstractmethod
@@ -68,16 +68,16 @@ class Kind(SampleKind):
         """
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys that are read; see `SampleKind.select`."""
+        """Return the keys that are read."""
         return select_keys(self.keys(store), fields, source_keys(store))
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> UnitReader:
-        """Return the reader of the samples in `units`; see `SampleKind.bind`."""
+        """Return the reader of the samples in `units`."""
         return UnitReader(self, store, fields, units)
 
 
 class UnitReader(SampleReader):
-    """Reads samples by `Kind.read`; see `SampleReader`."""
+    """Reads samples by `Kind.read`."""
 
     def __init__(self, kind: Kind, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
         self._kind = kind

@@ -35,7 +35,7 @@ OWN = {
 
 @cache
 def installed_kinds() -> Mapping[str, type[Kind]]:
-    """Kinds of installed packages by name; one that fails is left out with a line on standard error."""
+    """Return kinds of installed packages by name, and print those that fail on standard error."""
     from importlib.metadata import entry_points
 
     kinds: dict[str, type[Kind]] = {}
@@ -68,7 +68,7 @@ def leave_kind_out(name: str, why: str) -> None:
 
 
 def parse_kind(expression: str) -> SampleKind:
-    """Parse ``unistore.Patches(96)``, ``Patches(96)`` or ``Rows``; no code is run."""
+    """Parse ``unistore.Patches(96)``, ``Patches(96)`` or ``Rows``. No code is run."""
     cure = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
     try:
         code = ast.parse(expression.removeprefix("unistore."), mode="eval").body

@@ -1,4 +1,4 @@
-"""Boxes of a batch, crops and patches, and what is put where they extend beyond their data; so do windows."""
+"""Boxes of a batch, crops, patches and windows, and what is put where they leave their data."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def check_pad(check: Arguments, pad: object) -> None:
 
 
 def normalize_pad(pad: Any) -> Pad:
-    """A valid `pad`, with a number as Python int or float, so that equal ones have the same repr."""
+    """Return a valid `pad`, with a number as Python int or float, so that equal ones have the same repr."""
     if pad is None or isinstance(pad, str):
         return pad  # type: ignore[return-value]
     return int(pad) if isinstance(pad, Integral) else float(pad)
 
 
 def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
-    """Fill value of each key; 0 unless `pad` is a number."""
+    """Return the fill value of each key, 0 unless `pad` is a number."""
     if pad is None or isinstance(pad, str):
         return dict.fromkeys(dtypes, 0)
     wrong = [key for key, dtype in dtypes.items() if not _is_representable(dtype, pad)]
@@ -65,7 +65,7 @@ def _is_representable(dtype: np.dtype[Any], number: float) -> bool:
 
 
 def copy_padded(inside: AnyArray, out: AnyArray, pad: Pad, fill: Any) -> None:
-    """Copy data to the low corner of `out` and pad the rest; as ``np.pad``."""
+    """Copy data to the low corner of `out` and pad the rest, as ``np.pad``."""
     if pad == "edge" and not inside.size:
         message = "is 'edge', and there are no data to repeat: an extent is 0"
         raise wrong_argument("pad", message, 'give a number, or "drop"')
@@ -114,7 +114,7 @@ def valid_masks(key: str, sizes: Int64s, inside: Int64s, common: Shape | None, a
 
 
 def common_shape(sizes: AnyArray) -> Shape | None:
-    """Return the shape that all boxes of `sizes` (n, k) have; None if they differ or there are none."""
+    """Return the shape that all boxes of `sizes` (n, k) have, None if they differ or there are none."""
     return tuple(sizes[0].tolist()) if len(sizes) and (sizes == sizes[:1]).all() else None
 
 

@@ -35,7 +35,7 @@ from unistore.system.hints import Int64s, Shape
 
 
 class PatchReader(SampleReader):
-    """Reads boxes; see `SampleReader`."""
+    """Reads boxes."""
 
     def __init__(self, store: Store, kind: Patches, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
@@ -62,11 +62,11 @@ class PatchReader(SampleReader):
         return int(self._first[-1])
 
     def box_shape(self, key: str) -> Shape | None:
-        """See `SampleReader.box_shape`."""
+        """Return the common shape of a key that is a box in all samples."""
         return self._kind.shape if key == "valid" or key in self._volumes.boxes else None
 
     def reach(self) -> Reach:
-        """See `SampleReader.reach`."""
+        """Return whether the sizes and limits of the kind fit the store."""
         return self._reach
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
@@ -126,23 +126,23 @@ class Patches(SampleKind):
 
     Keys: as `Volumes`, with (d, h, w) of `size` in place of (D, H, W), and ``corner`` (3,) int64, the box's
     first voxel, counted in steps. On request, the former always under ``pad="valid"``: ``valid_extent`` (3,)
-    int64, how far the volume reaches into the box from its corner; ``valid`` (d, h, w) bool, True inside the
+    int64, how far the volume reaches into the box from its corner. ``valid`` (d, h, w) bool, True inside the
     volume. With `foreground`, ``foreground`` () int32: the class of the voxel that the box is centred on, 0
     of a uniform box.
 
     Parameters
     ----------
     size
-        Depth, height and width in voxels; one number is a cube.
+        Depth, height and width in voxels. One number is a cube.
     random
         True: the corner is uniform over the volume, another one each epoch. False: the cells of a grid that
-        covers the volume; the last cell of an axis is moved back so that it ends with the volume.
+        covers the volume. The last cell of an axis is moved back so that it ends with the volume.
     per_volume
         Random boxes of each volume an epoch.
     pad
         What a box has behind a volume that is smaller than it. None: such boxes are refused, with the
         largest size that fits. ``"edge"``: the last voxel is repeated, of masks too. ``"zero"``: zeros. A
-        number: that, of the image; masks are 0. ``"valid"``: zeros, with ``valid_extent`` among the keys.
+        number: that, of the image. Masks are 0. ``"valid"``: zeros, with ``valid_extent`` among the keys.
         ``"drop"``: volumes smaller than the box have no samples.
     step
         Take every `step`-th voxel of each axis, as `Volumes` does: boxes are those of ``Volumes(step=…)``.
@@ -192,13 +192,13 @@ class Patches(SampleKind):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Depth, height and width of a box."""
+        """Return the depth, height and width of a box."""
         assert isinstance(self.size, tuple)
         return self.size
 
     @property
     def shares(self) -> Shares:
-        """Share of the boxes that are centred on each name."""
+        """Return the share of the boxes that are centred on each name."""
         assert not isinstance(self.foreground, (str, Mapping))
         return self.foreground or ()
 
@@ -210,16 +210,16 @@ class Patches(SampleKind):
 
     @property
     def strides(self) -> Int64s:
-        """Voxels from one cell of the grid to the next, (3,)."""
+        """Return the voxels from one cell of the grid to the next, (3,)."""
         return np.maximum(1, np.rint(np.array(self.shape) * (1 - self.overlap))).astype(np.int64)
 
     @property
     def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
+        """Return the kind whose samples are whole rows of the sample table."""
         return Volumes(step=self.step)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         require_arrays(store, self, extent_path(store))
         for name, _ in self.shares:
             find_target(store, name)

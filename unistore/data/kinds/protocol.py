@@ -35,15 +35,15 @@ class Picks:
         return len(self.index)
 
     def below(self, bounds: Int64s) -> Int64s:
-        """Uniform integers in ``[0, bounds)``, (B, k) for bounds (B, k)."""
+        """Return uniform integers in ``[0, bounds)``, (B, k) for bounds (B, k)."""
         return below(self.words(bounds.shape[1]), bounds)
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """Random words, (B, count)."""
+        """Return random words, (B, count)."""
         return words(self.seed, self.epoch, self.index, count)
 
     def generator(self, sample: int) -> np.random.Generator:
-        """Random generator of one sample of the batch, for many numbers."""
+        """Return random generator of one sample of the batch, for many numbers."""
         return generator(self.seed, int(self.epoch[sample]), int(self.index[sample]))
 
 
@@ -66,14 +66,14 @@ class SampleReader(ABC):
 
     @abstractmethod
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch into allocated memory; each chunk is decoded once."""
+        """Read a batch into allocated memory, and decode each chunk once."""
 
     def reach(self) -> Reach:
         """Return whether sizes of the kind fit the data, and its limits leave samples."""
         return Reach(len(self))
 
     def box_shape(self, key: str) -> Shape | None:  # noqa: ARG002
-        """Return the common shape of a key that is a box in all samples; None if they differ, or no boxes."""
+        """Return the common shape of a key that is a box in all samples, None if they differ, or no boxes."""
         return None
 
 
@@ -85,7 +85,7 @@ class SampleKind(ABC):
 
     @property
     def repeats(self) -> bool:
-        """Whether samples are the same in every epoch and share no rows, so that caches may keep them."""
+        """Return whether samples are the same in every epoch and share no rows, so that caches keep them."""
         return False
 
     @abstractmethod
@@ -93,12 +93,12 @@ class SampleKind(ABC):
         """Return keys of samples (without `INDEX`) for the requested `fields`, from metadata only."""
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> SampleReader:
-        """Return the reader of the samples in `units`, rows of the store's sample table; None: all rows."""
+        """Return the reader of the samples in `units`, rows of the store's sample table. None: all rows."""
         every = np.arange(store.sample_count) if units is None else units
         return self.reader(store, self, fields, every)
 
     def chosen(self, store: Store) -> SampleKind | None:  # noqa: ARG002
-        """Return the kind for a store, with a name that it has of several; None: the store has none such."""
+        """Return the kind for a store, with a name that it has of several. None: the store has none such."""
         return self
 
     @property
@@ -152,7 +152,7 @@ _OF_EVERY_STORE = ("path", "bytes", "digest", "first_row", "rows", "format")
 
 
 def source_keys(store: Store) -> dict[str, str]:
-    """Path of each value of a source, by sample key: ``source``, and ``sources.rate`` of ``sources/rate``."""
+    """Return the path of each value of a source, ``sources/rate``, by its key, ``sources.rate``."""
     keys = {SOURCE: f"{_PREFIX}path"}
     for path in store.paths():
         name = path.removeprefix(_PREFIX).removesuffix("/data")

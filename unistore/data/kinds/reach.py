@@ -44,7 +44,7 @@ def _cure(fitting: SampleKind | None) -> str:
 
 
 def as_code(kind: Any) -> str:
-    """A kind as Python code, without default values: ``unistore.Patches(size=32)``; of packages, a text."""
+    """Return a kind as Python code without default values: ``unistore.Patches(size=32)``."""
     if not dataclasses.is_dataclass(kind):
         return repr(kind)
     arguments = []

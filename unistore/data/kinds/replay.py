@@ -50,11 +50,11 @@ class Flat(NamedTuple):
 
     @property
     def fields(self) -> list[str]:
-        """Keys that are read."""
+        """Return the keys that are read."""
         return [*self.keys, "action", *(f"next.{key}" for key in self.keys), "reward", "terminated"]
 
     def of(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The tuple of a batch."""
+        """Return the tuple of a batch."""
         now = [self._ready(batch[key]) for key in self.keys]
         after = [self._ready(batch[f"next.{key}"]) for key in self.keys]
         reward = batch["reward"].float().reshape(-1, 1)
@@ -70,7 +70,7 @@ class Flat(NamedTuple):
 
 
 def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
-    """The observations of the flat layout."""
+    """Return the observations of the flat layout."""
     sets = [_stored(names, known, size) for names in _IMAGES]
     joint = [key for name in _JOINTS if (key := f"observation.{name}") in known][:1]
     keys = [stored for stored in sets if stored is not None]
@@ -118,38 +118,38 @@ class ReplayBuffer:
     Steps whose next observation was not recorded are never drawn, except terminal ones (there `not_done` is
     0, and the next observation is the step's own). The n-th batch is a function of (`seed`, n, batch size,
     rank). The n-th batches of all ranks, joined, are the n-th batch of a single rank that draws as many.
-    Thread-safe; a forked process needs a buffer of its own.
+    Thread-safe. A forked process needs a buffer of its own.
 
     Parameters
     ----------
     store
-        Folder of the store, or an open `Store`; a list: several stores with the same fields.
+        Folder of the store, or an open `Store`. A list: several stores with the same fields.
     output
         ``"tuple"``: (left, right, global, joint, action, next left, next right, next global, next joint,
         reward, not_done): images (B, 3, H, W) u1, everything else float32, reward and not_done (B, 1).
-        ``"dict"``: tensors by key in their stored dtypes, as `Transitions`; of any trajectory store.
+        ``"dict"``: tensors by key in their stored dtypes, as `Transitions`, of any trajectory store.
     fields
-        Keys of the dict; None: all.
+        Keys of the dict. None: all.
     limit
-        Number of transitions, from the first on, to draw from; None: all.
+        Number of transitions, from the first on, to draw from. None: all.
     split
-        Name of a split, or several; None: all episodes.
+        Name of a split, or several. None: all episodes.
     indices
-        Draw from these transitions only: their numbers in the split, in any order; None: all.
+        Draw from these transitions only: their numbers in the split, in any order. None: all.
     weights
         Draw in proportion to these weights: one per transition (of `indices`, in their order), or one per
         store of several, whose transitions are then alike. None: every transition alike. `set_weights`
         changes them.
     image_size
         Side of the images (tuple only): those of the store that have it, else what the store has, resized on
-        read as ``cv2.resize`` does; None: as stored.
+        read as ``cv2.resize`` does. None: as stored.
     seed
         Seed of the draws.
     prefetch
-        Batches to prefetch; 0: none, and no thread. Fewer where all together would take more than 256 MB, but
+        Batches to prefetch. 0: none, and no thread. Fewer where all together would take more than 256 MB, but
         one at least.
     device
-        Device of the batches; None: host memory.
+        Device of the batches. None: host memory.
     rank, world_size
         This process among those that draw together, as in `unistore.Loader`. None: from ``torch.distributed``
         where it is initialised, else from the environment (``RANK``, ``WORLD_SIZE``), else 0 of 1.
@@ -225,17 +225,17 @@ class ReplayBuffer:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Number of transitions to draw from."""
+        """Return the number of transitions to draw from."""
         return self._length
 
     @property
     def action_mean(self) -> torch.Tensor:
-        """Mean (A,) float32 of all actions of the store, accumulated in float64."""
+        """Return the mean (A,) float32 of all actions of the store, accumulated in float64."""
         return self._action_statistics[0]
 
     @property
     def action_std(self) -> torch.Tensor:
-        """Standard deviation (A,) float32 of all actions of the store, in float64, ddof 0."""
+        """Return the standard deviation (A,) float32 of all actions of the store, in float64, ddof 0."""
         return self._action_statistics[1]
 
     def __enter__(self) -> Self:
@@ -245,12 +245,12 @@ class ReplayBuffer:
         self.close()
 
     def sample(self, batch_size: int) -> Any:
-        """Next batch.
+        """Return the next batch.
 
         Parameters
         ----------
         batch_size
-            Number of transitions B; batches of the last requested size are prefetched.
+            Number of transitions B. Batches of the last requested size are prefetched.
 
         Returns
         -------
@@ -264,7 +264,7 @@ class ReplayBuffer:
         ValueError
             If the buffer is closed, has no transitions, or was made in another process.
         CorruptionError
-            If stored bytes are damaged; names array, shard and chunk.
+            If stored bytes are damaged. The message names array, shard and chunk.
         """
         check = Arguments()
         check.integer("batch_size", batch_size, 1)
@@ -307,7 +307,7 @@ class ReplayBuffer:
             self._ring.observe(needed)
 
     def close(self) -> None:
-        """Stop prefetching; batches that were returned stay valid."""
+        """Stop prefetching. Batches that were returned stay valid."""
         if self._owner != os.getpid():  # a forked child has no such thread
             return
         with self._lock:
@@ -332,7 +332,7 @@ class ReplayBuffer:
         Raises
         ------
         InputError
-            If they are no such numbers; those from before stay.
+            If they are no such numbers. Those from before stay.
         """
         rounded = torch.as_tensor(weights).detach().to("cpu", torch.float32, copy=True)
         draws = self._weighted_draws(rounded.numpy())
@@ -346,9 +346,9 @@ class ReplayBuffer:
         self._has_new_weights = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the draws stand: the next batch is the same in a buffer that loads it.
+        """Return where the draws stand: the next batch is the same in a buffer that loads it.
 
-        JSON values; after `set_weights` also ``weights``, a float32 tensor. It is the same on every rank
+        JSON values. After `set_weights` also ``weights``, a float32 tensor. It is the same on every rank
         after as many batches, so that one checkpoint serves all of them.
         """
         with self._lock:

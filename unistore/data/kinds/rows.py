@@ -34,27 +34,27 @@ class Rows(SampleKind):
 
     The main table is ``rows`` for plain arrays, ``points`` for clouds, ``steps`` for episodes.
 
-    Keys: one per column, with the stored dtype and row shape; columns with reserved names (``index``,
+    Keys: one per column, with the stored dtype and row shape. Columns with reserved names (``index``,
     ``source``) get the table's name before theirs: ``rows.index``, ``rows.source``. On request: ``source``,
     numbers and texts of the source: ``sources.facts`` (JSON).
     """
 
     @property
     def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
+        """Return the kind whose samples are whole rows of the sample table."""
         return self
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         return select_keys(_paths(store), fields, source_keys(store))
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> RowReader:
-        """Reader of the rows of the samples `units`."""
+        """Return the reader of the rows of the samples `units`."""
         return RowReader(store, fields, units)
 
 
 class RowReader(SampleReader):
-    """Reads rows; see `SampleReader`."""
+    """Reads rows."""
 
     def __init__(self, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
         paths = _paths(store)
@@ -123,7 +123,7 @@ class Spans:
 
     @classmethod
     def draw(cls, picks: Picks, lo: Int64s, hi: Int64s, most: int | None = None) -> Spans:
-        """Rows ``lo:hi`` of each sample; of samples with more than `most` rows, a uniform subset."""
+        """Return rows ``lo:hi`` of each sample, or a uniform subset of `most` rows where it has more."""
         lengths = hi - lo
         if most is None or not (lengths > most).any():
             return cls(lo, hi, offsets_from_lengths(lengths))
@@ -136,7 +136,7 @@ class Spans:
 
     @classmethod
     def of(cls, lo: Int64s, hi: Int64s, rows: Sequence[Int64s]) -> Spans:
-        """Return given rows of each sample, relative to its ``lo`` and ascending; they may repeat."""
+        """Return given rows of each sample, relative to its ``lo`` and ascending. They may repeat."""
         lengths = np.array([len(some) for some in rows], np.int64)
         joined = np.concatenate([np.empty(0, np.int64), *rows])
         return cls(lo, hi, offsets_from_lengths(lengths), joined)
@@ -185,7 +185,7 @@ class Ragged(SampleKind):
     Parameters
     ----------
     max_rows
-        Take a random subset of so many rows of a larger sample, ascending, another in each epoch; None: all.
+        Take a random subset of so many rows of a larger sample, ascending, another in each epoch. None: all.
 
     Raises
     ------
@@ -202,22 +202,22 @@ class Ragged(SampleKind):
 
     @property
     def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
+        """Return the kind whose samples are whole rows of the sample table."""
         return Ragged()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         require_arrays(store, self, _offsets(store), f"{store.sample_table}/source")
         natural = [*_keys(store, _main_table(store)), *_numbers(store)]
         return select_keys(natural, fields, source_keys(store))
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> RaggedReader:
-        """Reader of the samples `units`."""
+        """Return the reader of the samples `units`."""
         return RaggedReader(self, store, fields, units)
 
 
 class RaggedReader(SampleReader):
-    """Reads ranges of rows; see `SampleReader`."""
+    """Reads ranges of rows."""
 
     def __init__(self, kind: Ragged, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
         columns = _keys(store, _main_table(store))

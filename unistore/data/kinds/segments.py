@@ -127,7 +127,7 @@ Int32s: TypeAlias = NDArray[np.int32]
 
 
 class SegmentReader(SampleReader):
-    """Reads segments; see `SampleReader`."""
+    """Reads segments."""
 
     def __init__(self, store: Store, kind: Segments, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
@@ -160,7 +160,7 @@ class SegmentReader(SampleReader):
         return len(self._units)
 
     def reach(self) -> Reach:
-        """See `SampleReader.reach`."""
+        """Return whether the sizes and limits of the kind fit the store."""
         if len(self) or not self._least:
             return Reach(len(self))
         what = f"no segment has min_points={self._least} points: the most are {self._most}"
@@ -215,22 +215,22 @@ class SegmentReader(SampleReader):
 class Segments(SampleKind):
     """Samples of a point cloud: the points of one segment, ragged.
 
-    Keys: ``xyz`` (N, 3); ``origin`` (3,) float64, the segment's minimum, or 0 where ``"auto"`` leaves ``xyz``
-    unmoved: under ``"auto"`` and ``"local"``, ``xyz + origin`` is where points are; every column of the
-    points under its own name, (N,) or (N, k) in the stored dtype; values of the whole segment, such as
+    Keys: ``xyz`` (N, 3). ``origin`` (3,) float64, the segment's minimum, or 0 where ``"auto"`` leaves ``xyz``
+    unmoved: under ``"auto"`` and ``"local"``, ``xyz + origin`` is where points are. Every column of the
+    points under its own name, (N,) or (N, k) in the stored dtype. Values of the whole segment, such as
     ``label`` where objects are labelled (``segment_label`` where the points have a ``label`` too). On
     request: ``source``, ``source_row`` (N,), ``number``, ``bounds`` (2, 3).
 
     Parameters
     ----------
     coordinates
-        ``"auto"``: where sources are float32, ``xyz`` is theirs, unmoved and exact; else as ``"local"``.
+        ``"auto"``: where sources are float32, ``xyz`` is theirs, unmoved and exact, else as ``"local"``.
         ``"local"``: ``xyz`` is float32, ``float32(absolute - origin)``. ``"absolute"``: float64, exact.
     max_points
         Of larger segments, a uniform subset of this size in point order, another one each epoch.
     voxel
-        Size of voxels; adds ``voxel_coords`` (V, 3) int32, ``voxel_counts`` (V,) int32 (points in each voxel
-        of the whole segment; ragged group ``voxel``) and ``point_voxel`` (N,) int32, each point's voxel
+        Size of voxels. Adds ``voxel_coords`` (V, 3) int32, ``voxel_counts`` (V,) int32 (points in each voxel
+        of the whole segment, ragged group ``voxel``) and ``point_voxel`` (N,) int32, each point's voxel
         inside the sample. A grid that the store holds is read, and any other size is computed alike.
     min_points
         Segments with fewer points are no samples: they are left out of the index. If all have fewer, that is
@@ -269,16 +269,16 @@ class Segments(SampleKind):
 
     @property
     def repeats(self) -> bool:
-        """See `SampleKind.repeats`."""
+        """Return whether samples are the same in every epoch and share no rows."""
         return self.max_points is None and self.exactly is None and self.sample == "random"
 
     @property
     def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
+        """Return the kind whose samples are whole rows of the sample table."""
         return replace(self, max_points=None)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         require_arrays(store, self, _XYZ, f"{_SEGMENTS}offsets")
         natural = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
         if self.voxel is not None:
@@ -286,7 +286,7 @@ class Segments(SampleKind):
         return select_keys(natural, fields, (SOURCE, *_ON_REQUEST))
 
     def unmoved(self, store: Store) -> bool:
-        """Whether ``xyz`` is the float32 of the sources."""
+        """Return whether ``xyz`` is the float32 of the sources."""
         return self.coordinates == "auto" and store.array(_XYZ).dtype == np.float32
 
     def voxel_group(self, store: Store) -> str | None:

@@ -143,7 +143,7 @@ _SLAB = 8 << 20
 
 
 class PointReader(SampleReader):
-    """Reads points of a window; see `SampleReader`."""
+    """Reads points of a window."""
 
     def __init__(self, store: Store, kind: SparsePoints, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
@@ -167,7 +167,7 @@ class PointReader(SampleReader):
         return len(self._volumes)
 
     def reach(self) -> Reach:
-        """See `SampleReader.reach`."""
+        """Return whether the sizes and limits of the kind fit the store."""
         if len(self) or not len(self._counts):
             return Reach(len(self))
         least = self._kind.min_points
@@ -192,7 +192,7 @@ class PointReader(SampleReader):
 class SparsePoints(SampleKind):
     """Samples of a CT store: points of a window in C order of their volume, ragged.
 
-    Keys: ``coords`` (N, 3) int32, depth, height and width index; ``values`` (N, 1), the voxels there in
+    Keys: ``coords`` (N, 3) int32, depth, height and width index. ``values`` (N, 1), the voxels there in
     their stored dtype. On request: ``source``, ``name``, ``extent``, ``spacing``, ``origin``, ``direction``.
     A store that holds the window as points, one that holds it as a mask, and one that holds images alone
     give equal samples.
@@ -200,7 +200,7 @@ class SparsePoints(SampleKind):
     Parameters
     ----------
     window
-        Name of a window of the store (or of a distance field, ``"sdf/<name>"``); None: the only one. Any
+        Name of a window of the store (or of a distance field, ``"sdf/<name>"``). None: the only one. Any
         other preset (``"mediastinum"``) and ``"name:width:level"`` are cut of the images while reading.
     min_points
         Volumes with fewer points are no samples: they are left out of the index. If all have fewer, that is
@@ -227,22 +227,22 @@ class SparsePoints(SampleKind):
 
     @property
     def repeats(self) -> bool:
-        """See `SampleKind.repeats`."""
+        """Return whether samples are the same in every epoch and share no rows."""
         return self.max_points is None
 
     @property
     def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
+        """Return the kind whose samples are whole rows of the sample table."""
         return SparsePoints(self.window)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         require_arrays(store, self, EXTENT)
         self.group(store)
         return select_keys(("coords", "values"), fields, (*on_request(store), *volume_columns(store)))
 
     def chosen(self, store: Store) -> SampleKind | None:
-        """See `SampleKind.chosen`."""
+        """Return the kind for a store, with a name that it has of several."""
         groups = point_groups(store)
         if self.window is not None or len(groups) == 1:
             return self
@@ -425,7 +425,7 @@ def image_planes(
 
 
 def point_limits(store: Store, group: str) -> Int64s:
-    """Where points of each volume lie, (V, 3): below its extent, or in the cube that its source states."""
+    """Return where points of each volume lie, (V, 3): below its extent, or in the cube of its source."""
     extents: Int64s = whole(store, EXTENT).astype(np.int64)
     if not store.has(f"{group}/resolution"):
         return extents
@@ -434,7 +434,7 @@ def point_limits(store: Store, group: str) -> Int64s:
 
 
 def point_groups(store: Store) -> list[str]:
-    """Groups that hold points of volumes: windows, then distance fields."""
+    """Return the groups that hold points of volumes: windows, then distance fields."""
     groups = {
         path.rpartition("/")[0]
         for path in store.paths()

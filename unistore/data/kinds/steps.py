@@ -69,12 +69,12 @@ class PlainColumn(StepColumn):
         self.image = tuple(axes[-1:]) == (CHANNEL,) and len(self.row_shape) == 3 and self.row_shape[2] == 3
 
     def read(self, rows: Int64s, out: AnyArray) -> None:
-        """See `StepColumn.read`."""
+        """Read rows into `out`."""
         self._array.read_rows(rows, out)
 
 
 class EncodedColumn(StepColumn):
-    """Compressed frames; each frame is decoded once per batch."""
+    """Compressed frames, each decoded once per batch."""
 
     def __init__(self, store: Store, group: str) -> None:
         data = store.array(f"{group}/data")
@@ -92,7 +92,7 @@ class EncodedColumn(StepColumn):
         self.image = len(self.row_shape) == 3 and self.row_shape[2] == 3
 
     def read(self, rows: Int64s, out: AnyArray) -> None:
-        """See `StepColumn.read`."""
+        """Read rows into `out`."""
         frames, numbers = np.unique(rows, return_inverse=True)
         images = self._images.read(frames)
         for target, number in zip(out, numbers.tolist(), strict=True):

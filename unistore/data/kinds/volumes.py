@@ -42,7 +42,7 @@ from unistore.system.hints import Int64s, Shape
 
 
 class WholeVolumeReader(SampleReader):
-    """Reads volumes; see `SampleReader`."""
+    """Reads volumes."""
 
     def __init__(self, store: Store, kind: Volumes, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
@@ -60,13 +60,13 @@ class WholeVolumeReader(SampleReader):
         return len(self._units)
 
     def reach(self) -> Reach:
-        """See `SampleReader.reach`."""
+        """Return whether the sizes and limits of the kind fit the store."""
         extents = self._volumes.extents[self._units]
         ones = np.ones(len(extents), np.int64)
         return reach_of_boxes(self._kind, "size", extents, ones, ("boxes of {} voxels", "volumes"))[0]
 
     def box_shape(self, key: str) -> Shape | None:
-        """See `SampleReader.box_shape`."""
+        """Return the common shape of a key that is a box in all samples."""
         return self._common if key in self._volumes.boxes else None
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
@@ -80,8 +80,8 @@ class WholeVolumeReader(SampleReader):
 class Volumes(SampleKind):
     """Samples of a CT store: whole volumes without padding.
 
-    Keys: ``image`` (D, H, W) in the stored dtype; every window and mask by its name, (D, H, W) u1 of 0 and 1;
-    ``spacing``, ``origin``, ``direction`` if stored; ``<mask>_present``. On request: ``source``, ``name``,
+    Keys: ``image`` (D, H, W) in the stored dtype. Every window and mask by its name, (D, H, W) u1 of 0 and 1.
+    ``spacing``, ``origin``, ``direction`` if stored, ``<mask>_present``. On request: ``source``, ``name``,
     ``extent`` (3,) of the stored volume, ``affine`` (4, 4) float64 from (depth, height, width, 1) of the
     sample to (z, y, x, 1) in mm toward head, back and left, NaN where the source states less, ``info`` (the
     text of the case's ``info.json``), ``metadata`` (its row of ``metadata.csv``, as JSON), ``header`` (what
@@ -94,15 +94,15 @@ class Volumes(SampleKind):
     ----------
     window
         Limit the image to an intensity window: one of the store, a preset (``"lung"``), or
-        ``"name:width:level"``. Values below and above become its ends; NaN stays. The image is float32 then.
+        ``"name:width:level"``. Values below and above become its ends. NaN stays. The image is float32 then.
     scale
         Scale the window to 0…1: (value - low) / (high - low).
     size
-        Depth, height and width of all samples, dense in a batch; one number is a cube. Their first
+        Depth, height and width of all samples, dense in a batch. One number is a cube. Their first
         voxel is the volume's: what is longer is cut off at the end, what is shorter is padded there. None:
         the true extents.
     pad
-        What is padded with: ``"edge"``, the last voxel, of masks too; ``"zero"``; or a number, of the image:
+        What is padded with: ``"edge"``, the last voxel, of masks too. ``"zero"``, or a number, of the image:
         masks are 0. None: volumes shorter than `size` are refused.
     step
         Take every `step`-th voxel of each axis, the first one included, of images, masks and labels alike: 2
@@ -134,16 +134,16 @@ class Volumes(SampleKind):
 
     @property
     def repeats(self) -> bool:
-        """See `SampleKind.repeats`."""
+        """Return whether samples are the same in every epoch and share no rows."""
         return True
 
     @property
     def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
+        """Return the kind whose samples are whole rows of the sample table."""
         return replace(self, size=None, pad=None)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         require_arrays(store, self, extent_path(store))
         if self.window is not None:
             window_limits(store, self.window)

@@ -51,7 +51,7 @@ _TICKS_TOGETHER = 1 << 16  # Ticks whose windows are looked up together where al
 
 
 class WindowReader(SampleReader):
-    """Reads windows; see `SampleReader`."""
+    """Reads windows."""
 
     def __init__(self, store: Store, kind: Windows, fields: Sequence[str], units: Int64s | None) -> None:
         self._kind = kind
@@ -94,7 +94,7 @@ class WindowReader(SampleReader):
         return is_whole
 
     def reach(self) -> Reach:
-        """See `SampleReader.reach`."""
+        """Return whether the sizes and limits of the kind fit the store."""
         kind = self._kind
         samples = len(self)
         steps = f"{kind.history} + {kind.horizon} steps, the current one in both"
@@ -164,8 +164,8 @@ class Windows(SampleKind):
     """Samples of a trajectory store: a window around each tick of a clock, inside one episode.
 
     In short, ``Windows(history=2, horizon=8)``: keys ``observation.<name>`` (history, …) of the steps
-    ``t - history + 1`` to ``t``; every other column of the steps, ``action``, ``reward``, …, (horizon, …) of
-    the steps ``t`` to ``t + horizon - 1``; ``history_valid`` (history,) and ``horizon_valid`` (horizon,)
+    ``t - history + 1`` to ``t``. Every other column of the steps, ``action``, ``reward``, …, (horizon, …) of
+    the steps ``t`` to ``t + horizon - 1``. ``history_valid`` (history,) and ``horizon_valid`` (horizon,)
     bool, False where the window leaves the episode.
 
     At length, ``Windows({"left": (-4, -2, 0), "action": range(16)}, clock="left")``: each column of the named
@@ -174,7 +174,7 @@ class Windows(SampleKind):
 
     Images are (k, 3, H, W) u1 RGB. Of columns with any number of values in a row, as scans of a lidar, a
     window has those of its k rows one after the other, and ``<key>_counts`` (k,) says how many each row has.
-    On request: ``<name>_timestamps`` (k,), as the source has them (of a rate: int64 nanoseconds); ``source``,
+    On request: ``<name>_timestamps`` (k,), as the source has them (of a rate: int64 nanoseconds). ``source``,
     ``episode``, ``episode_name``, ``step`` (the tick inside the episode).
 
     Parameters
@@ -189,16 +189,16 @@ class Windows(SampleKind):
         Ticks between successive windows.
     pad
         Padding of windows that leave their episode. None: such windows are an error. ``"edge"``: the
-        episode's first or last step is repeated; ``"zero"`` and ``"valid"``: zeros; a number: that, in every
-        field that is read; ``"drop"``: such windows are left out.
+        episode's first or last step is repeated. ``"zero"`` and ``"valid"``: zeros. A number: that, in every
+        field that is read. ``"drop"``: such windows are left out.
     clock
         The clock whose rows are the ticks, or a key of it. By default the steps.
     align
         Which row stands for a time. ``"previous"``: the last one that is not later. ``"nearest"``: the
-        nearest; of two as near, the earlier one. Of equal timestamps both take the last row. ``"linear"``:
+        nearest. Of two as near, the earlier one. Of equal timestamps both take the last row. ``"linear"``:
         values of the rows before and after are interpolated, in float64. One for all, or by name.
     tolerance
-        Milliseconds, at most, between a row and the time that it stands for; farther ones are not valid.
+        Milliseconds, at most, between a row and the time that it stands for. Farther ones are not valid.
     shift
         Milliseconds, by name, that are added to timestamps of a clock that is early.
     delta
@@ -259,11 +259,11 @@ class Windows(SampleKind):
 
     @property
     def whole(self) -> SampleKind | None:
-        """See `SampleKind.whole`."""
+        """Return the kind whose samples are whole rows of the sample table."""
         return Episodes()
 
     def computes(self, key: str) -> bool:
-        """See `SampleKind.computes`."""
+        """Return whether values of a key are computed, and are not those of `whole`."""
         return self.delta is not None and key in self.delta
 
     def align_of(self, name: str) -> Align:
@@ -271,7 +271,7 @@ class Windows(SampleKind):
         return self.align if isinstance(self.align, str) else self.align.get(name, "previous")
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys of samples; see `SampleKind.select`."""
+        """Return the keys of samples."""
         require_arrays(store, self, EPISODE_OFFSETS)
         parts = parts_of(store, self)
         columns = _columns(parts)
@@ -301,12 +301,12 @@ class Part(NamedTuple):
 
     @property
     def mask(self) -> str:
-        """Key of what says which rows are real."""
+        """Return the key of what says which rows are real."""
         return f"{self.name}_valid"
 
     @property
     def timestamps(self) -> str:
-        """Key of the timestamps of the rows."""
+        """Return the key of the timestamps of the rows."""
         return f"{self.name}_timestamps"
 
 
