@@ -1,4 +1,4 @@
-"""``unistore convert``: one subcommand per family; without one, the family is detected."""
+"""``unistore convert``: one subcommand per family, or a detected one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class SharedOption(click.Option):
 
 
 def _click_option(option: Option, cls: type[click.Option] = click.Option) -> Callable[[F], F]:
-    """Decorator that adds a declared option to a command."""
     names = [option.flag]
     help_text = option.help
     settings: dict[str, Any] = {"cls": cls, "default": option.default, "metavar": option.metavar}
@@ -159,8 +158,8 @@ def add_common_options(command: F) -> F:
     return click.argument("sources", metavar="SRC...", nargs=-1, required=True, type=click.Path())(command)
 
 
+# Name of the hidden command that detects the family, as messages show it
 DETECT = "[FAMILY]"
-"""Name of the hidden command that detects the family, as messages show it."""
 _FOLLOW = click.option(
     "--follow-links-to",
     multiple=True,
@@ -203,11 +202,10 @@ class ConvertCommand(click.Command):
 
 
 class FamilyGroup(click.Group):
-    """One command per family; without the name of a family, the hidden command detects it.
+    """One command per family, and a hidden one that detects the family."""
 
-    `convert` is called with a family's name and the parsed arguments, and returns the exit code. `detect`
-    returns the command of the family that sources are of.
-    """
+    # `convert` gets a family's name and the parsed arguments, and returns the exit code. `detect` returns the
+    # command of the family that sources are of
 
     def __init__(
         self, *, convert: Callable[..., int], detect: Callable[[Sequence[str]], str], **arguments: Any
@@ -254,7 +252,7 @@ class FamilyGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def families_with(self, ctx: click.Context, option: str) -> list[str]:
-        """Return families that have an option; families whose options cannot be imported are skipped."""
+        """Return families that have an option, without those whose options cannot be imported."""
         owners = []
         for name in self.list_commands(ctx):
             with suppress(InputError):
@@ -265,10 +263,7 @@ class FamilyGroup(click.Group):
         return owners
 
     def _implied_family(self, args: list[str], ctx: click.Context) -> str | None:
-        """Return the family that has all the given options that are not common to all families.
-
-        Where several have them, the sources say which.
-        """
+        # The family that has all the given options. Where several have them, the sources say which
         flags = {arg.partition("=")[0] for arg in args if arg.startswith("--") and arg != "--"}
         common = set[str]()
         for parameter in self.commands[DETECT].params:
@@ -293,7 +288,7 @@ class FamilyGroup(click.Group):
         raise click.UsageError(msg, ctx)
 
     def _family(self, word: str, ctx: click.Context) -> str | None:
-        """Family of this name; where no path has it, also of other spellings. Misspelled ones are refused."""
+        # Other spellings count where no path has the name. Misspelled ones are refused
         names = self.list_commands(ctx)
         if word in names:
             return word
@@ -311,11 +306,9 @@ class FamilyGroup(click.Group):
 
 
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
-SKIPPED = 3
-"""Exit code of a conversion that left something out because of problems."""
-MAX_REASON = 100
-MAX_ROWS = 50
-"""Characters of a reason in the table of what was left out, and rows of the table."""
+SKIPPED = 3  # Exit code of a conversion that left something out because of problems
+MAX_REASON = 100  # Characters of a reason in the table of what was left out
+MAX_ROWS = 50  # Rows of that table
 
 EXAMPLES = r"""\b
 Examples:
@@ -328,7 +321,6 @@ Examples:
 
 
 def _detect(sources: Sequence[str]) -> Detection:
-    """Detect the family of sources, and say it."""
     from unistore.conversion.convert import detect_family, source_paths
 
     detection = detect_family(source_paths(sources))
@@ -337,14 +329,12 @@ def _detect(sources: Sequence[str]) -> Detection:
 
 
 def _detect_command(sources: Sequence[str]) -> str:
-    """Detect the family of sources; returns its command."""
     from unistore.converters.registry import get_family
 
     return get_family(_detect(sources).family).command
 
 
 def _convert(family: str | None, **arguments: Any) -> int:
-    """Run or preview one conversion and print the result; returns the exit code."""
     given_paths = [*arguments["sources"], *arguments.get("follow_links_to", ())]
     start_early(given_paths, family, [CONVERSION], decodes=not arguments["dry_run"])
     from unistore.conversion.convert import convert_with, make_converter, source_paths
@@ -386,7 +376,7 @@ def _convert(family: str | None, **arguments: Any) -> int:
 
 
 def _is_up_to_date(family: str, options: Any, *arguments: Any) -> bool:
-    """Whether this very command made the store that stands there; what is wrong is told by the conversion."""
+    # What is wrong is told by the conversion
     from unistore.conversion.convert import make_converter
     from unistore.conversion.run import is_up_to_date
 
