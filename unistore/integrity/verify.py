@@ -31,7 +31,7 @@ from unistore.store.reader import Store, open_storage
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.array import read_metadata
-from unistore.zarr3.documents import parse_document
+from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.metadata import ArrayMetadata, shard_key
 from unistore.zarr3.storage import Storage
 
@@ -55,8 +55,16 @@ def check_structure(
             except (StoreError, UnsupportedError) as error:
                 problems.append(_wrong(key, str(error)))
     keys = [key for key in entries if key.endswith(f"/{ROOT}")]
-    if sound.issuperset(keys):
-        documents = {key.removesuffix(f"/{ROOT}"): parse_document(storage.get(key)) for key in keys}
+    documents: dict[str, Any] = {}
+    for key in sound.intersection(keys):
+        path = key.removesuffix(f"/{ROOT}")
+        try:
+            documents[path] = parse_document(storage.get(key))
+        except DocumentError as error:
+            # Documents of arrays have been read above.
+            if path not in attributes["fields"]:
+                problems.append(_wrong(key, str(error)))
+    if len(documents) == len(keys):
         consolidated = {"kind": "inline", "must_understand": False, "metadata": documents}
         if parse_document(storage.get(ROOT)).get("consolidated_metadata") != consolidated:
             problems.append(_wrong(ROOT, "does not repeat the documents of its groups and arrays"))

@@ -178,7 +178,7 @@ def test_settings_are_tried(store: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     machine = replace(inspect_machine(), usable_cores=2.0)
     monkeypatch.setattr("unistore.report.doctor.inspect_machine", lambda: machine)
     told = Told()
-    found = doctor(store, samples=unistore.Rows(), measure=True, seconds=0.02, progress=told)
+    found = doctor(store, samples=unistore.Rows(), measure=True, seconds=0.1, progress=told)
     assert found.line.startswith(
         f"unistore.Loader(unistore.Dataset({json.dumps(str(store))}, unistore.Rows())"
     )

@@ -256,10 +256,10 @@ def test_all_wrong_arguments_are_told_at_once(store: Path) -> None:
         loader(store)(
             batch_size=0, prefetch_factor=-1, seed=1.5, multiprocessing_context="thread", rank=3, timeout=5
         )
-    assert [problem.location for problem in caught.value.problems] == [
-        *("timeout", "batch_size", "prefetch_factor", "seed", "multiprocessing_context", "rank")
+    assert sorted(problem.location for problem in caught.value.problems) == [
+        *("batch_size", "multiprocessing_context", "prefetch_factor", "rank", "seed", "timeout")
     ]
-    assert str(caught.value.problems[1]) == "batch_size: must be a whole number of at least 1, got 0"
+    assert "batch_size: must be a whole number of at least 1, got 0" in str(caught.value)
 
 
 @pytest.mark.parametrize("seed", [-1, -(10**30), 10**30, np.int64(-3), 2**64])
