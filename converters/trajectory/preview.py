@@ -50,7 +50,9 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
         bare(axes, f"{name}, steps {', '.join(map(str, (frames - lo).tolist()))}")
         axes.imshow(_strip(store, camera, frames))
     # Action and reward, or other numbers where they are missing.
-    drawn = [one for one in columns if one.dtype.kind in "iuf" and prod(one.row_shape) <= _NUMBERS]
+    # Kept frames and ragged rows have no array of this name.
+    plain = [column for column in columns if not column.is_image and store.has(f"{STEPS}/{column.name}")]
+    drawn = [one for one in plain if one.dtype.kind in "iuf" and prod(one.row_shape) <= _NUMBERS]
     drawn.sort(key=lambda one: (one.name != "action", one.name != "reward", one.name))
     rows = evenly(lo, hi, _STEPS)
     for number, column in enumerate(drawn[:2]):

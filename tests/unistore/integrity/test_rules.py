@@ -50,8 +50,8 @@ VALUES: list[tuple[str, str, Callable[[np.ndarray], np.ndarray], str]] = [
     ("cloud_real", "sources/scale", lambda v: v * 0, "no finite coordinates"),
     ("cloud_real", "sources/scale", lambda v: v * 1e307, "no finite coordinates"),
     ("cloud_real", "sources/offset", lambda v: v * np.nan, "no finite coordinates"),
-    ("cloud_in_segments", "sources/scale", lambda v: -v, "is not 100 everywhere"),
-    ("cloud_in_segments", "sources/offset", lambda v: v + 0.5, "everywhere"),
+    ("cloud_in_segments", "sources/scale", lambda v: -v, "is not 100.0 everywhere"),
+    ("cloud_in_segments", "sources/offset", lambda v: v + 0.5, "attribute decimal of points/xyz"),
     ("cloud_real", "voxels/50/offsets", lambda v: changed(v, -1, v[-1] - 1), "but there are"),
     ("ct_cases", "volumes/extent", lambda v: changed(v, (0, 0), 99), "stored in volumes/image"),
     ("ct_sparse", "volumes/extent", lambda v: v * 0 + (2**31 - 1), "more voxels than"),
@@ -103,7 +103,7 @@ def test_a_forged_scale_is_not_read(
     _, store = copy_case("cloud_in_segments")
     forge(store, {"sources/scale": np.full_like(read(store, "sources/scale"), scale)})
     for reading in (lambda: Dataset(store)[0], lambda: export(store, tmp_path / "files")):
-        with pytest.raises(StoreError, match="sources/scale: is not 100 everywhere"):
+        with pytest.raises(StoreError, match="sources/scale: is not 100.0 everywhere"):
             reading()
 
 
