@@ -103,7 +103,7 @@ def test_a_forged_scale_is_not_read(
     _, store = copy_case("cloud_in_segments")
     forge(store, {"sources/scale": np.full_like(read(store, "sources/scale"), scale)})
     for reading in (lambda: Dataset(store)[0], lambda: export(store, tmp_path / "files")):
-        with pytest.raises(StoreError, match="sources/scale: is not 100.0 everywhere"):
+        with pytest.raises(StoreError, match=r"sources/scale: is not 100\.0 everywhere"):
             reading()
 
 
