@@ -294,7 +294,7 @@ def _workers(machine: Machine, store: StoreFacts | None) -> Advice:
     if not machine.starts_workers:
         return Advice("num_workers", 0, "this process is daemonic, as dask workers are: it starts no others")
     if cores < 2:
-        reason = f"{cores:g} usable cores: a thread reads ahead, a process would only take turns"
+        reason = f"{cores:g} usable cores: a worker would only take turns with training"
         return Advice("num_workers", 0, reason)
     samples = None if store is None else store.samples
     planned = plan("auto", environment_number("LOCAL_WORLD_SIZE", 1), samples, cores=cores)
