@@ -150,7 +150,7 @@ def test_what_is_left_out_is_named(write: Write, tmp_path: Path) -> None:
     assert receipt is not None
     assert receipt.left_out == tuple(sorted(NAMES[write]))
     assert not receipt.line.startswith("lossless")
-    notes = " ".join(report.notes)
+    notes = re.sub(r"\d+", "N", " ".join(report.notes))
     for name in receipt.left_out:
         bare = re.sub(r" \(.*", "", name).removeprefix("data/demo_N/")
         assert bare in notes or bare.partition("/")[0] in notes.split(": ")[-1], name
