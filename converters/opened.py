@@ -77,11 +77,11 @@ class Near(Protocol):
         ...
 
     def holds(self, folder: str | Path, fits: Callable[[Path], bool]) -> bool:
-        """Whether a file of a folder fits; each folder is searched once. Text is faster than a path."""
+        """Whether a file of a folder fits. Each folder is searched once. Text is faster than a path."""
         ...
 
     def head(self, path: Path) -> Head | None:
-        """What another file holds; None if it is damaged, which is told of that file."""
+        """What another file holds, or None if it is damaged, which is told of that file."""
         ...
 
 
@@ -197,7 +197,7 @@ class Array:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows that are read together at least; 0: all of them."""
+        """Rows that are read together at least (0: all of them)."""
         together: int = getattr(self.values, "chunk_rows", 1)
         return together
 
@@ -403,7 +403,7 @@ class Format(ABC):
         """
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
-        """Write a file that opens as these arrays and facts; a format without it is not exported."""
+        """Write a file that opens as these arrays and facts. A format without it is not exported."""
         raise NotImplementedError
 
 
@@ -446,5 +446,5 @@ class Head:
         return self.opened.left_out
 
     def members(self, group: str = "") -> Mapping[str, Member]:
-        """See `Opened.members`; asked by families that look at millions of files."""
+        """See `Opened.members`. Asked by families that look at millions of files."""
         return self.opened.members(group)

@@ -82,13 +82,13 @@ class Option:
         return f"--no-{self.name.replace('_', '-')}"
 
     def normalized(self, value: Any) -> Any:
-        """The value, in a tuple if the option takes several and a single one was given."""
+        """Return the value, in a tuple if the option takes several and a single one was given."""
         if self.form != "several" or value is None:
             return value
         return (value,) if isinstance(value, str | bytes) or not hasattr(value, "__iter__") else value
 
     def converted(self, value: Any) -> Any:
-        """A valid value converted to the declared types."""
+        """Return a valid value converted to the declared types."""
         if value is None:
             return None
         if self.form == "mapping":
@@ -96,11 +96,11 @@ class Option:
         return self.kind(value) if self.form == "one" else tuple(map(self.kind, value))
 
     def plain(self, value: Any) -> Any:
-        """A converted value as JSON."""
+        """Return a converted value as JSON."""
         return list(value) if isinstance(value, tuple) else value
 
     def is_within(self, value: Any) -> bool:
-        """Whether the numbers of a converted value are within the declared bounds."""
+        """Return whether the numbers of a converted value are within the declared bounds."""
         numbers = () if value is None else value if isinstance(value, tuple) else (value,)
         return (self.least is None or all(number >= self.least for number in numbers)) and (
             self.most is None or all(number <= self.most for number in numbers)
@@ -174,7 +174,7 @@ class Options:
         check.raise_problems()
 
     def recorded(self) -> dict[str, Any]:
-        """Options as JSON values for a store's attributes; they can be constructed again from these."""
+        """Options as JSON values for a store's attributes. They can be constructed again from these."""
         values = {}
         for declaration in declared(type(self)):
             value = getattr(self, declaration.name)

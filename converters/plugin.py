@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 API = 1
-"""Version of this interface; a package of another one is left out with a line that says so."""
+"""Version of this interface. A package of another one is left out with a line that says so."""
 
 
 class Group(NamedTuple):
@@ -191,7 +191,7 @@ class Schema:
         return {name: table for name, table in self.tables.items() if is_derived(table)}
 
     def source_of(self, column: str) -> str:
-        """Return the name that a column has in a file; of further tables, the column is ``table/name``."""
+        """Return the name that a column has in a file. Of further tables, the column is ``table/name``."""
         if column in self.columns:
             return self.columns[column].source or column
         table, _, name = column.partition("/")
@@ -295,7 +295,7 @@ class Family(Options, ABC):
     follows_links: ClassVar[bool] = False
 
     def declines(self, file: SourceFile) -> str:
-        """Say why a file is none of the family's by its name, so that it is not opened; empty: it may be."""
+        """Say why a file is none of the family's by its name, so that it is not opened (empty: it may be)."""
         return ""
 
     def match(self, head: Head) -> Claim:
@@ -351,7 +351,7 @@ class Family(Options, ABC):
         return 0
 
     def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
-        """Read rows ``lo:hi`` of a file, one array a column; by default slices of the file's arrays."""
+        """Read rows ``lo:hi`` of a file, one array a column. By default slices of the file's arrays."""
         return {column: opened.arrays[self.schema.source_of(column)][lo:hi] for column in self.schema.columns}
 
     def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, NDArray[Any]]]]:
@@ -369,6 +369,6 @@ class Family(Options, ABC):
         return Restored({self.schema.source_of(name): column for name, column in columns.items()}, facts)
 
     def draw(self, sample: Mapping[str, NDArray[Any]], axes: Axes) -> None:
-        """Draw a sample; by default the first column as lines."""
+        """Draw a sample. By default the first column as lines."""
         first = next(iter(self.schema.columns))
         axes.plot(sample[first].reshape(len(sample[first]), -1))

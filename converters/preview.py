@@ -36,7 +36,7 @@ def _no_measures(_: StoreView) -> Iterable[Measure]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """How a family shows samples; samples are numbered as the rows of the store's sample table."""
+    """How a family shows samples. Samples are numbered as the rows of the store's sample table."""
 
     # `draw(store, sample, figure)` draws one sample into an empty matplotlib figure of 10 × 3.2 inches, whose
     # size it may change. What it reads is bounded, whatever the size of the sample.
@@ -47,7 +47,7 @@ class Preview:
 
 
 def preview_of(store: StoreView) -> Preview:
-    """Preview functions of a store's family; raises `InputError` if it is not installed, or has none."""
+    """Preview functions of a store's family, and raise `InputError` if it is not installed, or has none."""
     preview: Preview = get_family(store.family).part("preview")
     return preview
 

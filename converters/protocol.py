@@ -1,7 +1,5 @@
 """Define what a converter is: options in the constructor, and methods from ``look`` to ``read``."""
 
-# ======================  ==============================
-# =====================================================
 # ``look(file)``          once a file                     whether it is one of the family's, by its content
 # ``find(listing)``       once                            which files make up each source, by their names
 # ``scan(part)``          once a source                   its headers: shapes and dtypes
@@ -9,13 +7,10 @@
 # ``derive(source)``      once a source, if needed        reads all its values: facts, and rows to spill
 # ``finalize(facts)``     once                            index arrays, and the final form of derived tables
 # ``read(rows)``          in any order, any process       rows that a shard needs
-# ======================  ==============================
-# =====================================================
 #
 # A converter is a frozen dataclass of its options and can be pickled. It opens sources itself and keeps no
-# file
-# open between calls (h5py handles must not cross processes). It imports neither the store nor the engine.
-# `unistore.converters.survey` calls ``look``, `unistore.converters.scanning` the next three,
+# file open between calls (h5py handles must not cross processes). It imports neither the store nor the
+# engine. `unistore.converters.survey` calls ``look``, `unistore.converters.scanning` the next three,
 # `unistore.conversion` the others.
 
 from __future__ import annotations
@@ -81,7 +76,7 @@ class Ask(Protocol):
     """Like the built-in ``map``, in any process: function, items and results can be pickled."""
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:
-        """Yield the result of each item, in order; a thread-safe function runs on so many threads."""
+        """Yield the result of each item, in order. A thread-safe function runs on so many threads."""
         ...
 
 
@@ -115,7 +110,7 @@ class Converter(Protocol):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """Lower-case endings of the files that are taken from folders; mostly a constant of the class."""
+        """Lower-case endings of the files that are taken from folders. Mostly a constant of the class."""
         ...
 
     def look(self, file: Candidate) -> Verdict:

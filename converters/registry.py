@@ -133,7 +133,7 @@ def _installed(point: EntryPoint) -> Family | None:
 
 
 def is_own(name: str) -> bool:
-    """Whether a family is one of this package."""
+    """Return whether a family is one of this package."""
     return name in _OURS
 
 
@@ -153,7 +153,7 @@ def leave_out(name: str, why: str, what: str = "family") -> None:
 
 
 def find_family(name: str) -> Family | None:
-    """The family of a recorded name, or None; entry points are only read for names of other packages."""
+    """The family of a recorded name, or None. Entry points are only read for names of other packages."""
     return _own(name) if is_own(name) else families().get(name)
 
 

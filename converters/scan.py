@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Candidate:
-    """A file that every family looks at in turn; what one family opens, the next reuses."""
+    """A file that every family looks at in turn, where what one family opens, the next reuses."""
 
     def __init__(
         self, path: Path, roots: Sequence[Path], name: str = "", folders: Folders | None = None
@@ -96,7 +96,7 @@ Verdict = Taken | LeftOut | Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The files that make up one source; can be pickled."""
+    """The files that make up one source, which can be pickled."""
 
     name: str  # path relative to the common root of all sources, with `/`; unique; becomes `Source.name`
     files: tuple[Path, ...]
@@ -123,7 +123,7 @@ class Columns(Items[T]):
 
     @abstractmethod
     def _made(self, number: int, name: str, files: list[str], detail: Any) -> T:
-        """The object of a number."""
+        """Return the object of a number."""
 
     def _add(self, name: str, files: Iterable[str | Path], detail: Any) -> None:
         self.names.append(name)
@@ -131,11 +131,11 @@ class Columns(Items[T]):
         self.details.append(detail)
 
     def files(self) -> Iterator[list[str]]:
-        """Paths of the files of each."""
+        """Return the paths of the files of each."""
         return map(_split, self._files)
 
     def paths(self, number: int) -> list[str]:
-        """Paths of the files of one."""
+        """Return the paths of the files of one."""
         return _split(self._files[number])
 
     def only(self, numbers: Collection[int]) -> Self:
@@ -166,7 +166,7 @@ def _split(files: str) -> list[str]:
 
 
 class Parts(Columns[Part]):
-    """All parts of a scan; `roots` as in `Part`."""
+    """All parts of a scan. `roots` as in `Part`."""
 
     def __init__(self, items: Iterable[Part] = (), roots: tuple[Path, ...] = ()) -> None:
         self.roots = roots
@@ -198,7 +198,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Scanned:
-    """Result of scanning one part; families add fields of their own (plain values and flat arrays)."""
+    """Result of scanning one part. Families add fields of their own (plain values and flat arrays)."""
 
     # What is wrong with some episodes or items of the source; the rest is valid. What is wrong with the whole
     # source is raised instead.
@@ -251,7 +251,7 @@ class Sources(Columns[Source]):
         detail: Any = None,
         **numbers: int,
     ) -> None:
-        """Add a source by the fields of `Source`; its path is its first file by default."""
+        """Add a source by the fields of `Source`. Its path is its first file by default."""
         for which, values in self._numbers.items():
             values.append(numbers.get(which, 0))
         for table, count in (rows or {}).items():
@@ -267,11 +267,11 @@ class Sources(Columns[Source]):
         return (files[1:] for files in super().files())
 
     def paths(self, number: int) -> list[str]:
-        """Paths of the files of a source."""
+        """Return the paths of the files of a source."""
         return super().paths(number)[1:]
 
     def only(self, numbers: Collection[int]) -> Sources:
-        """See `Columns.only`; all sources are not copied."""
+        """See `Columns.only`. All sources are not copied."""
         if len(numbers) == len(self):
             return self
         selected = super().only(numbers)
@@ -309,7 +309,7 @@ class Sources(Columns[Source]):
         return {name: np.array(values, np.int64) for name, values in self._numbers.items()}
 
     def rows(self, table: str) -> list[int]:
-        """Rows of each source in a direct table."""
+        """Return rows of each source in a direct table."""
         rows = [max(0, count) for count in self._rows.get(table, ())]
         return rows + [0] * (len(self) - len(rows))
 
@@ -344,7 +344,7 @@ class Scan:
     shared: Mapping[str, Any] = field(default_factory=dict)
 
     def only(self, numbers: Collection[int]) -> Scan:
-        """The scan of some sources alone, which keep their numbers; without notes."""
+        """Return the scan of some sources alone, which keep their numbers. Without notes."""
         return replace(self, sources=self.sources.only(numbers), units=(), notes=(), left_out=())
 
     @property

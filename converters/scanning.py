@@ -48,7 +48,7 @@ class LeftOutFile(NamedTuple):
 
 
 def scan_part(converter: Converter, part: Part) -> tuple[Scanned | None, Sequence[Problem]]:
-    """Scan one part; exceptions become its problems, and the result is None."""
+    """Scan one part. Exceptions become its problems, and the result is None."""
     try:
         with as_problem(part.name):
             scanned = converter.scan(part)
@@ -83,7 +83,7 @@ def scan_sources(
 
 
 class _FamilyScan:
-    """Scan of one family; rows are those of the table of claims."""
+    """Scan of one family. Rows are those of the table of claims."""
 
     def __init__(self, converter: Converter, claims: Claims, *, is_named: bool) -> None:
         self._converter = converter
@@ -98,7 +98,6 @@ class _FamilyScan:
         self._problems: list[Problem] = []
 
     def run(self, ask: Ask, must_exclude: Collection[str]) -> Scan:
-        """See `scan_sources`."""
         exclusion = self._exclusion
         if not self._converter.scan_identifies:
             self._claims.ask(ask, self._is_excluded)
@@ -138,7 +137,7 @@ class _FamilyScan:
         )
 
     def _leave_to_others(self, *, is_sure: bool = False) -> None:
-        """Leave suitable files to the families that take them; `is_sure`: some are surely this one's."""
+        """Leave suitable files to the families that take them. `is_sure`: some are surely this one's."""
         # If none of them is, it also gets the files of general families, and a general family gets all files.
         rows = [row for row in range(len(self._claims.paths)) if self._is_suitable(row)]
         takers = [self._claims.answer(row).taker for row in rows]
@@ -168,7 +167,7 @@ class _FamilyScan:
             yield replace(problem, source=names.get(path, problem.source))
 
     def _find(self, ask: Ask) -> Found:
-        """Return the parts that the family finds; raise one problem if all files are of other families."""
+        """Return the parts that the family finds. Raise one problem if all files are of other families."""
         claims = self._claims
         left = self._of_others
         listing = replace(claims.listing, left=left)
@@ -271,7 +270,7 @@ class _FamilyScan:
         ]
 
     def _left_out_by_family(self, found: Found, is_used: NDArray[np.bool_]) -> list[LeftOutFile]:
-        """Return what the family leaves out; a file that another one takes, with that one's command."""
+        """Return what the family leaves out. A file that another one takes, with that one's command."""
         claims = self._claims
         left_out: list[LeftOutFile] = []
         for path, why in found.left_out:
@@ -293,7 +292,7 @@ class _FamilyScan:
         return reasons | dict.fromkeys(unneeded.tolist(), _NOT_NEEDED)
 
     def _unused(self, row: int, path: Path, why: str) -> LeftOutFile:
-        """Return why a file is unused; `why`: if it is of a part that was found."""
+        """Return why a file is unused. `why`: if it is of a part that was found."""
         if self._is_excluded(str(path)):
             return LeftOutFile(path, EXCLUDED)
         if self._of_others[row]:
@@ -364,7 +363,7 @@ class _FamilyScan:
 
 
 def _notes(left_out: Sequence[LeftOutFile], *, unnamed: bool) -> list[str]:
-    """Notes on files that belong to no source, one for each reason; `unnamed`: names may tell of patients."""
+    """Notes on files that belong to no source, one for each reason. `unnamed`: names may tell of patients."""
     by_reason: dict[str, list[str]] = {}
     for path, reason, _ in left_out:
         if reason not in ("hidden", EXCLUDED):  # reported by `Exclusion.notes`

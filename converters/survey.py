@@ -54,7 +54,7 @@ class Count(NamedTuple):
 
 
 def counted(files: Iterable[tuple[str, str, str | Path]]) -> tuple[Count, ...]:
-    """Count files by (verdict, reason); taken ones first, refused ones last."""
+    """Count files by (verdict, reason). Taken ones first, refused ones last."""
     counts = Counter[tuple[str, str]]()
     examples = defaultdict[tuple[str, str], list[str]](list)
     for verdict, why, path in files:
@@ -67,7 +67,7 @@ def counted(files: Iterable[tuple[str, str, str | Path]]) -> tuple[Count, ...]:
 
 
 def counted_scan(scan: Scan) -> tuple[Count, ...]:
-    """Counts of a scan: files it takes, each once, and files it leaves out; skipped sources are refused."""
+    """Counts of a scan: files it takes, each once, and files it leaves out. Skipped sources are refused."""
     family = scan.family.replace("_", " ")
     wrong = {entry["left_out"]: entry["reason"] for entry in reversed(scan.options.get("skipped", ()))}
 
@@ -120,7 +120,7 @@ class Answer(NamedTuple):
 
     @property
     def taker(self) -> str:
-        """The family that takes it; empty if none."""
+        """The family that takes it, empty if none."""
         return self.family if isinstance(self.verdict, Taken) else ""
 
 
@@ -161,7 +161,7 @@ class Claims:
                     self.unreadable[row] = replace(verdict.problem, source=name_below(path, self.folders))
 
     def answer(self, row: int) -> Answer:
-        """Return what is said of a file; of row -1, which is in no table, and of excluded ones nothing."""
+        """Return what is said of a file. Of row -1, which is in no table, and of excluded ones nothing."""
         answer = self._answers[row] if row >= 0 else None
         return answer or _NOT_ASKED
 
@@ -175,7 +175,7 @@ class Claims:
         yield from skipped
 
     def rows(self, paths: Iterable[str]) -> Rows:
-        """Return the row of each path; -1 for a path that is not in the table."""
+        """Return the row of each path, -1 for a path that is not in the table."""
         hashes = np.fromiter(map(hash, paths), np.int64)
         if not len(self.paths):
             return np.full(len(hashes), -1)
@@ -191,7 +191,7 @@ class Claims:
         return hashes[order], order
 
     def rows_of_files(self, paths: Iterable[str]) -> Rows:
-        """Return the row of each path, or of the file that it leads to; -1 if neither has one."""
+        """Return the row of each path, or of the file that it leads to, -1 if neither has one."""
         names = list(paths)
         rows = self.rows(names)
         is_absent = rows < 0
@@ -271,7 +271,7 @@ class Claims:
 
     @property
     def problems(self) -> list[Problem]:
-        """Problems of folders and links; absent paths are told elsewhere."""
+        """Problems of folders and links. Absent paths are told elsewhere."""
         problems = [*self.listing.problems, *(problem for _, problem in self.listing.file_problems)]
         return [problem for problem in problems if problem.kind != "missing"]
 
@@ -312,7 +312,7 @@ class _Asker:
 
     @cached_property
     def _converters(self) -> dict[str, tuple[Family, Converter]]:
-        """Families in the order in which they are asked; imported on first use."""
+        """Families in the order in which they are asked. Imported on first use."""
         converters: dict[str, tuple[Family, Converter]] = {}
         for family in families().values():
             is_named = self._converter is not None and self._converter.family == family.name
@@ -322,7 +322,7 @@ class _Asker:
         return converters
 
     def _order(self, path: Path) -> list[tuple[Family, Converter]]:
-        """The families; of the particular ones, those last that do not name the format of a file."""
+        """Return the families. Of the particular ones, those last that do not name the format of a file."""
         ending = path.name.lower()
 
         def place(asked: tuple[Family, Converter]) -> tuple[bool, bool]:
@@ -357,7 +357,7 @@ class _Asker:
 
 
 def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict | None:
-    """Return the verdict of a family on a file; None if the family of a package fails."""
+    """Return the verdict of a family on a file, or None if the family of a package fails."""
     try:
         return converter.look(file)
     except Exception as failure:  # noqa: BLE001  named below; a context around each question takes as long
@@ -385,7 +385,7 @@ def _default_converter(family: Family) -> Converter:
 
 
 def _converter(family: Family) -> Converter | None:
-    """Return the default converter; None, with a line on stderr, if that of a package fails."""
+    """Return the default converter. None, with a line on stderr, if that of a package fails."""
     try:
         return _default_converter(family)
     except Exception as error:

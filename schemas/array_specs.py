@@ -41,7 +41,7 @@ class Limit(NamedTuple):
     scale: int = 1
 
     def maximum(self, shape_of: ShapeOf) -> NDArray[np.int64]:
-        """Largest value of each component."""
+        """Return the largest value of each component."""
         shape = shape_of(self.path)
         largest = np.array([shape[axis] if axis < len(shape) else 0 for axis in self.axes], np.int64)
         largest[-1] *= self.scale
@@ -92,7 +92,7 @@ class ArraySpec:
         return indexes or self.ascending or self.least is not None
 
     def array_error(self, info: ArrayInfo, shape_of: ShapeOf) -> str | None:
-        """What is wrong with the axes, dtype or rows of an array, or None."""
+        """Return what is wrong with the axes, dtype or rows of an array, or None."""
         if not info.shape:
             return "has no axis, expected rows on axis 0"
         if self.dtypes and info.dtype not in self.dtypes:
@@ -127,7 +127,7 @@ class ArraySpec:
         return None
 
     def value_errors(self, values: NDArray[Any], shape_of: ShapeOf) -> Iterator[str]:
-        """What is wrong with the values (rows, …) of a whole array."""
+        """Yield what is wrong with the values (rows, …) of a whole array."""
         if isinstance(self.offsets_of, Limit):
             yield from offsets_errors(values, int(values[-1]) if len(values) else 0, "")
             yield from self._count_errors(np.diff(values), shape_of)
@@ -140,7 +140,7 @@ class ArraySpec:
     def row_errors(
         self, values: NDArray[Any], rows: NDArray[np.int64] | None, shape_of: ShapeOf
     ) -> Iterator[str]:
-        """Values out of range; `values` (k, …) are those of `rows` (k,), or of all rows if None."""
+        """Values out of range. `values` (k, …) are those of `rows` (k,), or of all rows if None."""
         least = self.least
         bounds = list[tuple[str, Any]]()
         if self.indexes is not None:
@@ -165,7 +165,7 @@ class ArraySpec:
     def span_error(
         self, lo: NDArray[np.int64], hi: NDArray[np.int64], rows: NDArray[np.int64], shape_of: ShapeOf
     ) -> str | None:
-        """What is wrong with the ranges ``lo:hi`` that offsets give for `rows`, (k,) each, or None."""
+        """Return what is wrong with the ranges ``lo:hi`` that offsets give for `rows`, (k,) each, or None."""
         in_bits = isinstance(self.offsets_of, Limit)
         total = np.iinfo(np.int64).max if in_bits else _rows(shape_of, str(self.offsets_of or ""))
         wrong = (lo < 0) | (lo > hi) | (hi > total)
@@ -229,7 +229,7 @@ class ArraySpecs:
     text: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def of(self, path: str, paths: Collection[str]) -> ArraySpec:
-        """Spec of the array at `path` in a store that has arrays at `paths`."""
+        """Return the spec of the array at `path` in a store that has arrays at `paths`."""
         declared_spec = self.arrays.get(path) or self._common(path, paths)
         return declared_spec or (self.others(path, paths) if self.others else ArraySpec())
 
@@ -248,7 +248,7 @@ class ArraySpecs:
         return problems if problems or self.check is None else list(self.check(arrays))
 
     def _is_circular(self, path: str, arrays: Collection[str]) -> bool:
-        """Whether checking an array leads back to it, so that no reader could open it."""
+        """Return whether checking an array leads back to it, so that no reader could open it."""
         seen: set[str] = set()
         paths = self.of(path, arrays).shape_needs
         while paths:
@@ -261,11 +261,11 @@ class ArraySpecs:
         return False
 
     def is_text(self, path: str, paths: Collection[str]) -> bool:
-        """Whether an array holds the bytes of a text column."""
+        """Return whether an array holds the bytes of a text column."""
         return path.endswith("/data") and self._is_text(path.removesuffix("/data"), paths)
 
     def _common(self, path: str, paths: Collection[str]) -> ArraySpec | None:
-        """Spec of arrays that stores of every family may have: sources, splits and text; None for others."""
+        """Spec of arrays that stores of every family may have: sources, splits and text. None for others."""
         if path == "splits/code":
             return ArraySpec(dtypes=("uint8",), row_shape=(), rows=(SAMPLES, 0))
         group, _, name = path.rpartition("/")

@@ -45,20 +45,20 @@ class ArrayView(Protocol):
         """Rows."""
 
     def read(self, lo: int = 0, hi: int | None = None) -> NDArray[Any]:
-        """Rows ``lo:hi`` of axis 0; None: up to the end."""
+        """Rows ``lo:hi`` of axis 0 (None: up to the end)."""
 
     def read_box(self, lo: Sequence[int], hi: Sequence[int]) -> NDArray[Any]:
-        """The box ``lo <= i < hi``, one number per axis; shape ``hi - lo``."""
+        """The box ``lo <= i < hi``, one number per axis. Shape ``hi - lo``."""
 
     def read_rows(self, rows: Rows) -> NDArray[Any]:
-        """Whole rows of axis 0 in the order given, duplicates included; (n, *shape[1:])."""
+        """Whole rows of axis 0 in the order given, duplicates included. (n, *shape[1:])."""
 
     def read_ranges(self, lo: Rows, hi: Rows) -> NDArray[Any]:
         """Rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, concatenated."""
 
 
 class StoreView(Protocol):
-    """A sealed store, for reading; `unistore.store.reader.Store` is one."""
+    """A sealed store, for reading. `unistore.store.reader.Store` is one."""
 
     @property
     def path(self) -> str:
@@ -82,25 +82,25 @@ class StoreView(Protocol):
 
     @property
     def cached_indices(self) -> dict[str, NDArray[Any]]:
-        """Small index arrays that were read and checked, by path; see `unistore.schemas.indices`."""
+        """Small index arrays that were read and checked, by path, see `unistore.schemas.indices`."""
 
     def has(self, path: str) -> bool:
-        """Whether the store has an array at `path`."""
+        """Return whether the store has an array at `path`."""
 
     def paths(self) -> list[str]:
-        """Paths of all arrays, sorted."""
+        """Return the paths of all arrays, sorted."""
 
     def array(self, path: str) -> ArrayView:
-        """Array at `path`, opened once; a `StoreError` if there is none or it violates its spec."""
+        """Return array at `path`, opened once, or a `StoreError` if there is none or it violates its spec."""
 
     def group(self, path: str) -> dict[str, Any]:
-        """Attributes of the group at `path` (``"windows/lung"``)."""
+        """Return attributes of the group at `path` (``"windows/lung"``)."""
 
     def text(self, path: str) -> list[str]:
         """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
 
     def split_names(self) -> list[str]:
-        """Names of the splits by code; empty if there are no splits."""
+        """Return the names of the splits by code, empty if there are no splits."""
 
 
 # Index arrays of up to so many bytes are cached in memory
@@ -108,7 +108,7 @@ _CACHED_BYTES = 32 << 20
 
 
 def contradiction(store: StoreView, path: str, message: str) -> StoreError:
-    """Error of a store whose arrays or documents contradict each other; `path` is one of these."""
+    """Error of a store whose arrays or documents contradict each other. `path` is one of these."""
     return StoreError(f"{store.path}: {path}: {message}; run 'unistore verify {store.path}'")
 
 
@@ -121,7 +121,7 @@ def check_array(store: StoreView, array: ArrayView) -> None:
 
 
 def whole(store: StoreView, path: str) -> NDArray[Any]:
-    """All values of an index array, read-only; a small array is read once per open store."""
+    """All values of an index array, read-only. A small array is read once per open store."""
     cached: NDArray[Any] | None = store.cached_indices.get(path)
     if cached is not None:
         return cached
@@ -236,7 +236,7 @@ def _main_rows(store: StoreView) -> int:
 
 
 def table_columns(store: StoreView, table: str) -> list[str]:
-    """Paths of the columns of a table: its arrays whose first axis is the table's row axis."""
+    """Return the paths of the columns of a table: its arrays whose first axis is the table's row axis."""
     fields = store.attributes["fields"]
     described = [path for path in store.paths() if path.startswith(f"{table}/") and fields[path].get("axes")]
     axes = {path: fields[path]["axes"][0] for path in described}

@@ -24,22 +24,22 @@ class UnreadableError(Exception):
 
 
 class View:
-    """The arrays of a store that rules read; those at the paths `damaged` raise `UnreadableError`."""
+    """The arrays of a store that rules read. Those at the paths `damaged` raise `UnreadableError`."""
 
     def __init__(self, store: StoreView, damaged: frozenset[str] = frozenset()) -> None:
         self.store = store
         self._damaged = damaged
 
     def spec(self, path: str) -> ArraySpec:
-        """What an array must be."""
+        """Return what an array must be."""
         return self.store.specs.of(path, self.store.attributes["fields"])
 
     def under(self, prefix: str) -> list[str]:
-        """Paths of all arrays that begin with `prefix`."""
+        """Return the paths of all arrays that begin with `prefix`."""
         return [path for path in self.store.paths() if path.startswith(prefix)]
 
     def shape(self, path: str) -> tuple[int, ...]:
-        """Shape of an array; of `SAMPLES`, (samples,)."""
+        """Return the shape of an array. Of `SAMPLES`, (samples,)."""
         return (self.store.sample_count,) if path == SAMPLES else self.array(path).shape
 
     def whole(self, path: str) -> NDArray[Any]:
@@ -55,7 +55,7 @@ class View:
             yield lo, array.read(lo, min(len(array), lo + step))
 
     def array(self, path: str) -> ArrayView:
-        """Open an array; `UnreadableError` if it is damaged."""
+        """Open an array. `UnreadableError` if it is damaged."""
         if path in self._damaged:
             raise UnreadableError(path)
         try:

@@ -58,7 +58,7 @@ class Field:
 
 
 def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:
-    """Names of axes that only one column has: ``("rgb_component",)``; numbered from 1 if several."""
+    """Names of axes that only one column has: ``("rgb_component",)``. Numbered from 1 if several."""
     name = f"{column.rpartition('/')[2]}_{axis}"
     return (name,) if count == 1 else tuple(f"{name}_{number}" for number in range(1, count + 1))
 
@@ -90,7 +90,7 @@ class Table:
         return field.path.removeprefix(f"{self.name}/")
 
     def columns(self) -> dict[str, Field]:
-        """Fields by column name."""
+        """Return fields by column name."""
         return {self.column(field): field for field in self.fields}
 
 

@@ -41,7 +41,7 @@ class Merged(NamedTuple):
 
 
 def storable(dtype: np.dtype[Any]) -> bool:
-    """Whether values of a dtype can be stored: bool, integers and floats of up to 8 bytes."""
+    """Return whether values of a dtype can be stored: bool, integers and floats of up to 8 bytes."""
     return dtype.kind in "biuf" and dtype.newbyteorder("=") in map(np.dtype, _STORABLE)
 
 
@@ -51,7 +51,7 @@ def any_length(values: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> np.dty
 
 
 def values_of(dtype: np.dtype[Any]) -> Column | None:
-    """Return the form of the values in rows of any length; None: the rows are others."""
+    """Return the form of the values in rows of any length (None: the rows are others)."""
     told: Mapping[str, Any] = dtype.metadata or {}
     values = told.get("vlen")
     if not isinstance(values, np.dtype) or not storable(values):
@@ -74,7 +74,7 @@ def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
 
 
 def promote(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any] | None:
-    """Smallest storable dtype that represents all values of all `dtypes` exactly, or None."""
+    """Return the smallest storable dtype that represents all values of all `dtypes` exactly, or None."""
     storable = map(np.dtype, _STORABLE)
     return next((each for each in storable if all(is_lossless(dtype, each) for dtype in dtypes)), None)
 
@@ -130,7 +130,7 @@ class _ColumnSet:
 
 
 def _merge(columns: Sequence[Column | None], numbers: NDArray[np.intc]) -> Merged | None:
-    """Merge a column, given as each set of columns has it; `numbers` are the sets of the sources."""
+    """Merge a column, given as each set of columns has it. `numbers` are the sets of the sources."""
     present = [column for column in columns if column is not None]
     dtype = promote([np.dtype(column.dtype) for column in present])
     if dtype is None or len({column.row_shape for column in present}) > 1:
@@ -151,7 +151,7 @@ def _merge(columns: Sequence[Column | None], numbers: NDArray[np.intc]) -> Merge
 
 
 def length_table(lengths: Mapping[str, object]) -> str:
-    """A line for each array: its path, and its length or what stands for it."""
+    """Return a line for each array: its path, and its length or what stands for it."""
     width = max(map(len, lengths))
     return "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
 
@@ -159,7 +159,7 @@ def length_table(lengths: Mapping[str, object]) -> str:
 def _columns_differ(
     found: Sequence[_ColumnSet], names: Sequence[str], count: int, *, resolvable: bool, has_common: bool
 ) -> Problem:
-    """Problem with a line for each column: its forms, each with the first source that has it."""
+    """Return the problem with a line for each column: its forms, each with the first source that has it."""
     lines = []
     for name in names:
         sources: dict[str, tuple[str, int]] = {}  # by form: the first, and how many others there are

@@ -54,6 +54,6 @@ def _bytes(text: Any) -> bytes:
 
 
 def _bits(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Values in a dtype, viewed as unsigned integers of native byte order."""
+    """Return values in a dtype, viewed as unsigned integers of native byte order."""
     plain = np.ascontiguousarray(values, dtype.newbyteorder("="))
     return plain.view(f"u{plain.itemsize}")

@@ -23,7 +23,7 @@ class Exclusion:
         return bool(self._names)
 
     def covers(self, name: str) -> bool:
-        """Whether a name, or a folder above it, is left out."""
+        """Return whether a name, or a folder above it, is left out."""
         if not self._names:
             return False
         for covering_name in (name, *folders_of(name)):
@@ -42,7 +42,7 @@ class Exclusion:
         self._found |= dict.fromkeys(names)
 
     def notes(self) -> list[str]:
-        """A note on what was left out."""
+        """Return a note on what was left out."""
         return [f"left out: {first_few(list(self._found), _LISTED)}"] if self._found else []
 
     def not_found(self, expected: Iterable[str], existing: Iterable[str]) -> list[Problem]:
@@ -78,7 +78,7 @@ class ProblemCollector:
 
 
 def with_source(source: str, problems: Iterable[Problem]) -> list[Problem]:
-    """Problems with `Problem.source` set, unless it is already set (to a part of the source)."""
+    """Return problems with `Problem.source` set, unless it is already set (to a part of the source)."""
     return [replace(problem, source=problem.source or source) for problem in problems]
 
 

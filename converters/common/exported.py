@@ -35,11 +35,11 @@ class Values(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values; for byte strings, the number of rows."""
+        """Bytes of all values. For byte strings, the number of rows."""
         return prod(self.shape) * (1 if self.dtype.hasobject else self.dtype.itemsize)
 
     def whole(self) -> NDArray[Any]:
-        """All rows in one array."""
+        """Return all rows in one array."""
         out = np.empty(self.shape, self.dtype)
         filled = 0
         for block in self.blocks():
@@ -83,7 +83,7 @@ def converted(values: Values, dtype: np.dtype[Any]) -> Values:
 
 
 def cast_exactly(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Cast values; raises a `ValueError` if the dtype does not represent all of them exactly."""
+    """Cast values, and raise a `ValueError` if the dtype does not represent all of them exactly."""
     with np.errstate(invalid="ignore", over="ignore"):
         cast = block.astype(dtype)
         exact = np.can_cast(block.dtype, dtype) or np.array_equal(
@@ -109,7 +109,7 @@ class SourceRows(NamedTuple):
 
 
 def sources_of(store: StoreView) -> list[SourceRows]:
-    """Every source of a store, in order."""
+    """Return every source of a store, in order."""
     first, rows = (values.tolist() for values in source_rows(store))
     return [
         SourceRows(number, name, lo, lo + count)
@@ -118,7 +118,7 @@ def sources_of(store: StoreView) -> list[SourceRows]:
 
 
 def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[NDArray[Any]]:
-    """Rows ``lo:hi`` in blocks of about `BLOCK` bytes, aligned with chunks."""
+    """Yield rows ``lo:hi`` in blocks of about `BLOCK` bytes, aligned with chunks."""
     row_bytes = max(1, prod(array.shape[1:]) * array.dtype.itemsize)
     chunk = array.chunk_shape[0]
     step = max(1, BLOCK // row_bytes)
@@ -130,7 +130,7 @@ def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[NDArray[Any]]:
 
 
 def row_values(array: ArrayView, lo: int, hi: int) -> Values:
-    """Rows ``lo:hi`` of an array as `Values`."""
+    """Return rows ``lo:hi`` of an array as `Values`."""
     return Values((hi - lo, *array.shape[1:]), array.dtype, lambda: row_blocks(array, lo, hi))
 
 

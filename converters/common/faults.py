@@ -34,7 +34,7 @@ def is_unreadable(error: InputError) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the text of an error on one line; of HDF5's, what the system said."""
+    """Return the text of an error on one line. Of HDF5's, what the system said."""
     said_by_system = _SYSTEM_ERROR.search(str(error))
     return said_by_system[1] if said_by_system else " ".join(str(error).split())
 

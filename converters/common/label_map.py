@@ -107,7 +107,7 @@ class LabelMap:
             raise InputError([Problem(f"--label-map {name}", message, cure, "option") for name in listed])
 
     def called(self, numbering: Numbering, classes: Mapping[str, str]) -> dict[str, str]:
-        """Return the names of stored numbers, given those of a dataset's own; the map's come first."""
+        """Return the names of stored numbers, given those of a dataset's own. The map's come first."""
         if self.classes:
             return dict(self.classes)
         names: dict[str, list[str]] = {}
@@ -119,7 +119,7 @@ class LabelMap:
 
 
 def recorded_map(options: Mapping[str, Any]) -> LabelMap | None:
-    """Return the label map of recorded options; None: labels are numbered as in the files."""
+    """Return the label map of recorded options (None: labels are numbered as in the files)."""
     text = options.get("label_map")
     return None if text is None else LabelMap(text, options.get("ignore_label"))
 
@@ -175,7 +175,7 @@ def _once(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
 
 
 def _is_valid(said: Mapping[str, Any]) -> bool:
-    """Whether maps are of whole numbers that lie together, and names are texts."""
+    """Return whether maps are of whole numbers that lie together, and names are texts."""
     datasets = said["datasets"]
     classes = said["classes"]
     if not isinstance(datasets, dict) or not datasets or not isinstance(classes, dict):

@@ -43,7 +43,7 @@ class CtConverter(SeamConverter):
         return (*super().suffixes, INFO)
 
     def look(self, file: Candidate) -> Verdict:
-        """Take ``info.json`` of case folders, too, which must be JSON; of DICOM, look at no header."""
+        """Take ``info.json`` of case folders, too, which must be JSON. Of DICOM, look at no header."""
         if file.path.name == INFO:
             if not is_case(file.path.parent, Neighbours(self, file.folders)):
                 return LeftOut("describes no case folder")
@@ -61,7 +61,7 @@ class CtConverter(SeamConverter):
         return [SourceFile(path, path.name, listing.roots, near, self._format_name(path)) for path in paths]
 
     def scan(self, part: Part) -> ScannedVolume:
-        """Read every header of a volume; see `scan_volume`."""
+        """Read every header of a volume, see `scan_volume`."""
         from unistore.converters.ct.scan import scan_volume
 
         return scan_volume(group_of(part), self.opened, self.plugin)
@@ -73,14 +73,14 @@ class CtConverter(SeamConverter):
         return gather(parts, scanned, self.plugin)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        """Count the points of every window; check masks, window files and point files; find locations."""
+        """Count the points of every window, check masks, window files and point files, and find locations."""
         reader = self._reader(scan, source)
         facts = reader.facts()
         most = scan.options.get("foreground_locations")
         return facts if most is None else {**facts, **reader.locations(most, emit)}
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
-        """Choose points or bits for each window; index arrays of offsets, extents, names and geometry."""
+        """Choose points or bits for each window, and make the index arrays."""
         from unistore.converters.ct.finalize import finalize
 
         return finalize(scan, facts)
@@ -103,7 +103,7 @@ class CtConverter(SeamConverter):
     def read_planes(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Read planes of the row of volumes, masks, labels or windows; see `Converter.read_planes`."""
+        """Read planes of the row of volumes, masks, labels or windows, see `Converter.read_planes`."""
         self._reader(scan, source).read_planes(table, lo, hi, out)
 
     def _reader(self, scan: Scan, source: int) -> VolumeReader:

@@ -59,7 +59,7 @@ def files(store: StoreView) -> Iterator[File]:
 
 
 def _voxels(volume: Volume, group: str) -> Values:
-    """Return voxels; a name of a file of an image that is not stored contradicts the store."""
+    """Return voxels. A name of a file of an image that is not stored contradicts the store."""
     if group == IMAGE and not volume.dtype:
         raise contradiction(volume.store, SOURCE_FILES, f"volume {volume.number} has no image")
     return volume.voxels(group)
@@ -147,7 +147,7 @@ class _Blocks(Array):
 
 
 def _nifti_file(volume: Volume, group: str, name: str, facts: Facts) -> File:
-    """Return a NIfTI file of voxels; what NIfTI has no dtype for is widened."""
+    """Return a NIfTI file of voxels. What NIfTI has no dtype for is widened."""
     values = _voxels(volume, group)
     wider = {"bool": "u1", "float16": "f4"}.get(values.dtype.name)
     arrays = {"image": _Blocks(values if wider is None else converted(values, np.dtype(wider)))}
@@ -170,7 +170,7 @@ def nifti_files(store: StoreView) -> Iterator[File]:
 
 
 def ome_files(store: StoreView) -> Iterator[File]:
-    """Yield one OME-NGFF image for each volume: voxels in ``0``; windows, masks and labels in ``labels``."""
+    """Yield one OME-NGFF image for each volume: voxels in ``0``, windows, masks and labels in ``labels``."""
     for volume in volumes(store):
         stored = volume.stored(IMAGE)
         multiscale, notes = _multiscale(volume)

@@ -87,7 +87,7 @@ class _Finalizing:
             self._rows[table] = (1,) * len(self._details)
 
     def _add_window(self, name: str, window: Window) -> Field | None:
-        """Add a window; return its column if it is stored as bits."""
+        """Add a window, and return its column if it is stored as bits."""
         group = f"{schema.WINDOWS}/{name}"
         counts = np.array([fact[f"points/{name}"] for fact in self._facts], np.int64)
         scaled = any(f"scaled/{name}" in fact for fact in self._facts)

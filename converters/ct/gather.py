@@ -100,7 +100,7 @@ def _agree(volumes: Volumes, names: Sequence[str], options: CtOptions) -> Agreem
         return dtypes
 
     def promoted(dtypes: Mapping[str, str], what: str) -> str:
-        """Return the smallest dtype that holds every value of all `dtypes`; a problem if there is none."""
+        """Return the smallest dtype that holds every value of all `dtypes`, or a problem if there is none."""
         dtype = promote(list(map(np.dtype, dtypes)))
         if dtype is None:
             shown_dtypes = ", ".join([f"{np.dtype(dtype)} ({name})" for dtype, name in dtypes.items()])
@@ -223,7 +223,7 @@ def _notes(volumes: Volumes, agreement: Agreement, sparse: str) -> Iterator[str]
 
 
 def _source(volume: ScannedVolume, name: str, locations: int | None) -> Source:
-    """Return the source of one volume; `locations` are those of each class at most."""
+    """Return the source of one volume. `locations` are those of each class at most."""
     arrays = volume.detail.arrays
     dense = [array for array in arrays if array.role.partition("/")[0] not in MEMBERS]
     slab = max([array.slab_bytes for array in dense], default=0)

@@ -64,7 +64,7 @@ class _Volume:
 
 
 class _Grouping:
-    """Groups files, given those that continue the first page of a stack; see `group`."""
+    """Groups files, given those that continue the first page of a stack, see `group`."""
 
     def __init__(self, known: Collection[str], following: Mapping[Path, Sequence[SourceFile]]) -> None:
         self._known = known
@@ -110,7 +110,7 @@ class _Grouping:
             self.choices.append((file, "lies beside the volume of a case folder"))
 
     def _add_loose(self, files: Sequence[SourceFile]) -> None:
-        """Add the volumes of files outside case folders; masks that were given are volumes in any folder."""
+        """Add the volumes of files outside case folders. Masks that were given are volumes in any folder."""
         windows: dict[str, list[SourceFile]] = {}
         masks: list[SourceFile] = []
         voxels = [file for file in files if is_voxels(file.path)]
@@ -226,13 +226,13 @@ def _is_text(file: SourceFile) -> bool:
 
 
 def _is_case(folder: Path, file: SourceFile) -> bool:
-    """Whether a folder inside of the given paths is a case."""
+    """Return whether a folder inside of the given paths is a case."""
     assert file.near is not None
     return has_image(folder, file.near) or (has_windows(folder, file.near) and _is_within(folder, file))
 
 
 def _is_within(path: Path, file: SourceFile) -> bool:
-    """Whether a path lies in a given folder, or in that of a given file."""
+    """Return whether a path lies in a given folder, or in that of a given file."""
     return is_inside(path, [root if root.is_dir() else root.parent for root in file.roots])
 
 
@@ -246,7 +246,7 @@ def _no_window(file: SourceFile) -> tuple[SourceFile, str] | Problem:
 
 
 def _labels(files: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
-    """Return files that are labels of others, with names and images; a label has no labels itself."""
+    """Return files that are labels of others, with names and images. A label has no labels itself."""
     bare = {file: bare_path(file) for file in files}
     bare_paths = set(bare.values())
     beside = Counter(file.parent for file in files)

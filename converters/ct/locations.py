@@ -52,7 +52,7 @@ def locations_bytes(voxels: int, most: int) -> int:
 
 
 def _classes(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """Return the values that are numbers of classes; background and what is left out are 0."""
+    """Return the values that are numbers of classes. Background and what is left out are 0."""
     if values.dtype.kind == "u" and values.dtype.itemsize <= 2:
         return values.astype(np.uint16)
     is_class = (values > 0) & (values <= _LARGEST)

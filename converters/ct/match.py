@@ -111,7 +111,7 @@ def _match_page(path: Path, near: Near) -> Claim:
 
 
 def _match_label(path: Path, shape: Shape, near: Near) -> Claim | None:
-    """Take a label whose volume is there; leave it out where what it labels is no volume."""
+    """Take a label whose volume is there. Leave it out where what it labels is no volume."""
     bare = bare_path(path)
     owners = _owners(bare, near)
     image = None if owners is None else _file_of(owners.images[0], near)
@@ -150,7 +150,7 @@ def _match_values(path: Path, shape: Shape, dtype: np.dtype[Any], near: Near) ->
 
 
 def _is_volume(path: Path, dtype: np.dtype[Any]) -> bool:
-    """Whether three axes are taken for a volume's, by a name or by the dtype."""
+    """Return whether three axes are taken for a volume's, by a name or by the dtype."""
     if _HINT.search(stem_of(path)) or _HINT.search(path.parent.name) or path.parent.name in _NNUNET:
         return True
     return dtype.kind in "iu" and dtype.itemsize > 1
@@ -179,7 +179,7 @@ def _match_points(path: Path, head: Head, near: Near) -> Claim:
 
 
 def is_case(folder: Path, near: Near) -> bool:
-    """Whether a folder is a case: one with a volume, or with windows of one."""
+    """Return whether a folder is a case: one with a volume, or with windows of one."""
     return has_image(folder, near) or has_windows(folder, near)
 
 
@@ -190,7 +190,7 @@ def _array_of(path: Path, near: Near) -> tuple[Shape, np.dtype[Any]] | None:
 
 
 def _file_of(bare: str, near: Near) -> Path | None:
-    """The file of a path without suffix, if it is there."""
+    """Return the file of a path without suffix, if it is there."""
     for ending in suffixes():
         path = f"{bare}{ending}"
         if near.has(path):

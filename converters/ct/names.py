@@ -38,7 +38,7 @@ _WINDOW = re.compile(
 
 
 def suffixes() -> tuple[str, ...]:
-    """Endings of files of voxels."""
+    """Return the endings of files of voxels."""
     return (*_suffixes_of(FORMATS), *offered_suffixes())
 
 
@@ -48,17 +48,17 @@ def _suffixes_of(formats: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_voxels(file: Path) -> bool:
-    """Whether a file is of a format of voxels."""
+    """Return whether a file is of a format of voxels."""
     return file.name.lower().endswith(suffixes())
 
 
 def is_plain(file: Path) -> bool:
-    """Whether a file is of a format of arrays of any kind, so that it may be no volume at all."""
+    """Return whether a file is of a format of arrays of any kind, so that it may be no volume at all."""
     return file.name.lower().endswith((*_suffixes_of(_PLAIN), *offered_suffixes()))
 
 
 def without_suffix(name: str) -> str:
-    """A name without the suffix of its format; other names as they are."""
+    """Return a name without the suffix of its format. Other names as they are."""
     return name.removesuffix(max(filter(name.endswith, suffixes()), key=len, default=""))
 
 
@@ -74,7 +74,7 @@ def suffix_of(file: Path) -> str:
 
 
 def bare_path(file: Path) -> str:
-    """Path of a file without its suffix."""
+    """Return the path of a file without its suffix."""
     return f"{file.parent}{os.sep}{stem_of(file)}"
 
 
@@ -94,7 +94,7 @@ class PageName(NamedTuple):
 
 
 def page_name(file: Path) -> PageName | None:
-    """Take the name of a file apart at its last number; None: it has none."""
+    """Take the name of a file apart at its last number (None: it has none)."""
     match = _NUMBERED.fullmatch(stem_of(file))
     if match is None:
         return None
@@ -103,23 +103,23 @@ def page_name(file: Path) -> PageName | None:
 
 
 def image_resolution(file: Path) -> int:
-    """N of a case's volume ``ct_original_N.npy``; 0 for others."""
+    """N of a case's volume ``ct_original_N.npy``, 0 for others."""
     match = _IMAGE.fullmatch(without_suffix(file.name))
     return int(match["resolution"] or 0) if match else 0
 
 
 def is_array(file: Path) -> bool:
-    """Whether a file is of a format of voxels or of points."""
+    """Return whether a file is of a format of voxels or of points."""
     return file.name.lower().endswith((*suffixes(), POINTS))
 
 
 def is_image(file: Path) -> bool:
-    """Whether a file is the volume of a case, by its name."""
+    """Return whether a file is the volume of a case, by its name."""
     return is_voxels(file) and _IMAGE.fullmatch(without_suffix(file.name)) is not None
 
 
 def mask_id(file: Path) -> str:
-    """Id of a mask ``{id}_binary.npy``; empty for other names."""
+    """Id of a mask ``{id}_binary.npy``, empty for other names."""
     match = _BINARY.fullmatch(without_suffix(file.name)) if is_voxels(file) else None
     return match["id"] if match else ""
 
@@ -143,12 +143,12 @@ def window_in(stem: str, known: Collection[str] = (), *, whole: bool = False) ->
 
 
 def window_of(file: Path, known: Collection[str] = ()) -> tuple[str, Window] | None:
-    """Window that a file's name ends in; in a folder ``windows/`` the whole name is the window's."""
+    """Window that a file's name ends in. In a folder ``windows/`` the whole name is the window's."""
     return window_in(_window_stem(file), known, whole=file.parent.name == "windows")
 
 
 def window_role(file: Path, known: Collection[str] = ()) -> str:
-    """``windows/lung`` or ``points/lung`` by the file's name; empty: it does not say its window."""
+    """``windows/lung`` or ``points/lung`` by the file's name (empty: it does not say its window)."""
     named = window_of(file, known)
     if is_voxels(file):
         return f"windows/{named[1].name}" if named else ""
@@ -156,7 +156,7 @@ def window_role(file: Path, known: Collection[str] = ()) -> str:
 
 
 def mask_role(file: Path, volume: str) -> str:
-    """``masks/liver`` by the file's name, without that of its volume; empty: it is not called as a mask."""
+    """``masks/liver`` by the file's name, without that of its volume (empty: it is not called as a mask)."""
     mask = mask_id(file)
     name = mask.removeprefix(f"{volume}_")
     return f"masks/{'binary' if name == volume else name}" if mask else ""
@@ -170,7 +170,7 @@ def _window_stem(file: Path) -> str:
 
 
 def folder_of(file: Path) -> Path:
-    """The case folder of a file, if it is in one."""
+    """Return the case folder of a file, if it is in one."""
     return file.parent.parent if file.parent.name in _CASE_FOLDERS else file.parent
 
 
@@ -184,12 +184,12 @@ def is_case_window(file: Path) -> bool:
 
 
 def has_image(folder: Path, near: Near) -> bool:
-    """Whether a folder holds ``ct_original_N.npy``."""
+    """Return whether a folder holds ``ct_original_N.npy``."""
     return near.holds(folder, is_image)
 
 
 def has_windows(folder: Path, near: Near) -> bool:
-    """Whether the folder ``windows/`` of a folder holds any."""
+    """Return whether the folder ``windows/`` of a folder holds any."""
     return near.holds(f"{folder}{os.sep}windows", is_case_window)
 
 

@@ -69,7 +69,7 @@ class CtOptions(Options):
 
     @property
     def labels(self) -> LabelMap | None:
-        """How labels are numbered in the store; None: as in the files."""
+        """How labels are numbered in the store (None: as in the files)."""
         return None if self.label_map is None else LabelMap(self.label_map, self.ignore_label)
 
     @property
@@ -83,6 +83,6 @@ class CtOptions(Options):
         return [window.name for window in self.windows]
 
     def recorded(self) -> dict[str, Any]:
-        """See `Options.recorded`; options that older stores do not know only if they are given."""
+        """See `Options.recorded`. Options that older stores do not know only if they are given."""
         plain = super().recorded()
         return {key: value for key, value in plain.items() if key not in _LATER or value != _LATER[key]}

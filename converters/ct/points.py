@@ -22,7 +22,7 @@ Points = tuple[NDArray[Any], NDArray[Any]]  # indices (n, 3) and values (n,)
 
 
 def kind_of(names: Collection[str]) -> str:
-    """Return which points the arrays of a file are: ``sparse`` or ``sdf``; empty: none."""
+    """Return which points the arrays of a file are: ``sparse`` or ``sdf`` (empty: none)."""
     kinds = [kind for kind, members in MEMBERS.items() if set(members) <= set(names)]
     return kinds[0] if len(kinds) == 1 else ""
 
@@ -56,7 +56,7 @@ def points_in(opened: Opened, file: SourceFile, format: str, name: str) -> Volum
 
 
 def _resolution(arrays: Mapping[str, Array]) -> int:
-    """Return the edge of the cube that the points lie in; 0: the file does not say."""
+    """Return the edge of the cube that the points lie in (0: the file does not say)."""
     edge = arrays.get("resolution")
     if edge is None or edge.shape not in ((), (1,), (3,)) or edge.dtype.kind not in "iu":
         return 0
@@ -75,7 +75,7 @@ def point_blocks(array: VolumeArray, lo: int = 0, hi: int | None = None, step: i
 
 
 def check_range(array: VolumeArray, extent: tuple[int, int, int] | None) -> None:
-    """Check that points lie in a volume; None: it is not known, so that indices must fit 32 bits."""
+    """Check that points lie in a volume (None: it is not known, so that indices must fit 32 bits)."""
     limit = extent or (1 << 31,) * 3
     count = 0
     rows = 0
@@ -93,7 +93,7 @@ def check_range(array: VolumeArray, extent: tuple[int, int, int] | None) -> None
 
 
 def sorted_points(array: VolumeArray) -> Points:
-    """Read all points in C order of their volume, as ``np.argwhere`` gives them; none may occur twice."""
+    """Read all points in C order of their volume, as ``np.argwhere`` gives them. None may occur twice."""
     return _sorted_points(array, array.file.path.stat().st_mtime_ns)
 
 

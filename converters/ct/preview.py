@@ -78,7 +78,7 @@ def _length(geometry: Geometry) -> str:
 
 
 def _slice(store: StoreView, path: str, sample: int, extent: list[int], axis: int) -> NDArray[Any]:
-    """Read the middle slice of an axis, (rows, columns); bits are unpacked."""
+    """Read the middle slice of an axis, (rows, columns). Bits are unpacked."""
     is_bits = path.endswith("/mask")
     middle = extent[axis] // 2
     lo = [0, 0, 0]
@@ -110,7 +110,7 @@ def _show_overlay(axes: Axes, mask: NDArray[Any], colour: str) -> None:
 
 
 def _overlays(store: StoreView) -> list[str]:
-    """Return labels first, then masks and windows; of several, the first."""
+    """Return labels first, then masks and windows. Of several, the first."""
     paths = [path for path in store.paths() if path.endswith(("/mask", "/label"))]
     groups = (LABELS, MASKS, WINDOWS)
     ordered = [path for path in paths if path.startswith(groups)]

@@ -81,7 +81,7 @@ def _stated_facts(volume: Volume, detail: Detail) -> Facts:
 
 @contextmanager
 def _open_voxels(array: VolumeArray, facts: Facts, path: Path) -> Iterator[Opened]:
-    """Open a file of voxels, whose array needs no name; of its facts those that are stored are compared."""
+    """Open a file of voxels, whose array needs no name. Of its facts those that are stored are compared."""
     with open_original(array.opening, replace(array.file, known=None), path) as opened:
         (name,) = opened.names
         stated = {name: value for name, value in (opened.facts or {}).items() if name in facts}
@@ -115,7 +115,7 @@ def _open_sorted(path: Path) -> Iterator[Opened]:
 
 @contextmanager
 def _open_distances(path: Path) -> Iterator[Opened]:
-    """Open a distance field; its resolution is one number for all axes."""
+    """Open a distance field. Its resolution is one number for all axes."""
 
     def array(name: str) -> NDArray[Any]:
         values = opened.array(name)

@@ -63,7 +63,7 @@ class Detail(NamedTuple):
     series: str
 
     def array(self, role: str) -> VolumeArray | None:
-        """Return an array; None if there is none."""
+        """Return an array, or None if there is none."""
         return next((array for array in self.arrays if array.role == role), None)
 
     def named(self, kind: str) -> dict[str, VolumeArray]:
@@ -109,7 +109,7 @@ class _Scanning:
         self._notes: list[str] = []
 
     def run(self, group: Group) -> ScannedVolume:
-        """Read every header; files are named as `unistore.converters.ct.group` says."""
+        """Read every header. Files are named as `unistore.converters.ct.group` says."""
         series = group.detail
         if series is not None and series.problem is not None:
             raise InputError(series.problem)
@@ -212,7 +212,7 @@ class _Scanning:
             self._notes.append(f"{', '.join(sorted(stated))} {_UNORDERED}")
 
     def _add(self, kind: str, name: str, file: SourceFile) -> None:
-        """Add an array; ``points`` are a sparse window or a distance field."""
+        """Add an array. ``points`` are a sparse window or a distance field."""
         with self._open(file) as (opening, opened):
             if kind == "points":
                 array = points_in(opened, file, opening.name, name)
@@ -313,7 +313,7 @@ def scan_volume(group: Group, open: Open, options: CtOptions) -> ScannedVolume:
 def _choose_image(
     images: Sequence[tuple[int, SourceFile]], resolution: int | None, volume: str
 ) -> SourceFile:
-    """Return the image of a case folder; several need a resolution, which those called otherwise lack."""
+    """Return the image of a case folder. Several need a resolution, which those called otherwise lack."""
     images = sorted(images, key=lambda image: image[0])
     chosen = [file for size, file in images if resolution is None or size == resolution]
     if not chosen and images[-1][0] == 0:

@@ -1,8 +1,8 @@
 """Group DICOM files into series, and find what keeps a series from being one volume."""
 
 # A series is called by its number, ``series-0007``, and no text of its files is stored: names, folders and
-# UIDs
-# may tell who the patient is. Digests say which volumes are of one patient, and which are the same series:
+# UIDs may tell who the patient is. Digests say which volumes are of one patient, and which are the same
+# series:
 #
 # - of a series, BLAKE2b of its SeriesInstanceUID: who has the UID finds it again, and nobody else;
 # - of a patient, BLAKE2b of the PatientID with the smallest of the patient's series UIDs as its key: an ID
@@ -93,7 +93,7 @@ def _problem(name: str, message: str, kind: str) -> Problem:
 
 
 def _why_left_out(header: Header) -> str:
-    """Say why a file is no slice of a volume; empty: it is one."""
+    """Say why a file is no slice of a volume (empty: it is one)."""
     if any(part in header.kind for part in _NO_IMAGES):
         return f"is DICOM of the kind {header.kind}, no image"
     if header.is_localiser:
@@ -104,7 +104,7 @@ def _why_left_out(header: Header) -> str:
 
 
 def _patients(patient_of: Mapping[str, str]) -> dict[str, str]:
-    """Return the digest of the patient of each series; one without PatientID has a patient of its own."""
+    """Return the digest of the patient of each series. One without PatientID has a patient of its own."""
     smallest = {patient: uid for uid, patient in sorted(patient_of.items(), reverse=True)}
     return {
         uid: _digest(patient, (smallest[patient] if patient else uid).encode())
@@ -117,7 +117,7 @@ def _digest(text: str, key: bytes) -> str:
 
 
 def _why_no_volume(pixels: Sequence[Pixels]) -> str:
-    """Say what keeps slices from being one volume; nothing is ever interpolated."""
+    """Say what keeps slices from being one volume. Nothing is ever interpolated."""
     planes = list(chain.from_iterable([one.planes for one in pixels]))
     planes = [planes[number] for number in order_of(planes)]
     first = planes[0]

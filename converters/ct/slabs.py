@@ -28,7 +28,7 @@ _EVERY = slice(None)
 
 
 class VolumeArray(NamedTuple):
-    """An array of a volume, as the header of its file describes it; JSON values, and the key of caches."""
+    """An array of a volume, as the header of its file describes it. JSON values, and the key of caches."""
 
     role: str  # "image", "windows/lung", "sparse/lung", "masks/3", "labels/seg", "sdf/far"
     name: str  # of its file, as messages call it

@@ -25,7 +25,7 @@ class Stacks(NamedTuple):
 
 
 def stack_pages(files: Sequence[SourceFile]) -> Stacks:
-    """Find stacks among files; the first page of each stands for it."""
+    """Find stacks among files. The first page of each stands for it."""
     kept = [file for file in files if file.format != TIFF]
     following: dict[Path, Sequence[SourceFile]] = {}
     choices: list[Choice] = []
@@ -46,7 +46,7 @@ def stack_pages(files: Sequence[SourceFile]) -> Stacks:
 
 
 def _numbered(files: Sequence[SourceFile]) -> Iterator[list[tuple[int, SourceFile]]]:
-    """Yield files whose names differ in a number alone, in its order; each other file by itself."""
+    """Yield files whose names differ in a number alone, in its order. Each other file by itself."""
     alike: dict[tuple[Path, str, str], list[tuple[PageName, SourceFile]]] = {}
     for file in files:
         name = page_name(file.path)
@@ -60,7 +60,7 @@ def _numbered(files: Sequence[SourceFile]) -> Iterator[list[tuple[int, SourceFil
 
 
 def _is_page(file: SourceFile) -> bool:
-    """Whether a file has one page; damage is told when it is scanned."""
+    """Return whether a file has one page. Damage is told when it is scanned."""
     try:
         with calling(Tiff(), file.name):
             return is_page(file)

@@ -91,7 +91,7 @@ class Volume:
         return int(lo[0]), int(hi[0])
 
     def _slabs(self, path: str, width: int, voxel: int) -> Iterator[NDArray[Any]]:
-        """Read its part of a padded array, some layers of chunks at a time; `voxel`: its bytes, unpacked."""
+        """Read its part of a padded array, some layers of chunks at a time. `voxel`: its bytes, unpacked."""
         array = self.store.array(path)
         depth, height, _ = self.extent
         tile = array.chunk_shape[1]
@@ -101,7 +101,7 @@ class Volume:
             yield array.read_box([self.number, lo, 0, 0], [self.number + 1, hi, height, width])[0]
 
     def _step(self, voxel: int) -> int:
-        """Planes of about `_SLAB` bytes."""
+        """Return planes of about `_SLAB` bytes."""
         return max(1, _SLAB // (max(1, prod(self.extent[1:])) * voxel))
 
     def _bits(self, group: str) -> Iterator[NDArray[np.uint8]]:

@@ -172,7 +172,7 @@ class VolumeReader:
         return count_image(image, self.windows, self.detail.named(WINDOWS))
 
     def _check_window(self, name: str, array: VolumeArray, image: VolumeArray | None) -> dict[str, int]:
-        """Return the facts of a window's file; raise if it is not a mask, or differs from the image."""
+        """Return the facts of a window's file, and raise if it is not a mask, or differs from the image."""
         if image is None:
             ones = count_mask(array)
             if ones.others and not ones.is_scaled:
@@ -211,13 +211,13 @@ class VolumeReader:
         return [Problem(location, message, cure, "values")]
 
     def _point_bounds(self, array: VolumeArray) -> Extent | None:
-        """Bounds of a point file's indices: the cube that it states, else its volume; None: unknown."""
+        """Bounds of a point file's indices: the cube that it states, else its volume (None: unknown)."""
         edge = array.resolution
         return (edge, edge, edge) if edge else self.detail.extent
 
 
 def _count_classes(kind: str, label: VolumeArray) -> int:
-    """Count voxels of a label or mask other than 0 and 1; raise if they are floats."""
+    """Count voxels of a label or mask other than 0 and 1, and raise if they are floats."""
     others = count_mask(label).others
     if not others or label.kind.kind != "f":
         return others

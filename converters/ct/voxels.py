@@ -1,4 +1,4 @@
-"""Voxels of a window or mask: as bits, as points, counted in each plane; every voxel is read once."""
+"""Voxels of a window or mask: as bits, as points, counted in each plane. Every voxel is read once."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _difference(is_inside: NDArray[np.bool_], mask: NDArray[Any]) -> int:
 
 
 def _label_values(values: NDArray[Any], before: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-    """Add the values 0 to 255 that occur to those of `before`; None if there are others, or too many."""
+    """Add the values 0 to 255 that occur to those of `before`, or None if there are others, or too many."""
     with np.errstate(invalid="ignore"):
         is_small = values.min() >= 0 and values.max() <= 255
     if not is_small:  # nor is NaN

@@ -152,7 +152,7 @@ class Events(EventsOptions, Family):
     def group(
         self, files: Sequence[SourceFile]
     ) -> Iterable[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
-        """Take every recording, with the frames and boxes that DSEC has beside it; leave out its maps."""
+        """Take every recording, with the frames and boxes that DSEC has beside it. Leave out its maps."""
         beside: dict[Path | None, list[SourceFile]] = {}
         recordings = []
         for file in files:
@@ -212,7 +212,7 @@ class Events(EventsOptions, Family):
         return Chosen(columns, left_out, facts=facts, tables=tables)
 
     def cut(self, opened: Opened) -> Iterator[Cut]:
-        """Take each recording as a whole; readers choose windows."""
+        """Take each recording as a whole. Readers choose windows."""
         yield Cut(len(opened.arrays[find_layout(opened, self.events)["t"].array]))
 
     def typical_rows(self, head: Head) -> int:
@@ -318,7 +318,7 @@ class Events(EventsOptions, Family):
         return self.sensor
 
     def _times(self, opened: Opened, place: Place, stored: NDArray[Any], lo: int) -> NDArray[np.int64]:
-        """Return times in microseconds; those that are none to the last bit are a problem."""
+        """Return times in microseconds. Those that are none to the last bit are a problem."""
         with np.errstate(invalid="ignore"):
             times = to_microseconds(stored, self.unit)
         differing = from_microseconds(times, self.unit, stored.dtype) != stored
@@ -331,7 +331,7 @@ class Events(EventsOptions, Family):
 
 
 def find_layout(opened: Opened, group: str = "") -> Layout:
-    """Return where the columns are, in one group or array if it is named; empty if they are nowhere."""
+    """Return where the columns are, in one group or array if it is named, empty if they are nowhere."""
     for place in (group,) if group else _PLACES:
         above, _, name = place.rpartition("/")
         is_array = bool(name) and opened.members(above).get(name) == "array"
@@ -441,7 +441,7 @@ def _recording_of(file: SourceFile) -> Path | None:
 
 
 def _is_map(file: SourceFile) -> bool:
-    """Whether a file is the map of pixels that DSEC has beside its events."""
+    """Return whether a file is the map of pixels that DSEC has beside its events."""
     is_near = file.near is not None and file.near.has(str(file.path.with_name(_MAPPED)))
     return file.path.name == _MAP and is_near
 

@@ -80,7 +80,7 @@ class Compared(NamedTuple):
 
 
 def compare_source(name: str, path: Path, restored: Restored) -> tuple[list[Compared], list[str]]:
-    """Compare a source, called `name`, whose first file is `path`; also return what the store lacks."""
+    """Compare a source, called `name`, whose first file is `path`, and also return what the store lacks."""
     compared: list[Compared] = []
     left_out: list[str] = []
     for file in restored.files:
@@ -100,7 +100,7 @@ _Part = tuple[str, int, str | None, str]
 
 
 def _compare_file(file: RestoredFile, opened: Opened) -> tuple[list[_Part], list[str]]:
-    """Compare the arrays, attributes and facts of an open file; also return names of what is left out."""
+    """Compare the arrays, attributes and facts of an open file, and also return names of what is left out."""
     actual = file.naming(opened)
     stored: set[str] = set()
     parts: list[_Part] = []
@@ -134,7 +134,7 @@ def _compare_file(file: RestoredFile, opened: Opened) -> tuple[list[_Part], list
 
 
 def _label(array: str, file: Path, first: Path) -> str:
-    """What an array is called in a source: files beside the first are named."""
+    """Return what an array is called in a source: files beside the first are named."""
     parts = [file.name] if file != first else []
     return ": ".join([*parts, array] if array != ONLY else parts)
 

@@ -1,4 +1,4 @@
-"""What lies in the folders that the user gave; a folder is searched once, not for each of its files."""
+"""What lies in the folders that the user gave. A folder is searched once, not for each of its files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Folders:
         self._holding: dict[tuple[str, Fits], bool] = {}
 
     def holds(self, folder: str | Path, fits: Fits) -> bool:
-        """Return whether a file of a folder fits; the folder need not be there."""
+        """Return whether a file of a folder fits. The folder need not be there."""
         key = str(folder), fits
         if key not in self._holding:
             self._holding[key] = any(map(fits, self._files(Path(folder))))
         return self._holding[key]
 
     def has(self, path: str) -> bool:
-        """Return whether there is a file; its folder is not listed for it."""
+        """Return whether there is a file. Its folder is not listed for it."""
         # Most of what is asked for is not there, and text is faster than a Path.
         return os.path.exists(path) and is_inside(Path(path), self._roots)  # noqa: PTH110
 

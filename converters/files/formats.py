@@ -99,14 +99,14 @@ def _has_signature(path: Path, signatures: Sequence[tuple[bytes, Sequence[int]]]
 
 
 def lfs_pointer_problem(head: bytes, location: Location | str) -> Problem | None:
-    """Problem of a file that begins with `head`, if it is a Git LFS pointer, or None."""
+    """Return the problem of a file that begins with `head`, if it is a Git LFS pointer, or None."""
     if not head.startswith(_LFS_POINTER):
         return None
     return Problem.at(location, "is a Git LFS pointer, not the file itself", "run `git lfs pull`", "format")
 
 
 def unread_format(path: Path) -> str:
-    """Name of an unsupported file's format by its suffix, ``"NIfTI"``; empty if it is not in the table."""
+    """Name of an unsupported file's format by its suffix, ``"NIfTI"``, empty if it is not in the table."""
     name = path.name.lower()
     endings = [ending for ending in _FORMAT_NAMES if name.endswith(ending)]
     return _FORMAT_NAMES[max(endings, key=len)] if endings else ""
@@ -123,12 +123,12 @@ def partner_of(path: Path) -> Path | None:
 
 
 def is_about(path: Path) -> bool:
-    """Whether a file is documentation, by its name."""
+    """Return whether a file is documentation, by its name."""
     return _DOCUMENT.fullmatch(path.name) is not None
 
 
 def why_left_out(path: Path) -> str:
-    """Why no family takes a file: ``"NIfTI, which is not read"``."""
+    """Return why no family takes a file: ``"NIfTI, which is not read"``."""
     if is_about(path):
         return "a text about the others"
     if _FILE_LIST.fullmatch(path.name):

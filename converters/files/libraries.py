@@ -56,7 +56,7 @@ def open_bytes(path: Path) -> Iterator[Opened]:
 
 @contextmanager
 def open_image(path: Path, *, exact: bool = False) -> Iterator[Opened]:
-    """Decode an image, (H, W, 3) u1 RGB as it is stored; exactly: with alpha, 16 bits, turned by EXIF."""
+    """Decode an image, (H, W, 3) u1 RGB as it is stored, or exactly: with alpha, 16 bits, turned by EXIF."""
 
     def pixels(_: str) -> Any:
         import cv2

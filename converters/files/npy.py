@@ -74,7 +74,7 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
 
 
 def _header_from(read: Callable[[int], bytes], where: Location | str) -> NpyHeader:
-    """Read a header by ``read(count)``, which gives the next bytes; its offset counts from the first."""
+    """Read a header by ``read(count)``, which gives the next bytes. Its offset counts from the first."""
     head = read(_HEAD)
     size = _header_size(head)
     if len(head) < size <= _MAX_HEADER:
@@ -99,7 +99,7 @@ def _text_start(head: bytes) -> int:
 
 @lru_cache(64)
 def _parsed(head: bytes) -> NpyHeader:
-    """Parse a header; many files have the same."""
+    """Parse a header. Many files have the same."""
     size = _header_size(head)
     if not head:
         raise _refused("empty", "is empty (0 bytes)", _COPY_AGAIN)
@@ -169,7 +169,7 @@ def _unreadable(where: Location | str, error: Exception) -> Problem:
 
 
 class ArrayValues(ABC):
-    """Values of an array in a file; rows are read when they are sliced, in native byte order."""
+    """Values of an array in a file. Rows are read when they are sliced, in native byte order."""
 
     compressed = False  # whether values are read from the first on
     memory = 0  # bytes that reading takes beside the rows
@@ -240,14 +240,14 @@ class ArrayValues(ABC):
 
 
 class FileValues(ArrayValues):
-    """Values that stand in a file as they are; it is opened for each reading."""
+    """Values that stand in a file as they are. It is opened for each reading."""
 
     def __init__(self, header: NpyHeader, where: Location | str, path: Path) -> None:
         super().__init__(header, where)
         self._path = path
 
     def fill(self, start: int, out: NDArray[Any]) -> None:
-        """Read them; the file is not mapped, since a disk that fails would end the process."""
+        """Read them. The file is not mapped, since a disk that fails would end the process."""
         view = out.reshape(-1).view(np.uint8).data
         try:
             with open(self._path, "rb") as file:  # noqa: PTH123  half of the time of Path.open: many are tiny
@@ -282,7 +282,6 @@ class _CompressedValues(ArrayValues):
         self._values: list[NDArray[Any]] = []  # none or one, also that of `T`
 
     def fill(self, start: int, out: NDArray[Any]) -> None:
-        """See `ArrayValues`."""
         view = out.reshape(-1).view(np.uint8).data
         first = self.header.offset + start * self.dtype.itemsize
         filled = 0
@@ -394,7 +393,7 @@ def _bad_zip(path: Path, where: str, error: Exception) -> Problem:
 
 
 def _damaged(where: Location | str, error: Exception) -> InputError:
-    """The error of a damaged archive; zipfile takes what the disk fails to read for damage, too."""
+    """Return the error of a damaged archive, for which zipfile takes a failing disk, too."""
     if isinstance(error.__context__, OSError):
         return InputError(_unreadable(where, error.__context__))
     return InputError(Problem.at(where, f"is damaged: {error}", _COPY_AGAIN, "corrupt"))

@@ -57,7 +57,7 @@ class LabelMatch(NamedTuple):
 
 
 def may_be_label(path: str) -> bool:
-    """Whether `images_of_label` may find an image: a fast test that most files fail."""
+    """Return whether `images_of_label` may find an image: a fast test that most files fail."""
     # The file's name, its folder's and that of the folder above: what pairing looks at.
     parts = "/".join(path.rsplit(os.sep, 3)[-3:]).lower()
     return any(word in parts for word in _SHORTEST)
@@ -78,7 +78,7 @@ def images_of_label(
 
 
 def _candidates(label: str, words: Sequence[str]) -> Iterator[LabelMatch]:
-    """Possible images of a label, the likeliest first."""
+    """Yield possible images of a label, the likeliest first."""
     folder, stem = os.path.split(label)
     yield from _images_by_name(folder, stem, words)
     for images, name, certain in _image_folders(folder, words):
@@ -88,7 +88,7 @@ def _candidates(label: str, words: Sequence[str]) -> Iterator[LabelMatch]:
 
 
 def _images_by_name(folder: str, stem: str, words: Sequence[str]) -> Iterator[LabelMatch]:
-    """Possible images in a folder, from the file name of the label without its word."""
+    """Yield possible images in a folder, from the file name of the label without its word."""
     if (suffix := _SUFFIX.fullmatch(stem)) is not None:
         base = suffix["base"]
         name = _LABELS[suffix["word"].lower()]
@@ -117,7 +117,6 @@ def _images_by_name(folder: str, stem: str, words: Sequence[str]) -> Iterator[La
 def _files_or_channels(
     folder: str, stems: Sequence[str], name: str, *, certain: bool
 ) -> Iterator[LabelMatch]:
-    """For each stem: one file, or a file for each channel."""
     for stem in stems:
         image = f"{folder}{os.sep}{stem}"
         yield LabelMatch(name, (image,), certain)
@@ -125,7 +124,7 @@ def _files_or_channels(
 
 
 def _image_folders(folder: str, words: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
-    """Possible folders of the images for a folder of labels, the labels' field name, and certainty."""
+    """Yield possible folders of the images for a folder of labels, the labels' field name, and certainty."""
     above, name = os.path.split(folder)
     match = _FOLDER.fullmatch(name)
     if match is not None:
@@ -145,7 +144,7 @@ def _image_folders(folder: str, words: Sequence[str]) -> Iterator[tuple[str, str
 
 
 def label_paths(image: str, words: Sequence[str] = ()) -> Iterator[str]:
-    """Possible paths, without suffix, of the labels of an image; `images_of_label` checks a path."""
+    """Yield possible paths, without suffix, of the labels of an image. `images_of_label` checks a path."""
     folder, stem = os.path.split(image)
     above, folder_name = os.path.split(folder)
     channel = _CHANNEL.fullmatch(stem)
@@ -166,7 +165,7 @@ def label_paths(image: str, words: Sequence[str] = ()) -> Iterator[str]:
 
 
 def is_label_folder(name: str) -> bool:
-    """Whether a folder is called as labels alone are: ``segmentations``."""
+    """Return whether a folder is called as labels alone are: ``segmentations``."""
     return name.lower() in _LABELS
 
 

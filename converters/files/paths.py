@@ -38,7 +38,7 @@ _SPLITS = {word: split for split, words in _SPLIT_WORDS.items() for word in word
 
 
 def shortest_words(words: Collection[str]) -> tuple[str, ...]:
-    """The words that hold no other one: each of `words` holds one of these."""
+    """Return the words that hold no other one: each of `words` holds one of these."""
     return tuple(word for word in words if not any(other != word and other in word for other in words))
 
 
@@ -79,12 +79,12 @@ def real_path(path: Path) -> Path:
 
 
 def file_version(status: os.stat_result) -> tuple[int, ...]:
-    """What changes when a file does: device, inode, size and times."""
+    """Return what changes when a file does: device, inode, size and times."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def is_inside(path: Path, roots: Sequence[Path]) -> bool:
-    """Whether a path, after resolving every link, is one of the roots or lies below one."""
+    """Return whether a path, after resolving every link, is one of the roots or lies below one."""
     real = real_path(path)
     return any(real.is_relative_to(real_path(root)) for root in roots)
 
@@ -197,7 +197,6 @@ class _Lister:
         self._roots = roots
 
     def search(self, folder: Path) -> None:
-        """List a folder."""
         root = folder.resolve()
         visited = {root}
         stack = [root]
@@ -226,7 +225,7 @@ class _Lister:
                         self.problems.append(_outside_problem(Path(entry.path)))
 
     def _entries(self, folder: Path, *, is_root: bool) -> list[os.DirEntry[str]]:
-        """What a folder holds; nothing if it is Zarr."""
+        """Return what a folder holds, or nothing if it is Zarr."""
         if (folder / _EPISODE_ENDS).is_file() and is_store(folder):
             self.files[str(folder / _EPISODE_ENDS)] = None
             return []
@@ -259,13 +258,13 @@ def rows_below(files: Sequence[str], folder: Path) -> tuple[int, int]:
 
 
 def resolve_parents(files: Sequence[Path]) -> list[Path]:
-    """The same files, with links in their parent folders resolved (each folder once)."""
+    """Return the same files, with links in their parent folders resolved (each folder once)."""
     parents = {parent: parent.resolve() for parent in {file.parent for file in files}}
     return [parents[file.parent] / file.name for file in files]
 
 
 def is_special_file(path: Path) -> bool:
-    """Whether a path is a pipe, a socket or a device, which may block when it is opened."""
+    """Return whether a path is a pipe, a socket or a device, which may block when it is opened."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
@@ -275,12 +274,12 @@ def special_file_problem(location: str) -> Problem:
 
 
 def is_store(folder: Path) -> bool:
-    """Whether a folder is Zarr or an unfinished conversion, so that its files are not sources."""
+    """Return whether a folder is Zarr or an unfinished conversion, so that its files are not sources."""
     return folder.name.endswith(_BUILD) or any((folder / name).exists() for name in _ZARR)
 
 
 def folders_of_targets(links: Iterable[Path], roots: Sequence[Path]) -> list[Path]:
-    """The fewest folders that contain all targets of links and none of the given paths."""
+    """Return the fewest folders that contain all targets of links and none of the given paths."""
     given = [real_path(root) for root in roots]
     targets = {real_path(link) for link in links}
     return _covering({each if each.is_dir() else each.parent for each in targets}, given)

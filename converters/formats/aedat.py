@@ -20,7 +20,7 @@ _MAGIC = b"#!AER-DAT4"
 
 
 class Aedat4(Format):
-    """A stream of events; frames and inertial measurements beside it are left out."""
+    """A stream of events. Frames and inertial measurements beside it are left out."""
 
     name: ClassVar[str] = "aedat4"
     suffixes: ClassVar[tuple[str, ...]] = (".aedat4",)
@@ -34,7 +34,7 @@ class Aedat4(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """List the streams; events are decoded from the first to the last."""
+        """List the streams. Events are decoded from the first to the last."""
         try:
             from aedat import Decoder
         except ImportError as error:

@@ -85,7 +85,7 @@ _SQLITE = Kind(
 
 
 def kind_of(head: bytes) -> Kind | None:
-    """Return the kind of a file by its first bytes; None: it is no bag."""
+    """Return the kind of a file by its first bytes (None: it is no bag)."""
     return next((kind for kind in (ROS1, _MCAP, _SQLITE) if head.startswith(kind.magic)), None)
 
 

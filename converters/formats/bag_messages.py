@@ -184,7 +184,7 @@ _XYZ = ["x", "y", "z"]
 
 
 def _record_of(message: Any) -> np.dtype[Any]:
-    """Return the dtype of a point; fields without a name, or with several values, are padding."""
+    """Return the dtype of a point. Fields without a name, or with several values, are padding."""
     named = [field for field in message.fields if not field.name.startswith("_") and field.count == 1]
     order = ">" if message.is_bigendian else "<"
     record: Any = {

@@ -153,7 +153,7 @@ class _Messages:
             self._problems[kind] = f"has a definition of {kind} that cannot be read: {text}"
 
     def _types_of(self, kind: str, definition: Any) -> Mapping[str, Any]:
-        """Read a definition; a type without one is as all distributions that the bag may be of define it."""
+        """Read a definition. A type without one is as all distributions that the bag may be of define it."""
         types: dict[str, Any] = {}
         if definition.format.name == "MSG":
             return {**self._typesys.get_types_from_msg(definition.data, kind)}
@@ -272,7 +272,7 @@ class _Topic:
         return facts
 
     def location(self, field: str, row: int | None = None) -> Location:
-        """What messages call a field of the topic."""
+        """Return what messages call a field of the topic."""
         return location_of(self._file.name, f"{self.group}/{field}")._replace(row=row)
 
     def numbers(self, name: str, lo: int, hi: int) -> NDArray[Any]:
@@ -287,7 +287,7 @@ class _Topic:
         return rows
 
     def _records_of(self, numbers: Sequence[Field], record: np.dtype[Any], lo: int, hi: int) -> NDArray[Any]:
-        """Return the records of rows; the last ones are kept, for the next field of the same rows."""
+        """Return the records of rows. The last ones are kept, for the next field of the same rows."""
         start, kept = self._records
         if start <= lo and hi <= start + len(kept):
             return kept[lo - start : hi - start]
@@ -301,7 +301,7 @@ class _Topic:
 
 
 class _TopicArray(Array):
-    """A field of the messages of a topic; lists have the length of the first, or are ragged."""
+    """A field of the messages of a topic. Lists have the length of the first, or are ragged."""
 
     __slots__ = ("_field", "_topic")
 
@@ -312,7 +312,6 @@ class _TopicArray(Array):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `Array`."""
         own = self._field.shape
         if self._field.kind == "list":
             own = (len(self._field.take(self._topic.first)),)
@@ -320,7 +319,6 @@ class _TopicArray(Array):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """See `Array`."""
         return self._field.dtype
 
     def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
@@ -343,7 +341,7 @@ class _TopicArray(Array):
         return ()
 
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Read rows; lists as objects, if they have different lengths."""
+        """Read rows, with lists as objects if they have different lengths."""
         field = self._field
         if field.kind == "number":
             return self._topic.numbers(field.name, lo, hi)

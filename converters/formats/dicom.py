@@ -33,7 +33,7 @@ class Dicom(VolumeFormat):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Find the planes of all files; pixels are read, or decoded, when they are sliced."""
+        """Find the planes of all files. Pixels are read, or decoded, when they are sliced."""
         needed("pydicom", "medical", file)
         paths = (file.path, *file.parts)
         pixels = file.known or [read_header(path).pixels for path in paths]
@@ -92,7 +92,7 @@ class Slices:
         return numbers.reshape(height, width)
 
     def _decode(self, path: Path, frame: int) -> NDArray[Any]:
-        """Decode a frame; a file of many is read once."""
+        """Decode a frame. A file of many is read once."""
         from pydicom import dcmread
         from pydicom.pixels.utils import pixel_array
 

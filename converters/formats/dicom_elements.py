@@ -52,7 +52,7 @@ class Elements(NamedTuple):
 
 
 def read_elements(path: Path) -> Elements | None:
-    """Read the header of a file of one plane; None: it is for pydicom."""
+    """Read the header of a file of one plane (None: it is for pydicom)."""
     with path.open("rb") as file:
         head = file.read(_MOST)
     try:
@@ -73,7 +73,7 @@ def read_elements(path: Path) -> Elements | None:
 
 
 def _found(head: bytes) -> tuple[dict[int, bytes], int]:
-    """Return the wanted values by tag, and where the numbers begin; raise for what pydicom is to read."""
+    """Return the wanted values by tag, and where the numbers begin, and raise for what pydicom is to read."""
     found: dict[int, bytes] = {}
     at = _BEGIN
     syntax = b""

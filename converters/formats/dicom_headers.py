@@ -46,7 +46,7 @@ class Plane(NamedTuple):
 
 
 class Pixels(NamedTuple):
-    """What a file says of its pixels; nothing of it tells who the patient is."""
+    """What a file says of its pixels. Nothing of it tells who the patient is."""
 
     shape: tuple[int, int]
     dtype: str
@@ -136,7 +136,7 @@ def _planes(data_set: Any, start: int, number_bytes: int) -> Iterator[Plane]:
 
 
 def _first(data_set: Any, name: str) -> Any:
-    """Return the only item of a sequence; an empty data set where it is not there."""
+    """Return the only item of a sequence, or an empty data set where it is not there."""
     return (data_set.get(name) or [{}])[0]
 
 
@@ -162,7 +162,7 @@ def order_of(planes: Sequence[Plane]) -> list[int]:
 
 
 def placed(planes: Sequence[Plane], thickness: float) -> dict[str, Any]:
-    """Return where the voxels of ordered planes lie; of one plane without thickness, nothing is known."""
+    """Return where the voxels of ordered planes lie. Of one plane without thickness, nothing is known."""
     first = planes[0]
     across = normal_of(first) * thickness
     if len(planes) > 1:

@@ -26,7 +26,7 @@ class ForwardRecords:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """(records,); they are counted when this is asked for."""
+        """(records,), which are counted when this is asked for."""
         return (self._count(),)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:

@@ -37,7 +37,7 @@ class FrameTimes(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the times and the header of the first image; others are checked when they are read."""
+        """Read the times and the header of the first image. Others are checked when they are read."""
         times = _read_times(file)
         images = _images_beside(file)
         if len(images) != len(times):

@@ -51,7 +51,7 @@ class Dataset(Array):
         return hdf5.read_objects(self.values, self.location, row)
 
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Read rows as `Array.read` does; an error names the rows of the damaged chunk."""
+        """Read rows as `Array.read` does. An error names the rows of the damaged chunk."""
         fits = out is not None and out.dtype == native(self.values.dtype)
         try:
             return hdf5.read_rows(self.values, self.location, lo, hi, out if fits else None)
@@ -64,7 +64,7 @@ class Dataset(Array):
 
 
 class ReversedDataset(Dataset):
-    """A dataset whose rows are on the last axis; all axes are reversed."""
+    """A dataset whose rows are on the last axis. All axes are reversed."""
 
     __slots__ = ()
 
@@ -80,7 +80,7 @@ class ReversedDataset(Dataset):
 
 
 class _Arrays(Mapping[str, Array]):
-    """Sound arrays of numbers; until they are listed, one is looked up by its path alone."""
+    """Sound arrays of numbers. Until they are listed, one is looked up by its path alone."""
 
     def __init__(self, opened: OpenedHdf5) -> None:
         self._opened = opened
@@ -115,7 +115,7 @@ class OpenedHdf5(Opened):
         self._group_facts: dict[str, Facts] = {}
 
     def without(self, groups: Collection[str]) -> Opened:
-        """See `Opened.without`; the same object for the same groups."""
+        """See `Opened.without`. The same object for the same groups."""
         skipped = frozenset(groups)
         if skipped not in self._partly:
             self._partly[skipped] = OpenedHdf5(self.handle, self._file, self._array_type, skipped)
@@ -152,7 +152,7 @@ class OpenedHdf5(Opened):
 
     @cached_property
     def all_arrays(self) -> Mapping[str, Array]:
-        """See `Opened`; datasets without a dataspace have no shape and are none."""
+        """See `Opened`. Datasets without a dataspace have no shape and are none."""
         datasets = self.tree.datasets.items()
         return {
             path: self._array_of(path, dataset) for path, dataset in datasets if dataset.shape is not None
@@ -196,7 +196,7 @@ class OpenedHdf5(Opened):
 
     @cached_property
     def problems(self) -> Sequence[Problem]:
-        """See `Opened`; single values are left out, which have notes of their own."""
+        """See `Opened`. Single values are left out, which have notes of their own."""
         unsound = [
             problems_of_path for path, problems_of_path in self._unsound.items() if not self._is_single(path)
         ]
@@ -224,7 +224,7 @@ class OpenedHdf5(Opened):
         return {name: kinds[name] for name in sorted(kinds, key=natural_key)}
 
     def group_facts(self, group: str = "") -> Facts:
-        """See `Opened`: attributes; the text of one that cannot be read says so."""
+        """See `Opened`: attributes. The text of one that cannot be read says so."""
         if group not in self._group_facts:
             self._group_facts[group] = hdf5_attributes.json_attributes(self.handle[group or "/"], as_json)
         return self._group_facts[group]
@@ -248,7 +248,7 @@ def _fact(value: Any) -> Any:
 
 
 class Hdf5(Format):
-    """HDF5: datasets by their path; scalars are facts as well."""
+    """HDF5: datasets by their path. Scalars are facts as well."""
 
     name: ClassVar[str] = "hdf5"
     suffixes: ClassVar[tuple[str, ...]] = hdf5.SUFFIXES

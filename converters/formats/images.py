@@ -66,7 +66,7 @@ class ImageHeader(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Shape of what `decode` gives exactly; None where only decoding tells."""
+        """Shape of what `decode` gives exactly, or None where only decoding tells."""
         if self.channels is None:
             return None
         return (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
@@ -145,7 +145,7 @@ def _png(file: IO[bytes], tail: bytes, size: int) -> ImageHeader | None:
 
 
 def _is_transparent(file: IO[bytes]) -> bool:
-    """Whether a chunk before the pixels makes colours transparent."""
+    """Return whether a chunk before the pixels makes colours transparent."""
     while True:
         chunk = file.read(8)
         if chunk[4:] in (b"tRNS", b"IDAT", b"IEND", b""):
@@ -230,7 +230,7 @@ def decode(
 
 
 def decode_file(path: Path, where: Location | str, *, exact: bool) -> NDArray[Any]:
-    """Decode an image file, see `decode`, after a check that it is whole; in a worker process."""
+    """Decode an image file in a worker process, see `decode`, after a check that it is whole."""
     content = read_file(path, where)
     with opening(path, where, LIBRARY):
         return decode(content, where, exact=exact)

@@ -44,7 +44,7 @@ class Las(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header; points are decoded when they are sliced."""
+        """Read the header. Points are decoded when they are sliced."""
         laspy = needed("laspy", "lidar", file)
         logging.getLogger("laspy").setLevel(logging.CRITICAL)  # which prints what it raises
         _check_header(file)
@@ -136,7 +136,7 @@ class Laz(Las):
 
 
 def _number(file: SourceFile, at: int, size: int) -> int:
-    """Read a number of a file; what is missing counts as 0."""
+    """Read a number of a file. What is missing counts as 0."""
     return int.from_bytes(file.bytes()[at : at + size].tobytes(), "little")
 
 
@@ -186,7 +186,7 @@ class _Points:
         self._records = reader.read_points(0)
 
     def values(self, name: str, lo: int, hi: int) -> NDArray[Any]:
-        """Rows ``lo:hi`` of a dimension."""
+        """Return rows ``lo:hi`` of a dimension."""
         first, last = self._range
         if not first <= lo <= hi <= last:
             first, last = (0, self.count) if self._is_held else (lo, hi)
@@ -196,7 +196,7 @@ class _Points:
         return np.asarray(self._records[lo - first : hi - first][name])
 
     def coordinates(self, name: str, scale: float, offset: float, lo: int, hi: int) -> NDArray[np.float64]:
-        """Rows ``lo:hi`` of integers by scale and offset, as the format defines them."""
+        """Return rows ``lo:hi`` of integers by scale and offset, as the format defines them."""
         return self.values(name, lo, hi) * scale + offset
 
 

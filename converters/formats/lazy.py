@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class LazyRows:
-    """Rows of a shape and dtype that are known before they are read; ``read(lo, hi)`` gives some of them."""
+    """Rows of a shape and dtype that are known before they are read. ``read(lo, hi)`` gives some of them."""
 
     def __init__(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[int, int], NDArray[Any]]

@@ -46,12 +46,12 @@ class _Feature(NamedTuple):
 
     @property
     def stored(self) -> np.dtype[Any]:
-        """Dtype of its values; images are files in memory."""
+        """Dtype of its values. Images are files in memory."""
         return np.dtype(object if self.dtype == "image" else self.dtype)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of its values; LeRobot has single ones as scalars."""
+        """Shape of its values. LeRobot has single ones as scalars."""
         return () if self.dtype == "image" or self.shape == (1,) else self.shape
 
     @property
@@ -100,7 +100,7 @@ class LeRobot(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read what ``meta/`` says; rows and frames are read when arrays are sliced."""
+        """Read what ``meta/`` says. Rows and frames are read when arrays are sliced."""
         with ExitStack() as stack:
             try:
                 opened = _Dataset(file).opened(Tables(stack))
@@ -111,7 +111,7 @@ class LeRobot(Format):
 
 
 def is_info(path: Path) -> bool:
-    """Whether a file has the name of one that describes a dataset."""
+    """Return whether a file has the name of one that describes a dataset."""
     return path.name == "info.json" and path.parent.name in ("meta", "meta_data")
 
 
@@ -139,7 +139,7 @@ class _Dataset:
         self.files: dict[str, SourceFile] = {}  # further files by their path in the dataset
 
     def opened(self, tables: Tables) -> Opened:
-        """List the arrays of all episodes; a table is opened with its first use."""
+        """List the arrays of all episodes. A table is opened with its first use."""
         tasks, episodes = self._from_tables() if self.version == "v3.0" else self._from_lines()
         self._check(episodes, tasks)
         arrays: dict[str, Array] = {}
@@ -229,7 +229,7 @@ class _Dataset:
         return self.files[name]
 
     def _path_of(self, template: str, values: Mapping[str, Any]) -> str:
-        """Fill in a path that ``info.json`` gives; what else `str.format` could do is left to others."""
+        """Fill in a path that ``info.json`` gives. What else `str.format` could do is left to others."""
 
         def filled(match: re.Match[str]) -> str:
             return str(values[match[1]]).zfill(int(match[2] or 0))

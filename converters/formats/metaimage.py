@@ -42,7 +42,7 @@ class MetaImage(VolumeFormat):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header; voxels are read when they are sliced, compressed ones at once."""
+        """Read the header. Voxels are read when they are sliced, compressed ones at once."""
         header, end = _header(file)
         shape = tuple([int(extent) for extent in header["DimSize"].split()])[::-1]
         if header.get("ElementNumberOfChannels", "1") != "1" or header["ElementType"] not in _TYPES:

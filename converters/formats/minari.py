@@ -34,21 +34,17 @@ class _OpenedMinari(Opened):
 
     @cached_property
     def all_arrays(self) -> Mapping[str, Array]:
-        """See `Opened`."""
         return _by_step(self.hdf5.all_arrays)
 
     @property
     def groups(self) -> Sequence[str]:
-        """See `Opened`."""
         return self.hdf5.groups
 
     @property
     def unreachable(self) -> Sequence[Problem]:
-        """See `Opened`."""
         return self.hdf5.unreachable
 
     def members(self, group: str = "") -> Mapping[str, Member]:
-        """See `Opened`."""
         return self.hdf5.members(group)
 
     def group_facts(self, group: str = "") -> Facts:
@@ -72,7 +68,7 @@ class Minari(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Open the file; of ``metadata.json`` everything is a fact."""
+        """Open the file. Of ``metadata.json`` everything is a fact."""
         metadata = file.beside(METADATA)
         try:
             facts = json.loads(metadata.bytes()[:].tobytes())

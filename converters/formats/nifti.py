@@ -48,7 +48,7 @@ class Nifti(VolumeFormat):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header; nibabel knows what it means."""
+        """Read the header by nibabel, which knows what it means."""
         nibabel = needed("nibabel", "medical", file)
         kind = nibabel.Nifti2Header if _header_bytes(file) == _LONG else nibabel.Nifti1Header
         with stream_of(file, gzip=is_compressed(file)) as stream:
@@ -83,7 +83,7 @@ class Nifti(VolumeFormat):
 
 
 def _header_bytes(file: SourceFile) -> int:
-    """Return the length of the header; 0: it is none of a NIfTI file with voxels."""
+    """Return the length of the header (0: it is none of a NIfTI file with voxels)."""
     with stream_of(file, gzip=is_compressed(file)) as stream, reading(file):
         head = stream.read(_LONG)
     for length, (position, magic) in _MAGIC.items():
@@ -126,7 +126,7 @@ def _facts(header: Any) -> dict[str, Any]:
 
 
 def _contradicts(kept: Facts) -> bool:
-    """Whether both ways to place the voxels are there and differ by more than rounding."""
+    """Return whether both ways to place the voxels are there and differ by more than rounding."""
     if kept["sform"] is None or kept["qform"] is None:
         return False
     return not np.allclose(kept["sform"], kept["qform"], rtol=1e-3, atol=1e-2)

@@ -53,7 +53,7 @@ class Nrrd(VolumeFormat):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header by pynrrd; voxels are read when they are sliced."""
+        """Read the header by pynrrd. Voxels are read when they are sliced."""
         header, start, voxels = _header(file)
         dtype = _dtype(file, header)
         shape = tuple(header["sizes"][::-1].tolist())

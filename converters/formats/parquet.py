@@ -25,7 +25,7 @@ _LEROBOT_DEPTH = 4
 
 
 class ParquetFile:
-    """An open Parquet file; of each column the row group that was read last is kept."""
+    """An open Parquet file. Of each column the row group that was read last is kept."""
 
     def __init__(self, file: SourceFile, handle: Any) -> None:
         metadata = handle.metadata
@@ -79,7 +79,7 @@ class ParquetFile:
 
 @contextmanager
 def open_parquet(file: SourceFile) -> Iterator[ParquetFile]:
-    """Open a file; what Arrow says of a damaged one becomes a problem of it."""
+    """Open a file. What Arrow says of a damaged one becomes a problem of it."""
     parquet = needed("pyarrow.parquet", "robots", file)
     arrow = needed("pyarrow", "robots", file)
     with opening(file.path, file.name, LIBRARY):
@@ -165,7 +165,7 @@ class ParquetColumn(Array):
 
 
 class Tables:
-    """Parquet files that are read one after the other; the last one stays open."""
+    """Parquet files that are read one after the other. The last one stays open."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -196,7 +196,7 @@ class Parquet(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the schema; columns of texts, times and lists of any length are left out by name."""
+        """Read the schema. Columns of texts, times and lists of any length are left out by name."""
         with open_parquet(file) as table:
             arrays: dict[str, Array] = {}
             left_out: dict[str, str] = {}
@@ -226,7 +226,7 @@ def _dataset_of(file: SourceFile) -> str:
 
 
 def _form(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Return dtype and row shape of an Arrow type; None for one that is no array of numbers."""
+    """Return dtype and row shape of an Arrow type, or None for one that is no array of numbers."""
     types = import_module("pyarrow.types")
     row_shape: list[int] = []
     while types.is_fixed_size_list(kind):

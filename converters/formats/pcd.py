@@ -24,7 +24,7 @@ _PADDING = "_"
 
 
 class Pcd(Format):
-    """Fields by their names; ``rgb`` (N, 3) and ``rgba`` (N, 4) uint8, which a file packs into one number."""
+    """Fields by their names. ``rgb`` (N, 3) and ``rgba`` (N, 4) uint8, which a file packs into one number."""
 
     name: ClassVar[str] = "pcd"
     suffixes: ClassVar[tuple[str, ...]] = (".pcd",)
@@ -36,7 +36,7 @@ class Pcd(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header; values when they are sliced, compressed ones at once."""
+        """Read the header, and values when they are sliced, compressed ones at once."""
         header, start, lines = _header(file)
         dtype, count = _form(file, header)
         (kind,) = header["DATA"]

@@ -28,7 +28,7 @@ class Pixels:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the pixels; only decoding tells that of a JPEG that its EXIF rotates."""
+        """Shape of the pixels. Only decoding tells that of a JPEG that its EXIF rotates."""
         return self.header.shape or self._decoded.shape
 
     @property
@@ -82,7 +82,7 @@ class Png(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header; pixels are decoded when they are sliced."""
+        """Read the header. Pixels are decoded when they are sliced."""
         header = images.read_header(file.path, file.name)
         pixels = header.height * header.width * 4 * header.dtype.itemsize
         image = Array(Pixels(file, header))

@@ -45,7 +45,7 @@ class Ply(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header; values of vertices when they are sliced."""
+        """Read the header, and values of vertices when they are sliced."""
         opened = _opened(file)
         labels = file.path.name.removesuffix(".ply") + _LABELS
         if file.path.name.endswith(_LABELS) or not (file.path.parent / labels).is_file():
@@ -109,7 +109,7 @@ def _opened(file: SourceFile) -> Opened:
 
 
 def _size(element: Element) -> int:
-    """Bytes of one of an element, at least: a list may be empty."""
+    """Return the bytes of one of an element, at least: a list may be empty."""
     return sum(np.dtype(form).itemsize for _, form in element.properties)
 
 

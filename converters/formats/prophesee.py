@@ -150,7 +150,7 @@ class Evt(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header; events are decoded from the first to the last."""
+        """Read the header. Events are decoded from the first to the last."""
         header = read_header(file)
         version = _version_of(header)
         if version not in _DECODERS:
@@ -173,7 +173,7 @@ def _version_of(header: Header) -> str:
 
 
 def _size_of(header: Header) -> tuple[str, str]:
-    """Return width and height of the sensor as digits; empty texts if the header does not say them."""
+    """Return width and height of the sensor as digits, or empty texts if the header does not say them."""
     settings = dict(re.findall(r"(\w+)=(\w+)", header.values.get("format", "")))
     width, _, height = header.values.get("geometry", "").partition("x")
     return settings.get("width", width), settings.get("height", height)
@@ -233,7 +233,7 @@ class _Decoder(ABC):
         """Return the events of a block of words."""
 
     def _held(self, name: str, is_set: NDArray[np.bool_], values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return at every word the last value that was set; `values` has those of the words that set one."""
+        """Return at every word the last value that was set. `values` has those of the words that set one."""
         held = np.concatenate(([self._last.get(name, 0)], values))[np.cumsum(is_set)]
         self._last[name] = int(held[-1])
         return held

@@ -14,7 +14,7 @@ _LINE = 256
 
 
 def begins_with_text(file: SourceFile) -> bool:
-    """Whether a file begins with a line of text that has a percent sign at its start."""
+    """Return whether a file begins with a line of text that has a percent sign at its start."""
     line, end, _ = file.head(_LINE).partition(b"\n")
     is_text = line.isascii() and line.decode("ascii", "replace").rstrip("\r").isprintable()
     return bool(end) and line.startswith(b"% ") and is_text
@@ -35,7 +35,7 @@ class Raw(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Open the file; its bytes are read when they are sliced."""
+        """Open the file. Its bytes are read when they are sliced."""
         if not file.size:
             raise file.problem("is empty (0 bytes)", "copy or record it again", "empty")
         file.check_whole()

@@ -50,7 +50,7 @@ def _in_archive(file: SourceFile, stack: ExitStack) -> _Hierarchy:
 
 
 def _in_folder(file: SourceFile) -> _Hierarchy:
-    """List a folder; behind a link to another one nothing is looked for."""
+    """List a folder. Behind a link to another one nothing is looked for."""
     root = file.path.parents[2]
     names = []
     for path in sorted(root.rglob("*")):
@@ -96,7 +96,7 @@ class _ZarrArray:
         return values
 
     def _layer(self, layer: int) -> NDArray[Any]:
-        """Read all chunks with the same rows; the last ones read are kept."""
+        """Read all chunks with the same rows. The last ones read are kept."""
         if self._last[0] != layer:
             rows = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
             for place in np.ndindex(*self._grid[1:]):
@@ -126,7 +126,7 @@ class _ZarrArray:
 
 
 def _decoded(encoded: bytes, compressor: Mapping[str, Any] | None, size: int) -> Any:
-    """Decode a chunk to exactly so many bytes; what says another size is not decoded."""
+    """Decode a chunk to exactly so many bytes. What says another size is not decoded."""
     content: Any = encoded
     if compressor is not None and compressor["id"] in _DEFLATE:
         content = zlib.decompressobj(_ANY_DEFLATE).decompress(encoded, size + 1)
@@ -147,7 +147,7 @@ def _decoded(encoded: bytes, compressor: Mapping[str, Any] | None, size: int) ->
 
 
 def _size_in_blosc(encoded: bytes) -> int:
-    """Return the decoded size that a Blosc header states; -1 if the encoded one is another."""
+    """Return the decoded size that a Blosc header states, -1 if the encoded one is another."""
     if int.from_bytes(encoded[12:16], "little") != len(encoded):
         return -1
     return int.from_bytes(encoded[4:8], "little")
@@ -172,7 +172,7 @@ _STATED_SIZES: Mapping[str, Callable[[bytes], int]] = {
 
 
 class ReplayZarr(Format):
-    """A replay buffer of diffusion policy; ``meta/episode_ends/.zarray`` stands for a folder."""
+    """A replay buffer of diffusion policy. ``meta/episode_ends/.zarray`` stands for a folder."""
 
     name: ClassVar[str] = "replay_zarr"
     suffixes: ClassVar[tuple[str, ...]] = (_METADATA, ".zarr.zip")

@@ -65,7 +65,7 @@ class Rlds(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Find the records and the lists in them; values are read when arrays are sliced."""
+        """Find the records and the lists in them. Values are read when arrays are sliced."""
         described = file.beside(_FEATURES)
         features = _features(described)
         with file.path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
@@ -155,7 +155,7 @@ def _flat(said: Mapping[str, Any], name: str) -> Iterator[_Feature]:
 
 
 def _is_record(head: bytes) -> bool:
-    """Whether the checksum of a record's length is right."""
+    """Return whether the checksum of a record's length is right."""
     return len(head) == _HEAD.size and _masked_crc(head[:8]) == _HEAD.unpack(head)[1]
 
 
@@ -221,7 +221,6 @@ class _Record:
         return len(self._numbers(shortest.name)) // prod(shortest.shape)
 
     def strings(self, name: str) -> list[bytes]:
-        """Return the byte strings of a list."""
         return [bytes(self._content[one.start : one.stop]) for one in self._values(name)]
 
     def _numbers(self, name: str) -> NDArray[Any]:
@@ -248,7 +247,7 @@ class _Record:
 
 
 def _fields(content: memoryview, position: int, stop: int) -> Iterator[_Span]:
-    """Yield the fields of a protocol buffer; that of a number is a span of its bytes."""
+    """Yield the fields of a protocol buffer. That of a number is a span of its bytes."""
     while position < stop:
         tag, position = _varint(content, position)
         wire = tag & 7

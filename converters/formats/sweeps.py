@@ -20,13 +20,13 @@ _TELL = "move those of 4 into a folder called velodyne, those of 5 into one call
 
 
 class Sweep(Format):
-    """``x``, ``y``, ``z``, ``intensity``; nuScenes' ``ring``; SemanticKITTI's ``label`` and ``instance``."""
+    """``x``, ``y``, ``z``, ``intensity``, nuScenes' ``ring``, SemanticKITTI's ``label`` and ``instance``."""
 
     name: ClassVar[str] = "sweep"
     suffixes: ClassVar[tuple[str, ...]] = (".bin",)
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Take what a name says to be a sweep; what may be one by its size, if the user says so."""
+        """Take what a name says to be a sweep. What may be one by its size, if the user says so."""
         fitting = _fitting(file.size)
         if is_sweep(file.path):
             return sure("is called like a sweep of a lidar")
@@ -57,7 +57,7 @@ class Sweep(Format):
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a file is a sweep by its name or folder."""
+    """Return whether a file is a sweep by its name or folder."""
     return bool(_named(path))
 
 
@@ -74,7 +74,7 @@ def _fitting(size: int) -> list[tuple[str, ...]]:
 
 
 def _labels(file: SourceFile, points: int) -> SourceFile | None:
-    """The file of labels, if there is a folder of them beside that of the sweeps."""
+    """Return the file of labels, if there is a folder of them beside that of the sweeps."""
     if not (file.path.parent.parent / _LABELS).is_dir():
         return None
     labels = file.beside(f"../{_LABELS}/{file.path.stem}.label")

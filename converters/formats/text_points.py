@@ -26,13 +26,13 @@ _OF_ROOM = np.dtype([("xyz", "f8", 3), ("rgb", "u1", 3)])
 
 
 class TextPoints(Format):
-    """One array ``points`` (N, k), or columns by names in the first line; of rooms, classes and objects."""
+    """One array ``points`` (N, k), or columns by names in the first line. Of rooms, classes and objects."""
 
     name: ClassVar[str] = "text_points"
     suffixes: ClassVar[tuple[str, ...]] = (".xyz", ".pts", ".asc", ".txt")
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Take rooms, and files that begin with three numbers a line or more; ``.txt`` if it is named."""
+        """Take rooms, and files that begin with three numbers a line or more. ``.txt`` if it is named."""
         if is_room(file.path):
             return sure(f"is a room with a folder {_OBJECTS}")
         if _beginning(file) is None:
@@ -48,7 +48,7 @@ class TextPoints(Format):
 
 
 def is_room(path: Path) -> bool:
-    """Whether a file is called like its folder, which holds objects: ``office_1/office_1.txt``."""
+    """Return whether a file is called like its folder, which holds objects: ``office_1/office_1.txt``."""
     return path.stem == path.parent.name and (path.parent / _OBJECTS).is_dir()
 
 

@@ -25,7 +25,7 @@ _WRITE_AGAIN = "save one volume a file: tifffile.imwrite('a.tif', voxels, photom
 
 
 class Tiff(VolumeFormat):
-    """One array, called ``image``: (H, W) of a page; (D, H, W) of several, or with `SourceFile.parts`."""
+    """One array, called ``image``: (H, W) of a page. (D, H, W) of several, or with `SourceFile.parts`."""
 
     name: ClassVar[str] = "tiff"
     suffixes: ClassVar[tuple[str, ...]] = (".tif", ".tiff")
@@ -50,7 +50,7 @@ class Tiff(VolumeFormat):
 
 
 def is_page(file: SourceFile) -> bool:
-    """Whether a file has one page."""
+    """Return whether a file has one page."""
     with _opened(file) as tiff:
         return len(tiff.series[0].shape) == 2
 

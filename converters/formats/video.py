@@ -92,7 +92,7 @@ class Frames(Array):
 
     @contextmanager
     def _open(self) -> Iterator[tuple[Any, Any]]:
-        """Open the video; one thread decodes, so that nothing outlives the reading."""
+        """Open the video. One thread decodes, so that nothing outlives the reading."""
         av = needed("av", "robots", self._file)
         with opening(self._file.path, self._file.name, LIBRARY):
             try:

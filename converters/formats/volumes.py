@@ -30,7 +30,7 @@ class VolumeFormat(Format):
 
     @abstractmethod
     def begins(self, file: SourceFile) -> bool:
-        """Whether a file begins as those of the format do."""
+        """Return whether a file begins as those of the format do."""
 
     def recognise(self, file: SourceFile) -> Claim:
         """Look at how a file begins."""
@@ -199,7 +199,7 @@ def stream_of(file: SourceFile, start: int = 0, *, gzip: bool) -> Iterator[IO[by
 
 
 def is_compressed(file: SourceFile) -> bool:
-    """Whether a file is gzip."""
+    """Return whether a file is gzip."""
     return file.head(2) == b"\x1f\x8b"
 
 
@@ -227,7 +227,7 @@ def stated(steps: NDArray[np.float64], origin: NDArray[np.float64]) -> dict[str,
 
 
 def steps_of(facts: Facts) -> NDArray[np.float64]:
-    """Return the steps of `stated`; where no direction is known, the axes are those of the world."""
+    """Return the steps of `stated`. Where no direction is known, the axes are those of the world."""
     spacing = np.array(facts.get("spacing") or (1.0, 1.0, 1.0))
     direction = facts.get("direction")
     turned = np.eye(3) if direction is None else np.array(direction).reshape(3, 3)

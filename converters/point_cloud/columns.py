@@ -168,7 +168,7 @@ def _name_coordinates(
 def _features(
     place: Place, shape: tuple[int, ...], names: Iterable[str], location: Location, *, wide: bool
 ) -> Place:
-    """Return where the values are that follow x, y, z in their dataset; `names` are those of the columns."""
+    """Return where the values are that follow x, y, z in their dataset. `names` are those of the columns."""
     if not wide or shape[1] < 3:
         message = f"has shape {shape}, expected (N, 3) for coordinates"
         raise InputError(Problem.at(location, message, "save it as (N, 3)", "shape"))
@@ -181,7 +181,7 @@ def _features(
 def _name_problems(
     key: str, path: str, name: Location | str, xyz: Collection[str], *, of_segments: bool
 ) -> Iterator[Problem]:
-    """Problem of a stored name that is invalid for an array, or reserved."""
+    """Yield the problem of a stored name that is invalid for an array, or reserved."""
     reserved = (*_RESERVED, *_RESERVED_OF_SEGMENTS) if of_segments else _RESERVED
     reason = name_problem(key) or ("it holds a slash" if "/" in key else "")
     if key in reserved and key not in xyz:
@@ -192,7 +192,7 @@ def _name_problems(
 
 
 def _form_problems(path: str, array: Array, name: Location | str, xyz: Collection[str]) -> Iterator[Problem]:
-    """Problem of the dtype or the shape of a column; `xyz` are the names of coordinates if it is one."""
+    """Problem of the dtype or the shape of a column. `xyz` are the names of coordinates if it is one."""
     shape = array.shape
     dtype = array.dtype
     largest = {"f": 8, "i": 4, "u": 4}.get(dtype.kind, 0)
@@ -213,7 +213,7 @@ def _form_problems(path: str, array: Array, name: Location | str, xyz: Collectio
 
 
 def _lengths_problems(shapes: Mapping[str, tuple[int, ...]], name: Location | str) -> list[Problem]:
-    """Problem with a table of lengths, if columns differ in length."""
+    """Return the problem with a table of lengths, if columns differ in length."""
     lengths = {printable(path): shape[0] if shape else 0 for path, shape in shapes.items()}
     if len(set(lengths.values())) < 2:
         return []

@@ -26,7 +26,7 @@ from unistore.schemas.tables import Table
 
 
 class PointCloudConverter(SeamConverter):
-    """Converts point clouds; see `PointCloudOptions`."""
+    """Converts point clouds, see `PointCloudOptions`."""
 
     scan_identifies: ClassVar[bool] = True
     plugin: PointCloud
@@ -64,11 +64,11 @@ class PointCloudConverter(SeamConverter):
         return None if labels is None else labels.numbering(Path(path), name)
 
     def not_ours(self, part: Part, claim: Claim) -> Scanned:
-        """Refuse a file that no format takes; if another family does, it is left to that."""
+        """Refuse a file that no format takes. If another family does, it is left to that."""
         raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
 
     def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
-        """Reconcile the columns of all files; see `gather_clouds`."""
+        """Reconcile the columns of all files, see `gather_clouds`."""
         from unistore.converters.point_cloud.tables import gather_clouds
 
         if self.plugin.labels is not None:
@@ -77,7 +77,7 @@ class PointCloudConverter(SeamConverter):
         return gather_clouds(parts, scanned, self.plugin)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        """Read one file of any size; see `Converter.derive` and `derive_points`."""
+        """Read one file of any size, see `Converter.derive` and `derive_points`."""
         from unistore.converters.point_cloud.derive import derive_points
         from unistore.converters.point_cloud.tables import point_columns
 
@@ -103,7 +103,7 @@ class PointCloudConverter(SeamConverter):
     def pack(
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
     ) -> None:
-        """Copy spilled rows; coordinates become floats or decimals if not all sources were quantised."""
+        """Copy spilled rows. Coordinates become floats or decimals if not all sources were quantised."""
         from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
 
         decimal = table.columns()[column].attributes.get(DECIMAL) if column == "xyz" else None

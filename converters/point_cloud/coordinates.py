@@ -90,7 +90,7 @@ def decimal_of(places: Sequence[int], least: Floats, most: Floats) -> Decimal | 
 
 
 def quantise_decimals(xyz: Floats, decimal: Mapping[str, Any], out: NDArray[np.int32]) -> None:
-    """``out = rint(xyz * scale) - offset``; both (n, 3)."""
+    """Write ``rint(xyz * scale) - offset`` to ``out``, (n, 3) as ``xyz``."""
     for lo in range(0, len(xyz), _STEP):
         whole = np.rint(xyz[lo : lo + _STEP] * decimal["scale"])
         out[lo : lo + _STEP] = whole - np.array(decimal["offset"])

@@ -30,7 +30,7 @@ _XYZ = "xyz"
 
 
 class Partition(NamedTuple):
-    """Segments of one source in storage order; the segment of number -1 comes last."""
+    """Segments of one source in storage order. The segment of number -1 comes last."""
 
     rows: Integers | None  # rows of the source, segment by segment; None: all rows in the source's order
     lengths: Ints  # points of each segment, (S,)
@@ -100,7 +100,7 @@ def derive_points(
 
 
 class _Cloud:
-    """The points of an open file in storage order; `own` are the columns of the store that it has."""
+    """The points of an open file in storage order. `own` are the columns of the store that it has."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _Cloud:
         self._voxels = {size: np.zeros(len(self._lengths), np.int64) for size in options.voxel_size}
 
     def _cut(self, options: PointCloudOptions) -> Partition:
-        """Divide a file without segments into windows; points that are not finite are in none."""
+        """Divide a file without segments into windows. Points that are not finite are in none."""
         dtype = self._origin.layout.xyz_dtype
         xyz = self._work.fill(dtype, self._points.rows, partial(self._read, _XYZ), row_shape=(3,))
         self._held[_XYZ] = xyz
@@ -170,7 +170,7 @@ class _Cloud:
                 self._held[key][lo:hi] = values
 
     def _read(self, key: str, lo: int, hi: int) -> NDArray[Any]:
-        """Read rows in the source's order; coordinates are checked."""
+        """Read rows in the source's order. Coordinates are checked."""
         if key == _XYZ:
             xyz = self._read_coordinates(lo, hi)
             if not self._drops and not np.isfinite(xyz).all():
@@ -215,7 +215,6 @@ class _Cloud:
         return {f"labelled/{key}": np.array(has_labels) for key, has_labels in labelled.items()}
 
     def segment_facts(self, columns: Mapping[str, Field]) -> dict[str, NDArray[Any]]:
-        """Return the columns of the segments."""
         facts = {}
         for key, field in columns.items():
             values = _missing(field, len(self._lengths))

@@ -71,7 +71,7 @@ class PointCloud(PointCloudOptions, Family):
         return "is not called like a point cloud"
 
     def match(self, head: Head) -> Claim:
-        """Take a file that certainly has one of the layouts; it may still have problems."""
+        """Take a file that certainly has one of the layouts. It may still have problems."""
         owner = _owner(head.file)
         if owner is not None:
             return sure(f"is a column of {printable(owner.name)}", Arrays.name)
@@ -146,7 +146,7 @@ def recognise(opened: Opened, kind: str, mapping: Mapping[str, str]) -> tuple[ty
 
 
 def _belongs(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> str:
-    """Say why a file is no source of its own; empty: it is one."""
+    """Say why a file is no source of its own (empty: it is one)."""
     from unistore.converters.formats.ply import labels_of
     from unistore.converters.formats.text_points import room_of
 
@@ -158,7 +158,7 @@ def _belongs(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> str:
 
 
 def _not_called(file: SourceFile) -> str:
-    """Say why a file of text or without a header is no cloud by its name; empty: it may be one."""
+    """Say why a file of text or without a header is no cloud by its name (empty: it may be one)."""
     suffix = file.path.suffix.lower()
     if suffix not in (".txt", ".bin") or file.is_given:
         return ""
@@ -170,7 +170,7 @@ def _not_called(file: SourceFile) -> str:
 
 
 def _is_sweep(file: SourceFile) -> bool:
-    """Whether a file is a sweep by its name."""
+    """Return whether a file is a sweep by its name."""
     from unistore.converters.formats.sweeps import is_sweep
 
     return is_sweep(file.path)
@@ -181,7 +181,7 @@ def _is_of_numpy(file: SourceFile) -> bool:
 
 
 def _match(file: SourceFile, path: Path) -> Match:
-    """How sure it is that arrays near a file are a cloud; damaged ones may be one, which a scan tells."""
+    """How sure it is that arrays near a file are a cloud. Damaged ones may be one, which a scan tells."""
     assert file.near is not None
     head = file.near.head(path)
     return Match.DAMAGED if head is None else Arrays.match(head.opened, {})
@@ -196,7 +196,7 @@ def _owner(file: SourceFile) -> Path | None:
 
 
 def _either(file: SourceFile, message: str, other: str) -> Problem:
-    """Problem of a file that another family could read, too, with a command for each."""
+    """Return the problem of a file that another family could read, too, with a command for each."""
     path = shlex.quote(str(file.path))
     store = f"{shlex.quote(file.path.stem)}.zarr"
     commands = [f"unistore convert {family} {path} {store}" for family in ("point-cloud", other)]

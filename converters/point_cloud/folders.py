@@ -98,7 +98,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
-    """Files that a list names, in its order; a name may be that of a file that is no source."""
+    """Return files that a list names, in its order. A name may be that of a file that is no source."""
     sources = set(files)
     by_name: dict[str, list[Path]] = {}
     for file in path.parent.rglob("*"):
@@ -147,7 +147,7 @@ def _class_of(folder: str) -> str | None:
 
 
 def have_labels(described: Iterable[Described]) -> bool:
-    """Whether any file has labels or segments of its own, so that no folder is a label."""
+    """Return whether any file has labels or segments of its own, so that no folder is a label."""
     return any(file.segmented is not None or any(map(is_label, file.layout.places)) for file in described)
 
 

@@ -101,7 +101,7 @@ def _first_half(values: NDArray[Any], work: Workspace) -> NDArray[np.bool_]:
 def _cells(
     values: NDArray[Any], origin: np.float64 | NDArray[np.float64], size: float, work: Workspace
 ) -> NDArray[np.int32]:
-    """Return the cell of each value along one axis, (n,); `origin` is one of all values, or one of each."""
+    """Return the cell of each value along one axis, (n,). `origin` is one of all values, or one of each."""
     origins = np.broadcast_to(origin, values.shape)
 
     def cells_of(lo: int, hi: int) -> NDArray[Any]:

@@ -54,7 +54,7 @@ class Points(ABC):
     @classmethod
     @abstractmethod
     def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
-        """Describe what a file holds, without reading values; `mapping` is that of `choose`."""
+        """Describe what a file holds, without reading values. `mapping` is that of `choose`."""
 
     @abstractmethod
     def read(self, column: str, lo: int, hi: int) -> NDArray[Any]:
@@ -76,7 +76,7 @@ class Columns(Points):
 
     @classmethod
     def match(cls, opened: Opened, mapping: Mapping[str, str]) -> Match:
-        """Be certain with x, y, z or usual names; any file is possible, as ``--map`` may name its columns."""
+        """Be certain with x, y, z or usual names. Any file is possible, as ``--map`` may name its columns."""
         del mapping
         groups = ("", *opened.groups)
         if any(_has_coordinates(opened, group) for group in groups):
@@ -103,7 +103,7 @@ class Columns(Points):
         return self._arrays[path]
 
     def read(self, column: str, lo: int, hi: int) -> NDArray[Any]:
-        """Read rows; what follows x, y, z in their array is a column of its own."""
+        """Read rows. What follows x, y, z in their array is a column of its own."""
         path = self.layout.arrays[column]
         rows = self._read_rows(path, lo, hi)
         if column == "xyz":
@@ -111,7 +111,7 @@ class Columns(Points):
         return rows[:, 3:] if path == self.layout.coordinates.get("xyz") else rows
 
     def _read_rows(self, path: str, lo: int, hi: int) -> NDArray[Any]:
-        """Read rows of an array; of large chunks all rows are kept, to be decoded once."""
+        """Read rows of an array. Of large chunks all rows are kept, to be decoded once."""
         array = self.array(path)
         chunk = array.chunk_rows
         if 4 * chunk <= hi - lo:
@@ -151,13 +151,13 @@ class Arrays(Columns):
 
     @classmethod
     def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
-        """Choose the columns; those in other files are named by their word: ``color`` for ``a_color.npy``."""
+        """Choose the columns. Those in other files are named by their word: ``color`` for ``a_color.npy``."""
         chosen = choose(cls.name, opened.arrays, "", mapping, opened.name, wide=True)
         return replace(chosen, memory=opened.memory)
 
 
 def is_npy(file: SourceFile) -> bool:
-    """Whether a file holds one array without a name."""
+    """Return whether a file holds one array without a name."""
     return file.name.lower().endswith(".npy")
 
 
@@ -199,7 +199,7 @@ class Batches(Columns):
 
     @classmethod
     def match(cls, opened: Opened, mapping: Mapping[str, str]) -> Match:
-        """Look at the shape of ``data``; be certain if there is a ``label`` of integers."""
+        """Look at the shape of ``data``. Be certain if there is a ``label`` of integers."""
         data = opened.all_arrays.get("data")
         is_batches = data is not None and len(data.shape) == 3 and data.shape[2] in (3, 6, 9)
         if not is_batches or {"x", "xyz"} & set(mapping):
@@ -209,7 +209,7 @@ class Batches(Columns):
 
     @classmethod
     def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
-        """Choose the columns: (B, P, …) of points; (B,), (B, 1) and (B, k) of segments."""
+        """Choose the columns: (B, P, …) of points. (B,), (B, 1) and (B, k) of segments."""
         arrays = columns_of(opened)
         count, points, _ = arrays["data"].shape
         with_points = [path for path, array in arrays.items() if array.shape[1:2] == (points,)]
@@ -287,7 +287,7 @@ def _group_of_columns(opened: Opened, mapping: Mapping[str, str]) -> str:
 
 
 def _groups_with_coordinates(opened: Opened) -> list[str]:
-    """Groups with x, y and z; else those with coordinates by another name; else with two of x, y and z."""
+    """Groups with x, y and z. Else those with coordinates by another name. Else with two of x, y and z."""
     groups = ("", *opened.groups)
     return (
         [group for group in groups if _has_coordinates(opened, group)]
@@ -297,20 +297,20 @@ def _groups_with_coordinates(opened: Opened) -> list[str]:
 
 
 def _own(opened: Opened, group: str) -> dict[str, Array]:
-    """Arrays directly in a group, by name."""
+    """Return arrays directly in a group, by name."""
     arrays = opened.all_arrays
     return {key: arrays[path] for key, path in own_names(arrays, group).items()}
 
 
 def _has_coordinates(opened: Opened, group: str, least: int = 3) -> bool:
-    """Whether a group has ``xyz``, or at least `least` of x, y and z; broken links count, to be reported."""
+    """Whether a group has ``xyz``, or at least `least` of x, y and z. Broken links count, to be reported."""
     broken = [problem.dataset for problem in opened.unreachable]
     own = {key.lower() for key in own_names((*opened.all_arrays, *broken), group)}
     return len(own.intersection(AXES)) >= least or "xyz" in own
 
 
 def columns_of(opened: Opened) -> dict[str, Array]:
-    """Arrays that may be columns, and those that would be if they could be read."""
+    """Return arrays that may be columns, and those that would be if they could be read."""
     if not isinstance(opened, OpenedHdf5):
         return dict(opened.arrays)
     unsound = {problem.dataset for problem in opened.problems}

@@ -29,26 +29,26 @@ COLUMNS = (
 
 
 def own_names(paths: Iterable[str], group: str) -> dict[str, str]:
-    """Path of each dataset directly in a group, by its name there."""
+    """Return the path of each dataset directly in a group, by its name there."""
     prefix = f"{group}/" if group else ""
     below = {path.removeprefix(prefix): path for path in paths if path.startswith(prefix)}
     return {name: path for name, path in below.items() if "/" not in name}
 
 
 def is_label(key: str) -> bool:
-    """Whether a column holds classes, by its name."""
+    """Return whether a column holds classes, by its name."""
     return key.lower() in ("classification", "label", "labels")
 
 
 def is_coordinates(array: Array, *, wide: bool = True) -> bool:
-    """Whether an array has numbers (N, 3), or up to (N, `_MAX_WIDTH`) if `wide`."""
+    """Return whether an array has numbers (N, 3), or up to (N, `_MAX_WIDTH`) if `wide`."""
     shape = array.shape
     fits = len(shape) == 2 and 3 <= shape[1] <= (_MAX_WIDTH if wide else 3)
     return fits and array.dtype.kind in "iuf"
 
 
 def named_coordinates(own: Mapping[str, Array], *, wide: bool = True) -> list[str]:
-    """Names of the arrays that are coordinates by name and shape."""
+    """Return the names of the arrays that are coordinates by name and shape."""
     usual = [name for name in own if name.lower() in COORDINATES]
     return [name for name in usual if is_coordinates(own[name], wide=wide)]
 
@@ -120,7 +120,7 @@ def column_files(coordinates: Path, roots: Sequence[Path]) -> dict[str, Path]:
 
 
 def coordinate_file(column: Path, roots: Sequence[Path]) -> Path | None:
-    """The file of coordinates beside a file of a column, by their names, or None."""
+    """Return the file of coordinates beside a file of a column, by their names, or None."""
     return next(iter(_files_with_other_word(column, _COLUMNS, _FILES, roots).values()), None)
 
 

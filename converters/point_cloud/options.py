@@ -45,11 +45,11 @@ class PointCloudOptions(Options):
 
     @property
     def labels(self) -> LabelMap | None:
-        """How labels are numbered in the store; None: as in the files."""
+        """How labels are numbered in the store (None: as in the files)."""
         return None if self.label_map is None else LabelMap(self.label_map, self.ignore_label)
 
     def recorded(self) -> dict[str, Any]:
-        """See `Options.recorded`; options that older stores do not know only if they are given."""
+        """See `Options.recorded`. Options that older stores do not know only if they are given."""
         plain = super().recorded()
         defaults = {"nan": "refuse", "label_map": None, "ignore_label": None}
         return {key: value for key, value in plain.items() if key not in defaults or value != defaults[key]}

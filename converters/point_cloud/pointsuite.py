@@ -262,7 +262,7 @@ class InSegments(Points):
 
 
 def _lengths(groups: Segments, column: str) -> Ints:
-    """Return the points of each segment (S,), from a column; check that all have the same columns."""
+    """Return the points of each segment (S,), from a column. Check that all have the same columns."""
     lengths = np.zeros(len(groups.keys), np.int64)
     expected: set[str] = set()
     for segment, key in enumerate(groups.keys):
@@ -278,7 +278,7 @@ def _lengths(groups: Segments, column: str) -> Ints:
 
 
 def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Described:
-    """Complete what is said of a file of segments; `members` are the datasets of each that are read."""
+    """Complete what is said of a file of segments. `members` are the datasets of each that are read."""
     segments = Segments(opened)
     others: dict[str, None] = {}
 

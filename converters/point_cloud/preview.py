@@ -72,14 +72,14 @@ PREVIEW = Preview(draw=draw, measures=measures)
 
 
 def _segments(store: StoreView) -> NDArray[np.int64]:
-    """Rows of ``segments`` that are samples."""
+    """Return rows of ``segments`` that are samples."""
     return np.flatnonzero(whole(store, f"{SEGMENTS}/number") != NO_SEGMENT)
 
 
 def _xyz(
     store: StoreView, segment: int, first: NDArray[np.int64], last: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Coordinates relative to the segment's origin, (n, 3)."""
+    """Return coordinates relative to the segment's origin, (n, 3)."""
     stored = store.array(f"{POINTS}/xyz").read_ranges(first, last)
     restoring = quantum(store)
     if restoring is not None:
@@ -91,7 +91,7 @@ def _xyz(
 def _labels(
     store: StoreView, first: NDArray[np.int64], last: NDArray[np.int64]
 ) -> tuple[str, NDArray[np.int64] | None]:
-    """What colours show, and the label of every point; height and None if all points have one label."""
+    """What colours show, and the label of every point. Height and None if all points have one label."""
     names = [path.removeprefix(f"{POINTS}/") for path in store.paths() if path.startswith(f"{POINTS}/")]
     label_names = [name for name in names if name.lower() in _LABELS]
     for name in sorted(label_names, key=lambda name: _LABELS.index(name.lower())):

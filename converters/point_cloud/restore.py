@@ -83,7 +83,7 @@ class Cloud:
         return self._in_order(values)
 
     def indices(self, segment: int) -> NDArray[np.int64]:
-        """Rows of one of its segments (counted from 0), (n,)."""
+        """Return rows of one of its segments (counted from 0), (n,)."""
         lo, hi = (self.bounds[segment : segment + 2] - self.source.lo).tolist()
         return self.order[lo:hi]
 
@@ -249,7 +249,7 @@ def _segment_path(number: int) -> str:
 
 
 def _is_recounted(path: str, item: Any, name: Any) -> bool:
-    """Whether an attribute counts the points of a segment, as an export does anyway."""
+    """Return whether an attribute counts the points of a segment, as an export does anyway."""
     if name != COUNT or not path.startswith("segments/") or item.attrs.get_id(name).dtype != "<i8":
         return False
     first = next(iter(item.values()), None)
@@ -257,7 +257,7 @@ def _is_recounted(path: str, item: Any, name: Any) -> bool:
 
 
 def own_arrays(cloud: Cloud) -> dict[str, Values]:
-    """Arrays of a cloud by their paths in its file."""
+    """Return arrays of a cloud by their paths in its file."""
     columns = _columns(cloud)
     layout = cloud.layout["layout"]
     if layout == Batches.name:
@@ -271,12 +271,12 @@ def own_arrays(cloud: Cloud) -> dict[str, Values]:
 
 
 def _lazy(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
-    """Values that are read on demand, all at once, and fit the dtype exactly."""
+    """Return values that are read on demand, all at once, and fit the dtype exactly."""
     return Values(shape, dtype, lambda: iter([cast_exactly(read(), dtype)]))
 
 
 def _columns(cloud: Cloud) -> dict[str, Values]:
-    """Coordinates and columns by path; what stands beside coordinates in one array is part of it."""
+    """Return coordinates and columns by path. What stands beside coordinates in one array is part of it."""
     coordinates = cloud.layout["xyz"]
     dtypes = list(map(np.dtype, cloud.layout["xyz_stored"]))
     columns: dict[str, Values] = {}
@@ -301,7 +301,7 @@ def _columns(cloud: Cloud) -> dict[str, Values]:
 
 
 def _batches(cloud: Cloud, columns: Mapping[str, Values]) -> dict[str, Values]:
-    """Arrays (B, P, …) of points and (B, …) of segments."""
+    """Return arrays (B, P, …) of points and (B, …) of segments."""
     count = len(cloud.numbers)
     points = cloud.source.hi - cloud.source.lo
     if (np.diff(cloud.bounds) * count != points).any():
@@ -322,7 +322,7 @@ def _reshaped(values: Values, shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def _in_segments(cloud: Cloud, columns: Mapping[str, Values]) -> dict[str, Values]:
-    """Columns of every segment in arrays of its own."""
+    """Return the columns of every segment in arrays of its own."""
 
     @lru_cache(maxsize=1)
     def whole_column(path: str) -> NDArray[Any]:

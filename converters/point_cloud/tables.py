@@ -110,7 +110,7 @@ def gather_clouds(parts: Parts, described: Sequence[Described], options: PointCl
 
 
 def _column_field(table: str, key: str, form: Merged, classes: Mapping[str, str], run: int = 1) -> Field:
-    """Field of a column; `classes` are the names of labels by number."""
+    """Return the field of a column. `classes` are the names of labels by number."""
     named = {"classes": dict(classes)} if classes and is_label(key) else {}
     return column_field(table, key, form.dtype, form.row_shape, {**form.attributes, **named}, run)
 
@@ -151,7 +151,7 @@ def _unit_of(sources: Sources) -> str | None:
 
 
 def _notes(parts: Parts, files: Sequence[Described], options: PointCloudOptions) -> list[str]:
-    """Remarks on what the files hold."""
+    """Return remarks on what the files hold."""
     counted = Counter(file.layout.name for file in files)
     names = ", ".join(f"{count} of layout {layout}" for layout, count in counted.items())
     own = sum(file.segments for file in files if file.segmented)
@@ -174,7 +174,7 @@ def _notes(parts: Parts, files: Sequence[Described], options: PointCloudOptions)
 
 
 def _left_out(files: Sequence[Described], merged: Collection[str]) -> list[str]:
-    """Remarks on arrays that are not stored; `merged` are the columns of the store."""
+    """Return remarks on arrays that are not stored. `merged` are the columns of the store."""
     left_out: dict[tuple[str, str], None] = {}
     for file in files:
         left_out |= dict.fromkeys(file.left_out)
@@ -184,7 +184,7 @@ def _left_out(files: Sequence[Described], merged: Collection[str]) -> list[str]:
 
 
 def _folder_notes(sources: Sources, classes: Sequence[str]) -> list[str]:
-    """Remarks on what folders and lists say."""
+    """Return remarks on what folders and lists say."""
     notes = []
     splits = sorted({split for split in sources.splits if split is not None})
     if splits:
@@ -218,7 +218,7 @@ def _tables(
 
 
 def point_columns(scan: Scan) -> dict[str, Field]:
-    """Fields of the points' own columns, by name."""
+    """Return fields of the points' own columns, by name."""
     points = next(table for table in scan.tables if table.name == POINTS)
     return {
         key: field

@@ -35,7 +35,7 @@ _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.
 
 
 def files(store: StoreView) -> Iterator[File]:
-    """Every file of a rows store."""
+    """Yield every file of a rows store."""
     options = store.attributes["options"]
     paths = [path for path in store.paths() if path.startswith(f"{TABLE}/")]
     sources = sources_of(store)
@@ -68,7 +68,7 @@ def files(store: StoreView) -> Iterator[File]:
 
 
 def restore(store: StoreView, scan: Scan) -> Restore:
-    """Restore every array of a source; the scan says which array of which file a column is."""
+    """Restore every array of a source. The scan says which array of which file a column is."""
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
     formats = {one.name: one for one in formats_for(Rows())}
@@ -93,14 +93,14 @@ def restore(store: StoreView, scan: Scan) -> Restore:
 
 
 def _own_rows(store: StoreView, path: str, source: SourceRows) -> Values:
-    """The rows of a source, in its own dtype."""
+    """Return the rows of a source, in its own dtype."""
     array = store.array(path)
     values = row_values(array, source.lo, source.hi)
     return converted(values, source_dtype(array.attributes, source.number, array.dtype))
 
 
 def _unmapped(arrays: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[str, Values]:
-    """Arrays by their names in the file; fields of a structured array are joined again."""
+    """Return arrays by their names in the file. Fields of a structured array are joined again."""
     datasets = dict(arrays)
     for stored, name in mapping.items():
         inner = {c.removeprefix(f"{stored}/"): datasets.pop(c) for c in arrays if c.startswith(f"{stored}/")}
@@ -112,12 +112,12 @@ def _unmapped(arrays: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[
 
 
 def _reversed(values: Values) -> Values:
-    """The array with its axes reversed again; read into memory as a whole."""
+    """Return the array with its axes reversed again. Read into memory as a whole."""
     return Values(values.shape[::-1], values.dtype, lambda: iter([np.ascontiguousarray(values.whole().T)]))
 
 
 def _structured(fields: Mapping[str, Values]) -> Values:
-    """A structured array from its fields."""
+    """Return a structured array from its fields."""
     rows = next(iter(fields.values())).shape[0]
     dtype = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in fields.items()])
 

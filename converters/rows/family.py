@@ -65,7 +65,7 @@ class Rows(RowsOptions, Family):
         return (MatlabHdf5 if self.reverse_axes else "hdf5", "npy", "npz", "parquet")
 
     def match(self, head: Head) -> Claim:
-        """Take every file that holds numbers; this family is asked last."""
+        """Take every file that holds numbers. This family is asked last."""
         if not any(storable(dtype) or dtype.names for _, dtype in head.arrays.values()):
             return no("holds no arrays of numbers")
         return sure(f"holds arrays ({', '.join(map(printable, list(head.arrays)[:3]))})", "arrays")
@@ -114,7 +114,7 @@ class Rows(RowsOptions, Family):
             axes.plot(flat)
 
     def _mapped_arrays(self, head: Head, present: Sequence[str]) -> dict[str, str]:
-        """Array in the file of each stored name."""
+        """Return array in the file of each stored name."""
         if not self.map:
             return {key: key for key in present}
         mapped = {to: key.strip("/") for to, key in self.map.items()}

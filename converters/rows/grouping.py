@@ -3,9 +3,8 @@
 # A ``.npy`` file holds one array without a name.
 #
 # - Files of a folder that could be one array (same row shape, dtypes that promote without loss), or whose
-#   names
-#   differ in a trailing number only (``part_0.npy``, ``part_1.npy``), are consecutive parts of one array,
-#   ``data``.
+#   names differ in a trailing number only (``part_0.npy``, ``part_1.npy``), are consecutive parts of one
+#   array, ``data``.
 # - Others (``image.npy``, ``label.npy``) are columns of these names. If they are numbered (``image_0.npy``,
 #   ``label_0.npy``, ``image_1.npy``, …), the files of each number are a group.
 # - An image and its labels by their names (``img0.npy`` and ``img0_seg.npy``, ``images/a.npy`` and
@@ -65,7 +64,7 @@ def group_files(files: Sequence[SourceFile]) -> tuple[list[Group], list[Problem]
 def _group_folder(
     members: Mapping[str, SourceFile], labels_of: Mapping[str, Mapping[str, str]]
 ) -> tuple[list[Group], list[Problem]]:
-    """Group the ``.npy`` files of one folder by path; `labels_of` has the labels of each image."""
+    """Group the ``.npy`` files of one folder by path. `labels_of` has the labels of each image."""
     split = {path: _base_and_number(path[len(_folder(path)) + 1 : -len(_NPY)]) for path in members}
     bases = list(dict.fromkeys(base for base, _ in split.values()))
     own_labels = {image: labels_of[image] for image in members if image in labels_of}
@@ -113,7 +112,7 @@ def _labels_by_image(files: Collection[str]) -> dict[str, dict[str, str]]:
 
 
 def _labels(labels_of: Mapping[str, Mapping[str, str]]) -> set[str]:
-    """Paths of all labels."""
+    """Return the paths of all labels."""
     return set().union(*(own.values() for own in labels_of.values()))
 
 
@@ -127,7 +126,7 @@ def _image_group(image: str, labels: Mapping[str, str], files: Mapping[str, Sour
 
 
 def _could_be_one(files: Collection[SourceFile]) -> bool:
-    """Whether the arrays could be parts of one. True if a file is damaged: that is reported later."""
+    """Return whether the arrays could be parts of one. True if a file is damaged: that is reported later."""
     try:
         headers = [read_header(file.path, file.name) for file in files]
     except InputError as error:
@@ -141,7 +140,7 @@ def _could_be_one(files: Collection[SourceFile]) -> bool:
 
 
 def _joint_name(first: str, columns: Sequence[str]) -> str:
-    """``folder/{image,label}_0.npy``, from the name of the first file; that name where it is alone."""
+    """``folder/{image,label}_0.npy``, from the name of the first file. That name where it is alone."""
     if len(columns) == 1:
         return first
     shown = ",".join(columns[:_LISTED]) + (",…" if len(columns) > _LISTED else "")
@@ -150,7 +149,7 @@ def _joint_name(first: str, columns: Sequence[str]) -> str:
 
 
 def _base_and_number(stem: str) -> tuple[str, str]:
-    """``image_007`` is ``image`` and ``7``; a name without a trailing number has the number ``""``."""
+    """``image_007`` is ``image`` and ``7``. A name without a trailing number has the number ``""``."""
     match = _NUMBERED.fullmatch(stem)
     if match is None:
         return stem, ""

@@ -18,6 +18,6 @@ class RowsOptions(Options):
     reverse_axes: bool = option(False, "HDF5 arrays have their rows on the last axis, as MATLAB writes them.")
 
     def recorded(self) -> dict[str, Any]:
-        """See `Options.recorded`; `reverse_axes` is recorded only if it is true."""
+        """See `Options.recorded`. `reverse_axes` is recorded only if it is true."""
         recorded = super().recorded()
         return {key: value for key, value in recorded.items() if key != "reverse_axes" or value}

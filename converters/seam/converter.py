@@ -137,7 +137,7 @@ class SeamConverter(Converter):
         return sure(reason, matched.layout) if is_sure else maybe(reason)
 
     def _recognised(self, file: SourceFile, fitting: Sequence[Format]) -> tuple[Format | None, Claim]:
-        """The format that claims a file, and its claim; else the reason of the last that does not."""
+        """Return the format that claims a file, and its claim. Else the reason of the last that does not."""
         claim = None
         offered: dict[Format, Claim] = {}
         for candidate in fitting:
@@ -154,7 +154,7 @@ class SeamConverter(Converter):
         return None, claim or no(f"is of no format of {self.plugin.name}")
 
     def _fitting(self, path: Path | str) -> Sequence[Format]:
-        """Formats with the ending of a file, a whole name before the mere ending of it."""
+        """Return the formats with the ending of a file, a whole name before the mere ending of it."""
         name = str(path).lower()
         fitting = [one for one in self.formats if name.endswith(one.suffixes)]
         if len(fitting) > 1:
@@ -162,7 +162,7 @@ class SeamConverter(Converter):
         return fitting or [one for one in self.formats if has_ending(path, one.suffixes)]
 
     def _possible(self, path: Path) -> Sequence[Format]:
-        """Formats with the ending of a file; what the user names, whatever its ending, is of the first."""
+        """Formats with the ending of a file. What the user names, whatever its ending, is of the first."""
         return self._fitting(path) or self.formats[:1]
 
     def _format_name(self, path: Path | str) -> str:
@@ -198,7 +198,7 @@ class SeamConverter(Converter):
         return Found(parts=parts, left_out=left_out, notes=notes, problems=problems)
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:
-        """Files that the family groups, by default those of its formats that are not excluded."""
+        """Return files that the family groups, by default those of its formats that are not excluded."""
         paths = listing.with_suffixes(self.suffixes)
         named = zip(relative_names(paths), paths, strict=True)
         near = Neighbours(self, Folders(listing.roots), listing.roots)
@@ -255,7 +255,7 @@ class SeamConverter(Converter):
             return self.describe(part, group, openings, opened)
 
     def opening_of(self, file: SourceFile) -> Format:
-        """Return the first format with the ending of a file; what the user names may have any ending."""
+        """Return the first format with the ending of a file. What the user names may have any ending."""
         return self._possible(file.path)[0]
 
     def describe(
@@ -310,7 +310,7 @@ class SeamConverter(Converter):
         )
 
     def not_ours(self, part: Part, claim: Claim) -> Scanned:
-        """Leave out a file of a folder; one that the user named is a problem."""
+        """Leave out a file of a folder. One that the user named is a problem."""
         if part.files[0] in map(Path.resolve, part.roots):
             raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
         return ScannedSource(reason=claim.reason)
@@ -321,7 +321,7 @@ class SeamConverter(Converter):
         return gather_sources(self.plugin, formats_of(self.plugin.formats), parts, scanned)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        """Cut a source into samples, derive tables; of a forward-only one, all rows are emitted meanwhile."""
+        """Cut a source into samples, derive tables. Of a forward-only one, all rows are emitted meanwhile."""
         planned: Planned = scan.shared["planned"]
         schema = planned.schema
         origin: Origin = scan.sources.details[source]
@@ -341,7 +341,7 @@ class SeamConverter(Converter):
         return facts
 
     def _derive(self, opened: Opened, name: str, schema: Schema, emit: Emit) -> Facts:
-        """Emit the tables that the family computes; an author whose rows are not as declared is told."""
+        """Emit the tables that the family computes. An author whose rows are not as declared is told."""
         begin_reading()
         counts = dict.fromkeys(schema.derived, 0)
         with calling(self.plugin, name):
@@ -387,7 +387,7 @@ class SeamConverter(Converter):
         hi: int,
         out: Mapping[str, NDArray[Any]],
     ) -> None:
-        """Read rows of a table, by the family's own `rows` if it has one; fill columns that are missing."""
+        """Read rows of a table, by the family's own `rows` if it has one. Fill columns that are missing."""
         places = origin.tables[table].places
         for column in out.keys() - places.keys():
             out[column][...] = missing_value(out[column].dtype.name)
@@ -458,7 +458,7 @@ def fill(
 
 
 def _surest(file: SourceFile, claims: Mapping[Format, Claim]) -> tuple[Format, Claim]:
-    """The only format that claims a file, or is sure of it, and its claim."""
+    """Return the only format that claims a file, or is sure of it, and its claim."""
     certain = {one: claim for one, claim in claims.items() if claim.certainty == "sure"}
     chosen = certain or claims
     if len(chosen) > 1:
@@ -492,7 +492,7 @@ class Neighbours:
 
 
 def within(target: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """The part of rows that smaller volumes take; other rows are as they are."""
+    """Return the part of rows that smaller volumes take. Other rows are as they are."""
     if len(shape) != target.ndim or target.shape[1:] == shape[1:]:
         return target
     return target[(slice(None), *map(slice, shape[1:]))]

@@ -83,7 +83,7 @@ LATER = (
 
 
 def open_file(kind: Format, file: SourceFile) -> AbstractContextManager[Opened]:
-    """Open a file; the format's native library does so in a worker process, which it may crash."""
+    """Open a file. The format's native library does so in a worker process, which it may crash."""
     return kind.open(file) if type(kind) is Npy else _opened(kind, file)
 
 
@@ -95,7 +95,7 @@ def _opened(kind: Format, file: SourceFile) -> Iterator[Opened]:
 
 
 class FileArray(NamedTuple):
-    """An array of a file that is opened anew for each reading; it can be pickled."""
+    """An array of a file that is opened anew for each reading. It can be pickled."""
 
     format: Format
     file: SourceFile
@@ -110,7 +110,7 @@ class FileArray(NamedTuple):
 
 @cache
 def formats() -> Mapping[str, Format]:
-    """Every format by name; one of a package that fails is left out with a line on standard error."""
+    """Return every format by name. One of a package that fails is left out with a line on standard error."""
     from importlib.metadata import entry_points
 
     by_name: dict[str, Format] = {kind.name: kind() for kind in OWN}
@@ -132,12 +132,12 @@ def formats() -> Mapping[str, Format]:
 
 @cache
 def offered_suffixes() -> tuple[str, ...]:
-    """Endings of the formats that are offered to every family."""
+    """Return the endings of the formats that are offered to every family."""
     return tuple(chain.from_iterable([one.suffixes for one in formats().values() if one.offered]))
 
 
 def formats_for(family: Family | type[Family]) -> tuple[Format, ...]:
-    """Formats of a family's files: those that it names, and the others that it takes."""
+    """Return the formats of a family's files: those that it names, and the others that it takes."""
     named = formats_of(family.formats)
     if not family.any_format:
         return named

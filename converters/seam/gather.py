@@ -52,7 +52,6 @@ class _Seen:
         self.has_facts = self.has_attributes = self.has_formats = self.has_units = False
 
     def add(self, name: str, group: PartGroup, one: ScannedSource) -> None:
-        """Add a source."""
         if not one.tables:
             self.not_taken.append(f"{name} {one.reason}")
             return
@@ -73,7 +72,7 @@ class _Seen:
             self.notes.setdefault(note, []).append(name)
 
     def remarks(self) -> Iterator[str]:
-        """Notes of the sources, each once."""
+        """Yield notes of the sources, each once."""
         for note, names in self.notes.items():
             further = " and others" if len(names) > 1 else ""
             yield f"{names[0]}{further}: {note}"
@@ -159,7 +158,7 @@ def _sources(
     seen: _Seen,
     attributes: AttributeCollector,
 ) -> tuple[Sources, int]:
-    """All sources, and the number of their files."""
+    """Return all sources, and the number of their files."""
     sources = Sources()
     count = 0
     is_derived = bool(schema.samples) or seen.forward_only or bool(schema.derived)
@@ -218,7 +217,7 @@ def _none_of(paths: set[str]) -> Callable[[str], bool]:
 
 
 def _tables(schema: Schema, merged: Mapping[str, Mapping[str, Merged]], seen: _Seen) -> Iterator[Table]:
-    """The main table, further ones of the files, and those that are computed."""
+    """Yield the main table, further ones of the files, and those that are computed."""
     declared = {schema.table: schema.columns, **schema.tables}
     for table, columns in declared.items():
         fields = []
@@ -242,7 +241,7 @@ def _tables(schema: Schema, merged: Mapping[str, Mapping[str, Merged]], seen: _S
 def facts_of(
     cuts: Sequence[Cut], plugin: Family, schema: Schema, name: str, rows: int
 ) -> dict[str, NDArray[np.generic]]:
-    """Rows and numbers of the samples of a source; an author who forgets or adds a number is told."""
+    """Return rows and numbers of the samples of a source. An author who forgets or adds a number is told."""
     counts = np.array([cut.rows for cut in cuts], np.int64)
     if (counts < 0).any() or counts.sum() != rows:
         message = f"is cut into {counts.sum()} rows, and has {rows}"
@@ -314,7 +313,7 @@ def _sample_arrays(
 
 
 def _extents(schema: Schema, origins: Sequence[Origin]) -> tuple[Field, IndexValues]:
-    """How far each volume reaches."""
+    """Return how far each volume reaches."""
     extents = np.array([origin.extent or (0, 0, 0) for origin in origins], np.int32)
     described = Field(
         path=f"{schema.table}/extent",
@@ -327,7 +326,7 @@ def _extents(schema: Schema, origins: Sequence[Origin]) -> tuple[Field, IndexVal
 
 
 def _origin_arrays(planned: Planned, origins: Sequence[Origin]) -> Arrays:
-    """What the sources say: numbers, facts, formats, attributes."""
+    """Return what the sources say: numbers, facts, formats, attributes."""
     for name, column in planned.schema.per_source.items():
         dtype = number_dtype(column)
         values = np.array([origin.facts[column.source or name] for origin in origins], dtype)

@@ -122,7 +122,7 @@ def record_of(family: object) -> PluginRecord:
 
 
 def _wrong_table(schema: Schema, name: str, columns: Mapping[str, Column]) -> str:
-    """Say what is wrong with a further table; empty: nothing."""
+    """Say what is wrong with a further table (empty: nothing)."""
     if name in (schema.table, schema.samples, "sources", "splits", "path") or "/" in name:
         return "of a name that is taken"
     if not columns:

@@ -57,7 +57,7 @@ class Pick(NamedTuple):
 
 
 class Picked(NamedTuple):
-    """The columns of a source in a table; the same object for sources that are alike."""
+    """The columns of a source in a table. The same object for sources that are alike."""
 
     columns: Mapping[str, Column]
     forms: Mapping[str, Form]
@@ -122,7 +122,7 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedSource(Scanned):
-    """What the headers of a source say; without tables, it is none of the family's, for this `reason`."""
+    """What the headers of a source say. Without tables, it is none of the family's, for this `reason`."""
 
     reason: str = ""
     formats: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ class PartGroup(NamedTuple):
 
 
 def group_of(part: Part) -> Group:
-    """The files of a part."""
+    """Return the files of a part."""
     names, *labels = part.detail
     files = [SourceFile(path, name, part.roots) for path, name in zip(part.files, names, strict=True)]
     return Group(part.name, tuple(files), *labels)
@@ -171,7 +171,7 @@ class Choices:
         self.unused = {str(file.path): file.path for file in files}
 
     def add(self, choice: Choice) -> None:
-        """Add one more; a file that is in a source is not left out."""
+        """Add one more. A file that is in a source is not left out."""
         match choice:
             case Problem():
                 self.problems.append(choice)
@@ -191,7 +191,7 @@ class Choices:
 
 
 def joined(group: Group, opened: Sequence[Opened]) -> Opened:
-    """The files of a source as one."""
+    """Return the files of a source as one."""
     first = opened[0]
     if len(opened) == 1 and (not group.arrays or first.arrays.keys() == set(group.arrays)):
         return first
@@ -219,7 +219,7 @@ def joined(group: Group, opened: Sequence[Opened]) -> Opened:
 
 
 def names_in(group: Group, number: int, arrays: Collection[str]) -> dict[str, str]:
-    """Names of the arrays of a file in its source, each with the name in the file."""
+    """Return the names of the arrays of a file in its source, each with the name in the file."""
     if not group.arrays:
         return {name: name for name in arrays}
     (name,) = arrays
@@ -229,7 +229,7 @@ def names_in(group: Group, number: int, arrays: Collection[str]) -> dict[str, st
 def picks_of(
     group: Group, opened: Sequence[Opened], whole: Opened, columns: Mapping[str, Column]
 ) -> tuple[Pick, ...]:
-    """The columns that a source has, with their arrays; those that it lacks are left out."""
+    """Return the columns that a source has, with their arrays. Those that it lacks are left out."""
     owners = {}
     if whole is not opened[0]:
         for number, one in enumerate(opened):
@@ -286,7 +286,7 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
 def check_columns(
     columns: Mapping[str, Column], head: Head, picked: Picked, *, has_map: bool
 ) -> tuple[int, list[Problem]]:
-    """Number of rows of a source in a table, and what is wrong; `has_map`: cures may name the option."""
+    """Number of rows of a source in a table, and what is wrong. `has_map`: cures may name the option."""
     file = head.file.name
     keys = [column.source or name for name, column in columns.items()]
     missing = [key for key in keys if key not in head.arrays]
@@ -300,7 +300,7 @@ def check_columns(
 
 
 def extent_of(columns: Mapping[str, Column], head: Head, problems: list[Problem]) -> tuple[int, ...]:
-    """Extent of the volumes of a source, empty if it has none; adds a problem of columns that differ."""
+    """Extent of the volumes of a source, empty if it has none. Adds a problem of columns that differ."""
     shapes = {
         name: head.arrays[column.source or name][0] for name, column in columns.items() if column.spatial
     }
@@ -354,7 +354,7 @@ def _how_to_rename(column: str) -> str:
 
 
 def _schema_problems(column: Column, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> Iterator[Problem]:
-    """What the schema says of a column, and an array is not."""
+    """Yield what the schema says of a column, and an array is not."""
     if column.axes is None or not storable(dtype):
         return
     if dtype.kind not in column.kinds or len(row_shape) != len(column.axes):
@@ -364,7 +364,7 @@ def _schema_problems(column: Column, dtype: np.dtype[Any], row_shape: tuple[int,
 
 
 def _store_problems(name: str, form: Form) -> Iterator[Problem]:
-    """What keeps a column out of any store."""
+    """Yield what keeps a column out of any store."""
     if not storable(np.dtype(form.dtype)):
         message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
         yield Problem("", message, "store numbers, or leave it out with --map", "dtype")
@@ -376,12 +376,12 @@ def _store_problems(name: str, form: Form) -> Iterator[Problem]:
 
 
 def further_files(opened: Opened, part: Part) -> tuple[str, ...]:
-    """Paths of the files that are read for a source beside its own."""
+    """Return the paths of the files that are read for a source beside its own."""
     return tuple(dict.fromkeys(str(file.path) for file in opened.further if file.path not in part.files))
 
 
 def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> Iterator[Problem]:
-    """Numbers of a source that its facts do not say."""
+    """Yield numbers of a source that its facts do not say."""
     for name, column in names.items():
         key = column.source or name
         value = facts.get(key)
@@ -393,5 +393,5 @@ def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> I
 
 
 def source_file(paths: Sequence[str], number: int, name: str) -> SourceFile:
-    """A file of a source, which may read the files that the scan named alone."""
+    """Return a file of a source, which may read the files that the scan named alone."""
     return SourceFile(Path(paths[number]), name, tuple(map(Path, paths)))

@@ -20,7 +20,7 @@ _SOURCES = ("sources/path/offsets", -1)
 
 
 def specs_of(schema: Schema) -> ArraySpecs:
-    """What the arrays of a store must be."""
+    """Return what the arrays of a store must be."""
     first = next((f"{schema.table}/{name}" for name in schema.columns), "")
     main_rows = first if schema.samples else SAMPLES
     arrays: dict[str, ArraySpec] = {}
@@ -64,7 +64,7 @@ def specs_of(schema: Schema) -> ArraySpecs:
 
 
 def _table_specs(table: str, columns: Mapping[str, Column]) -> dict[str, ArraySpec]:
-    """What the arrays of a further table must be: its columns, and the offsets of the sources."""
+    """Return what the arrays of a further table must be: its columns, and the offsets of the sources."""
     first = f"{table}/{next(iter(columns))}"
     specs = {}
     for name, column in columns.items():
@@ -77,12 +77,12 @@ def _table_specs(table: str, columns: Mapping[str, Column]) -> dict[str, ArraySp
 
 
 def table_offsets(table: str) -> str:
-    """Path of the offsets that divide the rows of a further table by source."""
+    """Return the path of the offsets that divide the rows of a further table by source."""
     return f"sources/{table}/offsets"
 
 
 def stored_tables(paths: Collection[str]) -> list[str]:
-    """Further tables of a store, by the paths of its arrays; offsets beside ``data`` are those of texts."""
+    """Further tables of a store, by the paths of its arrays. Offsets beside ``data`` are those of texts."""
     groups = [path.removesuffix("/offsets") for path in paths if path.endswith("/offsets")]
     unspecified = [group for group in groups if group.startswith("sources/") and f"{group}/data" not in paths]
     return [group.removeprefix("sources/") for group in unspecified]
@@ -94,12 +94,12 @@ def _spec(column: Column, rows: tuple[str, int] | None) -> ArraySpec:
 
 
 def number_dtype(column: Column) -> str:
-    """Dtype of a number of samples or sources."""
+    """Return the dtype of a number of samples or sources."""
     return "float64" if column.kinds == "f" else "int64"
 
 
 def is_number(value: object, dtype: str) -> bool:
-    """Whether a value is a number that a dtype of `number_dtype` holds."""
+    """Return whether a value is a number that a dtype of `number_dtype` holds."""
     if isinstance(value, (float, np.floating)):
         return dtype == "float64" or float(value).is_integer()
     return isinstance(value, (int, np.integer, np.bool_))
@@ -114,7 +114,7 @@ def field_of(
     run: int = 1,
     attributes: Mapping[str, Any] | None = None,
 ) -> Field:
-    """The field of a column."""
+    """Return the field of a column."""
     name = path.rpartition("/")[2]
     inner = own_axes(name, "axis", len(row_shape))
     if column.axes is not None:

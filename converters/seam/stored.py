@@ -55,7 +55,7 @@ class _StoredRows:
 
 
 def column_names(schema: Schema, store: StoreView) -> list[str]:
-    """Columns of a store: those of the schema, or what the files decided."""
+    """Return the columns of a store: those of the schema, or what the files decided."""
     columns = [
         path.removeprefix(f"{schema.table}/") for path in store.paths() if path.startswith(f"{schema.table}/")
     ]
@@ -63,7 +63,7 @@ def column_names(schema: Schema, store: StoreView) -> list[str]:
 
 
 def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
-    """The arrays and facts of a source, from a store."""
+    """Return the arrays and facts of a source, from a store."""
     schema = family.schema
     columns: dict[str, Array] = {}
     for name in column_names(schema, store):
@@ -93,7 +93,7 @@ def stored_facts(store: StoreView, source: SourceRows) -> Facts:
 def _column_of(
     store: StoreView, name: str, path: str, source: SourceRows, extent: Sequence[int] | None = None
 ) -> dict[str, Array]:
-    """Rows of a source in a column, by its name; nothing if the source lacks it."""
+    """Return rows of a source in a column, by its name, or nothing if the source lacks it."""
     array = store.array(path)
     if source.number in array.attributes.get("missing_in", ()):
         return {}
@@ -135,7 +135,7 @@ def file_of_format(opening: Format, source: SourceRows, arrays: Mapping[str, Arr
 
 
 def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
-    """Restore each source by the family's `restore`; its format opens the file."""
+    """Restore each source by the family's `restore`. Its format opens the file."""
     sources = sources_of(store)
     by_name = {one.name: one for one in formats_for(family)}
 
@@ -171,7 +171,7 @@ def _values(array: Array) -> Values:
 
 @contextmanager
 def open_original(opening: Format, file: SourceFile, path: Path) -> Iterator[OpenedFile]:
-    """Open a file by its format; values of formats of this package are read by their library alone."""
+    """Open a file by its format. Values of formats of this package are read by their library alone."""
     with calling(opening, file.name), open_file(opening, file) as opened:
         names = [name for name in opened.arrays if name not in opened.facts]
         if _has_library(opening):
@@ -195,13 +195,13 @@ def open_arrays(opening: Format, name: str, path: Path) -> Iterator[OpenedFile]:
 
 
 def _has_library(opening: Format) -> bool:
-    """Whether a format is one of this package, and another library reads it."""
+    """Return whether a format is one of this package, and another library reads it."""
     is_own = type(opening).__module__.startswith("unistore.")
     return is_own and opening.name in BY_FORMAT
 
 
 def sample_of(family: Family, store: StoreView, number: int) -> Mapping[str, NDArray[Any]]:
-    """Columns of a sample, cut off after many rows."""
+    """Return the columns of a sample, cut off after many rows."""
     schema = family.schema
     lo = number
     hi = number + 1
@@ -214,7 +214,7 @@ def sample_of(family: Family, store: StoreView, number: int) -> Mapping[str, NDA
 
 
 def preview_of(family: Family) -> Preview:
-    """How samples of the family are shown."""
+    """Return how samples of the family are shown."""
 
     def draw(store: StoreView, number: int, figure: Any) -> None:
         with calling(family, f"sample {number}"):

@@ -33,7 +33,7 @@ from unistore.schemas.spike.fields import FRAMES, SPIKES, row_bytes
 
 
 class SpikeConverter(SeamConverter):
-    """Converts spike recordings; see `SpikeOptions`."""
+    """Converts spike recordings, see `SpikeOptions`."""
 
     plugin: Spike
     reads_in_place: ClassVar[bool] = True
@@ -102,7 +102,7 @@ class SpikeConverter(SeamConverter):
         return gather_frames(scanned, self.plugin)
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
-        """Extents, sequences, and offsets of kept images; one sample for each frame."""
+        """Extents, sequences, and offsets of kept images. One sample for each frame."""
         from unistore.converters.spike.gather import index_arrays
 
         layout = scan.options["found"]["layout"]
@@ -152,7 +152,7 @@ class SpikeConverter(SeamConverter):
                 out["data"][...] = np.frombuffer(image.values.content(), np.uint8)[lo:hi]
 
     def _spikes(self, scan: Scan, origin: FrameOrigin, arrays: Mapping[str, FileArray]) -> Spikes:
-        """The spikes of a frame, to be read."""
+        """Return the spikes of a frame, to be read."""
         is_stream = arrays["spike"].key == RAW_ARRAY
         layout = scan.options["found"]["layout"] if is_stream else "array"
         extent = Extent(*origin.shapes["spike"])

@@ -105,7 +105,7 @@ class Frame:
         return Values(shape if layout == "array" else (prod(shape),), np.dtype(np.uint8), blocks)
 
     def stream(self) -> Values:
-        """The bytes of its stream."""
+        """Return the bytes of its stream."""
         attributes = self.store.group(FRAMES)
         layout = attributes["source_layout"]
         if layout not in ("packed", "bytes"):
@@ -114,17 +114,17 @@ class Frame:
         return self.spikes(layout, flip=attributes["source_rows"] == "bottom first")
 
     def voxels(self, path: str) -> NDArray[Any]:
-        """A voxel set that came with the spikes, in the orientation of its source, (B, H, W)."""
+        """Return a voxel set that came with the spikes, in the orientation of its source, (B, H, W)."""
         rows = self.stored_voxels(path)
         upside_down = self.store.group(FRAMES)["existing_voxels"] == "bottom first"
         return np.ascontiguousarray(rows[:, ::-1]) if upside_down else rows
 
     def stored_voxels(self, path: str) -> NDArray[Any]:
-        """A voxel set, (B, H, W), row 0 = top."""
+        """Return a voxel set, (B, H, W), row 0 = top."""
         return self._box(path, self.store.array(path).shape[1], *self.extent)
 
     def image(self, image: str) -> NDArray[np.uint8]:
-        """A blur or sharp frame: pixels (H, W, 3) u1 RGB, or the bytes (n,) of its file."""
+        """Return a blur or sharp frame: pixels (H, W, 3) u1 RGB, or the bytes (n,) of its file."""
         table = file_table_name(image)
         if self.store.has(f"{table}/data"):
             return np.asarray(self.store.array(f"{table}/data").read(*self._range(f"{table}/offsets")))
@@ -137,7 +137,7 @@ def images_in(store: StoreView) -> list[str]:
 
 
 def restore(store: StoreView, scan: Scan) -> Restore:
-    """Restore the spikes, existing voxels and images of a frame; the scan says which file is which."""
+    """Restore the spikes, existing voxels and images of a frame. The scan says which file is which."""
     require_version_2(store)
 
     def source(number: int) -> Restored:
@@ -172,7 +172,7 @@ def _restored(frame: Frame, source: Source) -> Restored:
 
 
 def files(store: StoreView) -> Iterator[File]:
-    """Every file of a spike store."""
+    """Yield every file of a spike store."""
     require_version_2(store)
     options = store.attributes["options"]
     sets = [path for path in store.paths() if voxel_bins(path) is not None]
@@ -198,7 +198,7 @@ def files(store: StoreView) -> Iterator[File]:
 
 
 def _file(frame: Frame, path: PurePosixPath, key: str, values: Values) -> File:
-    """A stream as it was, an array in a ``.npz`` file if it came in one, else in a ``.npy`` file."""
+    """Return a stream as it was, an array in a ``.npz`` file if it came in one, else in a ``.npy`` file."""
     forms: Mapping[str, Form] = {".npz": "npz", ".dat": "raw", ".bin": "raw"}
     form = forms.get(path.suffix.lower(), "npy")
     inside = {key if form == "npz" else "": values}

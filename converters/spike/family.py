@@ -43,7 +43,7 @@ class Spike(SpikeOptions, Family):
         return dict(zip(ROLES, (self.spike_dir, self.voxel_dir, self.blur_dir, self.sharp_dir), strict=True))
 
     def _role(self, file: SourceFile) -> str:
-        """Role of a file by its folder; empty: it has none."""
+        """Role of a file by its folder (empty: it has none)."""
         folder = file.path.parent.name
         return next((role for role, name in self.folders.items() if name == folder), "")
 
@@ -60,7 +60,7 @@ class Spike(SpikeOptions, Family):
         return ""
 
     def _beside(self, file: SourceFile) -> str:
-        """Folder of spikes, or else of voxels, beside that of an image."""
+        """Return the folder of spikes, or else of voxels, beside that of an image."""
         above = file.path.parent.parent
         return next((name for name in (self.spike_dir, self.voxel_dir) if (above / name).is_dir()), "")
 

@@ -36,7 +36,7 @@ class Extent(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Spikes or voxels of a frame, as the header of their file says; of a stream, its bytes."""
+    """Spikes or voxels of a frame, as the header of their file says. Of a stream, its bytes."""
 
     array: FileArray
     shape: tuple[int, ...]
@@ -71,7 +71,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedFrame(Scanned):
-    """Headers of the files of one frame, by their roles; files with problems are missing."""
+    """Headers of the files of one frame, by their roles. Files with problems are missing."""
 
     group: Group
     formats: tuple[str, ...]
@@ -92,12 +92,12 @@ class ScannedFrame(Scanned):
         return place.sequence
 
     def called(self, role: str) -> str:
-        """What messages call the file of a role."""
+        """Return what messages call the file of a role."""
         return self.group.files[self.group.roles.index(role)].name
 
 
 def first_frames(frames: Iterable[ScannedFrame]) -> list[ScannedFrame]:
-    """The first frame of every sequence."""
+    """Return the first frame of every sequence."""
     firsts: dict[str, ScannedFrame] = {}
     for frame in frames:
         firsts.setdefault(frame.sequence, frame)

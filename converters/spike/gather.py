@@ -121,7 +121,7 @@ class _VoxelPlan(NamedTuple):
 def _plan_voxels(
     frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes], voxel_bins: tuple[int, ...]
 ) -> _VoxelPlan:
-    """Choose the sets that are counted, and take others over; those of other pixels are counted again."""
+    """Choose the sets that are counted, and take others over. Those of other pixels are counted again."""
     if voxel_bins and not spikes:
         message = "cannot be counted: there are no spikes, only existing voxels"
         raise InputError(Problem("--voxel-bins", message, "leave it out", "missing"))
@@ -220,7 +220,7 @@ def _firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) 
 
 
 def _padding_notes(extents: Sequence[Extent], names: Sequence[str]) -> Iterator[str]:
-    """A note if padding to the most pixels makes the store several times as large as its sources."""
+    """Yield a note if padding to the most pixels makes the store several times as large as its sources."""
     if not extents:
         return
     _, height, width = map(max, zip(*extents, strict=True))
@@ -281,7 +281,6 @@ def _tables(
 
 
 def _source(frame: ScannedFrame, spikes: Mapping[str, Spikes], frames: str) -> Source:
-    """The source of a frame."""
     group = frame.group
     rows = {FRAMES: 1}
     shapes: dict[str, tuple[int, ...]] = {role: values.shape for role, values in frame.values.items()}
@@ -315,7 +314,7 @@ def _source(frame: ScannedFrame, spikes: Mapping[str, Spikes], frames: str) -> S
 
 
 def index_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
-    """All index arrays of the sources, one source for each frame."""
+    """Return all index arrays of the sources, one source for each frame."""
     origins: list[FrameOrigin] = list(scan.sources.details)
     arrays: list[tuple[Field, NDArray[Any]]] = []
     arrays.append((fields.FRAME_SOURCE_FIELD, np.arange(len(origins), dtype=np.int32)))

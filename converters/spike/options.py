@@ -22,7 +22,7 @@ STREAM_ENDING = ".dat"  # ending of recordings without a header that lie in no f
 
 
 def may_be(format: str, role: str) -> bool:
-    """Whether files of a format (empty: unknown) can have a role."""
+    """Return whether files of a format (empty: unknown) can have a role."""
     if role in IMAGE_ROLES:
         return format in IMAGE_FORMATS
     if role == "voxel" and format == RAW_FORMAT:

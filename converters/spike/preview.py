@@ -59,7 +59,7 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
 
 
 def measures(store: StoreView) -> Iterator[Measure]:
-    """Steps of every frame, and how many spikes a pixel fires in some."""
+    """Yield steps of every frame, and how many spikes a pixel fires in some."""
     if not store.has(BITS):
         return
     yield Measure(name="time steps", values=np.diff(whole(store, FRAME_OFFSETS)))

@@ -49,7 +49,7 @@ class Recording(NamedTuple):
         return tuple(self.frames[0])
 
     def groups(self, roles: Collection[str]) -> Iterator[Group]:
-        """Make a group of each frame, of the files of some roles; its first file names it."""
+        """Make a group of each frame, of the files of some roles. Its first file names it."""
         sequence = self.name if self.part == 1 else f"{self.name}~{self.part}"
         own_roles = tuple([role for role in self.roles if role in roles])
         for frame in self.frames:
@@ -60,7 +60,7 @@ class Recording(NamedTuple):
 
 @dataclass
 class _Folder:
-    """A folder of a sequence, or one with loose files; `prefix` is what names of files in it begin with."""
+    """A folder of a sequence, or one with loose files. `prefix` is what names of files in it begin with."""
 
     path: Path
     prefix: str
@@ -213,7 +213,7 @@ def _natural_name(recording: Recording) -> Any:
 
 
 def _is_recording(file: SourceFile) -> bool:
-    """Whether a file is spikes where no folder says so."""
+    """Return whether a file is spikes where no folder says so."""
     if file.format == RAW_FORMAT:
         return file.path.name.lower().endswith(STREAM_ENDING)
     return may_be(file.format, "spike")
@@ -253,7 +253,7 @@ def split_at_gaps(frames: Mapping[str, Frame], excluded: Iterable[str]) -> list[
 def common_roles(
     recordings: Sequence[Recording], folders: Mapping[str, str], mode: Columns
 ) -> tuple[tuple[str, ...], list[Problem]]:
-    """Roles to convert: those that all recordings have; if they differ in mode "exact", one Problem."""
+    """Roles to convert: those that all recordings have. If they differ in mode "exact", one Problem."""
     present = [
         (recording.name, dict.fromkeys([f"{folders[role]}/" for role in recording.roles], Column("|u1")))
         for recording in recordings

@@ -33,7 +33,7 @@ _SIZE_CURE = "give --height and --width of the camera"
 
 
 def frames_in(size: int, height: int, width: int, layout: str) -> int | None:
-    """Number of frames in `size` bytes; None if it is not a whole number."""
+    """Number of frames in `size` bytes, or None if it is not a whole number."""
     row = row_bytes(width) if layout == "packed" else width
     frames, beyond = divmod(size, height * row)
     return frames if frames and not beyond else None
@@ -57,7 +57,7 @@ class Camera(NamedTuple):
         return frames_in(size, self.height, self.width, layout)
 
     def is_typical(self, sizes: Sequence[int], layout: str) -> bool:
-        """Whether it writes files of such lengths in the layout."""
+        """Return whether it writes files of such lengths in the layout."""
         return layout == self.layout and any(self.frames(size, layout) in self.lengths for size in sizes)
 
 
@@ -222,7 +222,7 @@ def resolve_streams(
 
 
 def _remainder_problem(stream: Values, height: int, width: int, layout: str) -> Problem:
-    """Problem: the size is not a whole number of frames; with the remainder, and cameras that fit."""
+    """Problem: the size is not a whole number of frames. With the remainder, and cameras that fit."""
     size = stream.shape[0]
     frame = height * (row_bytes(width) if layout == "packed" else width)
     frames, beyond = divmod(size, frame)
@@ -233,7 +233,7 @@ def _remainder_problem(stream: Values, height: int, width: int, layout: str) -> 
 
 
 def _resolution_notes(spikes: Spikes) -> list[str]:
-    """A note if neighbouring rows of the mean image do not correlate, as they do in lit scenes."""
+    """Return a note if neighbouring rows of the mean image do not correlate, as they do in lit scenes."""
     length, height, width = spikes.extent
     frames = np.empty((min(length, _CHECKED_FRAMES), height, row_bytes(width)), np.uint8)
     spikes.read(frames)

@@ -80,7 +80,7 @@ class Timing:
             self.notes.append(f"{recording.location()}: steps are the messages of {topic}; {cure}")
 
     def has_time(self, path: str) -> bool:
-        """Whether an array may be a stream of its own: something tells its times."""
+        """Return whether an array may be a stream of its own: something tells its times."""
         return path in self._times or self._rate_of(path)[1] > 0
 
     def clocks(self, steps: int) -> Clocks:
@@ -116,7 +116,7 @@ class Timing:
         return clocks
 
     def _times_of(self, path: str) -> str:
-        """Path of the timestamps of an array; empty: it has none. Timestamps have their own."""
+        """Return the path of the timestamps of an array. Empty: it has none. Timestamps have their own."""
         group = path.rpartition("/")[0]
         beside = [f"{group}/{name}".lstrip("/") for name in TIMES]
         named = [f"{path}{suffix}" for suffix in _SUFFIXES]
@@ -125,20 +125,20 @@ class Timing:
         return next((other for other in (*named, *beside) if self._are_times(other, path)), "")
 
     def _are_times(self, times: str, path: str) -> bool:
-        """Whether an array has one number for each row of another."""
+        """Return whether an array has one number for each row of another."""
         if times not in self._columns:
             return False
         array, rows = self._arrays[times], self._arrays[path].shape[:1]
         return len(rows) == 1 and array.shape == rows and array.dtype.kind in "iuf" and not array.problems()
 
     def _times_of_steps(self, steps: int) -> str:
-        """Path of the timestamps of the steps: those of the action, or of the whole episode."""
+        """Return the path of the timestamps of the steps: those of the action, or of the whole episode."""
         general = [path for path in self._times if self._times[path] == path and not _stream_parts(path)]
         candidates = [self._times.get(self.steps, ""), *general]
         return next((path for path in candidates if path and self._arrays[path].shape == (steps,)), "")
 
     def _rate_of(self, path: str) -> tuple[str, float]:
-        """Rate of an array, with what says it: the array, or all of its group; 0 if neither does."""
+        """Rate of an array, with what says it: the array, or all of its group, 0 if neither does."""
         group = path.rpartition("/")[0]
         all_of_group = f"{group}/t" if _stream_parts(f"{group}/t") else path
         stated = self._options.rates
@@ -151,7 +151,6 @@ class Timing:
         return all_of_group, _rate_in(self._recording.facts(group))
 
     def _stream(self, times: str) -> Stream:
-        """A stream with timestamps."""
         if self._is_told:
             return Stream(times, "ns")
         facts = self._recording.facts(times)
@@ -230,7 +229,7 @@ def check_clocks(recording: Recording, clocks: Clocks, steps: int) -> list[str]:
 
 
 def _read_times(recording: Recording, stream: Stream) -> NDArray[np.int64]:
-    """Read timestamps in nanoseconds; they must rise."""
+    """Read timestamps in nanoseconds. They must rise."""
     location = recording.location(stream.timestamps)
     if stream.unit not in NANOSECONDS:
         message = f"has the unit {stream.unit!r}, expected one of {', '.join(NANOSECONDS)}"
@@ -253,7 +252,7 @@ def _read_times(recording: Recording, stream: Stream) -> NDArray[np.int64]:
 
 
 def _likely_unit(times: NDArray[np.int64], stream: Stream) -> str:
-    """Unit in which timestamps (in nanoseconds) are dates, where another was assumed; empty: none is."""
+    """Unit in which timestamps (in nanoseconds) are dates, where another was assumed (empty: none is)."""
     if not stream.is_assumed or not len(times):
         return ""
     first = times[0] / NANOSECONDS[stream.unit]
@@ -303,7 +302,7 @@ def _lasting(stream: Stream, rows: int) -> float:
 
 
 def _apart(span: tuple[int, int], other: tuple[int, int]) -> int:
-    """Nanoseconds from the end of one to the beginning of the other; 0 or less: they overlap."""
+    """Nanoseconds from the end of one to the beginning of the other. 0 or less: they overlap."""
     return max(span[0] - other[1], other[0] - span[1])
 
 

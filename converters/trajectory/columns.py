@@ -136,7 +136,7 @@ class EpisodeArrays:
         }
 
     def _rows_of_steps(self, timing: Timing) -> int:
-        """Steps, where all arrays that are not per step can be streams of their own; 0: they cannot."""
+        """Steps, where all arrays that are not per step can be streams of their own (0: they cannot)."""
         rows = self._arrays[timing.steps].shape[:1] if timing.steps else ()
         paths = [path for path in self._columns if self._must_match(path)]
         others = [path for path in paths if self._arrays[path].shape[:1] != rows]
@@ -158,7 +158,7 @@ class EpisodeArrays:
         return is_large or is_core(path, self._columns[path])
 
     def describe(self, not_per_step: Collection[str]) -> Episode:
-        """Find the columns; arrays in `not_per_step` are that in some episode."""
+        """Find the columns. Arrays in `not_per_step` are that in some episode."""
         clocks = self._clocks
         episode = Episode(self._length, Variant({}, [], {}, clocks.streams), clocks.lengths)
         episode.problems += [*self._problems, *self._length_problems()]
@@ -182,7 +182,7 @@ class EpisodeArrays:
         return episode
 
     def _add(self, episode: Episode, path: str, column: str, *, may_be_step: bool) -> None:
-        """Add an array to an episode as a column, an attribute or what is left out; raise its problems."""
+        """Add an array to an episode as a column, an attribute or what is left out. Raise its problems."""
         array, location = self._arrays[path], self.recording.location(path)
         clock = self._clocks.of.get(path, STEPS)
         variant = episode.variant
@@ -237,7 +237,7 @@ def _check_name(column: str, location: Location, other: Feature | None) -> None:
 
 
 def _feature(path: str, column: str, array: Array, location: Location) -> Feature:
-    """How an array is read; raises its problems."""
+    """Return how an array is read, and raise its problems."""
     dtype, shape = array.dtype, array.shape[1:]
     if dtype.kind in "OS" or (dtype == np.uint8 and len(shape) == 1):
         encoded = _encoded(path, array, location)

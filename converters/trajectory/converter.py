@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TrajectoryConverter(SeamConverter):
-    """Converts robot trajectories; see `TrajectoryOptions`."""
+    """Converts robot trajectories, see `TrajectoryOptions`."""
 
     plugin: Trajectory
     scan_identifies: ClassVar[bool] = True
@@ -43,7 +43,7 @@ class TrajectoryConverter(SeamConverter):
         return scan_file(opened[0], head.format, layout, self.plugin, is_certain=not is_mapped)
 
     def not_ours(self, part: Part, claim: Claim) -> ScannedFile:
-        """See `SeamConverter.not_ours`; such a file has no episodes."""
+        """See `SeamConverter.not_ours`. Such a file has no episodes."""
         from unistore.converters.trajectory.scan import ScannedFile
 
         super().not_ours(part, claim)

@@ -32,7 +32,7 @@ class IndexedEpisode(NamedTuple):
     clocks: Clocks
 
     def rows_on(self, clock: str) -> int:
-        """Rows in the table of a clock."""
+        """Return rows in the table of a clock."""
         return self.length if clock == STEPS else self.clocks.get(clock, 0)
 
 
@@ -46,14 +46,14 @@ class Span(NamedTuple):
     at: int
 
     def array(self, opened: Opened, feature: Feature) -> tuple[Array, Location]:
-        """An array of the open file, and what messages call it."""
+        """Return an array of the open file, and what messages call it."""
         array = opened.arrays[f"{self.group}/{feature.dataset}".strip("/")]
         if feature.offsets:
             array = RangesOf(array, opened.arrays[f"{self.group}/{feature.offsets}".strip("/")])
         return array, self.location(opened, feature.dataset)
 
     def location(self, opened: Opened, path: str = "") -> Location:
-        """What messages call the group, or an array in it."""
+        """Return what messages call the group, or an array in it."""
         return location_of(opened.name, f"{self.group}/{path}")
 
 
@@ -84,7 +84,7 @@ class EpisodeIndex(NamedTuple):
         return sum(episode.length for episode in self.episodes)
 
     def datasets(self) -> set[str]:
-        """Paths in the file of all arrays that are converted."""
+        """Return the paths in the file of all arrays that are converted."""
         datasets: set[str] = set()
         for group, number in {(episode.group, episode.variant) for episode in self.episodes}:
             variant = self.variants[number]
@@ -95,7 +95,7 @@ class EpisodeIndex(NamedTuple):
         return datasets
 
     def stored_with(self, clocks: Mapping[str, str]) -> EpisodeIndex:
-        """The same index with only the given columns, each on its clock in the store."""
+        """Return the same index with only the given columns, each on its clock in the store."""
         variants = []
         for variant in self.variants:
             features = {
@@ -111,7 +111,7 @@ class EpisodeIndex(NamedTuple):
         return self._replace(variants=variants, episodes=episodes)
 
     def _rows_on_clocks(self, episode: IndexedEpisode, streams: Mapping[str, str]) -> Clocks:
-        """Rows in the tables of clocks, whose columns may have been taken for steps in this file."""
+        """Return rows in the tables of clocks, whose columns may have been taken for steps in this file."""
         features = self.variants[episode.variant].features
         rows = dict.fromkeys(streams.values(), 0)
         for column, clock in streams.items():
@@ -120,7 +120,7 @@ class EpisodeIndex(NamedTuple):
         return rows
 
     def lengths(self, table: str) -> list[int]:
-        """Rows of each episode in a table of the scan."""
+        """Return rows of each episode in a table of the scan."""
         clock = table.removeprefix(f"{CLOCKS}/") if table.startswith(f"{CLOCKS}/") else STEPS
         return [episode.rows_on(clock) for episode in self.episodes]
 
@@ -134,7 +134,7 @@ class EpisodeIndex(NamedTuple):
             raise InputError(with_episodes(error.problems, name, groups)) from error
 
     def spans(self, table: str, lo: int, hi: int) -> Iterator[Span]:
-        """Spans of the rows ``lo:hi`` of a table; consecutive episodes in the same arrays make one span."""
+        """Spans of the rows ``lo:hi`` of a table. Consecutive episodes in the same arrays make one span."""
         offsets = offsets_of(self.lengths(table))
         number = int(np.searchsorted(offsets, lo, side="right")) - 1
         start = lo
@@ -150,7 +150,7 @@ class EpisodeIndex(NamedTuple):
             start = stop
 
     def _continues(self, number: int, episode: IndexedEpisode, row: int) -> bool:
-        """Whether an episode begins at a row of the arrays of another one."""
+        """Return whether an episode begins at a row of the arrays of another one."""
         own = self.episodes[number]
         return (own.group, own.variant, own.first) == (episode.group, episode.variant, row)
 
@@ -181,7 +181,7 @@ class Origin(NamedTuple):
 
 
 def with_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str]) -> list[Problem]:
-    """Problems of a file; `Problem.source` is set to the episode whose group the location lies in, if any."""
+    """Problems of a file. `Problem.source` is set to the episode whose group the location lies in, if any."""
     with_source = []
     for problem in problems:
         owner = next((group for group in groups if lies_in(problem, name, group)), None)
@@ -191,7 +191,7 @@ def with_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str])
 
 
 def lies_in(problem: Problem, name: str, group: str) -> bool:
-    """Whether a problem is about a group of a file or about something in it."""
+    """Return whether a problem is about a group of a file or about something in it."""
     file, path, _ = location_of(name, group)
     if problem.file != file or not problem.dataset:
         return False

@@ -1,4 +1,4 @@
-"""Robot trajectories: robomimic, LIBERO, MimicGen, robosuite; ACT/ALOHA; D4RL; flat files."""
+"""Robot trajectories: robomimic, LIBERO, MimicGen, robosuite. ACT/ALOHA. D4RL. Flat files."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Arrays = list[tuple[Field, IndexValues]]
 
 
 def finalize_episodes(scan: Scan, stored: StoredColumns, facts: Sequence[Facts]) -> Finalized:
-    """Index arrays, tables and attributes of all sources; see `Converter.finalize`."""
+    """Index arrays, tables and attributes of all sources, see `Converter.finalize`."""
     details = scan.sources.details
     episodes = _Episodes(view(details, lambda origin: origin.episodes), list(stored.streams))
     said = view(details, lambda origin: json.loads(origin.facts))
@@ -128,7 +128,7 @@ def _of_episodes(said: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any
 
 
 def _success(said: Sequence[Mapping[str, Any]]) -> Arrays:
-    """Whether each episode succeeded, if a source says so of one."""
+    """Return whether each episode succeeded, if a source says so of one."""
     values = array("b")
     for attributes in _of_episodes(said):
         value = attributes.get("success", attributes.get("is_success"))
@@ -142,7 +142,7 @@ def _success(said: Sequence[Mapping[str, Any]]) -> Arrays:
 
 
 def _texts(values: Iterable[Mapping[str, Any]], path: str, axis: str) -> Arrays:
-    """JSON texts; nothing if all are empty."""
+    """JSON texts, or nothing if all are empty."""
     texts = (json.dumps(value, ensure_ascii=False, sort_keys=True) for value in values)
     arrays = text_arrays(path, texts, axis=axis, description=f"attributes of the {axis}, as JSON")
     (_, data), (_, offsets) = arrays
@@ -176,7 +176,7 @@ def _groups(
 def _splits(
     masks: Mapping[str, NDArray[np.bool_]], episodes: int
 ) -> tuple[NDArray[np.uint8] | None, tuple[str, ...]]:
-    """Splits from disjoint masks: all masks, or those with the usual names; None if they overlap."""
+    """Splits from disjoint masks: all masks, or those with the usual names, or None if they overlap."""
     for names in (tuple(masks), tuple(name for name in masks if name in _SPLIT_NAMES)):
         split_masks = [masks[name] for name in names]
         if split_masks and len(names) < 255 and np.sum(split_masks, axis=0).max(initial=0) <= 1:
@@ -189,7 +189,7 @@ def _splits(
 
 
 def _spilled(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arrays]:
-    """Tables of rows of any length, with chunks for their median, and the offsets of the rows."""
+    """Return tables of rows of any length, with chunks for their median, and the offsets of the rows."""
     tables: list[Table] = []
     arrays: Arrays = []
     for number, table in enumerate(table for table in scan.tables if table.spilled):

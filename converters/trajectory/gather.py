@@ -139,7 +139,7 @@ def _datasets_left_out(stored: StoredColumns) -> Iterator[tuple[str, str]]:
 
 
 def _unused(stored: StoredColumns, options: TrajectoryOptions) -> list[Problem]:
-    """Problems of datasets that options name and no episode has."""
+    """Return problems of datasets that options name and no episode has."""
     used = set[str]().union(*stored.datasets.values())
     groups = {dataset.rpartition("/")[0] for dataset in used}
     known = {*used, *groups, *stored.columns, *stored.clocks.values(), STEPS}
@@ -152,7 +152,7 @@ def _unused(stored: StoredColumns, options: TrajectoryOptions) -> list[Problem]:
 
 
 def _is_stored(index: EpisodeIndex) -> Callable[[str], bool]:
-    """Function that tells whether the store has a dataset, or any dataset in a group; true for the root."""
+    """Function that tells whether the store has a dataset, or any dataset in a group. True for the root."""
     datasets = index.datasets()
     groups = {path.rsplit("/", depth)[0] for path in datasets for depth in range(1, path.count("/") + 1)}
     return {"", *groups, *datasets}.__contains__

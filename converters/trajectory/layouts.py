@@ -31,7 +31,7 @@ _LISTED = 8
 
 
 class Layout(NamedTuple):
-    """A layout; `LAYOUTS` has all."""
+    """A layout. `LAYOUTS` has all."""
 
     name: str  # `source_layout` in a store
     evidence: str  # what its files are recognised by, for messages, after "holds"
@@ -50,11 +50,11 @@ class Layout(NamedTuple):
     timed: bool = False
 
     def group_of(self, episode: str) -> str:
-        """Path of an episode's group."""
+        """Return the path of an episode's group."""
         return "" if self.container is None else f"{self.container}/{episode}".lstrip("/")
 
     def file_facts(self, opened: Opened) -> Facts:
-        """Attributes of the file that are not those of an episode."""
+        """Return attributes of the file that are not those of an episode."""
         if self.container is not None:
             return {**opened.group_facts(), **opened.group_facts(self.container)}
         return opened.group_facts() if self.joined else {}
@@ -71,16 +71,16 @@ class Recording(NamedTuple):
     times: Mapping[str, str] = {}  # path of the timestamps of each array, where the format tells them
 
     def location(self, path: str = "") -> Location:
-        """What messages call an array, or the group."""
+        """Return what messages call an array, or the group."""
         return location_of(self.opened.name, f"{self.group}/{path}")
 
     def facts(self, path: str = "") -> Facts:
-        """What the file says of an array or group."""
+        """Return what the file says of an array or group."""
         return self.opened.group_facts(f"{self.group}/{path}".strip("/"))
 
 
 def claim_of(head: Head) -> Claim:
-    """Which layout a file has."""
+    """Return which layout a file has."""
     layout = layout_of(head)
     if layout is None:
         return no(f"holds no {', no '.join(other.evidence for other in LAYOUTS)}")
@@ -88,7 +88,7 @@ def claim_of(head: Head) -> Claim:
 
 
 def layout_of(head: Head) -> Layout | None:
-    """Layout of a file; None if it is not a trajectory file."""
+    """Return the layout of a file, or None if it is not a trajectory file."""
     for layout in (*_BY_FORMAT, *LAYOUTS):
         if head.format == layout.name if layout.fits is None else layout.fits(head):
             return layout
@@ -121,7 +121,7 @@ def _is_robomimic(head: Head) -> bool:
 
 
 def _is_act(head: Head) -> bool:
-    """Files with rewards or terminals are of other layouts."""
+    """Return files with rewards or terminals are of other layouts."""
     root = head.members()
     if root.get("action") != "array" or not root.keys().isdisjoint(_RESULTS):
         return False
@@ -172,12 +172,12 @@ LAYOUTS = (
 
 
 def layout_named(name: str) -> Layout:
-    """Layout by its name, which is known."""
+    """Return the layout by its name, which is known."""
     return next(layout for layout in (*_BY_FORMAT, *LAYOUTS) if layout.name == name)
 
 
 def recordings_of(layout: Layout, opened: Opened, stamps: str) -> list[Recording]:
-    """Groups of arrays of an open file, in the order of their episodes; `stamps` as the option."""
+    """Groups of arrays of an open file, in the order of their episodes. `stamps` as the option."""
     assert opened.file is not None
     path, arrays = opened.file.path, opened.all_arrays
     if layout == BAG:
@@ -212,7 +212,7 @@ def _times_of_topics(arrays: Collection[str], stamps: str) -> dict[str, str]:
 
 
 def masks_of(layout: Layout, opened: Opened) -> dict[str, list[str]]:
-    """Names of episodes in the lists of an open file, by the path of each list."""
+    """Return the names of episodes in the lists of an open file, by the path of each list."""
     masks = {}
     for path, array in opened.all_arrays.items() if layout.container is not None else ():
         if path.startswith(MASKS):

@@ -4,8 +4,7 @@
 #   ``reward``, ``terminated`` and ``truncated``; so are LeRobot's ``next.reward`` and ``next.done``, and
 #   ``is_terminal`` of RLDS.
 # - ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` are (next) observations; a
-#   single
-#   dataset ``observations`` is ``observation/state``.
+#   single dataset ``observations`` is ``observation/state``.
 # - Every other dataset keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``), so that
 #   only what the source calls actions becomes the action.
 
@@ -68,11 +67,11 @@ def column_of(
 
 
 def is_role(column: str) -> bool:
-    """Whether a column is the action, the reward, or says that an episode ends."""
+    """Return whether a column is the action, the reward, or says that an episode ends."""
     return column in _ROLES
 
 
 def is_core(path: str, column: str) -> bool:
-    """Whether a dataset of any size must have one row per step."""
+    """Return whether a dataset of any size must have one row per step."""
     head = path.partition("/")[0]
     return is_role(column) or head in (*_OBSERVATIONS, *_NEXT, "infos") or path == "states"

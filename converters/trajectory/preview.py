@@ -62,7 +62,7 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
 
 
 def measures(store: StoreView) -> Iterator[Measure]:
-    """Steps of every episode, and the sum of its rewards."""
+    """Yield steps of every episode, and the sum of its rewards."""
     offsets = whole(store, f"{EPISODES}/offsets")
     yield Measure(name="steps", values=np.diff(offsets), few=2, cure="leave them out: convert --exclude NAME")
     path = f"{STEPS}/reward"

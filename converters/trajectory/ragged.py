@@ -59,7 +59,7 @@ class RangesOf(Array):
 def ranges_in(
     arrays: Mapping[str, Array], location: Callable[[str], Location]
 ) -> tuple[dict[str, str], list[Problem]]:
-    """Find the arrays that offsets beside them divide, by the path of these; and offsets of none."""
+    """Find the arrays that offsets beside them divide, by the path of these. And offsets of none."""
     dividing: dict[str, str] = {}
     problems: list[Problem] = []
     for path, array in arrays.items():
@@ -79,7 +79,7 @@ def ranges_in(
 
 
 def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
-    """Rows of the arrays that offsets of such a path may divide."""
+    """Return rows of the arrays that offsets of such a path may divide."""
     group, _, name = path.rpartition("/")
     others = []
     if name == _OFFSETS:
@@ -91,7 +91,7 @@ def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
 
 
 def _wrong(offsets: NDArray[Any], lengths: Sequence[int]) -> str:
-    """Say why these are no offsets into an array of one of these lengths; empty: they are."""
+    """Say why these are no offsets into an array of one of these lengths (empty: they are)."""
     falling = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falling):
         row = int(falling[0]) + 1

@@ -26,7 +26,7 @@ from unistore.schemas.trajectory.fields import FINAL, STEPS
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads row ranges of the tables of one open source; `arrays` says what those of the table are."""
+    """Reads row ranges of the tables of one open source. `arrays` says what those of the table are."""
 
     opened: Opened
     index: EpisodeIndex
@@ -76,7 +76,7 @@ class Reader:
     def _read_column(
         self, span: Span, feature: Feature, whole: NDArray[Any] | None, resized: NDArray[Any] | None
     ) -> None:
-        """Read the rows of a span as they are, and resized; None: not wanted."""
+        """Read the rows of a span as they are, and resized (None: not wanted)."""
         array, location = span.array(self.opened, feature)
         if resized is None:
             if whole is not None:
@@ -179,12 +179,12 @@ def derive_source(opened: Opened, index: EpisodeIndex, spilled: Sequence[StoredC
 
 
 def cut_episodes(facts: Facts) -> NDArray[np.int64]:
-    """Numbers of the episodes of a source that the end of the recording cuts."""
+    """Return numbers of the episodes of a source that the end of the recording cuts."""
     return np.asarray(facts.get(_CUT, ()), np.int64)
 
 
 def keys_apart(facts: Facts) -> set[str]:
-    """Names of the next observations that are not those of the following steps."""
+    """Return the names of the next observations that are not those of the following steps."""
     follows = {
         name.removeprefix(_FOLLOWS): value for name, value in facts.items() if name.startswith(_FOLLOWS)
     }
@@ -253,7 +253,7 @@ def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
 
 
 def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit: Emit) -> NDArray[np.int64]:
-    """Emit the values of a column with any number of them in a row; returns their numbers."""
+    """Emit the values of a column with any number of them in a row, and return their numbers."""
     table, form = column.spilled_table, column.value_form
     clock_table = table_of(column.clock)
     counts = np.zeros(sum(index.lengths(clock_table)), np.int64)

@@ -93,7 +93,7 @@ def _columns(store: StoreView) -> dict[str, StepColumn]:
 
 
 def _path_of(column: str) -> str:
-    """Return the path of a column in an episode; observations have no groups in robomimic."""
+    """Return the path of a column in an episode. Observations have no groups in robomimic."""
     head, _, key = column.partition("/")
     return f"{_GROUPS[head]}/{key.replace('/', '_')}" if head in _GROUPS else _ROLES.get(column, column)
 

@@ -34,7 +34,7 @@ _LISTED = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedFile(Scanned):
-    """The sound episodes of one file, each of a step or more; `problems` are those of its other episodes."""
+    """The sound episodes of one file, each of a step or more. `problems` are those of its other episodes."""
 
     notes: tuple[str, ...]  # on decisions and what is left out
     index: EpisodeIndex = NO_EPISODES
@@ -99,7 +99,7 @@ def _outside(
     of_root: Collection[str] = opened.group_facts() if layout.container else ()
 
     def is_told(path: str, name: str, is_plain: bool) -> bool:
-        """Whether a mask has the value, or the JSON of the file or an episode the attribute."""
+        """Return whether a mask has the value, or the JSON of the file or an episode the attribute."""
         if not name:
             return path in masks
         return path in groups_with_json and name not in of_root and is_plain
@@ -191,12 +191,11 @@ class _Episodes:
         return firsts
 
     def facts(self) -> str:
-        """See `ScannedFile`."""
         of_file = {**self._layout.file_facts(self._opened), **self._of_file}
         return json.dumps({"source": of_file, "episodes": self._of_episodes}, sort_keys=True)
 
     def index(self, masks: Mapping[str, Sequence[str]], names: Sequence[str]) -> EpisodeIndex:
-        """Index of the sound episodes; `names` are those of episodes that may have problems."""
+        """Index of the sound episodes. `names` are those of episodes that may have problems."""
         numbers = {episode.name: number for number, episode in enumerate(self._indexed)}
         numbers_in_masks = {}
         for path, listed in masks.items():
@@ -215,7 +214,7 @@ class _Episodes:
         return EpisodeIndex(self._layout.name, tuple(self._indexed), tuple(self._variants), numbers_in_masks)
 
     def notes(self) -> list[str]:
-        """Notes on decisions and what is left out."""
+        """Return notes on decisions and what is left out."""
         further = len(self._clock_notes) - _LISTED
         return [
             *self._notes,

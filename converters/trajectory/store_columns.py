@@ -60,7 +60,7 @@ class StoredColumn:
 
     @property
     def spilled_table(self) -> str:
-        """Table of a column with any number of bytes, or values, in a row; empty: it has one value."""
+        """Table of a column with any number of bytes, or values, in a row (empty: it has one value)."""
         is_ragged = "ragged" in self.kinds
         suffix = JPEG_SUFFIX if self.keeps else RAGGED_SUFFIX
         return f"{table_of(self.clock)}/{self.name}{suffix}" if self.keeps or is_ragged else ""
@@ -95,7 +95,7 @@ class StoredColumn:
         return column_field(self.name, form.dtype, form.row_shape, table, **self.origin, **_dtypes(form))
 
     def fields(self, group: str = "") -> list[Field]:
-        """Fields of the rows as they are, and of resized images; those of a next observation in `group`."""
+        """Fields of the rows as they are, and of resized images. Those of a next observation in `group`."""
         field = self.field
         if group:
             form = self.form
@@ -202,7 +202,7 @@ class StoredColumns:
         return tuple(tables)
 
     def next_tables(self, groups: Mapping[str, Sequence[StoredColumn]]) -> tuple[Table, ...]:
-        """Tables of next observations by name, of those that have columns."""
+        """Return tables of next observations by name, of those that have columns."""
         return tuple(
             Table(
                 name=group,
@@ -213,7 +213,7 @@ class StoredColumns:
         )
 
     def arrays_of(self, table: str) -> dict[str, ArrayOf]:
-        """What the arrays of a table are, by their names without the table's."""
+        """Return what the arrays of a table are, by their names without the table's."""
         prefix = _PREFIXES.get(table, "")
         arrays = {}
         for name, column in self.columns.items():
@@ -303,7 +303,7 @@ def merge_columns(
 
 
 class _Clocks:
-    """The clocks of all episodes; streams that have as many rows as there are steps everywhere are none."""
+    """The clocks of all episodes. Streams that have as many rows as there are steps everywhere are none."""
 
     def __init__(self) -> None:
         self.are_used = False
@@ -343,7 +343,7 @@ def _words(told: Mapping[str, Any]) -> str:
 
 
 def _name_problems(stored: StoredColumns) -> list[Problem]:
-    """Problems of arrays whose path lies inside another array's, or is the same."""
+    """Return problems of arrays whose path lies inside another array's, or is the same."""
     tables = [*stored.tables(), *stored.next_tables({NEXT: stored.following})]
     paths = [field.path for field in chain.from_iterable(table.fields for table in tables)]
     outer_paths = {column_group(path) for path in paths}

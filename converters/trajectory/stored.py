@@ -71,11 +71,11 @@ class _Run(NamedTuple):
     last: int
 
     def path_of(self, dataset: str) -> str:
-        """Path of an array in the file."""
+        """Return the path of an array in the file."""
         return f"{self.group}/{dataset}".strip("/")
 
     def rows_in(self, path: str) -> tuple[int, int]:
-        """Rows of the episodes in an array."""
+        """Return rows of the episodes in an array."""
         clock = path.split("/")[1] if path.startswith(f"{CLOCKS}/") else STEPS
         offsets = whole(self.store, offsets_path(clock))
         return int(offsets[self.first]), int(offsets[self.last])
@@ -102,7 +102,7 @@ class _Run(NamedTuple):
         return _in_source_form(values, path, array.attributes)
 
     def any_length(self, path: str) -> Iterator[NDArray[Any]]:
-        """Values of every row of a column of any length; `path` is that of the ``data`` array."""
+        """Yield values of every row of a column of any length. `path` is that of the ``data`` array."""
         data = self.store.array(path)
         for lo, hi in pairwise(self._row_bounds(path).tolist()):
             yield data.read(lo, hi)
@@ -133,7 +133,7 @@ class _Run(NamedTuple):
         return Values((*frames.shape, longest), np.dtype(np.uint8), padded)
 
     def ragged_rows(self, path: str) -> Values:
-        """Rows with any number of values."""
+        """Return rows with any number of values."""
         array, bounds = self.store.array(path), self._row_bounds(path)
         dtype = source_dtype(array.attributes, self.source, array.dtype)
 
@@ -143,7 +143,7 @@ class _Run(NamedTuple):
         return Values((len(bounds) - 1,), any_length(dtype), rows)
 
     def offsets_name(self, path: str, dataset: str) -> str:
-        """Name of the dataset that divides a ragged one; empty: its rows are of variable length."""
+        """Name of the dataset that divides a ragged one (empty: its rows are of variable length)."""
         if not path.endswith(_RAGGED):
             return ""
         array = self.store.array(path)
@@ -173,7 +173,7 @@ def _runs(store: StoreView) -> Iterator[tuple[str, list[_Run]]]:
 
 
 def files(store: StoreView) -> Iterator[File]:
-    """Every file of a trajectory store."""
+    """Yield every file of a trajectory store."""
     layout = _layout(store)
     columns = _columns(store)
     empty: Mapping[str, str] = store.group(STEPS).get("empty_datasets", {})
@@ -216,7 +216,7 @@ def files(store: StoreView) -> Iterator[File]:
 
 
 def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, ...]:
-    """What is said of cameras of which the store has resized copies alone."""
+    """Return what is said of cameras of which the store has resized copies alone."""
     resized = {path: name for path, name in columns.items() if _is_resized(store, path)}
     if not resized:
         return ()
@@ -226,7 +226,7 @@ def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, .
 
 
 def _is_resized(store: StoreView, path: str) -> bool:
-    """Whether a store has an image of the sources in another size than they have it."""
+    """Return whether a store has an image of the sources in another size than they have it."""
     return "source_shape" in store.array(path).attributes
 
 
@@ -270,7 +270,7 @@ def _columns(store: StoreView) -> dict[str, str]:
 
 
 def _masks_of(store: StoreView, runs: Sequence[_Run]) -> dict[str, list[str]]:
-    """Names of a source's episodes in each mask, without empty masks."""
+    """Return the names of a source's episodes in each mask, without empty masks."""
     masks: dict[str, list[str]] = {}
     group = f"{EPISODES}/mask/"
     names = store.text(f"{EPISODES}/name")
@@ -303,7 +303,7 @@ def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) ->
 
 
 def _as_objects(rows: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """Rows one by one, each as an object array (1,)."""
+    """Yield rows one by one, each as an object array (1,)."""
     for values in rows:
         row = np.empty(1, object)
         row[0] = values
@@ -314,7 +314,7 @@ def _as_objects(rows: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
 
 
 def restore(store: StoreView, scan: Scan) -> Restore:
-    """Restore every dataset of every episode; the scan says which dataset a column is."""
+    """Restore every dataset of every episode. The scan says which dataset a column is."""
     all_runs = [runs for _, runs in _runs(store)]
     texts = attribute_texts(store, len(scan.sources))
     facts = facts_of_sources(store)
@@ -345,7 +345,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
         in_texts = {"", *groups, *(group.rpartition("/")[0] for group in groups)}
 
         def is_in_text(path: str, item: Any, name: Any) -> bool:
-            """Whether an attribute is among those of the file and its episodes."""
+            """Return whether an attribute is among those of the file and its episodes."""
             try:
                 return path in in_texts and type_problem(item.attrs.get_id(name).dtype) is None
             except (OSError, TypeError, ValueError):
@@ -366,7 +366,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
 
 
 def _path_of(store: StoreView, column: str, clock: str) -> str | None:
-    """Array of the store with the values of a column; None if there is none."""
+    """Return array of the store with the values of a column, or None if there is none."""
     if column.startswith("next_observation/"):
         key = column.removeprefix("next_observation/")
         paths = [f"{FINAL}/{key}"] if store.has(f"{OBSERVATION}/{key}") else []
@@ -390,7 +390,7 @@ def _restored(run: _Run, path: str, name: str, feature: Feature, *, swapped: boo
 
 
 def _objects(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows as objects, if they are not; a format has those of one length as an array."""
+    """Return rows as objects, if they are not. A format has those of one length as an array."""
     found = np.empty(len(rows), object)
     for row, values in enumerate(rows):
         found[row] = values

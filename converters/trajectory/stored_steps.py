@@ -184,7 +184,7 @@ def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[st
 
 
 def _task_of(facts: Mapping[str, Any]) -> str:
-    """Return the task that an episode or a source states; empty if it does not."""
+    """Return the task that an episode or a source states, empty if it does not."""
     for name in _TASKS:
         value = facts.get(name)
         texts = value if isinstance(value, list) else [value]

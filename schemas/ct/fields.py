@@ -57,7 +57,7 @@ NAN_FIELD = Field(
 
 
 def image_field(dtype: str, row_shape: tuple[int, ...], tile: tuple[int, int, int]) -> Field:
-    """Field of ``volumes/image``, (V, D, H, W)."""
+    """Return the field of ``volumes/image``, (V, D, H, W)."""
     return Field(
         path=IMAGE,
         dtype=dtype,
@@ -87,7 +87,7 @@ def label_field(
     tile: tuple[int, int, int],
     attributes: Mapping[str, Any] | None = None,
 ) -> Field:
-    """Field of ``<group>/label``, (V, D, H, W), for ``labels/<name>`` or ``masks/<id>``."""
+    """Return the field of ``<group>/label``, (V, D, H, W), for ``labels/<name>`` or ``masks/<id>``."""
     family, _, name = group.partition("/")
     what = f"{family[:-1]} {name!r}"
     return Field(
@@ -139,25 +139,25 @@ def coords_field(group: str, longest: int, run: int) -> Field:
 
 
 def values_field(group: str, dtype: str, run: int, description: str) -> Field:
-    """Field of ``<group>/values``, (M,)."""
+    """Return the field of ``<group>/values``, (M,)."""
     return Field(path=f"{group}/values", dtype=dtype, axes=("point",), description=description, run=run)
 
 
 def points_table(group: str, edge: int, dtype: str, run: int, description: str) -> Table:
-    """Table of points with values, in a box of at most `edge` voxels per axis."""
+    """Return the table of points with values, in a box of at most `edge` voxels per axis."""
     return Table(
         name=group, fields=(coords_field(group, edge, run), values_field(group, dtype, run, description))
     )
 
 
 def location_table(group: str, edge: int) -> Table:
-    """Table of the locations of a label, mask or window."""
+    """Return the table of the locations of a label, mask or window."""
     name = f"{FOREGROUND}/{group}"
     return Table(name=name, fields=(coords_field(name, edge, 1),), spilled=True)
 
 
 def location_offsets_field(group: str, classes: Sequence[int]) -> Field:
-    """Field of ``foreground/<group>/offsets``, (V · K + 1,) i8."""
+    """Return the field of ``foreground/<group>/offsets``, (V · K + 1,) i8."""
     path = f"{FOREGROUND}/{group}/offsets"
     description = (
         "voxels of class class_numbers[k] of volume v are numbers offsets[v * K + k] to the next - 1"
@@ -166,13 +166,13 @@ def location_offsets_field(group: str, classes: Sequence[int]) -> Field:
 
 
 def offsets_field(group: str) -> Field:
-    """Field of ``<group>/offsets``, (V + 1,) i8."""
+    """Return the field of ``<group>/offsets``, (V + 1,) i8."""
     description = "points of volume v are numbers offsets[v] to offsets[v + 1] - 1"
     return bounds_field(f"{group}/offsets", "volume", description)
 
 
 def resolution_field(group: str) -> Field:
-    """Field of ``sdf/<name>/resolution``, (V,) i4."""
+    """Return the field of ``sdf/<name>/resolution``, (V,) i4."""
     return Field(
         path=f"{group}/resolution",
         dtype="int32",
@@ -183,7 +183,7 @@ def resolution_field(group: str) -> Field:
 
 
 def present_field(group: str) -> Field:
-    """Field of ``<group>/present``, (V,) bool."""
+    """Return the field of ``<group>/present``, (V,) bool."""
     return Field(
         path=f"{group}/present",
         dtype="bool",

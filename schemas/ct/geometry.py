@@ -60,7 +60,7 @@ def geometry_attribute(names: Iterable[str]) -> dict[str, str]:
 
 
 class Geometry(NamedTuple):
-    """Spacing (3,), origin (3,) and direction (9,) of a volume; None where unknown."""
+    """Spacing (3,), origin (3,) and direction (9,) of a volume, or None where unknown."""
 
     spacing: list[float] | None
     origin: list[float] | None
@@ -82,7 +82,7 @@ def affines(
     direction: NDArray[np.float64],  # (B, 9)
     first: NDArray[np.float64],  # (B, 3) index of the first voxel of samples
 ) -> NDArray[np.float64]:
-    """Return matrices (B, 4, 4) from (depth, height, width, 1) to (z, y, x, 1); NaN where unknown."""
+    """Return matrices (B, 4, 4) from (depth, height, width, 1) to (z, y, x, 1), NaN where unknown."""
     matrices = np.zeros((len(spacing), 4, 4))
     matrices[:, :3, :3] = direction.reshape(-1, 3, 3) * spacing[:, None]
     matrices[:, :3, 3] = origin + np.einsum("nij,nj->ni", matrices[:, :3, :3], first)
@@ -91,13 +91,13 @@ def affines(
 
 
 def has_geometry(store: StoreView) -> bool:
-    """Whether spacing, origin and direction are stored in the frame that is known."""
+    """Return whether spacing, origin and direction are stored in the frame that is known."""
     paths = [f"{VOLUMES}/{name}" for name in LENGTHS]
     return all(store.has(path) and store.array(path).attributes.get("frame") == FRAME for path in paths)
 
 
 def read_geometry(store: StoreView, volume: int) -> Geometry:
-    """Read what is known of where a volume's voxels lie; a spacing that is not positive is not known."""
+    """Read what is known of where a volume's voxels lie. A spacing that is not positive is not known."""
     numbers: dict[str, list[float] | None] = dict.fromkeys(LENGTHS)
     for name in LENGTHS:
         path = f"{VOLUMES}/{name}"

@@ -31,7 +31,7 @@ _COORDS = ArraySpec(dtypes=("uint16", "int32"), row_shape=(3,))
 
 
 def _voxels(path: str) -> int:
-    """Return how many voxels an element of a label or a bit mask has; 0: the array is neither."""
+    """Return how many voxels an element of a label or a bit mask has (0: the array is neither)."""
     family, _, name = path.partition("/")
     if name.endswith("/mask") and family in _CONTENTS:
         return 8
@@ -92,7 +92,7 @@ SPECS = ArraySpecs(
 
 
 def points(view: View) -> Iterator[Problem]:
-    """Points and locations lie in their volume; those of windows are in C order."""
+    """Points and locations lie in their volume. Those of windows are in C order."""
     extent = view.whole(f"{VOLUMES}/extent").astype(np.int64)
     for path in [path for path in view.under("") if path.endswith("/coords")]:
         group = path.removesuffix("/coords")

@@ -16,7 +16,7 @@ _TILE = 3 * 1024
 
 
 def largest_point(points: NDArray[np.int32]) -> NDArray[np.uint32]:
-    """Largest index on each axis of points (n, 3), (3,); a negative one counts as larger than any volume."""
+    """Largest index on each axis of points (n, 3), (3,). A negative one counts as larger than any volume."""
     flat = np.ascontiguousarray(points).view(np.uint32).reshape(-1)
     whole = len(flat) // _TILE * _TILE  # numpy finds the maxima of long rows several times faster
     largest = np.zeros(3, np.uint32)
@@ -29,7 +29,7 @@ def largest_point(points: NDArray[np.int32]) -> NDArray[np.uint32]:
 def limit(
     values: NDArray[Any], low: float, high: float, *, scale: bool, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
-    """Values below and above become the ends; with `scale`, (value - low) / (high - low). NaN stays."""
+    """Values below and above become the ends. With `scale`, (value - low) / (high - low). NaN stays."""
     scaled: NDArray[np.float32] = np.clip(values, low, high, out=out, dtype=np.float32, casting="unsafe")
     if scale:
         scaled -= np.float32(low)
@@ -64,7 +64,7 @@ def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
 
 
 def inside(window: Window | None, dtype: np.dtype[Any]) -> VoxelTest:
-    """Make the test of a window for a dtype; None: that of a mask, 1 (in floats above 0)."""
+    """Make the test of a window for a dtype. None: that of a mask, 1 (in floats above 0)."""
     if window is None:
         return (lambda values: values > 0) if dtype.kind == "f" else (lambda values: values == 1)
     ends = bounds(window, dtype.newbyteorder("="))

@@ -10,8 +10,7 @@
 #   ``t`` for the time on the clock that the file names.
 # - ``frames/t``, ``frames/image`` and ``boxes/t``, ``boxes/<field>``: what lies beside some recordings, with
 #   times on the clock of ``t`` plus ``t_offset``. ``sources/frames/offsets`` and ``sources/boxes/offsets``
-#   say
-#   which rows are whose.
+#   say which rows are whose.
 
 from __future__ import annotations
 

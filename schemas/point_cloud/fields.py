@@ -1,8 +1,7 @@
 """Declare what a point cloud store holds: points, the segments they are cut into, and voxel grids."""
 
 #     points/xyz                     (N, 3) i4, f8 or f4; i4: q * scale + offset of the source, in float64,
-#                                    or,
-#                                    for decimals, (q + offset) / scale
+#                                    or, for decimals, (q + offset) / scale
 #     points/<column>                (N,) or (N, k), as in the source
 #     points/source_row              (N,) row in the source
 #     segments/offsets               (S + 1,) points of segment s are offsets[s]:offsets[s + 1]
@@ -157,7 +156,7 @@ def scale_fields() -> tuple[Field, Field]:
 
 
 def voxel_group(size: float) -> str:
-    """Path of the voxel grid of an edge length: ``"voxels/0.5"``, ``"voxels/1"``."""
+    """Return the path of the voxel grid of an edge length: ``"voxels/0.5"``, ``"voxels/1"``."""
     return f"voxels/{np.format_float_positional(size, trim='-')}"
 
 
@@ -219,7 +218,7 @@ class Quantum(NamedTuple):
     def restored(
         self, quantised: NDArray[np.int32], source: int, axis: int | slice = slice(None)
     ) -> NDArray[np.float64]:
-        """Coordinates of one source, (n, 3), or one of their axes, (n,)."""
+        """Return coordinates of one source, (n, 3), or one of their axes, (n,)."""
         scale = self.scale[source, axis]
         offset = self.offset[source, axis]
         exact = quantised.astype(np.float64)

@@ -64,7 +64,7 @@ SPECS = ArraySpecs(
 
 
 def segments(view: View) -> Iterator[Problem]:
-    """The segments of a source hold all its points; the one for points of no segment is the last."""
+    """The segments of a source hold all its points. The one for points of no segment is the last."""
     yield from parts_hold_all(view, SEGMENTS, "points")
     source = view.whole("segments/source")
     number = view.whole("segments/number")
@@ -129,7 +129,7 @@ def voxels(view: View) -> Iterator[Problem]:
 def _point_voxels(
     view: View, grid: str, points: np.ndarray, cells: np.ndarray, offsets: np.ndarray
 ) -> Iterator[Problem]:
-    """Check ``point_voxel`` of a grid; `cells` are the voxels of each segment."""
+    """Check ``point_voxel`` of a grid. `cells` are the voxels of each segment."""
     counted = np.zeros(int(offsets[-1]), np.int64)
     for lo, voxel in view.blocks(f"{grid}/point_voxel"):
         segment = np.searchsorted(points, np.arange(lo, lo + len(voxel)), "right") - 1
@@ -150,7 +150,7 @@ def _point_voxels(
 
 
 def coordinates(view: View) -> Iterator[Problem]:
-    """Scale and offset restore finite coordinates; the scale of decimals is a power of ten."""
+    """Scale and offset restore finite coordinates. The scale of decimals is a power of ten."""
     xyz = view.array(f"{POINTS}/xyz")
     if xyz.dtype.kind == "i":
         filled = view.whole("sources/rows") > 0

@@ -24,7 +24,7 @@ _MOST_U1 = 255
 
 
 def row_bytes(width: int) -> int:
-    """Bytes of one packed row of `width` pixels."""
+    """Return the bytes of one packed row of `width` pixels."""
     return -(-width // 8)
 
 
@@ -120,12 +120,12 @@ _VOXEL = f"{FRAMES}/voxel/"
 
 
 def voxel_path(bins: int) -> str:
-    """Path of the voxel set of `bins` bins."""
+    """Return the path of the voxel set of `bins` bins."""
     return f"{_VOXEL}{bins}"
 
 
 def voxel_bins(path: str) -> int | None:
-    """Bins of the voxel set at `path`; None for any other array."""
+    """Bins of the voxel set at `path`, or None for any other array."""
     tail = path.removeprefix(_VOXEL)
     return int(tail) if tail != path and tail.isascii() and tail.isdigit() else None
 
@@ -185,7 +185,7 @@ def image_field(image: str, height: int, width: int) -> Field:
 
 
 def file_table(image: str, run: int) -> Table:
-    """Table of the compressed bytes of ``"blur"`` or ``"sharp"``; `run` is the median size of a file."""
+    """Table of the compressed bytes of ``"blur"`` or ``"sharp"``. `run` is the median size of a file."""
     name = file_table_name(image)
     data = Field(
         path=f"{name}/data",

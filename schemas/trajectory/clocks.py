@@ -15,7 +15,7 @@ NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}  # len
 
 
 def in_nanoseconds(timestamps: NDArray[Any], unit: str) -> NDArray[np.int64]:
-    """Return timestamps of a unit as int64 nanoseconds; floats are rounded to the nearest."""
+    """Return timestamps of a unit as int64 nanoseconds. Floats are rounded to the nearest."""
     if timestamps.dtype.kind == "f":
         return np.rint(timestamps.astype(np.float64) * NANOSECONDS[unit]).astype(np.int64)
     return timestamps.astype(np.int64) * NANOSECONDS[unit]
@@ -29,7 +29,7 @@ def clocks_of(store: StoreView) -> Mapping[str, Mapping[str, Any]]:
 
 
 def offsets_path(clock: str) -> str:
-    """Path of the offsets (episodes + 1,) that say which rows of a clock's table are whose."""
+    """Return the path of the offsets (episodes + 1,) that say which rows of a clock's table are whose."""
     return f"{EPISODES}/offsets" if clock == STEPS else f"{CLOCK_OFFSETS}/{clock}/offsets"
 
 

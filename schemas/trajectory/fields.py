@@ -70,12 +70,12 @@ def image_axes(column: str) -> tuple[str, str, str]:
 
 
 def is_image(field: Field) -> bool:
-    """Whether a field holds RGB images (rows, H, W, 3) u1."""
+    """Return whether a field holds RGB images (rows, H, W, 3) u1."""
     return len(field.axes) == 4 and field.axes[-1] == CHANNEL
 
 
 def moved(field: Field, group: str) -> Field:
-    """An observation's field, as its next (`NEXT`) or final (`FINAL`) counterpart; no statistics."""
+    """An observation's field, as its next (`NEXT`) or final (`FINAL`) counterpart. No statistics."""
     key = field.path.removeprefix(f"{OBSERVATION}/")
     axis, what = (
         ("episode", "after the last step of the episode") if group == FINAL else ("step", "after the step")
@@ -133,7 +133,7 @@ def bounds_of(group: str) -> Field:
 
 
 def is_of_any_length(group: str) -> bool:
-    """Whether a group is a column of ``data`` and ``offsets``, with any number of values in a row."""
+    """Return whether a group is a column of ``data`` and ``offsets``, with any number of values in a row."""
     return group.endswith(_OF_ANY_LENGTH)
 
 
@@ -185,7 +185,7 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
 
 
 def _any_length_spec(path: str, first: str) -> ArraySpec:
-    """Spec of an array of a column with any number of values in a row; `first` has as many rows."""
+    """Spec of an array of a column with any number of values in a row. `first` has as many rows."""
     group, _, name = path.rpartition("/")
     if name == "data":
         return BYTES if group.endswith(JPEG_SUFFIX) else ArraySpec(beside=(f"{group}/offsets",))
@@ -194,13 +194,13 @@ def _any_length_spec(path: str, first: str) -> ArraySpec:
 
 
 def _first_column(table: str, paths: Collection[str]) -> str:
-    """A column of a clock's table with a row a tick; empty: all have any number of values in a row."""
+    """A column of a clock's table with a row a tick (empty: all have any number of values in a row)."""
     inside = [path for path in paths if path.startswith(f"{table}/") and column_group(path) == path]
     return min(inside, default="")
 
 
 def _clock_offsets_spec(path: str, paths: Collection[str]) -> ArraySpec:
-    """Spec of the offsets of the episodes in the table of a clock."""
+    """Return the spec of the offsets of the episodes in the table of a clock."""
     table = f"{CLOCKS}/{path.removeprefix(f'{CLOCK_OFFSETS}/').removesuffix('/offsets')}"
     first = _first_column(table, paths)
     if first:

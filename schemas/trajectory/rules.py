@@ -24,7 +24,7 @@ def episodes(view: View) -> Iterator[Problem]:
 
 
 def ends(view: View) -> Iterator[Problem]:
-    """The next observation is known inside an episode, at its end only if it is stored; ends are marked."""
+    """The next observation is known inside an episode, at its end only if it is stored. Ends are marked."""
     offsets = view.whole(f"{EPISODES}/offsets")
     valid = view.whole("steps/next_valid")
     if (np.diff(offsets) == 0).any():

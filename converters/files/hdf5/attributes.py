@@ -56,7 +56,7 @@ _SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf
 
 
 def type_problem(dtype: np.dtype[Any]) -> str | None:
-    """Why values of a dtype cannot be stored; None if they can."""
+    """Return why values of a dtype cannot be stored, or None if they can."""
     if dtype.fields is not None:
         inner = (type_problem(field) for field, *_ in dtype.fields.values())
         return next((problem for problem in inner if problem is not None), None)
@@ -119,7 +119,7 @@ def _float_to_json(value: Any) -> Any:
 
 
 def is_plain(entry: Mapping[str, Any]) -> bool:
-    """Whether h5py writes the same attribute given the value alone: UTF-8 text or Python numbers."""
+    """Return whether h5py writes the same attribute given the value alone: UTF-8 text or Python numbers."""
     value = entry.get("value")
     if entry.get("dtype") == _TEXT:
         return isinstance(value, str) and entry["encoding"] == "utf-8" and "bytes" not in entry
@@ -211,7 +211,7 @@ class Attributes:
 def objects_of(
     file: h5py.File, tree: Tree, wanted: Callable[[str], bool]
 ) -> Iterator[tuple[str, h5py.HLObject]]:
-    """Path and object of the root, all groups, the wanted datasets and those of single values."""
+    """Yield path and object of the root, all groups, the wanted datasets and those of single values."""
     yield "", file
     for path in tree.groups:
         yield path, file[path]
@@ -265,7 +265,7 @@ def _entries(item: h5py.HLObject) -> Iterator[tuple[str, Entry | str]]:
 
 
 def _value_entry(dataset: h5py.Dataset) -> Entry | str:
-    """A single value, or the reason why it is left out."""
+    """Return a single value, or the reason why it is left out."""
     dtype = dataset.dtype
     location = location_of(file_of(dataset).name, dataset.name)
     problem = type_problem(dtype)
@@ -308,7 +308,7 @@ def _entry(item: h5py.HLObject, key: Mapping[str, Any]) -> tuple[str, Entry | st
 
 
 def json_attributes(group: h5py.Group, as_json: Callable[[Any], Any]) -> dict[str, Any]:
-    """Attributes of a group as JSON; those that cannot be read have a text that says so."""
+    """Return attributes of a group as JSON. Those that cannot be read have a text that says so."""
     values: dict[str, Any] = {}
     for key in names_in(group.attrs, location_of(file_of(group).name, group.name)):
         try:
@@ -322,7 +322,7 @@ def json_attributes(group: h5py.Group, as_json: Callable[[Any], Any]) -> dict[st
 
 
 def attribute_label(path: str, name: str) -> str:
-    """What messages call an attribute, or a single value."""
+    """Return what messages call an attribute, or a single value."""
     return path if name == VALUE else f"attribute {name} of {path or '/'}"
 
 
@@ -357,7 +357,7 @@ class AttributeCollector:
         return text
 
     def notes(self) -> list[str]:
-        """Notes on the attributes that are kept and left out."""
+        """Return notes on the attributes that are kept and left out."""
         notes = []
         if self._names:
             shown = first_few(list(self._names), _LISTED)
@@ -371,7 +371,7 @@ class AttributeCollector:
 
 
 def attribute_arrays(texts: Sequence[str]) -> list[tuple[Field, IndexValues]]:
-    """Text column made from the text of every source; empty if no source has attributes."""
+    """Return the text column made from the text of every source, empty if no source has attributes."""
     if all(text == NO_ATTRIBUTES for text in texts):
         return []
     description = "attributes of the HDF5 file, its groups and datasets, JSON"

@@ -30,12 +30,12 @@ _LENGTH_AND_INDEX = 8
 
 
 def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype in this machine's byte order, without h5py's metadata (enum names and the like)."""
+    """Return the dtype in this machine's byte order, without h5py's metadata (enum names and the like)."""
     return np.dtype(dtype.type) if dtype.kind in "biufc" else dtype
 
 
 def is_stored_as(element: h5py.h5t.TypeID, dtype: np.dtype[Any]) -> bool:
-    """Whether elements are stored byte for byte as in the NumPy dtype."""
+    """Return whether elements are stored byte for byte as in the NumPy dtype."""
     if isinstance(element, h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID):
         return bool(element.equal(_number_type(dtype)))
     return not dtype.hasobject and bool(element.equal(h5py.h5t.py_create(dtype, logical=True)))
@@ -127,7 +127,7 @@ class Chunks:
         self._blocks = blocks_of_next_rows if fits else {}
 
     def check(self, lo: int, hi: int) -> None:
-        """Check the chunks of rows ``lo:hi`` before HDF5 reads them; with filters, they are decoded."""
+        """Check the chunks of rows ``lo:hi`` before HDF5 reads them. With filters, they are decoded."""
         if not self._filters:
             self._check_sizes()
             return
@@ -167,7 +167,7 @@ class Chunks:
         return product(range(lo // step * step, hi, step), *other_origins)
 
     def _block(self, origin: tuple[int, ...]) -> NDArray[Any]:
-        """Return the values of a chunk; those of a chunk that was never written are the fill value."""
+        """Return the values of a chunk. Those of a chunk that was never written are the fill value."""
         data = self._decode(origin)
         if data is not None:
             return data.view(self._stored_dtype).reshape(self._chunk)
@@ -176,7 +176,7 @@ class Chunks:
         return np.broadcast_to(fill, self._chunk)
 
     def _decode(self, origin: tuple[int, ...]) -> Bytes | None:
-        """Return the bytes of a chunk; None if it was never written, and so has the fill value."""
+        """Return the bytes of a chunk, or None if it was never written, and so has the fill value."""
         # get_chunk_info_by_coord reads the whole index, and is wrong if an axis but the first is unlimited.
         try:
             mask, stored = self._id.read_direct_chunk(origin)
@@ -210,7 +210,7 @@ def creation_of(dataset: h5py.Dataset) -> Any:
 
 
 def chunks_of(dataset: h5py.Dataset) -> Chunks:
-    """The `Chunks` of an open dataset, cached."""
+    """Return the `Chunks` of an open dataset, cached."""
     chunks: Chunks | None = dataset.__dict__.get("unistore_chunks")
     if chunks is None:
         chunks = dataset.__dict__["unistore_chunks"] = Chunks(dataset)
@@ -218,7 +218,7 @@ def chunks_of(dataset: h5py.Dataset) -> Chunks:
 
 
 def has_fill_value(creation: Any) -> bool:
-    """Whether chunks that were never written have a value that the writer chose."""
+    """Return whether chunks that were never written have a value that the writer chose."""
     if creation.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
         return False
     return bool(creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED)
@@ -232,7 +232,7 @@ def filters_of(creation: Any) -> tuple[Filter, ...]:
 
 @cache
 def _chunk_options() -> Any:
-    """The library's function, for which h5py has no name."""
+    """Return the library's function, for which h5py has no name."""
     function = ctypes.CDLL(h5py.h5p.__file__).H5Pget_chunk_opts
     function.argtypes = (ctypes.c_int64, ctypes.POINTER(ctypes.c_uint))
     return function

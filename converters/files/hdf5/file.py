@@ -9,8 +9,7 @@
 # - Chunks that were never written have no value if the fill time is "never": refused.
 # - A virtual dataset that maps to itself would crash the process: `check_sources` checks the mapping.
 # - A damaged structure hangs the library or crashes the process: files are read in workers, which name each
-#   one
-#   before it is opened, see `unistore.system.foreign`.
+#   one before it is opened, see `unistore.system.foreign`.
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
 
 
 def member(group: h5py.Group, path: str) -> h5py.HLObject:
-    """``group[path]`` in a file opened for reading; faster, since h5py checks the mode for each dataset."""
+    """``group[path]`` in a file opened for reading. Faster, since h5py checks the mode for each dataset."""
     identifier = h5py.h5o.open(group.id, path.encode("utf-8", "surrogateescape"), lapl=group._lapl)
     if h5py.h5i.get_type(identifier) == h5py.h5i.DATASET:
         return h5py.Dataset(identifier, readonly=True)
@@ -84,7 +83,7 @@ def member(group: h5py.Group, path: str) -> h5py.HLObject:
 
 
 def file_of(item: h5py.Group | h5py.Dataset) -> Path:
-    """The file of an object; ten times as fast as ``item.file.filename``."""
+    """Return the file of an object, ten times as fast as ``item.file.filename``."""
     return Path(os.fsdecode(h5py.h5f.get_name(item.id)))
 
 
@@ -178,7 +177,7 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
 
 
 def chunk_memory(dataset: h5py.Dataset) -> int:
-    """Bytes needed to decode one chunk; 0 for small chunks."""
+    """Return the bytes needed to decode one chunk, 0 for small chunks."""
     creation = creation_of(dataset)
     if creation.get_layout() != h5py.h5d.CHUNKED or not creation.get_nfilters():
         return 0
@@ -243,7 +242,7 @@ def read_objects(dataset: h5py.Dataset, location: Location, row: int | None = No
 
 @contextmanager
 def _reading(dataset: h5py.Dataset, location: Location, what: str) -> Iterator[None]:
-    """Name the file before the library reads it; say `what` cannot be read."""
+    """Name the file before the library reads it. Say `what` cannot be read."""
     try:
         begin_reading(file_of(dataset))
         yield
@@ -347,7 +346,7 @@ def check_sources(
 
 
 def _rows(mapping: Any, lo: int, hi: int) -> tuple[int, int]:
-    """Source rows that rows ``lo:hi`` of the virtual dataset may need; 0, 0 if none."""
+    """Source rows that rows ``lo:hi`` of the virtual dataset may need, 0, 0 if none."""
     try:
         (start, *_), (stop, *_) = mapping.vspace.get_select_bounds()
         if stop < lo or start >= hi:

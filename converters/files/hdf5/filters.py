@@ -59,7 +59,7 @@ def applied_filters(filters: tuple[Filter, ...], mask: int) -> tuple[Filter, ...
 
 @lru_cache(maxsize=100)
 def are_decoded_here(filters: tuple[Filter, ...]) -> bool:
-    """Whether all filters are ours, with one compression at most, whose size is thus known."""
+    """Return whether all filters are ours, with one compression at most, whose size is thus known."""
     numbers = [number for number, _ in filters]
     compressions = [number for number in numbers if number not in (_SHUFFLE, _FLETCHER)]
     return len(compressions) <= 1 and _DECOMPRESSORS.keys() >= set(compressions)
@@ -206,7 +206,7 @@ _one_at_a_time = threading.Lock()
 
 
 def _decoded_by_library(stored: bytes, size: int, filters: tuple[Filter, ...]) -> Bytes:
-    """As `decode`; one at a time, as limits of memory hold for the process, and HDF5 opens one such file."""
+    """As `decode`. One at a time, as limits of memory hold for the process, and HDF5 opens one such file."""
     image = _file_image(size, filters)
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
     access.set_chunk_cache(0, 0, 0.0)

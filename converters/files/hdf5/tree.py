@@ -189,7 +189,7 @@ def members_of(group: h5py.Group) -> dict[str, Literal["array", "group"]]:
 
 
 def unlinked(group: h5py.Group, *names: str) -> h5py.HLObject | None:
-    """A member of a group, or of that member, …; None if there is none, or a link leads to it."""
+    """Return a member of a group, or of that member, …, or None if there is none, or a link leads to it."""
     path = ""
     try:
         for name in names:
