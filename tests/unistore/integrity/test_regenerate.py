@@ -81,7 +81,8 @@ def test_what_a_process_left_that_was_killed_while_it_took_the_lock(copy_case: C
     case, store = copy_case("rows_real")
     left = store.with_name(f"{store.name}.{REPAIR}")
     left.mkdir()
-    (left / "lock.host.4711.1").write_text("{}")
+    (left / "lock").write_text("{}")
+    os.utime(left / "lock", (0, 0))
     assert repair(store, case.sources).repaired == ()
     assert not left.exists()
 
