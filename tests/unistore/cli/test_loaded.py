@@ -24,8 +24,8 @@ WORKERS = {"h5py", "unistore.conversion.executors.processes"}
 """What is needed only to read HDF5: a worker is started, which alone has the library."""
 REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.dry_run"}
 CONVERSION = {
-    "ct": {"agreement", "counting", "finalize", "group", "scan", "tables", "volume"},
-    "point_cloud": {"cloud", "derive", "finalize", "gather", "grids", "sorting"},
+    "ct": {"finalize", "gather", "group", "scan", "volume"},
+    "point_cloud": {"derive", "grids", "restore", "scratch", "tables"},
     "spike": {"gather", "recordings", "streams"},
     "trajectory": {"finalize", "gather", "read", "scan"},
 }
