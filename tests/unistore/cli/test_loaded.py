@@ -20,12 +20,10 @@ NEVER = {
     *("unistore.data.dataset", "unistore.remote.client"),
 }
 """What no command here needs: no progress is drawn, no object store read."""
-WORKERS = {"h5py", "unistore.conversion.executors.processes"}
-"""What is needed only to read HDF5: a worker is started, which alone has the library."""
 REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.dry_run"}
 CONVERSION = {
     "ct": {"finalize", "gather", "group", "scan", "volume"},
-    "point_cloud": {"derive", "grids", "restore", "scratch", "tables"},
+    "point_cloud": {"derive", "grids", "restore", "tables"},
     "spike": {"gather", "recordings", "streams"},
     "trajectory": {"finalize", "gather", "read", "scan"},
 }
@@ -69,14 +67,15 @@ def rows(tmp_path: Path) -> Path:
 
 def test_a_conversion(rows: Path, tmp_path: Path) -> None:
     modules, threads = loaded("convert", "rows", rows, tmp_path / "rows.zarr")
-    assert not of(modules, NEVER | REPORTS | CONVERTERS | {"h5py"})
+    assert not of(modules, NEVER | REPORTS | STEPS | {"h5py"})
     assert threads == "1"
 
 
 def test_a_conversion_of_npy_needs_no_hdf5(tmp_path: Path) -> None:
     np.save(tmp_path / "ct.npy", np.zeros((4, 8, 8), np.int16))
     modules, _ = loaded("convert", "ct", tmp_path / "ct.npy", tmp_path / "ct.zarr")
-    assert not of(modules, NEVER | REPORTS | (CONVERTERS - {"unistore.converters.ct.converter"}) | WORKERS)
+    others = {name for name in STEPS if not name.startswith("unistore.converters.ct.")}
+    assert not of(modules, (NEVER - {"hashlib"}) | REPORTS | others | {"h5py"})
 
 
 def test_detecting_the_family_needs_no_more_of_the_others(rows: Path, tmp_path: Path) -> None:
@@ -88,7 +87,7 @@ def test_detecting_the_family_needs_no_more_of_the_others(rows: Path, tmp_path: 
 def test_inspecting_a_store(rows: Path, tmp_path: Path) -> None:
     unistore.convert(rows, tmp_path / "rows.zarr", "rows")
     modules, threads = loaded("inspect", tmp_path / "rows.zarr")
-    assert not of(modules, NEVER | CONVERTERS | WORKERS | {"unistore.converters.rows.family"})
+    assert not of(modules, NEVER | CONVERTERS | {"h5py"})
     assert threads == "1"
 
 
