@@ -30,11 +30,11 @@ from unistore.converters.scan import (
     Candidate,
     Finalized,
     Found,
-    Part,
     Parts,
     Scan,
     Scanned,
     Source,
+    SourcePart,
     Sources,
     Verdict,
 )
@@ -48,11 +48,11 @@ __all__ = [
     "Facts",
     "Finalized",
     "Found",
-    "Part",
     "Parts",
     "Scan",
     "Scanned",
     "Source",
+    "SourcePart",
     "Sources",
     "Verdict",
     "ask_here",
@@ -129,7 +129,7 @@ class Converter(Protocol):
             parts.add(name, (path,))
         return Found(parts=parts)
 
-    def scan(self, part: Part) -> Scanned:
+    def scan(self, part: SourcePart) -> Scanned:
         """Read the headers of a source, not all its values, in any order, in any process."""
         # An `InputError` has every problem of the source.
         ...

@@ -22,7 +22,7 @@ ENTRY_POINTS = "unistore.families"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class FamilyRecord:
     """A family of sources, and of the stores made from them."""
 
     # Parts are named "package.module:attribute" and imported by `part`; an empty name: none.
@@ -86,18 +86,18 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 @cache
-def _own(name: str) -> Family:
-    family: Family = resolve(f"unistore.converters.{name}:FAMILY")
+def _own(name: str) -> FamilyRecord:
+    family: FamilyRecord = resolve(f"unistore.converters.{name}:FAMILY")
     return family
 
 
-def own_families() -> list[Family]:
+def own_families() -> list[FamilyRecord]:
     """Families of this package, in the order of the table."""
     return [_own(name) for name in _OURS]
 
 
 @cache
-def families() -> Mapping[str, Family]:
+def families() -> Mapping[str, FamilyRecord]:
     """Return every family by name, in the order in which they look at files."""
     # A family of an installed package that cannot be imported is left out with a line on standard error.
     from importlib.metadata import entry_points
@@ -112,17 +112,17 @@ def families() -> Mapping[str, Family]:
     return dict(sorted(by_name.items(), key=lambda item: item[1].general))
 
 
-def _installed(point: EntryPoint) -> Family | None:
+def _installed(point: EntryPoint) -> FamilyRecord | None:
     try:
         loaded = point.load()
     except Exception as error:  # noqa: BLE001  whatever a package raises, the other families work
         leave_out(point.name, f"{point.value} cannot be imported: {type(error).__name__}: {error}")
         return None
-    if isinstance(loaded, Family):
+    if isinstance(loaded, FamilyRecord):
         leave_out(point.name, f"{point.value} is written for an older unistore, see docs/write-a-family.md")
         return None
     try:
-        record: Family = resolve("unistore.converters.seam.record:record_of")(loaded)
+        record: FamilyRecord = resolve("unistore.converters.seam.record:record_of")(loaded)
     except InputError as error:
         leave_out(point.name, reason_of(error, point.name))
         return None
@@ -152,12 +152,12 @@ def leave_out(name: str, why: str, what: str = "family") -> None:
     print(f"unistore: {what} {name} is left out: {' '.join(why.split())}", file=sys.stderr)
 
 
-def find_family(name: str) -> Family | None:
+def find_family(name: str) -> FamilyRecord | None:
     """The family of a recorded name, or None. Entry points are only read for names of other packages."""
     return _own(name) if is_own(name) else families().get(name)
 
 
-def get_family(name: str) -> Family:
+def get_family(name: str) -> FamilyRecord:
     """Return the family of a name, where ``point-cloud`` is accepted for ``point_cloud``."""
     family = find_family(name.replace("-", "_"))
     if family is None:

@@ -95,7 +95,7 @@ Verdict = Taken | LeftOut | Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SourcePart:
     """The files that make up one source, which can be pickled."""
 
     name: str  # path relative to the common root of all sources, with `/`; unique; becomes `Source.name`
@@ -105,7 +105,7 @@ class Part:
     detail: Any = None
 
 
-class Columns(Items[T]):
+class ObjectColumns(Items[T]):
     """Objects that consist of files, as columns: each is made again when it is asked for."""
 
     # There may be millions.
@@ -158,21 +158,21 @@ class Columns(Items[T]):
         return len(self.names)
 
     def _item(self, number: int) -> T:
-        return self._made(number, self.names[number], Columns.paths(self, number), self.details[number])
+        return self._made(number, self.names[number], ObjectColumns.paths(self, number), self.details[number])
 
 
 def _split(files: str) -> list[str]:
     return files.split("\0") if files else []
 
 
-class Parts(Columns[Part]):
-    """All parts of a scan. `roots` as in `Part`."""
+class Parts(ObjectColumns[SourcePart]):
+    """All parts of a scan. `roots` as in `SourcePart`."""
 
-    def __init__(self, items: Iterable[Part] = (), roots: tuple[Path, ...] = ()) -> None:
+    def __init__(self, items: Iterable[SourcePart] = (), roots: tuple[Path, ...] = ()) -> None:
         self.roots = roots
         super().__init__(items)
 
-    def append(self, item: Part) -> None:
+    def append(self, item: SourcePart) -> None:
         """See `Columns.append`."""
         self.add(item.name, item.files, item.detail)
         self.roots = item.roots
@@ -181,15 +181,15 @@ class Parts(Columns[Part]):
         """Add a part."""
         self._add(name, files, detail)
 
-    def _made(self, number: int, name: str, files: list[str], detail: Any) -> Part:
-        return Part(name=name, files=tuple(map(Path, files)), roots=self.roots, detail=detail)
+    def _made(self, number: int, name: str, files: list[str], detail: Any) -> SourcePart:
+        return SourcePart(name=name, files=tuple(map(Path, files)), roots=self.roots, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """Sources under the given paths, by names alone."""
 
-    parts: Sequence[Part]
+    parts: Sequence[SourcePart]
     left_out: Sequence[tuple[Path, str]] = ()  # files that belong to no source, each with the reason
     # `notes` and `problems`: remarks, and what is wrong with names.
     notes: Sequence[str] = ()
@@ -226,7 +226,7 @@ class Source:
     reading: int = 0
 
 
-class Sources(Columns[Source]):
+class Sources(ObjectColumns[Source]):
     """Sources of a scan, whose numbers are available as columns, too."""
 
     def __init__(self, items: Iterable[Source] = ()) -> None:

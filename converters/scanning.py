@@ -20,7 +20,7 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import real_path, rows_below
 from unistore.converters.protocol import Ask, Converter, ask_here
 from unistore.converters.registry import families, get_family
-from unistore.converters.scan import Found, LeftOut, Part, Parts, Refused, Scan, Scanned
+from unistore.converters.scan import Found, LeftOut, Parts, Refused, Scan, Scanned, SourcePart
 from unistore.converters.survey import (
     EXCLUDED,
     Claims,
@@ -47,7 +47,7 @@ class LeftOutFile(NamedTuple):
     family: str = ""
 
 
-def scan_part(converter: Converter, part: Part) -> tuple[Scanned | None, Sequence[Problem]]:
+def scan_part(converter: Converter, part: SourcePart) -> tuple[Scanned | None, Sequence[Problem]]:
     """Scan one part. Exceptions become its problems, and the result is None."""
     try:
         with as_problem(part.name):
@@ -155,7 +155,7 @@ class _FamilyScan:
         is_ours = path not in self._given and has_ending(path, self._converter.suffixes)
         return is_ours and not self._is_excluded(path)
 
-    def _unread(self, parts: Sequence[Part]) -> Iterator[Problem]:
+    def _unread(self, parts: Sequence[SourcePart]) -> Iterator[Problem]:
         """Yield problems of suitable files that cannot be read, which name the part that they belong to."""
         unreadable = {
             self._claims.paths[row]: problem

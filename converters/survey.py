@@ -20,7 +20,7 @@ from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending, is_about, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, is_inside, is_store, list_files, natural_key
 from unistore.converters.protocol import Ask, Converter, ask_here
-from unistore.converters.registry import Family, families, get_family, is_own, leave_out, reason_of
+from unistore.converters.registry import FamilyRecord, families, get_family, is_own, leave_out, reason_of
 from unistore.converters.scan import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.errors import InputError, Problem, UnistoreError, first_few, printable
 from unistore.system.packed import view
@@ -311,9 +311,9 @@ class _Asker:
         return _Asker, (self._roots, self._converter)
 
     @cached_property
-    def _converters(self) -> dict[str, tuple[Family, Converter]]:
+    def _converters(self) -> dict[str, tuple[FamilyRecord, Converter]]:
         """Families in the order in which they are asked. Imported on first use."""
-        converters: dict[str, tuple[Family, Converter]] = {}
+        converters: dict[str, tuple[FamilyRecord, Converter]] = {}
         for family in families().values():
             is_named = self._converter is not None and self._converter.family == family.name
             converter = self._converter if is_named else _converter(family)
@@ -321,11 +321,11 @@ class _Asker:
                 converters[family.name] = family, converter
         return converters
 
-    def _order(self, path: Path) -> list[tuple[Family, Converter]]:
+    def _order(self, path: Path) -> list[tuple[FamilyRecord, Converter]]:
         """Return the families. Of the particular ones, those last that do not name the format of a file."""
         ending = path.name.lower()
 
-        def place(asked: tuple[Family, Converter]) -> tuple[bool, bool]:
+        def place(asked: tuple[FamilyRecord, Converter]) -> tuple[bool, bool]:
             family, converter = asked
             return family.general, ending.endswith(converter.further_suffixes)
 
@@ -356,7 +356,7 @@ class _Asker:
         return Answer("", LeftOut(why_left_out(path)))
 
 
-def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict | None:
+def _verdict(file: Candidate, family: FamilyRecord, converter: Converter) -> Verdict | None:
     """Return the verdict of a family on a file, or None if the family of a package fails."""
     try:
         return converter.look(file)
@@ -378,13 +378,13 @@ def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict |
         return None
 
 
-def _default_converter(family: Family) -> Converter:
+def _default_converter(family: FamilyRecord) -> Converter:
     """Return the family's converter with default options."""
     converter: Converter = family.part("converter")()
     return converter
 
 
-def _converter(family: Family) -> Converter | None:
+def _converter(family: FamilyRecord) -> Converter | None:
     """Return the default converter. None, with a line on stderr, if that of a package fails."""
     try:
         return _default_converter(family)

@@ -138,7 +138,7 @@ def whole(store: StoreView, path: str) -> NDArray[Any]:
     return values
 
 
-class Column:
+class IndexColumn:
     """The index array at `path`. A small one is cached in memory, so that finding a sample reads no file."""
 
     def __init__(self, store: StoreView, path: str) -> None:

@@ -23,7 +23,7 @@ class UnreadableError(Exception):
     """A rule needs an array that is damaged, which is reported already."""
 
 
-class View:
+class RuleView:
     """The arrays of a store that rules read. Those at the paths `damaged` raise `UnreadableError`."""
 
     def __init__(self, store: StoreView, damaged: frozenset[str] = frozenset()) -> None:
@@ -78,7 +78,7 @@ class View:
 
 
 # A rule yields a problem for every violation in a store
-Rule = Callable[[View], Iterator[Problem]]
+Rule = Callable[[RuleView], Iterator[Problem]]
 
 
 def broken(location: str, message: str) -> Problem:
@@ -86,7 +86,7 @@ def broken(location: str, message: str) -> Problem:
     return Problem(location, message, _CURE, "values")
 
 
-def parts_hold_all(view: View, parts: str, rows: str) -> Iterator[Problem]:
+def parts_hold_all(view: RuleView, parts: str, rows: str) -> Iterator[Problem]:
     """Yield the first source whose parts, as segments or episodes, do not hold all its rows."""
     held = np.bincount(
         view.whole(f"{parts}/source"), np.diff(view.whole(f"{parts}/offsets")), view.shape("sources/rows")[0]

@@ -19,7 +19,7 @@ _MAX_FORMS = 6
 
 
 @dataclass(frozen=True)
-class Column:
+class SourceColumn:
     """Dtype and row shape of a column in one source."""
 
     dtype: str  # NumPy's dtype string, byte order included: `">f4"`
@@ -50,13 +50,13 @@ def any_length(values: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> np.dty
     return np.dtype(object, metadata={"vlen": values, "shape": row_shape})
 
 
-def values_of(dtype: np.dtype[Any]) -> Column | None:
+def values_of(dtype: np.dtype[Any]) -> SourceColumn | None:
     """Return the form of the values in rows of any length (None: the rows are others)."""
     told: Mapping[str, Any] = dtype.metadata or {}
     values = told.get("vlen")
     if not isinstance(values, np.dtype) or not storable(values):
         return None
-    return Column(values.str, told.get("shape", ()))
+    return SourceColumn(values.str, told.get("shape", ()))
 
 
 def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
@@ -85,11 +85,11 @@ def missing_value(dtype: str) -> float | bool:
 
 
 def reconcile(
-    found: Iterable[tuple[str, Mapping[str, Column]]], mode: str
+    found: Iterable[tuple[str, Mapping[str, SourceColumn]]], mode: str
 ) -> tuple[dict[str, Merged], list[Problem]]:
     """Merge the columns of all sources in the order of their first appearance."""
     # "intersection" leaves out columns of several shapes, too.
-    sets: dict[tuple[tuple[str, Column], ...], _ColumnSet] = {}
+    sets: dict[tuple[tuple[str, SourceColumn], ...], _ColumnSet] = {}
     numbers = array("i")
     for source, columns in found:
         same = sets.setdefault(tuple(columns.items()), _ColumnSet(source, dict(columns), len(sets)))
@@ -124,12 +124,12 @@ class _ColumnSet:
     """Sources with the same columns: the first, and how many there are."""
 
     source: str
-    columns: Mapping[str, Column]
+    columns: Mapping[str, SourceColumn]
     number: int
     count: int = 0
 
 
-def _merge(columns: Sequence[Column | None], numbers: NDArray[np.intc]) -> Merged | None:
+def _merge(columns: Sequence[SourceColumn | None], numbers: NDArray[np.intc]) -> Merged | None:
     """Merge a column, given as each set of columns has it. `numbers` are the sets of the sources."""
     present = [column for column in columns if column is not None]
     dtype = promote([np.dtype(column.dtype) for column in present])

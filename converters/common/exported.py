@@ -24,7 +24,7 @@ VALUE = ""
 _NUMERIC_KINDS = "biufc"
 
 
-class Values(NamedTuple):
+class ExportedArray(NamedTuple):
     """One array of an exported file."""
 
     # `shape` and `dtype`: in the file, byte order included. `object`: rows are byte strings of variable
@@ -57,7 +57,9 @@ class File:
     # "format": whatever `write` makes.
     form: Form
     source: int  # index of its source in `sources/`
-    values: Mapping[str, Values]  # arrays by path inside the file; files of a single array have the path ""
+    values: Mapping[
+        str, ExportedArray
+    ]  # arrays by path inside the file; files of a single array have the path ""
     # Attributes of HDF5 or Zarr groups and arrays by path, "" for the root. In HDF5 an empty name is that of
     # the value of a dataset without rows.
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -67,19 +69,21 @@ class File:
     write: Callable[[Path], None] | None = None  # `write(path)` writes a file of the form "format"
 
 
-def array_values(values: NDArray[Any]) -> Values:
-    """`Values` of an array in memory."""
-    return Values(values.shape, values.dtype, lambda: iter([values]))
+def array_values(values: NDArray[Any]) -> ExportedArray:
+    """`ExportedArray` of an array in memory."""
+    return ExportedArray(values.shape, values.dtype, lambda: iter([values]))
 
 
-def converted(values: Values, dtype: np.dtype[Any]) -> Values:
+def converted(values: ExportedArray, dtype: np.dtype[Any]) -> ExportedArray:
     """Return the same values cast to another dtype, with a `ValueError` while reading if one is not exact."""
     if dtype == values.dtype:
         return values
     if dtype.kind not in _NUMERIC_KINDS:
         msg = f"values of {values.dtype} cannot be given back as {dtype}"
         raise ValueError(msg)
-    return Values(values.shape, dtype, lambda: (cast_exactly(block, dtype) for block in values.blocks()))
+    return ExportedArray(
+        values.shape, dtype, lambda: (cast_exactly(block, dtype) for block in values.blocks())
+    )
 
 
 def cast_exactly(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -129,9 +133,9 @@ def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[NDArray[Any]]:
         lo = stop
 
 
-def row_values(array: ArrayView, lo: int, hi: int) -> Values:
-    """Return rows ``lo:hi`` of an array as `Values`."""
-    return Values((hi - lo, *array.shape[1:]), array.dtype, lambda: row_blocks(array, lo, hi))
+def row_values(array: ArrayView, lo: int, hi: int) -> ExportedArray:
+    """Return rows ``lo:hi`` of an array as `ExportedArray`."""
+    return ExportedArray((hi - lo, *array.shape[1:]), array.dtype, lambda: row_blocks(array, lo, hi))
 
 
 def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: np.dtype[Any]) -> np.dtype[Any]:

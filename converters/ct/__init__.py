@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from unistore.converters.registry import Family
+from unistore.converters.registry import FamilyRecord
 
 __all__ = ["FAMILY"]
 
-FAMILY = Family(
+FAMILY = FamilyRecord(
     name="ct",
     summary="CT volumes: NIfTI, DICOM, MetaImage, .npy, HDF5, case folders.",
     description="CT volumes: NIfTI, DICOM, MetaImage, .npy, HDF5; case folders with windows and points.",

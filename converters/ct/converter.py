@@ -20,7 +20,7 @@ from unistore.converters.files.folders import ListedFolders
 from unistore.converters.files.paths import Listing
 from unistore.converters.plugin import SourceFile
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
-from unistore.converters.scan import Candidate, LeftOut, Part, Parts, Taken, Verdict
+from unistore.converters.scan import Candidate, LeftOut, Parts, SourcePart, Taken, Verdict
 from unistore.converters.seam.converter import Neighbours, SeamConverter
 from unistore.converters.seam.sources import group_of
 from unistore.schemas.ct import fields as schema
@@ -60,7 +60,7 @@ class CtConverter(SeamConverter):
         near = Neighbours(self, ListedFolders(paths))
         return [SourceFile(path, path.name, listing.roots, near, self._format_name(path)) for path in paths]
 
-    def scan(self, part: Part) -> ScannedVolume:
+    def scan(self, part: SourcePart) -> ScannedVolume:
         """Read every header of a volume, see `scan_volume`."""
         from unistore.converters.ct.scan import scan_volume
 

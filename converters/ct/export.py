@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, Form, Values, array_values, converted
+from unistore.converters.common.exported import ExportedArray, File, Form, array_values, converted
 from unistore.converters.ct.names import GEOMETRY, POINTS, without_suffix
 from unistore.converters.ct.points import MEMBERS
 from unistore.converters.ct.stored import Volume, volumes
@@ -22,7 +22,7 @@ from unistore.converters.plugin import Array, Facts
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.ct.geometry import FRAME, IDENTITY
-from unistore.schemas.indices import Column, StoreView, contradiction
+from unistore.schemas.indices import IndexColumn, StoreView, contradiction
 from unistore.schemas.tables import SOURCE_FILES
 
 _AXES = ("z", "y", "x")
@@ -58,7 +58,7 @@ def files(store: StoreView) -> Iterator[File]:
                 yield _file(volume, npy, "npy", {"": _voxels(volume, group)})
 
 
-def _voxels(volume: Volume, group: str) -> Values:
+def _voxels(volume: Volume, group: str) -> ExportedArray:
     """Return voxels. A name of a file of an image that is not stored contradicts the store."""
     if group == IMAGE and not volume.dtype:
         raise contradiction(volume.store, SOURCE_FILES, f"volume {volume.number} has no image")
@@ -111,7 +111,7 @@ def _geometry_name(volume: Volume, names: Mapping[str, str]) -> str:
     return (folder / GEOMETRY).as_posix()
 
 
-def _file(volume: Volume, name: str, form: Form, values: Mapping[str, Values]) -> File:
+def _file(volume: Volume, name: str, form: Form, values: Mapping[str, ExportedArray]) -> File:
     return File(name=name, form=form, source=volume.number, values=values)
 
 
@@ -119,17 +119,19 @@ def _text_file(volume: Volume, name: str, text: str) -> File:
     return _file(volume, name, "raw", {"": array_values(np.frombuffer(text.encode(), np.uint8))})
 
 
-def _points(volume: Volume, group: str) -> dict[str, Values]:
+def _points(volume: Volume, group: str) -> dict[str, ExportedArray]:
     """Return the arrays of a file of points: of a distance field, or of a window."""
     coords, values = volume.points(group)
     if not group.startswith(f"{SDF}/"):
         small = max(volume.extent) <= np.iinfo(np.int16).max
         indices = converted(coords, np.dtype(np.int16 if small else np.int32))
         return dict(zip(MEMBERS["sparse"], (indices, values), strict=True))
-    column = Values((*values.shape, 1), values.dtype, lambda: (block[:, None] for block in values.blocks()))
+    column = ExportedArray(
+        (*values.shape, 1), values.dtype, lambda: (block[:, None] for block in values.blocks())
+    )
     indices = converted(coords, np.dtype(np.int32))
     arrays = dict(zip(MEMBERS["sdf"], (indices, column), strict=True))
-    resolution = Column(volume.store, f"{group}/resolution").take(np.array([volume.number]))[0]
+    resolution = IndexColumn(volume.store, f"{group}/resolution").take(np.array([volume.number]))[0]
     if resolution:
         arrays["resolution"] = array_values(np.array([resolution], np.int32))
     return arrays

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unistore.converters.preview import Measure, Preview, bare, parts_of
 from unistore.schemas.ct.fields import LABELS, MASKS, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import Geometry, read_geometry
-from unistore.schemas.indices import Column, StoreView, whole
+from unistore.schemas.indices import IndexColumn, StoreView, whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ _PERCENTILES = (1, 99)
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one volume."""
-    extent = Column(store, f"{VOLUMES}/extent").take(np.array([sample]))[0].tolist()
+    extent = IndexColumn(store, f"{VOLUMES}/extent").take(np.array([sample]))[0].tolist()
     geometry = read_geometry(store, sample)
     spacing = geometry.spacing or [1.0, 1.0, 1.0]
     depth, height, width = np.maximum(np.multiply(extent, spacing), 1e-9).tolist()
@@ -123,7 +123,7 @@ def _show_points(store: StoreView, axes: Axes, sample: int, extent: list[int], a
     path = next((path for path in store.paths() if path.endswith("/coords")), None)
     if path is None:
         return
-    lo, hi = Column(store, f"{path.removesuffix('coords')}offsets").ranges(np.array([sample]))
+    lo, hi = IndexColumn(store, f"{path.removesuffix('coords')}offsets").ranges(np.array([sample]))
     coords = store.array(path).read_ranges(*parts_of(int(lo[0]), int(hi[0]), _POINTS))
     sides = np.delete(extent, axis)
     bins = np.minimum(sides, 256)

@@ -18,8 +18,8 @@ from unistore.converters.ct.scan import BY_FILE, Detail
 from unistore.converters.ct.slabs import VolumeArray
 from unistore.converters.ct.stored import Volume, volumes
 from unistore.converters.ct.voxels import is_scaled_as
-from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
-from unistore.converters.files.libraries import ONLY, Opened, open_npz
+from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
+from unistore.converters.files.libraries import ONLY, OpenedByLibrary, open_npz
 from unistore.converters.plugin import Facts
 from unistore.converters.scan import Scan
 from unistore.converters.seam.stored import open_original
@@ -33,7 +33,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     all_volumes = list(volumes(store))
     windows = scan.shared["agreement"].windows
 
-    def source(number: int) -> Restored:
+    def source(number: int) -> RestoredFiles:
         volume = all_volumes[number]
         detail: Detail = scan.sources.details[number]
         files: list[RestoredFile] = []
@@ -56,7 +56,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             if array.numbering is not None:
                 restored = restored._replace(of_file=partial(array.numbering.stored, location=path.name))
             files.append(RestoredFile(path, [restored], opening, facts=facts))
-        return Restored(files, left_out)
+        return RestoredFiles(files, left_out)
 
     return source
 
@@ -80,7 +80,7 @@ def _stated_facts(volume: Volume, detail: Detail) -> Facts:
 
 
 @contextmanager
-def _open_voxels(array: VolumeArray, facts: Facts, path: Path) -> Iterator[Opened]:
+def _open_voxels(array: VolumeArray, facts: Facts, path: Path) -> Iterator[OpenedByLibrary]:
     """Open a file of voxels, whose array needs no name. Of its facts those that are stored are compared."""
     with open_original(array.opening, replace(array.file, known=None), path) as opened:
         (name,) = opened.names
@@ -105,7 +105,7 @@ def _scaled_difference(window: Window, image: NDArray[Any], scaled: NDArray[Any]
 
 
 @contextmanager
-def _open_sorted(path: Path) -> Iterator[Opened]:
+def _open_sorted(path: Path) -> Iterator[OpenedByLibrary]:
     """Open points of a window in C order of their volume, as a store has them."""
     with open_npz(path) as opened:
         index = opened.array(MEMBERS["sparse"][0])
@@ -114,7 +114,7 @@ def _open_sorted(path: Path) -> Iterator[Opened]:
 
 
 @contextmanager
-def _open_distances(path: Path) -> Iterator[Opened]:
+def _open_distances(path: Path) -> Iterator[OpenedByLibrary]:
     """Open a distance field. Its resolution is one number for all axes."""
 
     def array(name: str) -> NDArray[Any]:

@@ -20,7 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.converters.files.paths import relative_names
-from unistore.converters.formats.dicom_headers import Header, Pixels, normal_of, order_of, read_header
+from unistore.converters.formats.dicom_headers import (
+    DicomHeader,
+    DicomPixels,
+    normal_of,
+    order_of,
+    read_header,
+)
 from unistore.converters.formats.extras import needed
 from unistore.converters.plugin import Group, Problem, SourceFile
 
@@ -37,7 +43,7 @@ class Series(NamedTuple):
     patient: str  # digests, texts of 32 hexadecimal digits
     series: str
     problem: Problem | None  # what keeps it from being a volume
-    pixels: tuple[Pixels, ...] = ()  # of each of its files
+    pixels: tuple[DicomPixels, ...] = ()  # of each of its files
 
 
 def group_series(
@@ -52,7 +58,7 @@ def group_series(
         parents = list(dict.fromkeys([file.path.parent for file in files]))
         names = [f"{name}/" for name in relative_names(parents)]
         folders = dict(zip(parents, names, strict=True))
-    by_series: dict[str, list[tuple[SourceFile, Header]]] = {}
+    by_series: dict[str, list[tuple[SourceFile, DicomHeader]]] = {}
     unreadable: list[Group] = []
     for file in files:
         try:
@@ -92,7 +98,7 @@ def _problem(name: str, message: str, kind: str) -> Problem:
     return Problem(name, message, cure, kind, name)
 
 
-def _why_left_out(header: Header) -> str:
+def _why_left_out(header: DicomHeader) -> str:
     """Say why a file is no slice of a volume (empty: it is one)."""
     if any(part in header.kind for part in _NO_IMAGES):
         return f"is DICOM of the kind {header.kind}, no image"
@@ -116,7 +122,7 @@ def _digest(text: str, key: bytes) -> str:
     return blake2b(text.encode(), digest_size=_DIGEST_BYTES, key=key[:64]).hexdigest()
 
 
-def _why_no_volume(pixels: Sequence[Pixels]) -> str:
+def _why_no_volume(pixels: Sequence[DicomPixels]) -> str:
     """Say what keeps slices from being one volume. Nothing is ever interpolated."""
     planes = list(chain.from_iterable([one.planes for one in pixels]))
     planes = [planes[number] for number in order_of(planes)]

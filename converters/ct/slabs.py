@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.label_map import Numbering
-from unistore.converters.formats.dicom_headers import Pixels
+from unistore.converters.formats.dicom_headers import DicomPixels
 from unistore.converters.plugin import Array, Format, SourceFile
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import formats, open_file
@@ -43,7 +43,7 @@ class VolumeArray(NamedTuple):
     numbering: Numbering | None = None  # of labels in the store; None: as in the file
     parts: tuple[str, ...] = ()  # files that continue it
     further: tuple[str, ...] = ()  # other files that it needs
-    known: tuple[Pixels, ...] = ()  # what is known of its slices
+    known: tuple[DicomPixels, ...] = ()  # what is known of its slices
 
     @property
     def kind(self) -> np.dtype[Any]:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import Values, converted, row_values, source_dtype
+from unistore.converters.common.exported import ExportedArray, converted, row_values, source_dtype
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import HEADER, IMAGE, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.windows import OWN_VALUES, value_source
-from unistore.schemas.indices import ArrayView, Column, StoreView, contradiction, whole
+from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, contradiction, whole
 
 # Bytes of voxels at a time
 _SLAB = 32 << 20
@@ -53,14 +53,14 @@ class Volume:
         path = f"{group}/present"
         if not group.startswith(f"{family}/") or not self.store.has(path):
             return group.startswith(f"{family}/")
-        return bool(Column(self.store, path).take(np.array([self.number]))[0])
+        return bool(IndexColumn(self.store, path).take(np.array([self.number]))[0])
 
-    def voxels(self, group: str) -> Values:
+    def voxels(self, group: str) -> ExportedArray:
         """Return an image, label, mask or window as it was in the source, (D, H, W)."""
         if group.startswith(f"{WINDOWS}/"):
             if value_source(self.store.group(group)) in OWN_VALUES:
                 values = self.store.array(f"{group}/values")
-                return Values(self.extent, values.dtype, partial(self._filled, group, values))
+                return ExportedArray(self.extent, values.dtype, partial(self._filled, group, values))
             return self.stored(group)
         stored = self.stored(group)
         if group == IMAGE:
@@ -68,7 +68,7 @@ class Volume:
         path = f"{group}/label" if self.store.has(f"{group}/label") else f"{group}/mask"
         return converted(stored, source_dtype(self.store.array(path).attributes, self.number, stored.dtype))
 
-    def stored(self, group: str) -> Values:
+    def stored(self, group: str) -> ExportedArray:
         """Return an image or label in the store's dtype, or bits and points as 0 and 1, (D, H, W)."""
         if group == IMAGE and not self.dtype:
             message = f"volume {self.name!r} has no image, so it cannot be exported as one"
@@ -76,18 +76,20 @@ class Volume:
         path = IMAGE if group == IMAGE else f"{group}/label"
         if self.store.has(path):
             dtype = self.store.array(path).dtype
-            return Values(self.extent, dtype, partial(self._slabs, path, self.extent[2], dtype.itemsize))
+            return ExportedArray(
+                self.extent, dtype, partial(self._slabs, path, self.extent[2], dtype.itemsize)
+            )
         blocks = self._bits if self.store.has(f"{group}/mask") else self._filled
-        return Values(self.extent, np.dtype(np.uint8), partial(blocks, group))
+        return ExportedArray(self.extent, np.dtype(np.uint8), partial(blocks, group))
 
-    def points(self, group: str) -> tuple[Values, Values]:
+    def points(self, group: str) -> tuple[ExportedArray, ExportedArray]:
         """Return coordinates (n, 3) and values (n,) of a window or distance field."""
         lo, hi = self._point_range(group)
         coords, values = (self.store.array(f"{group}/{name}") for name in ("coords", "values"))
         return row_values(coords, lo, hi), row_values(values, lo, hi)
 
     def _point_range(self, group: str) -> tuple[int, int]:
-        lo, hi = Column(self.store, f"{group}/offsets").ranges(np.array([self.number]))
+        lo, hi = IndexColumn(self.store, f"{group}/offsets").ranges(np.array([self.number]))
         return int(lo[0]), int(hi[0])
 
     def _slabs(self, path: str, width: int, voxel: int) -> Iterator[NDArray[Any]]:

@@ -16,7 +16,7 @@ from unistore.converters.ct.points import check_range, point_blocks, sorted_poin
 from unistore.converters.ct.scan import Detail
 from unistore.converters.ct.slabs import VolumeArray, read_image
 from unistore.converters.ct.voxels import (
-    Counts,
+    ImageCounts,
     count_image,
     count_mask,
     point_coords,
@@ -168,7 +168,7 @@ class VolumeReader:
             out["values"][filled : filled + len(index)] = values
             filled += len(index)
 
-    def _count(self, image: VolumeArray) -> Counts:
+    def _count(self, image: VolumeArray) -> ImageCounts:
         return count_image(image, self.windows, self.detail.named(WINDOWS))
 
     def _check_window(self, name: str, array: VolumeArray, image: VolumeArray | None) -> dict[str, int]:

@@ -103,7 +103,7 @@ def point_coords(flat: NDArray[np.int64], first: int, extent: Sequence[int], out
     out[:, 0] = plane + kind(first)
 
 
-class Counts(NamedTuple):
+class ImageCounts(NamedTuple):
     """What an image holds."""
 
     planes: Mapping[str, NDArray[np.int64]]  # voxels inside each window in each plane, (D,)
@@ -127,7 +127,7 @@ class Ones(NamedTuple):
 
 def count_image(
     image: VolumeArray, windows: Mapping[str, Window], files: Mapping[str, VolumeArray]
-) -> Counts:
+) -> ImageCounts:
     """Look at every voxel of an image once, and at the same voxels of files of some windows."""
     # Nothing is read where nothing can be found: no windows, and a dtype without NaN.
     return _count_image(image, tuple(windows.items()), tuple(files.items()), _state(image, *files.values()))
@@ -150,7 +150,7 @@ def _count_image(
     windows: tuple[tuple[str, Window], ...],
     files: tuple[tuple[str, VolumeArray], ...],
     state: tuple[tuple[int, int], ...],  # noqa: ARG001
-) -> Counts:
+) -> ImageCounts:
     tests = {name: inside(window, image.kind) for name, window in windows}
     counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
     differing = {name: 0 for name, _ in files}
@@ -158,7 +158,7 @@ def _count_image(
     is_float = image.kind.kind == "f"
     nan = 0
     if not tests and not is_float:
-        return Counts({}, 0, {}, None)
+        return ImageCounts({}, 0, {}, None)
     for box, (values, *others) in slabs([image, *(array for _, array in files)]):
         if labels is not None:
             labels = _label_values(values, labels)
@@ -170,7 +170,7 @@ def _count_image(
             counts[name][box[0]] += _per_plane(is_inside)
             if name in by_file:
                 differing[name] += _difference(is_inside, by_file[name])
-    return Counts(counts, nan, differing, labels)
+    return ImageCounts(counts, nan, differing, labels)
 
 
 def _difference(is_inside: NDArray[np.bool_], mask: NDArray[Any]) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from unistore.converters.registry import Family
+from unistore.converters.registry import FamilyRecord
 
 __all__ = ["FAMILY"]
 
-FAMILY = Family(
+FAMILY = FamilyRecord(
     name="events",
     summary="Event cameras: HDF5, Prophesee .dat and .raw, .aedat4, .npy, .npz.",
     description="Event cameras: HDF5 with events/{x,y,t,p} (DSEC), Prophesee .dat and .raw, .aedat4, .npy "

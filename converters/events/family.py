@@ -75,7 +75,7 @@ _BLOCK = 1 << 16  # polarities that are looked at together to tell -1 and 1 from
 _MICROSECONDS = {"auto": 1, "us": 1, "ms": 1_000, "s": 1_000_000}
 
 
-class Place(NamedTuple):
+class EventPlace(NamedTuple):
     """Where a column is: an array, a field of its records if it has some, and the dtype as text."""
 
     array: str
@@ -92,11 +92,11 @@ class Place(NamedTuple):
         return rows[self.field] if self.field else rows
 
 
-Layout = Mapping[str, Place]  # place of each column
+Layout = Mapping[str, EventPlace]  # place of each column
 
 
 @dataclass(frozen=True, kw_only=True)
-class Events(EventsOptions, Family):
+class EventsFamily(EventsOptions, Family):
     """Recordings of event cameras; see `EventsOptions`."""
 
     name: ClassVar[str] = FAMILY_NAME
@@ -273,7 +273,7 @@ class Events(EventsOptions, Family):
         arrays = {}
         records: dict[str, dict[str, Array]] = {}
         for name, described in facts[_COLUMNS].items():
-            place = Place(*described)
+            place = EventPlace(*described)
             array = self._original(name, columns[name], np.dtype(place.dtype), facts[_LOW])
             if place.field:
                 records.setdefault(place.array, {})[place.field] = array
@@ -317,7 +317,7 @@ class Events(EventsOptions, Family):
             return width, height
         return self.sensor
 
-    def _times(self, opened: Opened, place: Place, stored: NDArray[Any], lo: int) -> NDArray[np.int64]:
+    def _times(self, opened: Opened, place: EventPlace, stored: NDArray[Any], lo: int) -> NDArray[np.int64]:
         """Return times in microseconds. Those that are none to the last bit are a problem."""
         with np.errstate(invalid="ignore"):
             times = to_microseconds(stored, self.unit)
@@ -350,7 +350,7 @@ def find_layout(opened: Opened, group: str = "") -> Layout:
             array = place if is_array else "/".join(filter(None, (place, name)))
             field = name if is_array else ""
             dtype = opened.arrays[array].dtype
-            layout[column] = Place(array, field, (dtype[field] if field else dtype).str)
+            layout[column] = EventPlace(array, field, (dtype[field] if field else dtype).str)
         return layout
     return {}
 
@@ -389,7 +389,7 @@ def from_microseconds(times: NDArray[np.int64], unit: Unit, dtype: np.dtype[Any]
 
 
 def _check_index(
-    opened: Opened, place: Place, index: NDArray[np.int64], times: NDArray[np.int64], lo: int
+    opened: Opened, place: EventPlace, index: NDArray[np.int64], times: NDArray[np.int64], lo: int
 ) -> None:
     """Refuse times of which the index of milliseconds tells another unit."""
     numbers = np.flatnonzero((index > lo) & (index < lo + len(times)))
@@ -446,11 +446,11 @@ def _is_map(file: SourceFile) -> bool:
     return file.path.name == _MAP and is_near
 
 
-def _problem_at(opened: Opened, place: Place, row: int, message: str, cure: str, kind: str) -> Problem:
+def _problem_at(opened: Opened, place: EventPlace, row: int, message: str, cure: str, kind: str) -> Problem:
     return Problem(opened.name, message, cure, kind, dataset=place.label, row=row)
 
 
-def _low(opened: Opened, place: Place) -> int:
+def _low(opened: Opened, place: EventPlace) -> int:
     """Return what the file has for pixels that became darker: 0, or -1 if the first one has that."""
     if np.dtype(place.dtype).kind not in "if":
         return 0
@@ -475,5 +475,5 @@ def _filter_problems(head: Head, layout: Layout) -> Iterator[Problem]:
             yield Problem(head.file.name, message, _ECF_CURE, "filter", dataset=name)
 
 
-converter = ConverterOf(Events)
-SPECS = specs_of(Events.schema)
+converter = ConverterOf(EventsFamily)
+SPECS = specs_of(EventsFamily.schema)

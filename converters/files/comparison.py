@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from unistore.converters.common.difference import difference
-from unistore.converters.common.exported import Values
+from unistore.converters.common.exported import ExportedArray
 from unistore.converters.common.left_out import names_without_numbers
-from unistore.converters.files.libraries import ONLY, Open, Opened, open_with_library
+from unistore.converters.files.libraries import ONLY, Open, OpenedByLibrary, open_with_library
 from unistore.errors import Location
 
 
@@ -22,7 +22,7 @@ class RestoredArray(NamedTuple):
 
     name: str  # in the file; any where it has one array without name
     # Its rows. Axes of length 1 may be missing.
-    values: Values
+    values: ExportedArray
     field: str = ""  # field of its records; empty: the array has none, or `values` has all of them
     # Makes these rows of the rows of the file: decodes frames.
     of_file: Callable[[NDArray[Any]], NDArray[Any]] | None = None
@@ -32,7 +32,7 @@ class RestoredArray(NamedTuple):
     decoder: str = ""  # library that `of_file` decodes with, if any
 
 
-def _as_it_is(opened: Opened) -> Callable[[str], str]:
+def _as_it_is(opened: OpenedByLibrary) -> Callable[[str], str]:
     del opened
     return str
 
@@ -49,7 +49,7 @@ class RestoredFile(NamedTuple):
     arrays: Sequence[RestoredArray]  # what the store has of it
     open: Open = open_with_library
     # Of an open file: what it calls an array that `arrays` names otherwise.
-    naming: Callable[[Opened], Callable[[str], str]] = _as_it_is
+    naming: Callable[[OpenedByLibrary], Callable[[str], str]] = _as_it_is
     remarks: Mapping[str, str] = {}  # what is said of arrays of the file that the store has in another form
     # Text of its attributes, see `attribute_texts`; None: they are not compared.
     attributes: str | None = None
@@ -58,7 +58,7 @@ class RestoredFile(NamedTuple):
     facts: Mapping[str, Any] = {}  # what else the store says of the file
 
 
-class Restored(NamedTuple):
+class RestoredFiles(NamedTuple):
     """The files of a source, and what they hold and the store does not."""
 
     files: Sequence[RestoredFile]
@@ -66,7 +66,7 @@ class Restored(NamedTuple):
 
 
 # Restores a source by its number
-Restore = Callable[[int], Restored]
+Restore = Callable[[int], RestoredFiles]
 
 
 class Compared(NamedTuple):
@@ -79,7 +79,7 @@ class Compared(NamedTuple):
     library: str  # that read the file
 
 
-def compare_source(name: str, path: Path, restored: Restored) -> tuple[list[Compared], list[str]]:
+def compare_source(name: str, path: Path, restored: RestoredFiles) -> tuple[list[Compared], list[str]]:
     """Compare a source, called `name`, whose first file is `path`, and also return what the store lacks."""
     compared: list[Compared] = []
     left_out: list[str] = []
@@ -99,7 +99,7 @@ def compare_source(name: str, path: Path, restored: Restored) -> tuple[list[Comp
 _Part = tuple[str, int, str | None, str]
 
 
-def _compare_file(file: RestoredFile, opened: Opened) -> tuple[list[_Part], list[str]]:
+def _compare_file(file: RestoredFile, opened: OpenedByLibrary) -> tuple[list[_Part], list[str]]:
     """Compare the arrays, attributes and facts of an open file, and also return names of what is left out."""
     actual = file.naming(opened)
     stored: set[str] = set()
@@ -139,7 +139,7 @@ def _label(array: str, file: Path, first: Path) -> str:
     return ": ".join([*parts, array] if array != ONLY else parts)
 
 
-def _other_fields(arrays: Sequence[RestoredArray], opened: Opened) -> Iterator[str]:
+def _other_fields(arrays: Sequence[RestoredArray], opened: OpenedByLibrary) -> Iterator[str]:
     """Yield fields of records that are not stored, of arrays with others that are."""
     fields: dict[str, set[str]] = {}
     for array in arrays:
@@ -149,7 +149,7 @@ def _other_fields(arrays: Sequence[RestoredArray], opened: Opened) -> Iterator[s
         yield from (f"{name}/{field}" for field in opened.array(name).dtype.names if field not in stored)
 
 
-def _array_difference(array: RestoredArray, name: str, opened: Opened) -> str | None:
+def _array_difference(array: RestoredArray, name: str, opened: OpenedByLibrary) -> str | None:
     try:
         of_file = opened.array(name)
     except KeyError:

@@ -20,7 +20,7 @@ _OPENCV = "OpenCV"
 UNISTORE = "unistore"
 
 
-class Opened(NamedTuple):
+class OpenedByLibrary(NamedTuple):
     """An open file."""
 
     library: str  # what reads it: "h5py"
@@ -31,31 +31,31 @@ class Opened(NamedTuple):
     facts: Mapping[str, Any] | None = None  # what else a format of a package says of the file
 
 
-Open = Callable[[Path], AbstractContextManager[Opened]]
+Open = Callable[[Path], AbstractContextManager[OpenedByLibrary]]
 
 
 @contextmanager
-def open_npy(path: Path) -> Iterator[Opened]:
+def open_npy(path: Path) -> Iterator[OpenedByLibrary]:
     """Map a ``.npy`` file."""
     values = np.load(path, mmap_mode="r", allow_pickle=False)
-    yield Opened("numpy", [ONLY], lambda _: values)
+    yield OpenedByLibrary("numpy", [ONLY], lambda _: values)
 
 
 @contextmanager
-def open_npz(path: Path) -> Iterator[Opened]:
+def open_npz(path: Path) -> Iterator[OpenedByLibrary]:
     """Open a ``.npz`` file."""
     with np.load(path, allow_pickle=False) as members:
-        yield Opened("numpy", members.files, members.__getitem__)
+        yield OpenedByLibrary("numpy", members.files, members.__getitem__)
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[Opened]:
+def open_bytes(path: Path) -> Iterator[OpenedByLibrary]:
     """Map a file as it stands, (n,) u1: recordings may be larger than memory."""
-    yield Opened("numpy", [ONLY], lambda _: np.memmap(path, np.uint8, "r"))
+    yield OpenedByLibrary("numpy", [ONLY], lambda _: np.memmap(path, np.uint8, "r"))
 
 
 @contextmanager
-def open_image(path: Path, *, exact: bool = False) -> Iterator[Opened]:
+def open_image(path: Path, *, exact: bool = False) -> Iterator[OpenedByLibrary]:
     """Decode an image, (H, W, 3) u1 RGB as it is stored, or exactly: with alpha, 16 bits, turned by EXIF."""
 
     def pixels(_: str) -> Any:
@@ -73,22 +73,22 @@ def open_image(path: Path, *, exact: bool = False) -> Iterator[Opened]:
         order = [2, 1, 0, 3][: decoded.shape[2]]
         return decoded[..., order]
 
-    yield Opened(_OPENCV, [ONLY], pixels)
+    yield OpenedByLibrary(_OPENCV, [ONLY], pixels)
 
 
 @contextmanager
-def open_hdf5(path: Path) -> Iterator[Opened]:
+def open_hdf5(path: Path) -> Iterator[OpenedByLibrary]:
     """Open an HDF5 file with h5py and the codecs of hdf5plugin."""
     refuse_here()
     import h5py
     import hdf5plugin  # noqa: F401  registers the codecs
 
     with opening(path, str(path)), h5py.File(path, "r", locking="best-effort") as file:
-        yield Opened("h5py", _dataset_paths(file), file.__getitem__, file)
+        yield OpenedByLibrary("h5py", _dataset_paths(file), file.__getitem__, file)
 
 
 @contextmanager
-def open_nifti(path: Path) -> Iterator[Opened]:
+def open_nifti(path: Path) -> Iterator[OpenedByLibrary]:
     """Read a NIfTI file with nibabel, its axes in reverse, the slowest first."""
     import nibabel
 
@@ -99,7 +99,7 @@ def open_nifti(path: Path) -> Iterator[Opened]:
         trailing = tuple(range(3, values.ndim))
         return values.squeeze(trailing).T
 
-    yield Opened("nibabel", [ONLY], voxels)
+    yield OpenedByLibrary("nibabel", [ONLY], voxels)
 
 
 _open_exactly = partial(open_image, exact=True)
@@ -115,7 +115,7 @@ BY_FORMAT: Mapping[str, Open] = {
 }
 
 
-def open_with_library(path: Path) -> AbstractContextManager[Opened]:
+def open_with_library(path: Path) -> AbstractContextManager[OpenedByLibrary]:
     """Open a file of arrays with NumPy by its suffix, with h5py if it has another one."""
     name = path.suffix.lower().removeprefix(".")
     return BY_FORMAT[name if name in ("npy", "npz") else "hdf5"](path)

@@ -62,7 +62,7 @@ def _times_in_sqlite(reader: Any, connections: Sequence[Any]) -> NDArray[np.int6
     return np.array([time for (time,) in reader.dbconn.execute(query, numbers)], np.int64)
 
 
-class Kind(NamedTuple):
+class BagKind(NamedTuple):
     """A kind of files of bags: its first bytes, and how rosbags reads it."""
 
     magic: bytes
@@ -73,9 +73,9 @@ class Kind(NamedTuple):
     times: Callable[[Any, Sequence[Any]], NDArray[np.int64]]
 
 
-ROS1 = Kind(b"#ROSBAG V", "a bag of ROS 1", "rosbags.rosbag1", "Reader", _times_in_ros1)
-_MCAP = Kind(b"\x89MCAP0\r\n", "MCAP", MCAP_MODULE, "McapReader", _times_in_mcap)
-_SQLITE = Kind(
+ROS1 = BagKind(b"#ROSBAG V", "a bag of ROS 1", "rosbags.rosbag1", "Reader", _times_in_ros1)
+_MCAP = BagKind(b"\x89MCAP0\r\n", "MCAP", MCAP_MODULE, "McapReader", _times_in_mcap)
+_SQLITE = BagKind(
     b"SQLite format 3\0",
     "a bag of ROS 2 in SQLite",
     "rosbags.rosbag2.storage_sqlite3",
@@ -84,7 +84,7 @@ _SQLITE = Kind(
 )
 
 
-def kind_of(head: bytes) -> Kind | None:
+def kind_of(head: bytes) -> BagKind | None:
     """Return the kind of a file by its first bytes (None: it is no bag)."""
     return next((kind for kind in (ROS1, _MCAP, _SQLITE) if head.startswith(kind.magic)), None)
 
@@ -93,7 +93,7 @@ class BagFile(NamedTuple):
     """An open file of a bag."""
 
     file: SourceFile
-    kind: Kind
+    kind: BagKind
     reader: Any
 
     @property

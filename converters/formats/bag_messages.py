@@ -33,7 +33,7 @@ _NANOSECONDS = 1_000_000_000
 Take = Callable[[Any], Any]
 
 
-class Field(NamedTuple):
+class MessageField(NamedTuple):
     """A field of the messages of a topic."""
 
     name: str
@@ -49,7 +49,7 @@ class Field(NamedTuple):
 Definitions = Mapping[str, Any]  # fields of all types, as of rosbags: by name a pair of constants and fields
 
 
-def fields_of(kind: str, definitions: Definitions, left_out: dict[str, str]) -> list[Field]:
+def fields_of(kind: str, definitions: Definitions, left_out: dict[str, str]) -> list[MessageField]:
     """List the numbers and lists in messages of a type, and add others to `left_out`."""
     # Raises a KeyError with the name of a type that nothing defines.
     fields = list(_fields(kind, "", definitions, left_out))
@@ -59,7 +59,7 @@ def fields_of(kind: str, definitions: Definitions, left_out: dict[str, str]) -> 
     return fields
 
 
-def values_of(kind: str, first: Any) -> list[Field]:
+def values_of(kind: str, first: Any) -> list[MessageField]:
     """List the images, frames or points in messages of a type like the first."""
     if kind == IMAGE:
         return [_image(first)]
@@ -68,7 +68,9 @@ def values_of(kind: str, first: Any) -> list[Field]:
     return list(_points(first)) if kind == _POINTS else []
 
 
-def _fields(kind: str, path: str, definitions: Definitions, left_out: dict[str, str]) -> Iterator[Field]:
+def _fields(
+    kind: str, path: str, definitions: Definitions, left_out: dict[str, str]
+) -> Iterator[MessageField]:
     for name, (node, content) in definitions[kind][1]:
         field_path = f"{path}{name}"
         if node.name == "NAME":
@@ -81,23 +83,25 @@ def _fields(kind: str, path: str, definitions: Definitions, left_out: dict[str, 
         if dtype is None:
             left_out[field_path] = "is text" if is_basic else "is a list of messages"
         elif node.name == "SEQUENCE":
-            yield Field(field_path, np.dtype(dtype), (), attrgetter(field_path), "list")
+            yield MessageField(field_path, np.dtype(dtype), (), attrgetter(field_path), "list")
         else:
-            yield Field(field_path, np.dtype(dtype), tuple(length), attrgetter(field_path))
+            yield MessageField(field_path, np.dtype(dtype), tuple(length), attrgetter(field_path))
 
 
 def _fields_inside(
     kind: str, path: str, definitions: Definitions, left_out: dict[str, str]
-) -> Iterator[Field]:
+) -> Iterator[MessageField]:
     """Yield the fields of a message inside of another."""
     if kind in _TIMES:
-        yield Field(STAMP if path == HEADER else path, np.dtype(np.int64), (), _nanoseconds(attrgetter(path)))
+        yield MessageField(
+            STAMP if path == HEADER else path, np.dtype(np.int64), (), _nanoseconds(attrgetter(path))
+        )
         return
     parts = definitions[kind][1]
     elements = {content[0] if node.name == "BASE" else "" for _, (node, content) in parts}
     if len(parts) > 1 and len(elements) == 1 and elements <= set(_FLOATS):
         take = attrgetter(*[f"{path}.{name}" for name, _ in parts])
-        yield Field(path, np.dtype(_DTYPES[elements.pop()]), (len(parts),), take)
+        yield MessageField(path, np.dtype(_DTYPES[elements.pop()]), (len(parts),), take)
     else:
         yield from _fields(kind, f"{path}.", definitions, left_out)
 
@@ -136,12 +140,12 @@ def _form(message: Any) -> str:
     return f"{message.width} x {message.height} {message.encoding}"
 
 
-def _image(first: Any) -> Field:
+def _image(first: Any) -> MessageField:
     """Return the field of images of the form of the first, red first."""
     pixels = _ENCODINGS.get(first.encoding)
     if pixels is None:
         wrong = f"has the encoding {first.encoding!r}, expected one of {', '.join(_ENCODINGS)}"
-        return Field("image", np.dtype(object), (), bytes, "values", wrong)
+        return MessageField("image", np.dtype(object), (), bytes, "values", wrong)
     height, width = int(first.height), int(first.width)
     shape = (height, width) if pixels.channels == 1 else (height, width, pixels.channels)
 
@@ -155,7 +159,7 @@ def _image(first: Any) -> Field:
         image = rows.view(dtype).reshape(shape)
         return image[..., ::-1] if pixels.is_bgr else image
 
-    return Field("image", np.dtype(pixels.dtype), shape, take, "values")
+    return MessageField("image", np.dtype(pixels.dtype), shape, take, "values")
 
 
 def _rows(data: Any, height: int, step: int, row_bytes: int) -> NDArray[np.uint8]:
@@ -167,13 +171,15 @@ def _rows(data: Any, height: int, step: int, row_bytes: int) -> NDArray[np.uint8
     return np.ascontiguousarray(rows[:, :row_bytes])
 
 
-def _frame(first: Any) -> Field:
+def _frame(first: Any) -> MessageField:
     """Return the field of compressed images, as they are."""
     wrong = ""
     if encoding_of(bytes(first.data[:16])) is None:
         wrong = f"has images of the format {first.format!r}, expected PNG or JPEG"
     dtype = any_length(np.dtype(np.uint8))
-    return Field("image", dtype, (), lambda message: np.asarray(message.data, np.uint8), "values", wrong)
+    return MessageField(
+        "image", dtype, (), lambda message: np.asarray(message.data, np.uint8), "values", wrong
+    )
 
 
 # Clouds.
@@ -197,7 +203,7 @@ def _record_of(message: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _points(first: Any) -> Iterator[Field]:
+def _points(first: Any) -> Iterator[MessageField]:
     """Yield the columns of points, any number in each cloud: ``xyz``, and every other field by its name."""
     record = _record_of(first)
 
@@ -216,11 +222,11 @@ def _points(first: Any) -> Iterator[Field]:
             points = points_of(message)
             return np.stack([points[axis] for axis in _XYZ], axis=1)
 
-        yield Field("xyz", any_length(dtype, (3,)), (), take, "values")
+        yield MessageField("xyz", any_length(dtype, (3,)), (), take, "values")
         names = [name for name in names if name not in _XYZ]
     for name in names:
         dtype = record[name].newbyteorder("=")
-        yield Field(name, any_length(dtype), (), _field_of_points(points_of, name), "values")
+        yield MessageField(name, any_length(dtype), (), _field_of_points(points_of, name), "values")
 
 
 def _field_of_points(points_of: Take, name: str) -> Take:

@@ -29,7 +29,7 @@ from unistore.converters.formats.bag_messages import (
     LOG_TIME,
     PICTURES,
     STAMP,
-    Field,
+    MessageField,
     fields_of,
     values_of,
 )
@@ -169,7 +169,7 @@ class _Messages:
         agree = len({store.hash_rihs01(kind) for store in having}) == 1
         return {**having[0].fielddefs} if agree else {}
 
-    def fields(self, kinds: Sequence[str], left_out: dict[str, str]) -> list[Field]:
+    def fields(self, kinds: Sequence[str], left_out: dict[str, str]) -> list[MessageField]:
         """List the fields of the messages of a topic."""
         kind = kinds[0]
         if len(kinds) > 1:
@@ -211,7 +211,7 @@ class _Topic:
         self.name = name
         self.kind = kind
         self._messages = messages
-        self.fields: Sequence[Field] = ()
+        self.fields: Sequence[MessageField] = ()
         self._parts: list[tuple[BagFile, list[Any]]] = []
         for bag_file in messages.bag.files:
             publishers = [connection for connection in bag_file.connections if connection.topic == name]
@@ -286,7 +286,9 @@ class _Topic:
             rows[first - lo : stop - lo] = self._records_of(numbers, record, first, stop)[name]
         return rows
 
-    def _records_of(self, numbers: Sequence[Field], record: np.dtype[Any], lo: int, hi: int) -> NDArray[Any]:
+    def _records_of(
+        self, numbers: Sequence[MessageField], record: np.dtype[Any], lo: int, hi: int
+    ) -> NDArray[Any]:
         """Return the records of rows. The last ones are kept, for the next field of the same rows."""
         start, kept = self._records
         if start <= lo and hi <= start + len(kept):
@@ -305,7 +307,7 @@ class _TopicArray(Array):
 
     __slots__ = ("_field", "_topic")
 
-    def __init__(self, topic: _Topic, field: Field) -> None:
+    def __init__(self, topic: _Topic, field: MessageField) -> None:
         super().__init__(None)
         self._topic = topic
         self._field = field

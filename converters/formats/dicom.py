@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.formats.dicom_headers import Pixels, Plane, order_of, placed, read_header
+from unistore.converters.formats.dicom_headers import DicomPixels, Plane, order_of, placed, read_header
 from unistore.converters.formats.extras import needed
 from unistore.converters.formats.volumes import Scaling, VolumeFormat
 from unistore.converters.plugin import Array, Opened, SourceFile
@@ -21,7 +21,7 @@ from unistore.converters.plugin import Array, Opened, SourceFile
 class Dicom(VolumeFormat):
     """One array, called ``image``: the planes of a file and of its `SourceFile.parts`, along their normal."""
 
-    # `SourceFile.known` has the `Pixels` of each of these files; else their headers are read.
+    # `SourceFile.known` has the `DicomPixels` of each of these files; else their headers are read.
 
     name: ClassVar[str] = "dicom"
     suffixes: ClassVar[tuple[str, ...]] = (".dcm", ".ima")
@@ -47,7 +47,7 @@ class Dicom(VolumeFormat):
 class Slices:
     """The planes of a series in the order of their places."""
 
-    def __init__(self, file: SourceFile, paths: Sequence[Path], pixels: Sequence[Pixels]) -> None:
+    def __init__(self, file: SourceFile, paths: Sequence[Path], pixels: Sequence[DicomPixels]) -> None:
         self._file = file
         self._pixels = pixels[0]
         self._decoded: tuple[Path | None, Any] = None, None

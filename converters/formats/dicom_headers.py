@@ -45,7 +45,7 @@ class Plane(NamedTuple):
     start: int  # byte of its numbers in the file; 0: they are compressed
 
 
-class Pixels(NamedTuple):
+class DicomPixels(NamedTuple):
     """What a file says of its pixels. Nothing of it tells who the patient is."""
 
     shape: tuple[int, int]
@@ -55,7 +55,7 @@ class Pixels(NamedTuple):
     planes: tuple[Plane, ...]  # empty: the file has no pixels, or does not say where they lie
 
 
-class Header(NamedTuple):
+class DicomHeader(NamedTuple):
     """What a file says of its pixels, and of the series that it is of."""
 
     series: str
@@ -63,10 +63,10 @@ class Header(NamedTuple):
     kind: str  # of object, as DICOM names it: "CT Image Storage"
     is_localiser: bool
     is_gray: bool
-    pixels: Pixels
+    pixels: DicomPixels
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> DicomHeader:
     """Read a file up to its pixels."""
     from pydicom.uid import UID
 
@@ -78,7 +78,7 @@ def read_header(path: Path) -> Header:
     return _header(elements.values, UID(elements.sop_class).name, planes)
 
 
-def _by_pydicom(path: Path) -> Header:
+def _by_pydicom(path: Path) -> DicomHeader:
     from pydicom import dcmread
 
     with path.open("rb") as file, warnings.catch_warnings():
@@ -94,17 +94,17 @@ def _by_pydicom(path: Path) -> Header:
     return _header(data_set, data_set.file_meta.MediaStorageSOPClassUID.name, planes)
 
 
-def _header(data_set: Any, kind: str, planes: Iterator[Plane]) -> Header:
+def _header(data_set: Any, kind: str, planes: Iterator[Plane]) -> DicomHeader:
     """Make a header of a data set of pydicom, or of values by keyword."""
     number_bytes = data_set.get("BitsAllocated", 16) // 8
     letter = "i" if data_set.get("PixelRepresentation") == 1 else "u"
-    return Header(
+    return DicomHeader(
         series=str(data_set.get("SeriesInstanceUID", "")),
         patient=str(data_set.get("PatientID", "")),
         kind=kind,
         is_localiser="LOCALIZER" in data_set.get("ImageType", ()),
         is_gray=str(data_set.get("PhotometricInterpretation", "")).startswith("MONOCHROME"),
-        pixels=Pixels(
+        pixels=DicomPixels(
             shape=(data_set.get("Rows", 0), data_set.get("Columns", 0)),
             dtype=f"<{letter}{number_bytes}",
             bits=data_set.get("BitsStored", 8 * number_bytes),

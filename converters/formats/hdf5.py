@@ -27,7 +27,7 @@ from unistore.errors import InputError, Location, Problem, location_of
 _SURE = sure("")
 
 
-class Dataset(Array):
+class HDF5Dataset(Array):
     """A dataset of an open file: `values` is h5py's, of which `hdf5.file` reads nothing unchecked."""
 
     __slots__ = ("location",)
@@ -63,7 +63,7 @@ class Dataset(Array):
             raise
 
 
-class ReversedDataset(Dataset):
+class ReversedDataset(HDF5Dataset):
     """A dataset whose rows are on the last axis. All axes are reversed."""
 
     __slots__ = ()
@@ -105,7 +105,11 @@ class OpenedHdf5(Opened):
     notes: Mapping[str, str] = {}
 
     def __init__(
-        self, handle: Any, file: SourceFile, array_type: type[Dataset], skipped: frozenset[str] = frozenset()
+        self,
+        handle: Any,
+        file: SourceFile,
+        array_type: type[HDF5Dataset],
+        skipped: frozenset[str] = frozenset(),
     ) -> None:
         self.handle = handle
         self._file = file
@@ -253,7 +257,7 @@ class Hdf5(Format):
     name: ClassVar[str] = "hdf5"
     suffixes: ClassVar[tuple[str, ...]] = hdf5.SUFFIXES
     offered: ClassVar[bool] = False
-    array_type: ClassVar[type[Dataset]] = Dataset
+    array_type: ClassVar[type[HDF5Dataset]] = HDF5Dataset
 
     def recognise(self, file: SourceFile) -> Claim:
         """Take every file with the suffix: what is wrong with others is said when they are opened."""
@@ -279,4 +283,4 @@ class Hdf5(Format):
 class MatlabHdf5(Hdf5):
     """HDF5 as MATLAB writes it: the rows of an array are on its last axis, and all axes are reversed."""
 
-    array_type: ClassVar[type[Dataset]] = ReversedDataset
+    array_type: ClassVar[type[HDF5Dataset]] = ReversedDataset

@@ -175,7 +175,7 @@ def _crs(header: Any) -> str:
     return f"EPSG:{'+'.join(map(str, codes))}" if codes else ""
 
 
-class _Points:
+class _LasPoints:
     """Points of an open file, of which all dimensions are decoded together."""
 
     def __init__(self, reader: Any) -> None:
@@ -203,7 +203,7 @@ class _Points:
 def _arrays(file: SourceFile, reader: Any) -> dict[str, Array]:
     """Coordinates, and the other dimensions by their names."""
     header = reader.header
-    points = _Points(reader)
+    points = _LasPoints(reader)
     arrays = {}
     for number, axis in enumerate(_AXES):
         read = partial(points.coordinates, axis, header.scales[number], header.offsets[number])

@@ -103,7 +103,7 @@ class LeRobot(Format):
         """Read what ``meta/`` says. Rows and frames are read when arrays are sliced."""
         with ExitStack() as stack:
             try:
-                opened = _Dataset(file).opened(Tables(stack))
+                opened = _DatasetMeta(file).opened(Tables(stack))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 message = f"and the files beside it do not describe a dataset: {error!r}"
                 raise file.problem(message, _DAMAGED, "damaged") from error
@@ -115,7 +115,7 @@ def is_info(path: Path) -> bool:
     return path.name == "info.json" and path.parent.name in ("meta", "meta_data")
 
 
-class _Dataset:
+class _DatasetMeta:
     """What ``meta/`` says of a dataset."""
 
     def __init__(self, file: SourceFile) -> None:

@@ -20,7 +20,7 @@ _SURE = sure("")
 
 
 @dataclass(frozen=True)
-class Pixels:
+class ImagePixels:
     """Pixels of an image file, decoded when they are first sliced."""
 
     file: SourceFile
@@ -85,7 +85,7 @@ class Png(Format):
         """Read the header. Pixels are decoded when they are sliced."""
         header = images.read_header(file.path, file.name)
         pixels = header.height * header.width * 4 * header.dtype.itemsize
-        image = Array(Pixels(file, header))
+        image = Array(ImagePixels(file, header))
         yield Opened({_ARRAY: image}, {"colour": header.colour}, memory=header.size + 2 * pixels)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:

@@ -34,7 +34,7 @@ _CURE = "export it again: metavision_file_to_dat -i FILE"
 _BLOCK = 1 << 16
 
 
-class Header(NamedTuple):
+class PropheseeHeader(NamedTuple):
     """The text at the beginning of a recording."""
 
     lines: Sequence[str]  # without the percent sign
@@ -50,7 +50,7 @@ class Header(NamedTuple):
         return facts | {name: int(text) for name, text in numbers.items() if text.isdigit()}
 
 
-def read_header(file: SourceFile) -> Header:
+def read_header(file: SourceFile) -> PropheseeHeader:
     """Read the lines that begin with a percent sign, up to the line ``% end`` if there is one."""
     lines: list[str] = []
     values: dict[str, str] = {}
@@ -62,7 +62,7 @@ def read_header(file: SourceFile) -> Header:
             lines.append(line[1:].decode("utf-8", "backslashreplace").strip())
             name, _, value = lines[-1].partition(" ")
             values.setdefault(name.lower(), value.strip())
-    return Header(lines, values, size)
+    return PropheseeHeader(lines, values, size)
 
 
 def _begins_with_text(file: SourceFile) -> Claim:
@@ -165,14 +165,14 @@ class Evt(Format):
         yield Opened({EVENTS: Array(records)}, header.facts(width, height), forward_only=True, memory=memory)
 
 
-def _version_of(header: Header) -> str:
+def _version_of(header: PropheseeHeader) -> str:
     """Return the version as ``EVT3``, from the line that says the format or from that with its number."""
     name = header.values.get("format", "").partition(";")[0].strip().upper()
     number = header.values.get("evt", "").removesuffix(".0").replace(".", "")
     return name or (f"EVT{number}" if number else "")
 
 
-def _size_of(header: Header) -> tuple[str, str]:
+def _size_of(header: PropheseeHeader) -> tuple[str, str]:
     """Return width and height of the sensor as digits, or empty texts if the header does not say them."""
     settings = dict(re.findall(r"(\w+)=(\w+)", header.values.get("format", "")))
     width, _, height = header.values.get("geometry", "").partition("x")

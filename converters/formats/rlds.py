@@ -33,7 +33,7 @@ _TEXT = "text"
 _AGAIN = "get the file again"
 
 
-class _Feature(NamedTuple):
+class _StatedFeature(NamedTuple):
     """What ``features.json`` says of a feature."""
 
     name: str
@@ -42,7 +42,7 @@ class _Feature(NamedTuple):
     shape: tuple[int, ...]
 
 
-class _Span(NamedTuple):
+class _ProtoField(NamedTuple):
     """A field of a protocol buffer: its number, and where its value lies."""
 
     field: int
@@ -77,7 +77,7 @@ class Rlds(Format):
 
 
 def _opened(
-    file: SourceFile, described: SourceFile, features: Sequence[_Feature], records: Sequence[_Record]
+    file: SourceFile, described: SourceFile, features: Sequence[_StatedFeature], records: Sequence[_Record]
 ) -> Opened:
     arrays: dict[str, Array] = {}
     of_groups: dict[str, Facts] = {}
@@ -122,7 +122,7 @@ def _opened(
     )
 
 
-def _features(file: SourceFile) -> list[_Feature]:
+def _features(file: SourceFile) -> list[_StatedFeature]:
     """Read ``features.json``."""
     try:
         features = list(_flat(json.loads(file.bytes()[:].tobytes()), ""))
@@ -134,7 +134,7 @@ def _features(file: SourceFile) -> list[_Feature]:
     return features
 
 
-def _flat(said: Mapping[str, Any], name: str) -> Iterator[_Feature]:
+def _flat(said: Mapping[str, Any], name: str) -> Iterator[_StatedFeature]:
     """Yield the features below one that has others, as TensorFlow Datasets names them in a record."""
     if "featuresDict" in said:
         for key, below in said["featuresDict"]["features"].items():
@@ -142,16 +142,16 @@ def _flat(said: Mapping[str, Any], name: str) -> Iterator[_Feature]:
     elif "sequence" in said and name == "steps":
         yield from _flat(said["sequence"]["feature"], name)
     elif _TEXT in said:
-        yield _Feature(name, _TEXT, "", ())
+        yield _StatedFeature(name, _TEXT, "", ())
     elif "image" in said:
-        yield _Feature(name, "image", "", ())
+        yield _StatedFeature(name, "image", "", ())
     elif said.get("tensor", {}).get("encoding") == "none" and said["tensor"]["dtype"] != "string":
         tensor = said["tensor"]
         shape = tuple(map(int, tensor["shape"].get("dimensions", ())))
         is_fixed = min(shape, default=0) >= 0
-        yield _Feature(name, "tensor" if is_fixed else "unread", str(np.dtype(tensor["dtype"])), shape)
+        yield _StatedFeature(name, "tensor" if is_fixed else "unread", str(np.dtype(tensor["dtype"])), shape)
     else:
-        yield _Feature(name, "unread", said["pythonClassName"].rpartition(".")[2], ())
+        yield _StatedFeature(name, "unread", said["pythonClassName"].rpartition(".")[2], ())
 
 
 def _is_record(head: bytes) -> bool:
@@ -191,7 +191,7 @@ class _Record:
         self._file = file
         self._content = content
         self._is_checked = False
-        self._lists: dict[str, _Span] = {}
+        self._lists: dict[str, _ProtoField] = {}
         for features in _fields(content, start, stop):
             for entry in _fields(content, features.start, features.stop):
                 key, value = _fields(content, entry.start, entry.stop)
@@ -199,7 +199,7 @@ class _Record:
                 for values in _fields(content, value.start, value.stop):
                     self._lists[bytes(content[key.start : key.stop]).decode()] = values
 
-    def _values(self, name: str) -> Iterator[_Span]:
+    def _values(self, name: str) -> Iterator[_ProtoField]:
         """Yield what a list holds, once the checksum of the record is right."""
         if not self._is_checked:
             stored = int.from_bytes(self._content[self.stop : self.stop + _TAIL], "little")
@@ -210,7 +210,7 @@ class _Record:
         if name in self._lists:
             yield from _fields(self._content, *self._lists[name][1:])
 
-    def step_count(self, features: Sequence[_Feature]) -> int:
+    def step_count(self, features: Sequence[_StatedFeature]) -> int:
         """Count the steps, by the shortest of the lists that have values for each."""
         lists = self._lists
         tensors = [one for one in features if one.kind == "tensor" and one.name.startswith(_STEPS)]
@@ -231,7 +231,7 @@ class _Record:
             parts.append(raw.view("<f4") if self._lists[name].field == 2 else _from_varints(raw))
         return np.concatenate(parts[1:] or parts)
 
-    def values(self, feature: _Feature, length: int, lo: int, hi: int) -> NDArray[Any]:
+    def values(self, feature: _StatedFeature, length: int, lo: int, hi: int) -> NDArray[Any]:
         """Return rows of a feature."""
         if feature.kind == "image":
             files = self.strings(feature.name)
@@ -246,7 +246,7 @@ class _Record:
         return values.reshape(shape)[lo:hi]
 
 
-def _fields(content: memoryview, position: int, stop: int) -> Iterator[_Span]:
+def _fields(content: memoryview, position: int, stop: int) -> Iterator[_ProtoField]:
     """Yield the fields of a protocol buffer. That of a number is a span of its bytes."""
     while position < stop:
         tag, position = _varint(content, position)
@@ -265,7 +265,7 @@ def _fields(content: memoryview, position: int, stop: int) -> Iterator[_Span]:
         if position > stop:
             message = "a field ends behind its message"
             raise ValueError(message)
-        yield _Span(tag >> 3, start, position)
+        yield _ProtoField(tag >> 3, start, position)
 
 
 def _varint(content: memoryview, position: int) -> tuple[int, int]:

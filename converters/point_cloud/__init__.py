@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from unistore.converters.registry import Family
+from unistore.converters.registry import FamilyRecord
 
 __all__ = ["FAMILY"]
 
-FAMILY = Family(
+FAMILY = FamilyRecord(
     name="point_cloud",
     summary="Point clouds: LAS, LAZ, PLY, PCD, KITTI, HDF5, arrays, text.",
     description="Point clouds: LAS, LAZ, PLY, PCD, KITTI, nuScenes, HDF5 of many layouts, arrays, text.",

@@ -14,7 +14,7 @@ from unistore.converters.point_cloud.names import (
     own_names,
     raw_coordinates,
 )
-from unistore.converters.point_cloud.source import AXES, Described, Layout, Place
+from unistore.converters.point_cloud.source import AXES, ColumnPlace, Described, FileLayout
 from unistore.errors import InputError, Location, Problem, first_few, location_of, printable
 from unistore.schemas.tables import name_problem
 
@@ -72,7 +72,7 @@ def choose(
     places = {}
     for key, path in used.items():
         array = datasets[path]
-        places[key] = Place(path, array.dtype.str, array.shape[1:])
+        places[key] = ColumnPlace(path, array.dtype.str, array.shape[1:])
         problems += _form_problems(path, array, name, xyz if key in xyz else ())
     shapes = {path: datasets[path].shape for path in used.values() if path not in of_segments}
     problems += _lengths_problems(shapes, name)
@@ -85,7 +85,7 @@ def choose(
         places[FEATURES] = _features(whole, shape, places, location_of(name, whole.array), wide=wide)
         notes.append(f"{printable(whole.array)} {shape}: the first three are x, y, z, the others {FEATURES}")
     return Described(
-        layout=Layout(
+        layout=FileLayout(
             name=layout,
             xyz=tuple([place.array for place in coordinates]),
             xyz_stored=tuple([place.dtype for place in coordinates]),
@@ -166,8 +166,8 @@ def _name_coordinates(
 
 
 def _features(
-    place: Place, shape: tuple[int, ...], names: Iterable[str], location: Location, *, wide: bool
-) -> Place:
+    place: ColumnPlace, shape: tuple[int, ...], names: Iterable[str], location: Location, *, wide: bool
+) -> ColumnPlace:
     """Return where the values are that follow x, y, z in their dataset. `names` are those of the columns."""
     if not wide or shape[1] < 3:
         message = f"has shape {shape}, expected (N, 3) for coordinates"

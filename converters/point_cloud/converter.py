@@ -17,8 +17,8 @@ from unistore.converters.plugin import Claim, Format, Group, InputError, Opened,
 from unistore.converters.point_cloud.family import LAYOUTS, PointCloud, recognise
 from unistore.converters.point_cloud.folders import have_labels, with_label_dtype
 from unistore.converters.point_cloud.pointsuite import check_names, outside_segments
-from unistore.converters.point_cloud.source import Described, Match, Origin
-from unistore.converters.protocol import Emit, Facts, Finalized, Part, Parts, Scan, Scanned
+from unistore.converters.point_cloud.source import Described, Match, PointOrigin
+from unistore.converters.protocol import Emit, Facts, Finalized, Parts, Scan, Scanned, SourcePart
 from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.sources import further_files, joined
 from unistore.schemas.point_cloud.fields import DECIMAL
@@ -32,7 +32,7 @@ class PointCloudConverter(SeamConverter):
     plugin: PointCloud
 
     def describe(
-        self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
+        self, part: SourcePart, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
     ) -> Described:
         """Recognise a source's layout and columns."""
         whole = outside_segments(joined(group, opened))
@@ -63,7 +63,7 @@ class PointCloudConverter(SeamConverter):
         labels = self.plugin.labels
         return None if labels is None else labels.numbering(Path(path), name)
 
-    def not_ours(self, part: Part, claim: Claim) -> Scanned:
+    def not_ours(self, part: SourcePart, claim: Claim) -> Scanned:
         """Refuse a file that no format takes. If another family does, it is left to that."""
         raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
 
@@ -81,7 +81,7 @@ class PointCloudConverter(SeamConverter):
         from unistore.converters.point_cloud.derive import derive_points
         from unistore.converters.point_cloud.tables import point_columns
 
-        origin: Origin = scan.sources.details[source]
+        origin: PointOrigin = scan.sources.details[source]
         with self.reopened(scan, source) as opened:
             return derive_points(
                 LAYOUTS[origin.layout.name](opened, origin.layout),

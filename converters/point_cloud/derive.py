@@ -15,12 +15,12 @@ from unistore.converters.common.columns import missing_value
 from unistore.converters.common.label_map import Numbering
 from unistore.converters.point_cloud import scratch
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, bounds_of, quantise
-from unistore.converters.point_cloud.grids import Windows, voxelise, window_rows
+from unistore.converters.point_cloud.grids import GridWindows, voxelise, window_rows
 from unistore.converters.point_cloud.layouts import Points
 from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
 from unistore.converters.point_cloud.scratch import Integers, Ints, Workspace, index_dtype
-from unistore.converters.point_cloud.source import LABEL, Described, Origin
+from unistore.converters.point_cloud.source import LABEL, Described, PointOrigin
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
@@ -114,7 +114,7 @@ class _Cloud:
     ) -> None:
         self._points = points
         self._name = source.name
-        self._origin: Origin = source.detail
+        self._origin: PointOrigin = source.detail
         self._own = own
         self._emit = emit
         self._work = work
@@ -145,7 +145,7 @@ class _Cloud:
         rows = self._work.where(len(xyz), lambda lo, hi: np.isfinite(xyz[lo:hi]).all(axis=1))
         parts = [rows]
         if options.segment is not None and len(rows):
-            windows = Windows(parse_window(options.segment), options.min_points, options.max_points)
+            windows = GridWindows(parse_window(options.segment), options.min_points, options.max_points)
             parts = list(window_rows(xyz, rows, windows, self._work))
         lengths = np.array([len(part) for part in parts], np.int64)
         return partition_of(parts, lengths, np.arange(len(parts)), len(xyz), self._work)

@@ -24,7 +24,7 @@ from unistore.converters.plugin import (
     sure,
 )
 from unistore.converters.point_cloud.folders import read_splits
-from unistore.converters.point_cloud.layouts import Arrays, Batches, Columns, Points, is_npy
+from unistore.converters.point_cloud.layouts import Arrays, Batches, ColumnPoints, Points, is_npy
 from unistore.converters.point_cloud.names import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.options import PointCloudOptions
 from unistore.converters.point_cloud.pointsuite import Indices, InSegments, outside_segments
@@ -36,12 +36,12 @@ from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS
 
 # Layouts by name, in the order in which a file is asked for them.
 LAYOUTS: Mapping[str, type[Points]] = {
-    layout.name: layout for layout in (Arrays, Indices, InSegments, Batches, Columns)
+    layout.name: layout for layout in (Arrays, Indices, InSegments, Batches, ColumnPoints)
 }
 _NO_SWEEP = "not called like a sweep of a lidar"
 
 
-class Lists(NamedTuple):
+class ListedSource(NamedTuple):
     """What lists say of a source: the ``detail`` of its group."""
 
     split: str | None
@@ -124,7 +124,7 @@ class PointCloud(PointCloudOptions, Family):
                 columns = {word: by_path[path] for word, path in named.items() if path in by_path}
             arrays = ("xyz", *columns) if is_npy(file) else ()
             split = lists.splits.get(file.path) if lists.splits else split_of(file.name)
-            yield Group(file.name, (file, *columns.values()), arrays, detail=Lists(split, list_files))
+            yield Group(file.name, (file, *columns.values()), arrays, detail=ListedSource(split, list_files))
 
 
 def recognise(opened: Opened, kind: str, mapping: Mapping[str, str]) -> tuple[type[Points] | None, Match]:

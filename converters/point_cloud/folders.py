@@ -17,7 +17,7 @@ from pathlib import Path
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.paths import split_of
 from unistore.converters.point_cloud.names import is_label
-from unistore.converters.point_cloud.source import LABEL, Described, Layout, Place
+from unistore.converters.point_cloud.source import LABEL, ColumnPlace, Described, FileLayout
 from unistore.errors import InputError, Problem, first_few
 
 _LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
@@ -26,7 +26,7 @@ _MAX_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
-class Lists:
+class ListFiles:
     """Content of list files."""
 
     splits: dict[Path, str] = field(default_factory=dict)  # of each file that a list names
@@ -36,9 +36,9 @@ class Lists:
     problems: list[Problem] = field(default_factory=list)  # files in two splits, names of several files
 
 
-def read_splits(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
+def read_splits(files: Sequence[Path], roots: Sequence[Path]) -> ListFiles:
     """Read the lists of splits in the folders of `files`, up to the given roots."""
-    lists = Lists()
+    lists = ListFiles()
     for folder in _folders(files, roots):
         for path in sorted(folder.glob("*.txt")):
             match = _LIST.fullmatch(path.name)
@@ -57,9 +57,9 @@ def read_splits(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
     return lists
 
 
-def read_rooms(segments: Mapping[Path, int], roots: Sequence[Path]) -> Lists:
+def read_rooms(segments: Mapping[Path, int], roots: Sequence[Path]) -> ListFiles:
     """Read ``room_filelist.txt`` beside ``all_files.txt`` if it names all segments of these files."""
-    lists = Lists()
+    lists = ListFiles()
     files = list(segments)
     for folder in _folders(files, roots):
         order = folder / "all_files.txt"
@@ -97,7 +97,7 @@ def _lines(path: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
+def _matched(path: Path, files: Sequence[Path], lists: ListFiles) -> list[Path]:
     """Return files that a list names, in its order. A name may be that of a file that is no source."""
     sources = set(files)
     by_name: dict[str, list[Path]] = {}
@@ -151,7 +151,7 @@ def have_labels(described: Iterable[Described]) -> bool:
     return any(file.segmented is not None or any(map(is_label, file.layout.places)) for file in described)
 
 
-def with_label_dtype(layout: Layout, dtype: str) -> Layout:
+def with_label_dtype(layout: FileLayout, dtype: str) -> FileLayout:
     """Return the same layout whose labels are stored in a dtype."""
     columns, segment_columns = (
         {key: place._replace(dtype=dtype) if is_label(key) else place for key, place in places.items()}
@@ -164,5 +164,5 @@ def with_folder_label(file: Described, of_class: tuple[int, str] | None) -> Desc
     """Return what is known of a file with the class of its folder as the label of its segment."""
     if of_class is None:
         return file
-    columns = {**file.layout.segment_columns, LABEL: Place(of_class[1], "<i4")}
+    columns = {**file.layout.segment_columns, LABEL: ColumnPlace(of_class[1], "<i4")}
     return replace(file, layout=file.layout._replace(segment_columns=columns), label=of_class)

@@ -16,7 +16,7 @@ from unistore.errors import InputError
 _MOST_CELLS = 1 << 31
 
 
-class Windows(NamedTuple):
+class GridWindows(NamedTuple):
     """Square XY windows."""
 
     size: float
@@ -24,7 +24,9 @@ class Windows(NamedTuple):
     max_points: int | None  # windows with more points are halved
 
 
-def window_rows(xyz: NDArray[Any], rows: Integers, windows: Windows, work: Workspace) -> Iterator[Integers]:
+def window_rows(
+    xyz: NDArray[Any], rows: Integers, windows: GridWindows, work: Workspace
+) -> Iterator[Integers]:
     """Divide the finite points of a cloud into square XY windows from the smallest x and y, by x, then y."""
     # A window with more than `max_points` is halved at the median of its longer side until no part has more.
     # Rows in a window ascend.

@@ -30,7 +30,7 @@ from unistore.converters.point_cloud.names import (
     named_coordinates,
     own_names,
 )
-from unistore.converters.point_cloud.source import AXES, Described, Layout, Match, Segmented
+from unistore.converters.point_cloud.source import AXES, Described, FileLayout, Match, Segmented
 from unistore.errors import InputError, Problem, location_of
 
 _HEADER = "header"
@@ -42,7 +42,7 @@ class Points(ABC):
     name: ClassVar[str]  # name in `sources/layout` of a store
     rows: int  # points of the source
 
-    def __init__(self, opened: Opened, layout: Layout) -> None:
+    def __init__(self, opened: Opened, layout: FileLayout) -> None:
         self.opened = opened
         self.layout = layout
 
@@ -69,7 +69,7 @@ class Points(ABC):
         raise KeyError(key)
 
 
-class Columns(Points):
+class ColumnPoints(Points):
     """``columns``: x, y and z, or one array of coordinates, in a group of a file or named by ``--map``."""
 
     name: ClassVar[str] = "columns"
@@ -90,7 +90,7 @@ class Columns(Points):
         chosen = choose(cls.name, columns_of(opened), group, mapping, opened.name, wide=True)
         return described(opened, chosen, chosen.layout.paths)
 
-    def __init__(self, opened: Opened, layout: Layout) -> None:
+    def __init__(self, opened: Opened, layout: FileLayout) -> None:
         super().__init__(opened, layout)
         self._arrays: dict[str, Array] = {}
         self._decoded: dict[str, tuple[int, NDArray[Any]]] = {}
@@ -125,7 +125,7 @@ class Columns(Points):
         return rows[lo - first : hi - first]
 
 
-class Arrays(Columns):
+class Arrays(ColumnPoints):
     """``arrays``: ``.npz`` files of columns, ``.npy`` files of coordinates with columns beside them."""
 
     # Coordinates are one array with a usual name, (N, 3) or wider with x, y, z first.
@@ -190,7 +190,7 @@ class _OfPoints(Array):
         return rows[lo - first * points : hi - first * points]
 
 
-class Batches(Columns):
+class Batches(ColumnPoints):
     """``batches`` of the PointNet family: ``data`` (B, P, 3 | 6 | 9), B segments of P points each."""
 
     # Arrays (B, P, …) such as `label` describe points; (B,), (B, 1) or (B, k) describe segments.

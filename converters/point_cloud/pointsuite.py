@@ -15,12 +15,12 @@ from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attributes import Entry
 from unistore.converters.files.hdf5.file import names_in
 from unistore.converters.files.hdf5.tree import follow, unlinked, walk
-from unistore.converters.formats.hdf5 import Dataset, OpenedHdf5
+from unistore.converters.formats.hdf5 import HDF5Dataset, OpenedHdf5
 from unistore.converters.plugin import Opened
 from unistore.converters.point_cloud import scratch
 from unistore.converters.point_cloud.columns import choose
-from unistore.converters.point_cloud.layouts import Columns, Points, columns_of, described
-from unistore.converters.point_cloud.source import Described, Ints, Layout, Match, Place, Segmented
+from unistore.converters.point_cloud.layouts import ColumnPoints, Points, columns_of, described
+from unistore.converters.point_cloud.source import ColumnPlace, Described, FileLayout, Ints, Match, Segmented
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import offsets_of
 
@@ -39,7 +39,7 @@ def outside_segments(opened: Opened) -> Opened:
     return opened.without((SEGMENTS,))
 
 
-class Segments:
+class SegmentGroups:
     """Groups of the segments of an open file, by number."""
 
     # Every method raises an `InputError` with the first problem.
@@ -89,7 +89,7 @@ class Segments:
             raise InputError(group if isinstance(group, Problem) else wrong)
         return group
 
-    def dataset(self, segment: int, name: str) -> Dataset:
+    def dataset(self, segment: int, name: str) -> HDF5Dataset:
         """Return a dataset of a segment, whose values can be read."""
         location = self.location(self.keys[segment], name)
         item: object = unlinked(self.parent, self.keys[segment], name)  # faster
@@ -101,7 +101,7 @@ class Segments:
         if not isinstance(item, h5py.Dataset):
             wrong = Problem.at(location, "is no dataset", _CURE, "format")
             raise InputError(item if isinstance(item, Problem) else wrong)
-        dataset = Dataset(item, location)
+        dataset = HDF5Dataset(item, location)
         if problems := dataset.problems():
             raise InputError(problems)
         return dataset
@@ -112,7 +112,7 @@ def _segment_number(key: str) -> int:
 
 
 def _has_segments(opened: Opened) -> bool:
-    return isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups and bool(Segments(opened).keys)
+    return isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups and bool(SegmentGroups(opened).keys)
 
 
 def check_names(opened: Opened) -> None:
@@ -120,10 +120,10 @@ def check_names(opened: Opened) -> None:
     if opened.unreachable:
         raise InputError(opened.unreachable)
     if isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups:
-        Segments(opened).check_names()
+        SegmentGroups(opened).check_names()
 
 
-class Indices(Columns):
+class Indices(ColumnPoints):
     """``pointsuite_indices``: ``data/{x, y, z, …}`` and sorted rows, ``segments/segment_0000/indices``."""
 
     name: ClassVar[str] = "pointsuite_indices"
@@ -143,13 +143,13 @@ class Indices(Columns):
 
     def segments(self) -> Segmented:
         """Read the rows of each segment when they are gone through."""
-        groups = Segments(self.opened)
+        groups = SegmentGroups(self.opened)
         lengths = np.zeros(len(groups.keys), np.int64)
         for segment in range(len(lengths)):
             lengths[segment] = len(_indices(groups, segment, self.rows))
         return Segmented(groups.numbers, lengths, self._rows(groups))
 
-    def _rows(self, groups: Segments) -> Iterator[Ints]:
+    def _rows(self, groups: SegmentGroups) -> Iterator[Ints]:
         """Read row numbers, a step at a time: strictly ascending in a segment, inside ``0:rows``."""
         for segment in range(len(groups.keys)):
             dataset = _indices(groups, segment, self.rows)
@@ -170,7 +170,7 @@ class Indices(Columns):
                 yield rows
 
 
-def _indices(groups: Segments, segment: int, rows: int) -> Dataset:
+def _indices(groups: SegmentGroups, segment: int, rows: int) -> HDF5Dataset:
     """Return the row numbers of a segment, of which there may be `rows`."""
     dataset = groups.dataset(segment, "indices")
     if dataset.dtype.kind not in "iu" or len(dataset.shape) != 1:
@@ -198,13 +198,13 @@ class InSegments(Points):
     @classmethod
     def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
         """Choose the columns of the first segment."""
-        segments = Segments(opened)
+        segments = SegmentGroups(opened)
         location = location_of(opened.name, f"{SEGMENTS}/{segments.keys[0]}")
         inside = walk(segments.group(0), location, segments.file.roots)
         if inside.problems:
             raise InputError(inside.problems)
         columns = {
-            key: Dataset(dataset, location_of(location, key))
+            key: HDF5Dataset(dataset, location_of(location, key))
             for key, dataset in inside.datasets.items()
             if key not in _SUMMARIES and dataset.shape is not None
         }
@@ -213,16 +213,16 @@ class InSegments(Points):
         chosen = replace(chosen, points=int(lengths.sum()), segmented="ranges", left_out=())
         return _described(opened, chosen, list(chosen.layout.arrays.values()))
 
-    def __init__(self, opened: Opened, layout: Layout) -> None:
+    def __init__(self, opened: Opened, layout: FileLayout) -> None:
         super().__init__(opened, layout)
-        self._groups = Segments(opened)
+        self._groups = SegmentGroups(opened)
         self._lengths = _lengths(self._groups, layout.xyz[0])
         self._offsets = offsets_of(self._lengths)
         row_shape = (3,) if len(layout.xyz) == 1 else ()
         coordinates = zip(layout.coordinates, layout.xyz, layout.xyz_stored, strict=True)
         self._places = {
             **layout.columns,
-            **{axis: Place(path, dtype, row_shape) for axis, path, dtype in coordinates},
+            **{axis: ColumnPlace(path, dtype, row_shape) for axis, path, dtype in coordinates},
         }
         self.rows = int(self._offsets[-1])
         for segment in np.flatnonzero(self._lengths == 0).tolist():
@@ -249,7 +249,7 @@ class InSegments(Points):
         """Return numbers and lengths of the groups."""
         return Segmented(self._groups.numbers, self._lengths)
 
-    def _dataset(self, segment: int, place: Place) -> Dataset:
+    def _dataset(self, segment: int, place: ColumnPlace) -> HDF5Dataset:
         """Return a dataset of a segment, which must be as that of the first one."""
         dataset = self._groups.dataset(segment, place.array)
         shape = (int(self._lengths[segment]), *place.row_shape)
@@ -261,7 +261,7 @@ class InSegments(Points):
         return dataset
 
 
-def _lengths(groups: Segments, column: str) -> Ints:
+def _lengths(groups: SegmentGroups, column: str) -> Ints:
     """Return the points of each segment (S,), from a column. Check that all have the same columns."""
     lengths = np.zeros(len(groups.keys), np.int64)
     expected: set[str] = set()
@@ -279,7 +279,7 @@ def _lengths(groups: Segments, column: str) -> Ints:
 
 def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Described:
     """Complete what is said of a file of segments. `members` are the datasets of each that are read."""
-    segments = Segments(opened)
+    segments = SegmentGroups(opened)
     others: dict[str, None] = {}
 
     def is_recounted(path: str, item: h5py.HLObject, name: str, entry: Entry) -> bool:
@@ -305,7 +305,7 @@ def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Des
 
 
 def _objects_inside(
-    segments: Segments, members: Sequence[str], others: dict[str, None]
+    segments: SegmentGroups, members: Sequence[str], others: dict[str, None]
 ) -> Iterator[tuple[str, h5py.HLObject]]:
     """Return groups of the segments and those of their datasets that are read, none of them linked."""
     # Names of what else they hold are added to `others`.

@@ -14,25 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import (
+    ExportedArray,
     File,
     SourceRows,
-    Values,
     array_values,
     cast_exactly,
     sources_of,
 )
 from unistore.converters.common.label_map import recorded_map
-from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
+from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.converters.files.hdf5.file import SUFFIXES
-from unistore.converters.files.libraries import Opened
+from unistore.converters.files.libraries import OpenedByLibrary
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array
 from unistore.converters.point_cloud.family import PointCloud
 from unistore.converters.point_cloud.layouts import Batches
 from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.pointsuite import COUNT, Indices, InSegments
-from unistore.converters.point_cloud.source import Origin
+from unistore.converters.point_cloud.source import PointOrigin
 from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import format_by_ending, formats_for, formats_of
 from unistore.converters.seam.stored import file_of_format, open_arrays
@@ -40,7 +40,7 @@ from unistore.errors import StoreError
 from unistore.schemas.indices import StoreView, contradiction, whole
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS, Quantum, quantum
 from unistore.schemas.point_cloud.specs import segments, source_rows
-from unistore.schemas.rules import View
+from unistore.schemas.rules import RuleView
 
 # Formats that are exported as they were
 _WRITTEN = ("las", "laz")
@@ -111,7 +111,7 @@ class Cloud:
 
 def clouds(store: StoreView) -> Iterator[Cloud]:
     """Return every source, or raise a `StoreError` if the segments do not hold all of its rows."""
-    view = View(store)
+    view = RuleView(store)
     for problem in (*segments(view), *source_rows(view)):
         msg = f"{store.path}: {problem}"
         raise StoreError(msg)
@@ -171,7 +171,7 @@ def files(store: StoreView) -> Iterator[File]:
         )
 
 
-def _arrays(values: Mapping[str, Values]) -> dict[str, Array]:
+def _arrays(values: Mapping[str, ExportedArray]) -> dict[str, Array]:
     """Columns by name, of which one is in memory at a time: their rows stand elsewhere in the store."""
 
     @lru_cache(maxsize=1)
@@ -194,9 +194,9 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     texts = attribute_texts(store, len(by_number))
     formats = {kind.name: kind for kind in formats_for(PointCloud)}
 
-    def source(number: int) -> Restored:
+    def source(number: int) -> RestoredFiles:
         scanned = scan.sources[number]
-        origin: Origin = scanned.detail
+        origin: PointOrigin = scanned.detail
         # Of several files, each holds one array.
         owners = dict(zip(origin.arrays, scanned.files, strict=False))
         places = origin.layout.places
@@ -208,7 +208,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                 numbering = maps.numbering(scanned.path, scanned.name)
                 restored = restored._replace(of_file=partial(numbering.stored, location=scanned.name))
             arrays.setdefault(owners.get(path, scanned.path), []).append(restored)
-        return Restored(
+        return RestoredFiles(
             [
                 RestoredFile(
                     path,
@@ -226,7 +226,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     return source
 
 
-def _segments_by_number(opened: Opened) -> Callable[[str], str]:
+def _segments_by_number(opened: OpenedByLibrary) -> Callable[[str], str]:
     """Name segments as the file does: ``segments/segment_7/x``."""
     segments = opened.hdf5["segments"] if opened.hdf5 is not None and "segments" in opened.hdf5 else ()
     groups = {_numbered(f"segments/{key}"): f"segments/{key}" for key in segments}
@@ -256,7 +256,7 @@ def _is_recounted(path: str, item: Any, name: Any) -> bool:
     return getattr(first, "shape", ())[:1] == (item.attrs[name],)
 
 
-def own_arrays(cloud: Cloud) -> dict[str, Values]:
+def own_arrays(cloud: Cloud) -> dict[str, ExportedArray]:
     """Return arrays of a cloud by their paths in its file."""
     columns = _columns(cloud)
     layout = cloud.layout["layout"]
@@ -270,16 +270,16 @@ def own_arrays(cloud: Cloud) -> dict[str, Values]:
     return columns
 
 
-def _lazy(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
+def _lazy(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> ExportedArray:
     """Return values that are read on demand, all at once, and fit the dtype exactly."""
-    return Values(shape, dtype, lambda: iter([cast_exactly(read(), dtype)]))
+    return ExportedArray(shape, dtype, lambda: iter([cast_exactly(read(), dtype)]))
 
 
-def _columns(cloud: Cloud) -> dict[str, Values]:
+def _columns(cloud: Cloud) -> dict[str, ExportedArray]:
     """Return coordinates and columns by path. What stands beside coordinates in one array is part of it."""
     coordinates = cloud.layout["xyz"]
     dtypes = list(map(np.dtype, cloud.layout["xyz_stored"]))
-    columns: dict[str, Values] = {}
+    columns: dict[str, ExportedArray] = {}
     beside: list[str] = []
     for name, (path, dtype, _) in cloud.layout["columns"].items():
         if path in coordinates:
@@ -300,14 +300,14 @@ def _columns(cloud: Cloud) -> dict[str, Values]:
     return {coordinates[0]: _lazy(together, (cloud.rows, width), dtypes[0]), **columns}
 
 
-def _batches(cloud: Cloud, columns: Mapping[str, Values]) -> dict[str, Values]:
+def _batches(cloud: Cloud, columns: Mapping[str, ExportedArray]) -> dict[str, ExportedArray]:
     """Return arrays (B, P, …) of points and (B, …) of segments."""
     count = len(cloud.numbers)
     points = cloud.source.hi - cloud.source.lo
     if (np.diff(cloud.bounds) * count != points).any():
         message = f"segments of {cloud.source.name} differ in length, expected batches of one length"
         raise contradiction(cloud.store, f"{SEGMENTS}/offsets", message)
-    own: dict[str, Values] = {}
+    own: dict[str, ExportedArray] = {}
     for path, column in columns.items():
         shape = (count, points // max(1, count), *column.shape[1:])
         own[path] = _lazy(partial(_reshaped, column, shape), shape, column.dtype)
@@ -317,11 +317,11 @@ def _batches(cloud: Cloud, columns: Mapping[str, Values]) -> dict[str, Values]:
     return own
 
 
-def _reshaped(values: Values, shape: tuple[int, ...]) -> NDArray[Any]:
+def _reshaped(values: ExportedArray, shape: tuple[int, ...]) -> NDArray[Any]:
     return values.whole().reshape(shape)
 
 
-def _in_segments(cloud: Cloud, columns: Mapping[str, Values]) -> dict[str, Values]:
+def _in_segments(cloud: Cloud, columns: Mapping[str, ExportedArray]) -> dict[str, ExportedArray]:
     """Return the columns of every segment in arrays of its own."""
 
     @lru_cache(maxsize=1)
@@ -331,7 +331,7 @@ def _in_segments(cloud: Cloud, columns: Mapping[str, Values]) -> dict[str, Value
     def rows_of(path: str, segment: int) -> NDArray[Any]:
         return whole_column(path)[cloud.indices(segment)]
 
-    own: dict[str, Values] = {}
+    own: dict[str, ExportedArray] = {}
     for path, column in columns.items():
         for segment, group in cloud.real_segments().items():
             shape = (len(cloud.indices(segment)), *column.shape[1:])

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column
+from unistore.converters.common.columns import SourceColumn
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, Attributes
 from unistore.converters.plugin import Facts
 from unistore.converters.scan import Scanned
@@ -31,7 +31,7 @@ class Match(IntEnum):
     CERTAIN = 4
 
 
-class Place(NamedTuple):
+class ColumnPlace(NamedTuple):
     """Where a column is in a file: its array, and the form of its rows."""
 
     array: str
@@ -39,19 +39,19 @@ class Place(NamedTuple):
     row_shape: tuple[int, ...] = ()
 
     @property
-    def form(self) -> Column:
+    def form(self) -> SourceColumn:
         """Dtype and row shape."""
-        return Column(self.dtype, self.row_shape)
+        return SourceColumn(self.dtype, self.row_shape)
 
 
-class Layout(NamedTuple):
+class FileLayout(NamedTuple):
     """All that is needed to read a file."""
 
     name: str  # as stores record it
     xyz: tuple[str, ...]  # arrays of x, y, z, or one array of coordinates (N, 3)
     xyz_stored: tuple[str, ...]  # their dtypes, byte order included
-    columns: Mapping[str, Place]  # of the points, by stored name
-    segment_columns: Mapping[str, Place] = {}  # of whole segments
+    columns: Mapping[str, ColumnPlace]  # of the points, by stored name
+    segment_columns: Mapping[str, ColumnPlace] = {}  # of whole segments
     quantum: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # scale and offset of x, y, z
     unit: str | None = None  # of the coordinates; None: the layout does not define it
     header: Facts = {}  # noqa: RUF012  nobody changes it
@@ -79,7 +79,7 @@ class Layout(NamedTuple):
         return list(dict.fromkeys([*self.xyz, *[place.array for place in self.places.values()]]))
 
     @property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, ColumnPlace]:
         """Place of every column, of points and of segments."""
         return {**self.columns, **self.segment_columns}
 
@@ -88,7 +88,7 @@ class Layout(NamedTuple):
 class Described(Scanned):
     """What a file holds, found without reading values."""
 
-    layout: Layout
+    layout: FileLayout
     points: int
     segments: int = 1  # one if the file has none of its own
     segmented: Literal["indices", "ranges"] | None = None  # rows of its own segments; None: it has none
@@ -102,13 +102,13 @@ class Described(Scanned):
     label: tuple[int, str] | None = None  # number and name of its folder's class, if that is its label
 
 
-class Origin(NamedTuple):
+class PointOrigin(NamedTuple):
     """Where the points of a source come from: its ``detail``."""
 
     files: tuple[str, ...]  # names of its files, as messages call them
     formats: tuple[str, ...]  # of these
     arrays: tuple[str, ...]  # as in `Group`
-    layout: Layout
+    layout: FileLayout
     attributes: str = NO_ATTRIBUTES  # of its HDF5 file, JSON
     rooms: tuple[str, ...] = ()  # name of each segment
     label: tuple[int, str] | None = None  # number and name of its folder's class, if that is its label

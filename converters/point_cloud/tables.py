@@ -18,7 +18,7 @@ from unistore.converters.files.hdf5.attributes import AttributeCollector, attrib
 from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.derive import derive_memory
 from unistore.converters.point_cloud.folders import (
-    Lists,
+    ListFiles,
     folder_classes,
     have_labels,
     read_rooms,
@@ -26,7 +26,7 @@ from unistore.converters.point_cloud.folders import (
 )
 from unistore.converters.point_cloud.names import is_label
 from unistore.converters.point_cloud.options import PointCloudOptions
-from unistore.converters.point_cloud.source import LABEL, Described, Origin
+from unistore.converters.point_cloud.source import LABEL, Described, PointOrigin
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
 from unistore.errors import InputError, Problem, first_few
@@ -118,7 +118,7 @@ def _column_field(table: str, key: str, form: Merged, classes: Mapping[str, str]
 def _sources(
     parts: Parts,
     files: Sequence[Described],
-    rooms: Lists,
+    rooms: ListFiles,
     texts: AttributeCollector,
     options: PointCloudOptions,
 ) -> Sources:
@@ -129,7 +129,7 @@ def _sources(
             name=name,
             files=[*paths, *file.further, *group.detail.files, *map(str, rooms.files)],
             split=group.detail.split,
-            detail=Origin(
+            detail=PointOrigin(
                 group.names,
                 file.formats,
                 group.arrays,
@@ -290,7 +290,7 @@ def _segment_arrays(scan: Scan, joined: Facts, of_source: NDArray[np.int64], uni
     }
     arrays: Arrays = [(field, values[name]) for name, field in segment_fields(unit).items()]
     arrays += [(field, joined[f"{SEGMENTS}/{key}"]) for key, field in scan.shared["segment_columns"].items()]
-    origins: Sequence[Origin] = scan.sources.details
+    origins: Sequence[PointOrigin] = scan.sources.details
     if any(origin.rooms for origin in origins):
         names: list[str] = []
         for origin, count in zip(origins, joined["counts"].tolist(), strict=True):
@@ -312,7 +312,7 @@ def _quantum_arrays(sources: Sources, decimal: Decimal | None) -> Arrays:
 
 def _source_arrays(sources: Sources) -> Arrays:
     """Layout, header and attributes of each file."""
-    origins: Sequence[Origin] = sources.details
+    origins: Sequence[PointOrigin] = sources.details
     layouts = view(origins, _layout_text)
     arrays = lazy_text_arrays(
         "sources/layout", layouts, axis="source", description="layout of the file, JSON"
@@ -325,7 +325,7 @@ def _source_arrays(sources: Sources) -> Arrays:
     return [*arrays, *attribute_arrays(view(origins, lambda origin: origin.attributes))]
 
 
-def _layout_text(origin: Origin) -> str:
+def _layout_text(origin: PointOrigin) -> str:
     layout = origin.layout
     return json.dumps(
         {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from unistore.converters.registry import Family
+from unistore.converters.registry import FamilyRecord
 
 __all__ = ["FAMILY"]
 
-FAMILY = Family(
+FAMILY = FamilyRecord(
     name="rows",
     summary="Plain arrays: HDF5, .npy, .npz, Parquet.",
     description="Plain arrays: HDF5, .npy, .npz or Parquet files whose arrays share axis 0.",

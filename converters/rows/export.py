@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import (
+    ExportedArray,
     File,
     SourceRows,
-    Values,
     converted,
     row_values,
     source_dtype,
     sources_of,
 )
-from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
+from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.converters.plugin import Array
-from unistore.converters.rows.family import Rows
+from unistore.converters.rows.family import RowsFamily
 from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import formats_for
 from unistore.converters.seam.record import stored_parts
@@ -30,7 +30,7 @@ from unistore.converters.seam.stored import file_of_format, formats_of_sources, 
 from unistore.schemas.indices import StoreView
 from unistore.schemas.rows.fields import TABLE
 
-PREVIEW = stored_parts(Rows)["preview"]
+PREVIEW = stored_parts(RowsFamily)["preview"]
 _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.IGNORECASE)
 
 
@@ -40,7 +40,7 @@ def files(store: StoreView) -> Iterator[File]:
     paths = [path for path in store.paths() if path.startswith(f"{TABLE}/")]
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
-    for source, opening in zip(sources, formats_of_sources(Rows(), store, sources), strict=True):
+    for source, opening in zip(sources, formats_of_sources(RowsFamily(), store, sources), strict=True):
         columns = {
             path.removeprefix(f"{TABLE}/"): _own_rows(store, path, source)
             for path in paths
@@ -71,9 +71,9 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore every array of a source. The scan says which array of which file a column is."""
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
-    formats = {one.name: one for one in formats_for(Rows())}
+    formats = {one.name: one for one in formats_for(RowsFamily())}
 
-    def source(number: int) -> Restored:
+    def source(number: int) -> RestoredFiles:
         source = scan.sources[number]
         facts = stored_facts(store, sources[number])
         files = []
@@ -87,19 +87,19 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                     arrays.append(RestoredArray(place.array, values, place.field))
             opening = partial(open_arrays, formats[name], source.name)
             files.append(RestoredFile(path, arrays, opening, attributes=texts[number], facts=facts))
-        return Restored(files)
+        return RestoredFiles(files)
 
     return source
 
 
-def _own_rows(store: StoreView, path: str, source: SourceRows) -> Values:
+def _own_rows(store: StoreView, path: str, source: SourceRows) -> ExportedArray:
     """Return the rows of a source, in its own dtype."""
     array = store.array(path)
     values = row_values(array, source.lo, source.hi)
     return converted(values, source_dtype(array.attributes, source.number, array.dtype))
 
 
-def _unmapped(arrays: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[str, Values]:
+def _unmapped(arrays: Mapping[str, ExportedArray], mapping: Mapping[str, str]) -> dict[str, ExportedArray]:
     """Return arrays by their names in the file. Fields of a structured array are joined again."""
     datasets = dict(arrays)
     for stored, name in mapping.items():
@@ -111,12 +111,14 @@ def _unmapped(arrays: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[
     return datasets
 
 
-def _reversed(values: Values) -> Values:
+def _reversed(values: ExportedArray) -> ExportedArray:
     """Return the array with its axes reversed again. Read into memory as a whole."""
-    return Values(values.shape[::-1], values.dtype, lambda: iter([np.ascontiguousarray(values.whole().T)]))
+    return ExportedArray(
+        values.shape[::-1], values.dtype, lambda: iter([np.ascontiguousarray(values.whole().T)])
+    )
 
 
-def _structured(fields: Mapping[str, Values]) -> Values:
+def _structured(fields: Mapping[str, ExportedArray]) -> ExportedArray:
     """Return a structured array from its fields."""
     rows = next(iter(fields.values())).shape[0]
     dtype = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in fields.items()])
@@ -127,4 +129,4 @@ def _structured(fields: Mapping[str, Values]) -> Values:
             whole[name] = column.whole()
         yield whole
 
-    return Values((rows,), dtype, blocks)
+    return ExportedArray((rows,), dtype, blocks)

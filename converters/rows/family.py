@@ -49,7 +49,7 @@ _ALIKE = 256  # arrays of many files have the same names and dtypes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(RowsOptions, Family):
+class RowsFamily(RowsOptions, Family):
     """Plain arrays; see `RowsOptions`."""
 
     name: ClassVar[str] = FAMILY_NAME
@@ -161,4 +161,4 @@ def _column(name: str, array: str, field: str) -> Column:
     return Column(axes=None, description=description, source=array, field=field)
 
 
-converter = ConverterOf(Rows)
+converter = ConverterOf(RowsFamily)

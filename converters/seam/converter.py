@@ -37,16 +37,16 @@ from unistore.converters.plugin import (
     sure,
 )
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
-from unistore.converters.scan import Candidate, Found, LeftOut, Part, Parts, Taken, Verdict
+from unistore.converters.scan import Candidate, Found, LeftOut, Parts, SourcePart, Taken, Verdict
 from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import formats_for, formats_of, open_file
 from unistore.converters.seam.gather import facts_of, finalize_sources, gather_sources
 from unistore.converters.seam.sources import (
     Choices,
-    Origin,
     Origins,
-    Place,
     Planned,
+    RowOrigin,
+    RowPlace,
     ScannedSource,
     ScannedTable,
     check_columns,
@@ -237,7 +237,7 @@ class SeamConverter(Converter):
             left += [(path, why) for path in ([folder] if is_whole else paths)]
         return left
 
-    def scan(self, part: Part) -> Scanned:
+    def scan(self, part: SourcePart) -> Scanned:
         """Read the header of a source, and check its arrays."""
         group = group_of(part)
         openings = []
@@ -259,7 +259,7 @@ class SeamConverter(Converter):
         return self._possible(file.path)[0]
 
     def describe(
-        self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
+        self, part: SourcePart, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
     ) -> Scanned:
         """Check the arrays of a source, whose files are open, each by its format."""
         plugin = self.plugin
@@ -309,7 +309,7 @@ class SeamConverter(Converter):
             memory=whole.memory + memory,
         )
 
-    def not_ours(self, part: Part, claim: Claim) -> Scanned:
+    def not_ours(self, part: SourcePart, claim: Claim) -> Scanned:
         """Leave out a file of a folder. One that the user named is a problem."""
         if part.files[0] in map(Path.resolve, part.roots):
             raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
@@ -324,7 +324,7 @@ class SeamConverter(Converter):
         """Cut a source into samples, derive tables. Of a forward-only one, all rows are emitted meanwhile."""
         planned: Planned = scan.shared["planned"]
         schema = planned.schema
-        origin: Origin = scan.sources.details[source]
+        origin: RowOrigin = scan.sources.details[source]
         name = scan.sources.names[source]
         facts: dict[str, NDArray[Any]] = {}
         with self.reopened(scan, source) as opened:
@@ -351,7 +351,7 @@ class SeamConverter(Converter):
                     emit(table, column, rows)
         return {f"derived/{table}": np.array([count]) for table, count in counts.items()}
 
-    def _emit(self, opened: Opened, name: str, origin: Origin, table: Table, emit: Emit) -> None:
+    def _emit(self, opened: Opened, name: str, origin: RowOrigin, table: Table, emit: Emit) -> None:
         """Emit all rows of a table of the file."""
         count = origin.tables[table.name].rows
         step = max(1, BLOCK_BYTES // max(1, sum(field.row_bytes for field in table.fields)))
@@ -372,7 +372,7 @@ class SeamConverter(Converter):
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
         """Read rows of a source."""
-        origin: Origin = scan.sources.details[source]
+        origin: RowOrigin = scan.sources.details[source]
         name = scan.sources.names[source]
         with self.reopened(scan, source) as opened:
             self._fill(opened, name, origin, table, lo, hi, out)
@@ -381,7 +381,7 @@ class SeamConverter(Converter):
         self,
         opened: Opened,
         name: str,
-        origin: Origin,
+        origin: RowOrigin,
         table: str,
         lo: int,
         hi: int,
@@ -433,7 +433,7 @@ class SeamConverter(Converter):
 def fill(
     arrays: Mapping[str, Array],
     out: Mapping[str, NDArray[Any]],
-    places: Mapping[str, Place],
+    places: Mapping[str, RowPlace],
     lo: int,
     hi: int,
 ) -> None:

@@ -11,8 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column as Form
-from unistore.converters.common.columns import Merged, reconcile
+from unistore.converters.common.columns import Merged, SourceColumn, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector, attribute_arrays
 from unistore.converters.files.paths import split_of
@@ -22,7 +21,7 @@ from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
 from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import format_by_ending
-from unistore.converters.seam.sources import Origin, PartGroup, Place, Planned, ScannedSource, TableRows
+from unistore.converters.seam.sources import PartGroup, Planned, RowOrigin, RowPlace, ScannedSource, TableRows
 from unistore.converters.seam.specs import FACTS, FORMAT, field_of, is_number, number_dtype, table_offsets
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
@@ -36,7 +35,7 @@ _ALIKE = 256
 Arrays = Iterator[tuple[Field, IndexValues]]
 
 
-class _Seen:
+class _SourcesTogether:
     """What the sources hold together."""
 
     def __init__(self) -> None:
@@ -82,7 +81,7 @@ def gather_sources(
     plugin: Family, formats: Sequence[Format], parts: Parts, scanned: Sequence[ScannedSource]
 ) -> Scan:
     """Merge the columns of all sources that are the family's."""
-    seen = _Seen()
+    seen = _SourcesTogether()
     for name, group, one in zip(parts.names, parts.details, scanned, strict=True):
         seen.add(name, group, one)
     main = plugin.schema.table
@@ -141,7 +140,7 @@ def gather_sources(
 
 def _forms(
     table: str, parts: Parts, scanned: Sequence[ScannedSource]
-) -> Iterator[tuple[str, Mapping[str, Form]]]:
+) -> Iterator[tuple[str, Mapping[str, SourceColumn]]]:
     """Name and columns of each source of the family in a table, of which it may have none."""
     for name, one in zip(parts.names, scanned, strict=True):
         if one.tables:
@@ -155,7 +154,7 @@ def _sources(
     parts: Parts,
     scanned: Sequence[ScannedSource],
     merged: Mapping[str, Mapping[str, Merged]],
-    seen: _Seen,
+    seen: _SourcesTogether,
     attributes: AttributeCollector,
 ) -> tuple[Sources, int]:
     """Return all sources, and the number of their files."""
@@ -164,7 +163,7 @@ def _sources(
     is_derived = bool(schema.samples) or seen.forward_only or bool(schema.derived)
 
     @lru_cache(_ALIKE)
-    def stored(table: str, places: tuple[tuple[str, Place], ...]) -> dict[str, Place]:
+    def stored(table: str, places: tuple[tuple[str, RowPlace], ...]) -> dict[str, RowPlace]:
         return {column: place for column, place in places if column in merged[table]}
 
     columns = parts.names, parts.files(), parts.details, scanned
@@ -196,7 +195,7 @@ def _sources(
             files=(*files, *one.further),
             rows={} if seen.forward_only else {table: rows for table, (rows, _) in tables.items()},
             split=split_of(name),
-            detail=Origin(
+            detail=RowOrigin(
                 files=group.names,
                 formats=one.formats,
                 arrays=group.arrays,
@@ -216,7 +215,9 @@ def _none_of(paths: set[str]) -> Callable[[str], bool]:
     return lambda path: path not in paths
 
 
-def _tables(schema: Schema, merged: Mapping[str, Mapping[str, Merged]], seen: _Seen) -> Iterator[Table]:
+def _tables(
+    schema: Schema, merged: Mapping[str, Mapping[str, Merged]], seen: _SourcesTogether
+) -> Iterator[Table]:
     """Yield the main table, further ones of the files, and those that are computed."""
     declared = {schema.table: schema.columns, **schema.tables}
     for table, columns in declared.items():
@@ -264,7 +265,7 @@ def facts_of(
 def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     """Index arrays of all sources, and how many samples each has."""
     planned: Planned = scan.shared["planned"]
-    origins: Sequence[Origin] = scan.sources.details
+    origins: Sequence[RowOrigin] = scan.sources.details
     schema = planned.schema
     arrays: list[tuple[Field, IndexValues]] = []
     if schema.samples:
@@ -312,7 +313,7 @@ def _sample_arrays(
         yield field_of(f"{schema.samples}/{name}", column, axis, values.dtype.name), values
 
 
-def _extents(schema: Schema, origins: Sequence[Origin]) -> tuple[Field, IndexValues]:
+def _extents(schema: Schema, origins: Sequence[RowOrigin]) -> tuple[Field, IndexValues]:
     """Return how far each volume reaches."""
     extents = np.array([origin.extent or (0, 0, 0) for origin in origins], np.int32)
     described = Field(
@@ -325,7 +326,7 @@ def _extents(schema: Schema, origins: Sequence[Origin]) -> tuple[Field, IndexVal
     return described, np.repeat(extents, [origin.rows for origin in origins], axis=0)
 
 
-def _origin_arrays(planned: Planned, origins: Sequence[Origin]) -> Arrays:
+def _origin_arrays(planned: Planned, origins: Sequence[RowOrigin]) -> Arrays:
     """Return what the sources say: numbers, facts, formats, attributes."""
     for name, column in planned.schema.per_source.items():
         dtype = number_dtype(column)

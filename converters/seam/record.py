@@ -8,21 +8,20 @@ from typing import Any
 
 from unistore.converters.options import declared
 from unistore.converters.plugin import API, Column, Family, Schema, is_derived
-from unistore.converters.registry import Family as Record
-from unistore.converters.registry import resolve
+from unistore.converters.registry import FamilyRecord, resolve
 from unistore.converters.seam.specs import specs_of
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import StoreView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PluginRecord(Record):
+class PluginRecord(FamilyRecord):
     """What the core asks of a family, from its class."""
 
     kind_of_family: type[Family]
 
     def part(self, name: str, key: str | None = None) -> Any:
-        """See `Record.part`."""
+        """See `FamilyRecord.part`."""
         family = self.kind_of_family
         # These are asked for by commands that read no store.
         kind = _volumes if family.schema.spatial else _kind

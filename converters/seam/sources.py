@@ -15,11 +15,20 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column as Form
-from unistore.converters.common.columns import length_table, storable
+from unistore.converters.common.columns import SourceColumn, length_table, storable
 from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.plugin import Array, Column, Facts, Family, Group, Head, Opened, Schema, SourceFile
-from unistore.converters.scan import Part, Parts, Scanned
+from unistore.converters.plugin import (
+    Array,
+    Column,
+    Facts,
+    Family,
+    Group,
+    Head,
+    Opened,
+    Schema,
+    SourceFile,
+)
+from unistore.converters.scan import Parts, Scanned, SourcePart
 from unistore.converters.seam.faults import fault
 from unistore.converters.seam.specs import is_number, number_dtype
 from unistore.errors import Problem, location_of, printable
@@ -32,7 +41,7 @@ _ALIKE = 256
 _CURE = "write the file again, or leave it out"
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """Where the rows of a column are."""
 
     file: int  # number of the file in its source
@@ -53,15 +62,15 @@ class Pick(NamedTuple):
     column: Column
     dtype: np.dtype[Any]
     row_shape: tuple[int, ...]
-    place: Place
+    place: RowPlace
 
 
 class Picked(NamedTuple):
     """The columns of a source in a table. The same object for sources that are alike."""
 
     columns: Mapping[str, Column]
-    forms: Mapping[str, Form]
-    places: Mapping[str, Place]
+    forms: Mapping[str, SourceColumn]
+    places: Mapping[str, RowPlace]
     problems: Sequence[tuple[str, Problem]]  # with the array, or the column; their files are empty
 
 
@@ -76,7 +85,7 @@ class TableRows(NamedTuple):
     """Rows of a source in a table, and where they come from."""
 
     rows: int
-    places: Mapping[str, Place]  # by column
+    places: Mapping[str, RowPlace]  # by column
 
 
 class Origins(Protocol):
@@ -98,7 +107,7 @@ class Origins(Protocol):
         ...
 
 
-class Origin(NamedTuple):
+class RowOrigin(NamedTuple):
     """Where the rows of a source come from: the ``detail`` of the source."""
 
     files: tuple[str, ...]  # names of its files, as messages call them
@@ -148,7 +157,7 @@ class PartGroup(NamedTuple):
     detail: Any = None
 
 
-def group_of(part: Part) -> Group:
+def group_of(part: SourcePart) -> Group:
     """Return the files of a part."""
     names, *labels = part.detail
     files = [SourceFile(path, name, part.roots) for path, name in zip(part.files, names, strict=True)]
@@ -241,7 +250,7 @@ def picks_of(
         array = whole.arrays.get(key)
         if array is not None:
             number, inside = owners.get(key, (0, key))
-            place = Place(number, inside, column.field, _step(array) if column.field else 0)
+            place = RowPlace(number, inside, column.field, _step(array) if column.field else 0)
             picks.append(Pick(name, column, array.dtype, array.shape[1:], place))
     return tuple(picks)
 
@@ -259,16 +268,16 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
     forms = {}
     problems: list[tuple[str, Problem]] = []
     for name, column, dtype, row_shape, _ in picks:
-        form = Form(dtype.str, row_shape)
+        form = SourceColumn(dtype.str, row_shape)
         if column.field and dtype.fields is not None:
             inner = dtype.fields[column.field][0]
-            form = Form(inner.base.str, (*row_shape, *inner.shape))
+            form = SourceColumn(inner.base.str, (*row_shape, *inner.shape))
         wrong = (*_schema_problems(column, dtype, row_shape), *_store_problems(name, form))
         problems += [(column.source or name, problem) for problem in wrong]
         if column.spatial:  # volumes of any extent are rows of one form
-            form = Form(form.dtype, ())
+            form = SourceColumn(form.dtype, ())
         elif column.dtype:
-            form = Form(column.dtype, form.row_shape)
+            form = SourceColumn(column.dtype, form.row_shape)
         forms[name] = form
     for name in forms:
         for outer in forms:
@@ -363,7 +372,7 @@ def _schema_problems(column: Column, dtype: np.dtype[Any], row_shape: tuple[int,
         yield Problem("", f"is {dtype} ({shape}), expected {expected}", _CURE, "dtype")
 
 
-def _store_problems(name: str, form: Form) -> Iterator[Problem]:
+def _store_problems(name: str, form: SourceColumn) -> Iterator[Problem]:
     """Yield what keeps a column out of any store."""
     if not storable(np.dtype(form.dtype)):
         message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
@@ -375,7 +384,7 @@ def _store_problems(name: str, form: Form) -> Iterator[Problem]:
         yield Problem("", message, "leave it out with --map", "empty")
 
 
-def further_files(opened: Opened, part: Part) -> tuple[str, ...]:
+def further_files(opened: Opened, part: SourcePart) -> tuple[str, ...]:
     """Return the paths of the files that are read for a source beside its own."""
     return tuple(dict.fromkeys(str(file.path) for file in opened.further if file.path not in part.files))
 

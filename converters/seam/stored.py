@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, SourceRows, Values, source_dtype, sources_of
-from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile
-from unistore.converters.files.comparison import Restored as RestoredSource
-from unistore.converters.files.libraries import BY_FORMAT, UNISTORE
-from unistore.converters.files.libraries import Opened as OpenedFile
+from unistore.converters.common.exported import ExportedArray, File, SourceRows, source_dtype, sources_of
+from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
+from unistore.converters.files.libraries import BY_FORMAT, UNISTORE, OpenedByLibrary
 from unistore.converters.plugin import Array, Facts, Family, Format, Restored, Schema, SourceFile
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import format_by_ending, formats_for, formats_of, open_file
-from unistore.converters.seam.sources import Origin
+from unistore.converters.seam.sources import RowOrigin
 from unistore.converters.seam.specs import FACTS, FORMAT, stored_tables, table_offsets
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.indices import ArrayView, StoreView
@@ -139,10 +137,10 @@ def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
     sources = sources_of(store)
     by_name = {one.name: one for one in formats_for(family)}
 
-    def source(number: int) -> RestoredSource:
+    def source(number: int) -> RestoredFiles:
         source = scan.sources[number]
         stored = restored(family, store, sources[number])
-        origin: Origin = source.detail
+        origin: RowOrigin = source.detail
         file_of: dict[str, int] = {}
         for table in origin.tables.values():
             for place in table.places.values():
@@ -160,17 +158,17 @@ def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
             opening = partial(open_original, by_name[kind], SourceFile(path, name, source.files))
             facts = {} if file else stored.facts
             files.append(RestoredFile(path, arrays, opening, facts=facts))
-        return RestoredSource(files)
+        return RestoredFiles(files)
 
     return source
 
 
-def _values(array: Array) -> Values:
-    return Values(array.shape, array.dtype, lambda: (rows for _, rows in array.blocks()))
+def _values(array: Array) -> ExportedArray:
+    return ExportedArray(array.shape, array.dtype, lambda: (rows for _, rows in array.blocks()))
 
 
 @contextmanager
-def open_original(opening: Format, file: SourceFile, path: Path) -> Iterator[OpenedFile]:
+def open_original(opening: Format, file: SourceFile, path: Path) -> Iterator[OpenedByLibrary]:
     """Open a file by its format. Values of formats of this package are read by their library alone."""
     with calling(opening, file.name), open_file(opening, file) as opened:
         names = [name for name in opened.arrays if name not in opened.facts]
@@ -180,11 +178,11 @@ def open_original(opening: Format, file: SourceFile, path: Path) -> Iterator[Ope
         else:
             library = opening.library or UNISTORE
             names += opened.left_out  # a receipt tells what a store lacks
-            yield OpenedFile(library, names, opened.arrays.__getitem__, facts=opened.facts)
+            yield OpenedByLibrary(library, names, opened.arrays.__getitem__, facts=opened.facts)
 
 
 @contextmanager
-def open_arrays(opening: Format, name: str, path: Path) -> Iterator[OpenedFile]:
+def open_arrays(opening: Format, name: str, path: Path) -> Iterator[OpenedByLibrary]:
     """Open a file with all its arrays: by its library, or by its format if no other reads it."""
     if _has_library(opening):
         with BY_FORMAT[opening.name](path) as by_library:

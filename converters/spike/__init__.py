@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from unistore.converters.registry import Family
+from unistore.converters.registry import FamilyRecord
 
 __all__ = ["FAMILY"]
 
-FAMILY = Family(
+FAMILY = FamilyRecord(
     name="spike",
     summary="Spike cameras: sequences, .dat streams, .npy, .npz.",
     description="Spike cameras: <root>/{train,test}/<sequence>/{blur,sharp,spike}, .dat streams, .npy "

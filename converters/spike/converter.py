@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.exclusion import ProblemCollector, with_source
 from unistore.converters.plugin import Problem
 from unistore.converters.protocol import Facts, Finalized, Scan
-from unistore.converters.scan import Part, Parts
+from unistore.converters.scan import Parts, SourcePart
 from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import FileArray, open_file
@@ -22,9 +22,9 @@ from unistore.converters.spike.frames import (
     RAW_ARRAY,
     Extent,
     FrameOrigin,
+    FrameValues,
     ScannedFrame,
     Spikes,
-    Values,
     values_in,
 )
 from unistore.converters.spike.options import IMAGE_ROLES
@@ -39,14 +39,14 @@ class SpikeConverter(SeamConverter):
     reads_in_place: ClassVar[bool] = True
     thread_safe: ClassVar[bool] = True
 
-    def scan(self, part: Part) -> ScannedFrame:
+    def scan(self, part: SourcePart) -> ScannedFrame:
         """Read the headers of one frame's files, and check arrays."""
         # Raises only if none of its files can be read: other problems are in the result.
         # Asking about files of other families loads none of it.
         from unistore.converters.spike.streams import config_of
 
         group = group_of(part)
-        values: dict[str, Values] = {}
+        values: dict[str, FrameValues] = {}
         images = {}
         others: list[str] = []
         openings = [self.opening_of(file) for file in group.files]

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import BLOCK, File, Form, Values, array_values
-from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
+from unistore.converters.common.exported import BLOCK, ExportedArray, File, Form, array_values
+from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.libraries import BY_FORMAT, open_bytes, open_image
 from unistore.converters.scan import Scan, Source
 from unistore.converters.spike.frames import RAW_ARRAY, FrameOrigin
 from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError, Problem
-from unistore.schemas.indices import Column, StoreView
+from unistore.schemas.indices import IndexColumn, StoreView
 from unistore.schemas.spike.fields import (
     BITS,
     FRAME_OFFSETS,
@@ -46,10 +46,10 @@ class Frame:
     number: int  # the row of ``frames``
 
     def _row(self, path: str) -> Any:
-        return Column(self.store, path).take(np.array([self.number]))[0]
+        return IndexColumn(self.store, path).take(np.array([self.number]))[0]
 
     def _range(self, offsets: str) -> tuple[int, int]:
-        lo, hi = Column(self.store, offsets).ranges(np.array([self.number]))
+        lo, hi = IndexColumn(self.store, offsets).ranges(np.array([self.number]))
         return int(lo[0]), int(hi[0])
 
     def _box(self, path: str, *extent: int) -> NDArray[Any]:
@@ -86,7 +86,7 @@ class Frame:
         height, width = self.extent
         return max(1, nbytes // (height * row_bytes(width)))
 
-    def spikes(self, layout: str, *, flip: bool = False) -> Values:
+    def spikes(self, layout: str, *, flip: bool = False) -> ExportedArray:
         """Its spikes as pixels (T, H, W) u1 of an array, or as the bytes of a stream of a layout."""
         length = self.length
         height, width = self.extent
@@ -102,9 +102,9 @@ class Frame:
                     rows = rows[:, ::-1]
                 yield rows if layout == "array" else rows.reshape(-1)
 
-        return Values(shape if layout == "array" else (prod(shape),), np.dtype(np.uint8), blocks)
+        return ExportedArray(shape if layout == "array" else (prod(shape),), np.dtype(np.uint8), blocks)
 
-    def stream(self) -> Values:
+    def stream(self) -> ExportedArray:
         """Return the bytes of its stream."""
         attributes = self.store.group(FRAMES)
         layout = attributes["source_layout"]
@@ -140,13 +140,13 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore the spikes, existing voxels and images of a frame. The scan says which file is which."""
     require_version_2(store)
 
-    def source(number: int) -> Restored:
+    def source(number: int) -> RestoredFiles:
         return _restored(Frame(store, number), scan.sources[number])
 
     return source
 
 
-def _restored(frame: Frame, source: Source) -> Restored:
+def _restored(frame: Frame, source: Source) -> RestoredFiles:
     origin: FrameOrigin = source.detail
     restored: list[RestoredFile] = []
     left_out: list[str] = []
@@ -168,7 +168,7 @@ def _restored(frame: Frame, source: Source) -> Restored:
                 continue
             values = array_values(frame.voxels(voxel_path(bins)))
         restored.append(RestoredFile(path, [RestoredArray(key, values)], opening))
-    return Restored(restored, left_out)
+    return RestoredFiles(restored, left_out)
 
 
 def files(store: StoreView) -> Iterator[File]:
@@ -197,7 +197,7 @@ def files(store: StoreView) -> Iterator[File]:
             yield File(name=str(beside), form=form, source=number, values={"": array_values(pixels)})
 
 
-def _file(frame: Frame, path: PurePosixPath, key: str, values: Values) -> File:
+def _file(frame: Frame, path: PurePosixPath, key: str, values: ExportedArray) -> File:
     """Return a stream as it was, an array in a ``.npz`` file if it came in one, else in a ``.npy`` file."""
     forms: Mapping[str, Form] = {".npz": "npz", ".dat": "raw", ".bin": "raw"}
     form = forms.get(path.suffix.lower(), "npy")

@@ -35,7 +35,7 @@ class Extent(NamedTuple):
         return f"{self.length} x {self.height} x {self.width}"
 
 
-class Values(NamedTuple):
+class FrameValues(NamedTuple):
     """Spikes or voxels of a frame, as the header of their file says. Of a stream, its bytes."""
 
     array: FileArray
@@ -62,7 +62,7 @@ class Config(NamedTuple):
     name: str
 
 
-class Place(NamedTuple):
+class FrameName(NamedTuple):
     """What names say of a frame."""
 
     sequence: str
@@ -75,7 +75,7 @@ class ScannedFrame(Scanned):
 
     group: Group
     formats: tuple[str, ...]
-    values: Mapping[str, Values]
+    values: Mapping[str, FrameValues]
     images: Mapping[str, ImageHeader]
     config: Config | None = None
     others: tuple[str, ...] = ()  # arrays of the files that are not stored
@@ -88,7 +88,7 @@ class ScannedFrame(Scanned):
     @property
     def sequence(self) -> str:
         """Name of its sequence in the store."""
-        place: Place = self.group.detail
+        place: FrameName = self.group.detail
         return place.sequence
 
     def called(self, role: str) -> str:
@@ -189,12 +189,12 @@ class Spikes(NamedTuple):
             start = stop
 
 
-def values_in(opened: Opened, file_array: FileArray, role: str) -> Values:
+def values_in(opened: Opened, file_array: FileArray, role: str) -> FrameValues:
     """Find the spikes or voxels of an open file."""
     file = file_array.file
     if RAW_ARRAY in opened.arrays:
         content = opened.arrays[RAW_ARRAY]
-        return Values(file_array._replace(key=RAW_ARRAY), content.shape, content.dtype, opened.memory)
+        return FrameValues(file_array._replace(key=RAW_ARRAY), content.shape, content.dtype, opened.memory)
     candidates = [name for name in _NAMES[role] if name in opened.arrays]
     if not candidates and len(opened.arrays) == 1:
         candidates = list(opened.arrays)
@@ -213,4 +213,4 @@ def values_in(opened: Opened, file_array: FileArray, role: str) -> Values:
     if role == "voxel" and (array.dtype.kind == "b" or not storable(array.dtype)):
         message = f"{key} has dtype {array.dtype}, expected integers or floats"
         raise file.problem(message, "save numbers", "dtype")
-    return Values(file_array._replace(key=key), array.shape, array.dtype, opened.memory)
+    return FrameValues(file_array._replace(key=key), array.shape, array.dtype, opened.memory)

@@ -16,7 +16,14 @@ from unistore.converters.common.exclusion import with_source
 from unistore.converters.common.left_out import left_out_notes
 from unistore.converters.preview import evenly
 from unistore.converters.protocol import Scan, Source, Sources
-from unistore.converters.spike.frames import Extent, FrameOrigin, ScannedFrame, Spikes, Values, first_frames
+from unistore.converters.spike.frames import (
+    Extent,
+    FrameOrigin,
+    FrameValues,
+    ScannedFrame,
+    Spikes,
+    first_frames,
+)
 from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.streams import ResolvedStreams, resolve_streams
 from unistore.errors import InputError, Problem, first_few
@@ -67,7 +74,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
 
 def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedStreams:
     """Find the layout and the extents of the streams, of the size that options or files beside them say."""
-    by_sequence: dict[str, list[Values]] = {}
+    by_sequence: dict[str, list[FrameValues]] = {}
     configs = []
     for frame in frames:
         stream = frame.values.get("spike")
@@ -113,7 +120,7 @@ class _VoxelPlan(NamedTuple):
     """Bins of the sets that are counted from spikes, and what becomes of existing ones."""
 
     counted: tuple[int, ...]
-    existing: Sequence[Values] = ()
+    existing: Sequence[FrameValues] = ()
     upside_down: bool = False
     notes: tuple[str, ...] = ()
 

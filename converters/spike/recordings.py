@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from unistore.converters.common.columns import Column, reconcile
+from unistore.converters.common.columns import SourceColumn, reconcile
 from unistore.converters.common.exclusion import with_source
 from unistore.converters.files.links import real_files
 from unistore.converters.files.paths import natural_key, split_of
 from unistore.converters.options import Columns
 from unistore.converters.plugin import Group, Problem, SourceFile
-from unistore.converters.spike.frames import Place
+from unistore.converters.spike.frames import FrameName
 from unistore.converters.spike.options import (
     IMAGE_FORMATS,
     RAW_FORMAT,
@@ -33,7 +33,7 @@ from unistore.errors import first_few, printable
 Frame = Mapping[str, SourceFile]  # files that belong together, by role, in the order of `ROLES`
 
 
-class Recording(NamedTuple):
+class SpikeRecording(NamedTuple):
     """Consecutive frames of the same roles: a folder of them, or one file."""
 
     # The frames behind one that is left out are a recording of the same name with the next `part`.
@@ -55,7 +55,7 @@ class Recording(NamedTuple):
         for frame in self.frames:
             files = tuple([frame[role] for role in own_roles])
             name = next(iter(frame.values())).name
-            yield Group(name, files, roles=own_roles, unit=self.name, detail=Place(sequence, self.split))
+            yield Group(name, files, roles=own_roles, unit=self.name, detail=FrameName(sequence, self.split))
 
 
 @dataclass
@@ -82,7 +82,7 @@ class RecordingFinder:
         folders: Mapping[str, str],
         excluded: Collection[str],
     ) -> None:
-        self.recordings: list[Recording] = []
+        self.recordings: list[SpikeRecording] = []
         # `problems` and `notes`: what is wrong with names, and remarks.
         self.problems: list[Problem] = []
         self.notes: list[str] = []
@@ -179,11 +179,13 @@ class RecordingFinder:
                 cure = "give the folder of its sequence, or the spikes beside it"
                 self.problems.append(Problem(file.name, message, cure, "missing", file.name))
             else:
-                self.recordings.append(Recording(file.name, self._split(folder.path), ({"spike": file},)))
+                self.recordings.append(
+                    SpikeRecording(file.name, self._split(folder.path), ({"spike": file},))
+                )
 
     def _add_runs(self, folder: _Folder, runs: Iterable[tuple[Frame, ...]]) -> None:
         split = self._split(folder.path)
-        self.recordings += [Recording(folder.name, split, run, part) for part, run in enumerate(runs, 1)]
+        self.recordings += [SpikeRecording(folder.name, split, run, part) for part, run in enumerate(runs, 1)]
 
     def _split(self, folder: Path) -> str | None:
         """Split named by the folders from the given one on."""
@@ -193,7 +195,7 @@ class RecordingFinder:
     def _drop_duplicates(self) -> None:
         """Drop recordings that share a file with one of more roles, or with one that names a split."""
         used_files: set[Path] = set()
-        kept: list[Recording] = []
+        kept: list[SpikeRecording] = []
         doubles: list[str] = []
         by_name = sorted(self.recordings, key=_natural_name)
         for recording in sorted(by_name, key=lambda one: (-len(one.roles), one.split is None)):
@@ -208,7 +210,7 @@ class RecordingFinder:
             self.notes.append(f"left out, since other recordings hold the same files: {', '.join(doubles)}")
 
 
-def _natural_name(recording: Recording) -> Any:
+def _natural_name(recording: SpikeRecording) -> Any:
     return natural_key(recording.name)
 
 
@@ -251,11 +253,14 @@ def split_at_gaps(frames: Mapping[str, Frame], excluded: Iterable[str]) -> list[
 
 
 def common_roles(
-    recordings: Sequence[Recording], folders: Mapping[str, str], mode: Columns
+    recordings: Sequence[SpikeRecording], folders: Mapping[str, str], mode: Columns
 ) -> tuple[tuple[str, ...], list[Problem]]:
     """Roles to convert: those that all recordings have. If they differ in mode "exact", one Problem."""
     present = [
-        (recording.name, dict.fromkeys([f"{folders[role]}/" for role in recording.roles], Column("|u1")))
+        (
+            recording.name,
+            dict.fromkeys([f"{folders[role]}/" for role in recording.roles], SourceColumn("|u1")),
+        )
         for recording in recordings
     ]
     merged, problems = reconcile(present, mode)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.paths import is_inside
 from unistore.converters.plugin import SourceFile
-from unistore.converters.spike.frames import Config, Extent, Spikes, Values
+from unistore.converters.spike.frames import Config, Extent, FrameValues, Spikes
 from unistore.converters.spike.options import SpikeOptions
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.spike.fields import row_bytes, unpack
@@ -129,7 +129,7 @@ class _BytesSeen(NamedTuple):
     ones: int
 
 
-def _look_at(stream: Values, *, whole: bool) -> _BytesSeen:
+def _look_at(stream: FrameValues, *, whole: bool) -> _BytesSeen:
     """Read the first bytes, or all, up to the first block with a byte above 1."""
     ones = 0
     with stream.array.open() as content:
@@ -140,7 +140,7 @@ def _look_at(stream: Values, *, whole: bool) -> _BytesSeen:
     return _BytesSeen(1, ones)
 
 
-def detect_layout(streams: Sequence[Values]) -> tuple[str, str]:
+def detect_layout(streams: Sequence[FrameValues]) -> tuple[str, str]:
     """Return the layout of all streams together, and why."""
     # "bytes" is returned only after all bytes were read.
     heads = [_look_at(stream, whole=False) for stream in streams]
@@ -162,7 +162,7 @@ def detect_layout(streams: Sequence[Values]) -> tuple[str, str]:
     raise InputError(Problem(location, message, "give --layout packed or --layout bytes", "dark"))
 
 
-def _check_alike(name: str, streams: Sequence[Values], heads: Sequence[_BytesSeen]) -> None:
+def _check_alike(name: str, streams: Sequence[FrameValues], heads: Sequence[_BytesSeen]) -> None:
     """Refuse streams that are not packed bits as that of a name."""
     message = f"holds one byte a pixel (0 or 1), but {name} holds packed bits"
     problems = [
@@ -183,7 +183,10 @@ class ResolvedStreams(NamedTuple):
 
 
 def resolve_streams(
-    recordings: Mapping[str, Sequence[Values]], options: SpikeOptions, height: int | None, width: int | None
+    recordings: Mapping[str, Sequence[FrameValues]],
+    options: SpikeOptions,
+    height: int | None,
+    width: int | None,
 ) -> ResolvedStreams:
     """Find one layout for all streams, the resolution of each recording, and the length of each file."""
     streams = list(chain.from_iterable(recordings.values()))
@@ -221,7 +224,7 @@ def resolve_streams(
     return ResolvedStreams(extents, layout, notes)
 
 
-def _remainder_problem(stream: Values, height: int, width: int, layout: str) -> Problem:
+def _remainder_problem(stream: FrameValues, height: int, width: int, layout: str) -> Problem:
     """Problem: the size is not a whole number of frames. With the remainder, and cameras that fit."""
     size = stream.shape[0]
     frame = height * (row_bytes(width) if layout == "packed" else width)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from unistore.converters.registry import Family
+from unistore.converters.registry import FamilyRecord
 
 __all__ = ["FAMILY"]
 
-FAMILY = Family(
+FAMILY = FamilyRecord(
     name="trajectory",
     summary="Robot trajectories in HDF5: robomimic, ACT, D4RL, flat.",
     description="Robot trajectories in HDF5: robomimic, LIBERO, MimicGen, robosuite, ACT/ALOHA, D4RL, flat.",

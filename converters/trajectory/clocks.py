@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.plugin import Facts
-from unistore.converters.trajectory.layouts import LOG_TIME, TIMES, Recording
+from unistore.converters.trajectory.layouts import LOG_TIME, TIMES, EpisodeRecording
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.clocks import NANOSECONDS, in_nanoseconds
@@ -49,7 +49,7 @@ class Stream(NamedTuple):
 
 
 @dataclass(slots=True)
-class Clocks:
+class EpisodeClocks:
     """The streams of an episode."""
 
     # Name of the clock of each array that is on another one than the steps.
@@ -62,7 +62,9 @@ class Clocks:
 class Timing:
     """Finds the clocks of the arrays of a recording, `columns` by their paths."""
 
-    def __init__(self, recording: Recording, columns: Mapping[str, str], options: TrajectoryOptions) -> None:
+    def __init__(
+        self, recording: EpisodeRecording, columns: Mapping[str, str], options: TrajectoryOptions
+    ) -> None:
         self._recording = recording
         self._arrays, self._columns, self._options = recording.arrays, columns, options
         self._is_told = bool(recording.times)
@@ -83,9 +85,9 @@ class Timing:
         """Return whether an array may be a stream of its own: something tells its times."""
         return path in self._times or self._rate_of(path)[1] > 0
 
-    def clocks(self, steps: int) -> Clocks:
+    def clocks(self, steps: int) -> EpisodeClocks:
         """Find the clocks of arrays other than the `steps` rows of the steps themselves."""
-        clocks = Clocks()
+        clocks = EpisodeClocks()
         of_steps = self._times_of_steps(steps)
         for path, column in self._columns.items():
             if column in _OF_STEPS or column.startswith("next_observation/"):
@@ -193,7 +195,7 @@ def _name_of(times: str) -> str:
 # Whether the times can be believed.
 
 
-def check_clocks(recording: Recording, clocks: Clocks, steps: int) -> list[str]:
+def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int) -> list[str]:
     """Check that times rise, and that all clocks tell one duration, and return remarks on units."""
     is_bag = bool(recording.times)
     if STEPS not in clocks.streams:
@@ -228,7 +230,7 @@ def check_clocks(recording: Recording, clocks: Clocks, steps: int) -> list[str]:
     return notes
 
 
-def _read_times(recording: Recording, stream: Stream) -> NDArray[np.int64]:
+def _read_times(recording: EpisodeRecording, stream: Stream) -> NDArray[np.int64]:
     """Read timestamps in nanoseconds. They must rise."""
     location = recording.location(stream.timestamps)
     if stream.unit not in NANOSECONDS:
@@ -262,7 +264,7 @@ def _likely_unit(times: NDArray[np.int64], stream: Stream) -> str:
 
 
 def _contradictions(
-    recording: Recording,
+    recording: EpisodeRecording,
     streams: Mapping[str, Stream],
     rows: Mapping[str, int],
     times: Mapping[str, NDArray[np.int64]],
@@ -306,6 +308,6 @@ def _apart(span: tuple[int, int], other: tuple[int, int]) -> int:
     return max(span[0] - other[1], other[0] - span[1])
 
 
-def _length_of_bag(recording: Recording) -> int:
+def _length_of_bag(recording: EpisodeRecording) -> int:
     logged = [times[:] for path, times in recording.arrays.items() if path.endswith(f"/{LOG_TIME}")]
     return max(int(times[-1]) for times in logged) - min(int(times[0]) for times in logged)

@@ -15,11 +15,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column, length_table, storable, values_of
+from unistore.converters.common.columns import SourceColumn, length_table, storable, values_of
 from unistore.converters.formats.images import decode, encoding_of, header_of
 from unistore.converters.plugin import Array
 from unistore.converters.trajectory.clocks import Stream, Timing, check_clocks, dataset_names
-from unistore.converters.trajectory.layouts import Recording
+from unistore.converters.trajectory.layouts import EpisodeRecording
 from unistore.converters.trajectory.naming import RESERVED, column_of, is_core, is_ignored, is_role
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.ragged import RangesOf, ranges_in
@@ -51,9 +51,9 @@ class Feature(NamedTuple):
     offsets: str = ""
 
     @property
-    def form(self) -> Column:
+    def form(self) -> SourceColumn:
         """Dtype and shape."""
-        return Column(self.dtype, self.row_shape)
+        return SourceColumn(self.dtype, self.row_shape)
 
     @property
     def row_bytes(self) -> int:
@@ -108,7 +108,7 @@ class Episode:
 class EpisodeArrays:
     """Arrays of a recording with the names of their columns, and the most common number of rows."""
 
-    def __init__(self, recording: Recording, options: TrajectoryOptions) -> None:
+    def __init__(self, recording: EpisodeRecording, options: TrajectoryOptions) -> None:
         self._options = options
         kept = {path: array for path, array in recording.arrays.items() if not is_ignored(path, options)}
         self._offsets, self._problems = ranges_in(kept, recording.location)
@@ -246,7 +246,7 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
     values = None if shape else values_of(dtype)
     problems = array.problems(as_objects=values is not None)
     if _is_ragged(problems):
-        values = Column(dtype.str)
+        values = SourceColumn(dtype.str)
     elif problems:
         raise InputError(problems)
     if values is not None:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from unistore.converters.plugin import Claim, Format, Group, Head, Opened
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
-from unistore.converters.scan import Part, Parts
+from unistore.converters.scan import Parts, SourcePart
 from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.record import ConverterOf
 from unistore.converters.trajectory.family import Trajectory
 from unistore.converters.trajectory.layouts import needed_layout
 
 if TYPE_CHECKING:
-    from unistore.converters.trajectory.episode_index import Origin
+    from unistore.converters.trajectory.episode_index import EpisodeOrigin
     from unistore.converters.trajectory.scan import ScannedFile
 
 
@@ -31,7 +31,7 @@ class TrajectoryConverter(SeamConverter):
     scan_identifies: ClassVar[bool] = True
 
     def describe(
-        self, part: Part, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
+        self, part: SourcePart, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
     ) -> ScannedFile:
         """Read a file's headers, flags and attributes."""
         from unistore.converters.trajectory.scan import scan_file
@@ -42,7 +42,7 @@ class TrajectoryConverter(SeamConverter):
         # Without a map, what is not recognised is refused.
         return scan_file(opened[0], head.format, layout, self.plugin, is_certain=not is_mapped)
 
-    def not_ours(self, part: Part, claim: Claim) -> ScannedFile:
+    def not_ours(self, part: SourcePart, claim: Claim) -> ScannedFile:
         """See `SeamConverter.not_ours`. Such a file has no episodes."""
         from unistore.converters.trajectory.scan import ScannedFile
 
@@ -76,9 +76,9 @@ class TrajectoryConverter(SeamConverter):
             return derive_source(opened, origin.episodes, spilled, emit)
 
     @contextmanager
-    def _source(self, scan: Scan, source: int) -> Iterator[tuple[Origin, Opened]]:
+    def _source(self, scan: Scan, source: int) -> Iterator[tuple[EpisodeOrigin, Opened]]:
         """A source, opened again, whose problems name the episode."""
-        origin: Origin = scan.sources.details[source]
+        origin: EpisodeOrigin = scan.sources.details[source]
         with origin.episodes.episodes_in_problems(origin.files[0]), self.reopened(scan, source) as opened:
             yield origin, opened
 

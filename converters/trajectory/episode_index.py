@@ -169,7 +169,7 @@ class EpisodeIndex(NamedTuple):
 NO_EPISODES = EpisodeIndex("", (), (), {})
 
 
-class Origin(NamedTuple):
+class EpisodeOrigin(NamedTuple):
     """What is known of a source: its ``detail``."""
 
     files: tuple[str, ...]  # names, as messages call them

@@ -32,7 +32,7 @@ Arrays = list[tuple[Field, IndexValues]]
 def finalize_episodes(scan: Scan, stored: StoredColumns, facts: Sequence[Facts]) -> Finalized:
     """Index arrays, tables and attributes of all sources, see `Converter.finalize`."""
     details = scan.sources.details
-    episodes = _Episodes(view(details, lambda origin: origin.episodes), list(stored.streams))
+    episodes = _EpisodeTable(view(details, lambda origin: origin.episodes), list(stored.streams))
     said = view(details, lambda origin: json.loads(origin.facts))
     owner = np.repeat(np.arange(len(scan.sources), dtype=np.int64), episodes.counts)
     codes, names = _splits(episodes.masks, int(owner.size))
@@ -70,7 +70,7 @@ def finalize_episodes(scan: Scan, stored: StoredColumns, facts: Sequence[Facts])
     )
 
 
-class _Episodes:
+class _EpisodeTable:
     """Names, lengths and masks of the episodes of all sources."""
 
     def __init__(self, indexes: Iterable[EpisodeIndex], clocks: Sequence[str]) -> None:
@@ -95,7 +95,7 @@ class _Episodes:
             self.masks[name][numbers] = True
 
 
-def _episode_arrays(episodes: _Episodes, owner: NDArray[np.int64], facts: Sequence[Facts]) -> Arrays:
+def _episode_arrays(episodes: _EpisodeTable, owner: NDArray[np.int64], facts: Sequence[Facts]) -> Arrays:
     arrays: Arrays = []
     for clock, lengths in episodes.lengths.items():
         place = "" if clock == STEPS else f"the table of the clock {clock} are "
@@ -150,7 +150,7 @@ def _texts(values: Iterable[Mapping[str, Any]], path: str, axis: str) -> Arrays:
 
 
 def _groups(
-    stored: StoredColumns, episodes: _Episodes, said: Sequence[Mapping[str, Any]]
+    stored: StoredColumns, episodes: _EpisodeTable, said: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     shared: dict[str, Any] | None = None
     for of_source in said:

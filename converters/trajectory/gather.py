@@ -10,7 +10,7 @@ from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCo
 from unistore.converters.files.paths import split_of
 from unistore.converters.protocol import Scan, Sources
 from unistore.converters.scan import Parts
-from unistore.converters.trajectory.episode_index import EpisodeIndex, Origin
+from unistore.converters.trajectory.episode_index import EpisodeIndex, EpisodeOrigin
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import derive_memory
 from unistore.converters.trajectory.scan import ScannedFile
@@ -52,7 +52,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
                 files=(*files, *one.files),
                 rows={table.name: sum(index.lengths(table.name)) for table in tables if not table.spilled},
                 split=split_of(name),
-                detail=Origin(
+                detail=EpisodeOrigin(
                     files=(name,),
                     formats=(one.format,),
                     episodes=index,

@@ -30,7 +30,7 @@ MASKS = "mask/"  # begins the paths of lists of episodes
 _LISTED = 8
 
 
-class Layout(NamedTuple):
+class EpisodeLayout(NamedTuple):
     """A layout. `LAYOUTS` has all."""
 
     name: str  # `source_layout` in a store
@@ -60,7 +60,7 @@ class Layout(NamedTuple):
         return opened.group_facts() if self.joined else {}
 
 
-class Recording(NamedTuple):
+class EpisodeRecording(NamedTuple):
     """Arrays with common rows: those of one episode, or of all joined episodes of a file."""
 
     opened: Opened
@@ -87,7 +87,7 @@ def claim_of(head: Head) -> Claim:
     return sure(f"holds {layout.evidence}", layout.name)
 
 
-def layout_of(head: Head) -> Layout | None:
+def layout_of(head: Head) -> EpisodeLayout | None:
     """Return the layout of a file, or None if it is not a trajectory file."""
     for layout in (*_BY_FORMAT, *LAYOUTS):
         if head.format == layout.name if layout.fits is None else layout.fits(head):
@@ -95,7 +95,7 @@ def layout_of(head: Head) -> Layout | None:
     return None
 
 
-def needed_layout(head: Head, *, is_mapped: bool) -> Layout:
+def needed_layout(head: Head, *, is_mapped: bool) -> EpisodeLayout:
     """Return the layout of a file, which may have any names where the user maps its arrays."""
     layout = layout_of(head)
     if layout is None and is_mapped:
@@ -151,42 +151,46 @@ def _is_streams(head: Head) -> bool:
     return any(not head.members(name).keys().isdisjoint(TIMES) for name in actions)
 
 
-LEROBOT = Layout("lerobot", "meta/info.json of LeRobot", container="data")
-BAG = Layout("bag", "topics of a bag", timed=True)
+LEROBOT = EpisodeLayout("lerobot", "meta/info.json of LeRobot", container="data")
+BAG = EpisodeLayout("bag", "topics of a bag", timed=True)
 _BY_FORMAT = (
     LEROBOT,
     BAG,
-    Layout("rlds", "episodes in TFRecord", container="data"),
-    Layout("minari", "main_data.hdf5 beside metadata.json of Minari", container="", has_last=True),
-    Layout("replay_zarr", "meta/episode_ends in Zarr", container="data", is_bare=True),
+    EpisodeLayout("rlds", "episodes in TFRecord", container="data"),
+    EpisodeLayout("minari", "main_data.hdf5 beside metadata.json of Minari", container="", has_last=True),
+    EpisodeLayout("replay_zarr", "meta/episode_ends in Zarr", container="data", is_bare=True),
 )
-FLAT = Layout("flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True)
+FLAT = EpisodeLayout(
+    "flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True
+)
 # Those of files whose names tell the layout, in the order in which they are tried.
 LAYOUTS = (
-    Layout("robomimic", "episodes as groups of data/", _is_robomimic, container="data"),
-    Layout("act", "action beside observations/qpos or observations/images", _is_act),
-    Layout("d4rl", "actions beside a dataset of observations", _is_d4rl, joined=True),
+    EpisodeLayout("robomimic", "episodes as groups of data/", _is_robomimic, container="data"),
+    EpisodeLayout("act", "action beside observations/qpos or observations/images", _is_act),
+    EpisodeLayout("d4rl", "actions beside a dataset of observations", _is_d4rl, joined=True),
     FLAT,
-    Layout("streams", "a group of actions with timestamps", _is_streams),
+    EpisodeLayout("streams", "a group of actions with timestamps", _is_streams),
 )
 
 
-def layout_named(name: str) -> Layout:
+def layout_named(name: str) -> EpisodeLayout:
     """Return the layout by its name, which is known."""
     return next(layout for layout in (*_BY_FORMAT, *LAYOUTS) if layout.name == name)
 
 
-def recordings_of(layout: Layout, opened: Opened, stamps: str) -> list[Recording]:
+def recordings_of(layout: EpisodeLayout, opened: Opened, stamps: str) -> list[EpisodeRecording]:
     """Groups of arrays of an open file, in the order of their episodes. `stamps` as the option."""
     assert opened.file is not None
     path, arrays = opened.file.path, opened.all_arrays
     if layout == BAG:
         name = path.parent.name if path.name == METADATA else path.stem
-        return [Recording(opened, name, "", arrays, is_bare=True, times=_times_of_topics(arrays, stamps))]
+        return [
+            EpisodeRecording(opened, name, "", arrays, is_bare=True, times=_times_of_topics(arrays, stamps))
+        ]
     if layout.container is None:
         has_group = any(name.startswith(("observation", "obs/")) for name in arrays)
         is_bare = (layout.joined or layout.name == "streams") and not has_group
-        return [Recording(opened, path.stem, "", arrays, is_bare)]
+        return [EpisodeRecording(opened, path.stem, "", arrays, is_bare)]
     groups = [group for group in opened.groups if group.rpartition("/")[0] == layout.container]
     inside: dict[str, dict[str, Array]] = {group: {} for group in groups}
     depth = layout.group_of("").count("/") + 1
@@ -196,7 +200,7 @@ def recordings_of(layout: Layout, opened: Opened, stamps: str) -> list[Recording
         if group in inside:
             inside[group]["/".join(parts[depth:])] = array
     return [
-        Recording(opened, group.rpartition("/")[2], group, own, layout.is_bare)
+        EpisodeRecording(opened, group.rpartition("/")[2], group, own, layout.is_bare)
         for group, own in inside.items()
     ]
 
@@ -211,7 +215,7 @@ def _times_of_topics(arrays: Collection[str], stamps: str) -> dict[str, str]:
     return times
 
 
-def masks_of(layout: Layout, opened: Opened) -> dict[str, list[str]]:
+def masks_of(layout: EpisodeLayout, opened: Opened) -> dict[str, list[str]]:
     """Return the names of episodes in the lists of an open file, by the path of each list."""
     masks = {}
     for path, array in opened.all_arrays.items() if layout.container is not None else ():

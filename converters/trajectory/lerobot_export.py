@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from unistore.converters.common.exported import File
 from unistore.converters.trajectory.lerobot_statistics import Document, image_statistics, number_statistics
 from unistore.converters.trajectory.stored_steps import (
-    StepColumn,
     StoredEpisode,
+    StoredStepColumn,
     blocks,
     facts_of_sources,
     final_columns,
@@ -50,7 +50,7 @@ _STATISTICS_BYTES = 4096
 _IMAGE_AXES = ["height", "width", "channels"]
 
 
-class _Feature(NamedTuple):
+class _WrittenFeature(NamedTuple):
     """A feature of the dataset."""
 
     name: str
@@ -70,7 +70,7 @@ class _Feature(NamedTuple):
         return self.kind in ("image", "video")
 
 
-class _Span(NamedTuple):
+class _FileSpan(NamedTuple):
     """Consecutive episodes that are in one file."""
 
     number: int
@@ -86,10 +86,10 @@ def files(store: StoreView, *, fps: float | None = None, video: bool = False) ->
     """Write a store as one LeRobot dataset."""
     # `fps` serves where the sources do not say it. `video` encodes cameras as H.264, which changes pixels; by
     # default images are PNG and exact.
-    yield from _Dataset(store, fps, is_video=video).files()
+    yield from _DatasetWriter(store, fps, is_video=video).files()
 
 
-class _Dataset:
+class _DatasetWriter:
     """A dataset that is being written."""
 
     def __init__(self, store: StoreView, fps: float | None, *, is_video: bool) -> None:
@@ -121,7 +121,7 @@ class _Dataset:
             for span in self._video_spans[camera.name]:
                 name = _VIDEO_PATH.format(video_key=camera.name, **span.place)
                 yield _file(name, span, partial(self._write_video, camera, span))
-        last = _Span(0, self._episodes[-1:])
+        last = _FileSpan(0, self._episodes[-1:])
         notes = self._notes()
         yield _file("meta/tasks.parquet", last, self._write_tasks)
         yield _file("meta/episodes/chunk-000/file-000.parquet", last, self._write_episodes)
@@ -130,10 +130,10 @@ class _Dataset:
 
     # Features
 
-    def _all_features(self) -> list[_Feature]:
+    def _all_features(self) -> list[_WrittenFeature]:
         is_lerobot = self._store.group(EPISODES)["source_layout"] == "lerobot"
         made = {feature.name: feature for feature in self._made_features()}
-        features: dict[str, _Feature] = {}
+        features: dict[str, _WrittenFeature] = {}
         for column in step_columns(self._store):
             name = _feature_name(column, is_lerobot=is_lerobot)
             if is_lerobot and name in _COUNTED:
@@ -146,19 +146,19 @@ class _Dataset:
             features[name] = self._feature(name, column)
         return list((features | {name: one for name, one in made.items() if name not in features}).values())
 
-    def _feature(self, name: str, column: StepColumn) -> _Feature:
+    def _feature(self, name: str, column: StoredStepColumn) -> _WrittenFeature:
         if column.is_image:
             if self._is_video and any(size % 2 for size in column.row_shape[:2]):
                 message = f"camera {column.name} is {column.row_shape[:2]}: H.264 needs even sizes"
                 raise _refused(self._store, message, "leave --video out")
             kind = "video" if self._is_video else "image"
-            return _Feature(name, kind, column.row_shape, column.read, column.files)
+            return _WrittenFeature(name, kind, column.row_shape, column.read, column.files)
         if column.dtype.kind not in "biuf" or len(column.row_shape) > _MOST_AXES:
             message = f"column {column.name} is {column.dtype} of shape {column.row_shape}, not for LeRobot"
             raise _refused(self._store, message, "leave it out with --ignore when converting")
-        return _Feature(name, column.dtype.name, column.row_shape or (1,), column.read)
+        return _WrittenFeature(name, column.dtype.name, column.row_shape or (1,), column.read)
 
-    def _made_features(self) -> Iterator[_Feature]:
+    def _made_features(self) -> Iterator[_WrittenFeature]:
         """Yield the features that every dataset has."""
         first_steps = np.array([episode.start for episode in self._episodes])
 
@@ -172,15 +172,15 @@ class _Dataset:
         def timestamp(start: int, stop: int) -> NDArray[np.float32]:
             return (frame_index(start, stop) / self._rate).astype(np.float32)
 
-        yield _Feature("timestamp", "float32", (1,), timestamp)
-        yield _Feature("frame_index", "int64", (1,), frame_index)
-        yield _Feature("episode_index", "int64", (1,), episode_index)
-        yield _Feature("index", "int64", (1,), np.arange)
-        yield _Feature("task_index", "int64", (1,), lambda start, stop: self._task_of_step[start:stop])
+        yield _WrittenFeature("timestamp", "float32", (1,), timestamp)
+        yield _WrittenFeature("frame_index", "int64", (1,), frame_index)
+        yield _WrittenFeature("episode_index", "int64", (1,), episode_index)
+        yield _WrittenFeature("index", "int64", (1,), np.arange)
+        yield _WrittenFeature("task_index", "int64", (1,), lambda start, stop: self._task_of_step[start:stop])
 
     # Tables and videos
 
-    def _write_table(self, span: _Span, path: Path) -> None:
+    def _write_table(self, span: _FileSpan, path: Path) -> None:
         types = [self._type_of(feature) for feature in self._in_tables]
         described = {feature.name: _as_datasets_has_it(feature) for feature in self._in_tables}
         # What tells the library `datasets` which columns are images.
@@ -196,7 +196,7 @@ class _Dataset:
                     ]
                     writer.write_table(self._arrow.Table.from_arrays(columns, schema=schema))
 
-    def _type_of(self, feature: _Feature) -> Any:
+    def _type_of(self, feature: _WrittenFeature) -> Any:
         """Return the type that Arrow has for rows: files, values, lists of one length, or lists of lists."""
         arrow = self._arrow
         if feature.is_picture:
@@ -210,7 +210,7 @@ class _Dataset:
             own_type = arrow.list_(own_type)
         return own_type
 
-    def _write_video(self, camera: _Feature, span: _Span, path: Path) -> None:
+    def _write_video(self, camera: _WrittenFeature, span: _FileSpan, path: Path) -> None:
         """Encode frames by one thread: the same bytes each time."""
         import av
 
@@ -315,7 +315,7 @@ class _Dataset:
         }
         path.write_text(json.dumps(info, indent=4))
 
-    def _description(self, feature: _Feature) -> dict[str, Any]:
+    def _description(self, feature: _WrittenFeature) -> dict[str, Any]:
         axes = _IMAGE_AXES if feature.is_picture else None
         described: dict[str, Any] = {"dtype": feature.kind, "shape": list(feature.row_shape), "names": axes}
         if feature.kind == "video":
@@ -363,12 +363,12 @@ class _Dataset:
         return tuple(notes)
 
 
-def _file(name: str, span: _Span, write: Callable[[Path], None], notes: tuple[str, ...] = ()) -> File:
+def _file(name: str, span: _FileSpan, write: Callable[[Path], None], notes: tuple[str, ...] = ()) -> File:
     source = span.episodes[-1].source
     return File(name=name, form="format", source=source, values={}, write=write, notes=notes)
 
 
-def _spans(episodes: Sequence[StoredEpisode], row_bytes: int, most: int) -> list[_Span]:
+def _spans(episodes: Sequence[StoredEpisode], row_bytes: int, most: int) -> list[_FileSpan]:
     """Divide episodes among files of at most `most` bytes, or of one episode."""
     spans: list[list[StoredEpisode]] = []
     filled = 0
@@ -379,10 +379,10 @@ def _spans(episodes: Sequence[StoredEpisode], row_bytes: int, most: int) -> list
             filled = 0
         spans[-1].append(episode)
         filled += size
-    return [_Span(number, members) for number, members in enumerate(spans)]
+    return [_FileSpan(number, members) for number, members in enumerate(spans)]
 
 
-def _values(feature: _Feature, start: int, stop: int) -> list[Any]:
+def _values(feature: _WrittenFeature, start: int, stop: int) -> list[Any]:
     """Return rows as Arrow takes them."""
     if feature.files is not None:
         return [{"bytes": image, "path": None} for image in feature.files(start, stop)]
@@ -393,7 +393,7 @@ def _values(feature: _Feature, start: int, stop: int) -> list[Any]:
     return values
 
 
-def _feature_name(column: StepColumn, *, is_lerobot: bool) -> str:
+def _feature_name(column: StoredStepColumn, *, is_lerobot: bool) -> str:
     """Return a feature's name: as LeRobot had it, or by LeRobot's customs."""
     if is_lerobot and column.dataset:
         return column.dataset
@@ -426,7 +426,7 @@ def _stated_rate(facts: Mapping[str, Any]) -> float | None:
     return float(rate) if isinstance(rate, (int, float)) else None
 
 
-def _as_datasets_has_it(feature: _Feature) -> dict[str, Any]:
+def _as_datasets_has_it(feature: _WrittenFeature) -> dict[str, Any]:
     """Describe a feature as the library `datasets` does."""
     if feature.is_picture:
         return {"_type": "Image"}

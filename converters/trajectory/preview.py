@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, Preview, bare, evenly
-from unistore.converters.trajectory.stored_steps import StepColumn, step_columns
+from unistore.converters.trajectory.stored_steps import StoredStepColumn, step_columns
 from unistore.errors import InputError, StoreError
-from unistore.schemas.indices import Column, StoreView, whole
+from unistore.schemas.indices import IndexColumn, StoreView, whole
 from unistore.schemas.trajectory.fields import EPISODES, STEPS
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _ENDS = {"terminated": "C3", "truncated": "C1"}
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one episode."""
-    lo, hi = (int(bound[0]) for bound in Column(store, f"{EPISODES}/offsets").ranges(np.array([sample])))
+    lo, hi = (int(bound[0]) for bound in IndexColumn(store, f"{EPISODES}/offsets").ranges(np.array([sample])))
     columns = step_columns(store)
     observed = [one for one in columns if one.is_image and one.name.startswith("observation/")]
     cameras = observed[:_CAMERAS] if hi > lo else []
@@ -75,7 +75,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
 PREVIEW = Preview(draw=draw, measures=measures)
 
 
-def _strip(store: StoreView, camera: StepColumn, steps: NDArray[np.int64]) -> NDArray[Any]:
+def _strip(store: StoreView, camera: StoredStepColumn, steps: NDArray[np.int64]) -> NDArray[Any]:
     """Frames side by side, made smaller, (H, W, 3)."""
     try:
         frames = [camera.read(step, step + 1)[0] for step in steps.tolist()]

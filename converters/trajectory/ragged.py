@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column, any_length
+from unistore.converters.common.columns import SourceColumn, any_length
 from unistore.converters.opened import BLOCK_BYTES
 from unistore.converters.plugin import Array
 from unistore.errors import InputError, Location, Problem
@@ -102,14 +102,14 @@ def _wrong(offsets: NDArray[Any], lengths: Sequence[int]) -> str:
     return ""
 
 
-class Items(NamedTuple):
+class RaggedItems(NamedTuple):
     """Values of some rows, one after the other, and how many each row has."""
 
     values: NDArray[Any]
     counts: NDArray[np.int64]
 
 
-def items_in(array: Array, lo: int, hi: int, form: Column, location: Location) -> Iterator[Items]:
+def items_in(array: Array, lo: int, hi: int, form: SourceColumn, location: Location) -> Iterator[RaggedItems]:
     """Yield the values of rows ``lo:hi``, about `BLOCK_BYTES` at a time."""
     pending: list[NDArray[Any]] = []
     size = 0
@@ -127,6 +127,6 @@ def items_in(array: Array, lo: int, hi: int, form: Column, location: Location) -
         yield _joined(pending)
 
 
-def _joined(rows: Sequence[NDArray[Any]]) -> Items:
+def _joined(rows: Sequence[NDArray[Any]]) -> RaggedItems:
     counts = np.array([len(row) for row in rows], np.int64)
-    return Items(np.concatenate(rows), counts)
+    return RaggedItems(np.concatenate(rows), counts)

@@ -17,7 +17,7 @@ from unistore.converters.protocol import Emit, Facts
 from unistore.converters.trajectory.columns import BLOCK, Feature, flags, frame_of
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Span
 from unistore.converters.trajectory.options import Colour
-from unistore.converters.trajectory.ragged import Items, items_in
+from unistore.converters.trajectory.ragged import RaggedItems, items_in
 from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredColumn
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.trajectory.clocks import table_of
@@ -273,7 +273,7 @@ def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit
     return counts
 
 
-def _items(opened: Opened, span: Span, feature: Feature) -> Iterator[Items]:
+def _items(opened: Opened, span: Span, feature: Feature) -> Iterator[RaggedItems]:
     """Yield the values, or the bytes of the frames, of the rows of a span."""
     array, location = span.array(opened, feature)
     stop = span.first + span.length
@@ -286,4 +286,4 @@ def _items(opened: Opened, span: Span, feature: Feature) -> Iterator[Items]:
         for row, frame in enumerate(block, first):
             if not is_complete(frame):
                 raise _damaged_frame(frame, location._replace(row=row))
-        yield Items(np.concatenate(block), np.array([frame.size for frame in block], np.int64))
+        yield RaggedItems(np.concatenate(block), np.array([frame.size for frame in block], np.int64))

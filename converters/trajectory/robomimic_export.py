@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File, Values, array_values
+from unistore.converters.common.exported import ExportedArray, File, array_values
 from unistore.converters.trajectory.stored_steps import (
-    StepColumn,
     StoredEpisode,
+    StoredStepColumn,
     facts_of_episodes,
     facts_of_sources,
     final_columns,
@@ -41,7 +41,7 @@ def files(store: StoreView) -> Iterator[File]:
     tasks, task_of_step = step_tasks(store, episodes)
     stated = [str(facts["env_args"]) for facts in facts_of_sources(store) if facts.get("env_args")]
     environments = list(dict.fromkeys(stated))
-    values: dict[str, Values] = {}
+    values: dict[str, ExportedArray] = {}
     attributes: dict[str, dict[str, Any]] = {
         "data": {"env_args": next(iter(environments), _NO_ENVIRONMENT), "total": episodes[-1].stop}
     }
@@ -79,9 +79,9 @@ def files(store: StoreView) -> Iterator[File]:
     yield File(name=_FILE, form="hdf5", source=0, values=values, attributes=attributes, notes=tuple(notes))
 
 
-def _columns(store: StoreView) -> dict[str, StepColumn]:
+def _columns(store: StoreView) -> dict[str, StoredStepColumn]:
     """Map the path of each dataset in an episode to its column."""
-    columns: dict[str, StepColumn] = {}
+    columns: dict[str, StoredStepColumn] = {}
     for column in step_columns(store):
         path = _path_of(column.name)
         if path in columns:
@@ -98,13 +98,13 @@ def _path_of(column: str) -> str:
     return f"{_GROUPS[head]}/{key.replace('/', '_')}" if head in _GROUPS else _ROLES.get(column, column)
 
 
-def _rows(column: StepColumn, episode: StoredEpisode) -> Values:
+def _rows(column: StoredStepColumn, episode: StoredEpisode) -> ExportedArray:
     dtype = np.dtype(np.int64) if column.dtype == bool else column.dtype
 
     def rows() -> Iterator[NDArray[Any]]:
         return (block.astype(dtype, copy=False) for block in column.blocks(episode.start, episode.stop))
 
-    return Values((episode.length, *column.row_shape), dtype, rows)
+    return ExportedArray((episode.length, *column.row_shape), dtype, rows)
 
 
 def _masks(store: StoreView, episodes: Sequence[StoredEpisode]) -> dict[str, list[int]]:

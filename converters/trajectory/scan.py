@@ -21,7 +21,13 @@ from unistore.converters.trajectory.episode_index import (
     lies_in,
     with_episodes,
 )
-from unistore.converters.trajectory.layouts import MASKS, Layout, Recording, masks_of, recordings_of
+from unistore.converters.trajectory.layouts import (
+    MASKS,
+    EpisodeLayout,
+    EpisodeRecording,
+    masks_of,
+    recordings_of,
+)
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Location, Problem, first_few, location_of
 from unistore.schemas.tables import name_problem
@@ -47,7 +53,7 @@ class ScannedFile(Scanned):
 
 
 def scan_file(
-    opened: Opened, format: str, layout: Layout, options: TrajectoryOptions, *, is_certain: bool
+    opened: Opened, format: str, layout: EpisodeLayout, options: TrajectoryOptions, *, is_certain: bool
 ) -> ScannedFile:
     """Find the episodes of an open file, or raise all its problems if no episode is sound."""
     exclusion = Exclusion(options.exclude)
@@ -56,7 +62,7 @@ def scan_file(
     attributes, outside = _outside(layout, opened, recordings, masks)
     chosen = [recording for recording in recordings if not exclusion.covers(str(recording.location()))]
     groups = [recording.group for recording in chosen]
-    episodes = _Episodes(layout, opened)
+    episodes = _SoundEpisodes(layout, opened)
     # What cannot be opened is a problem of its episode, or of the file.
     broken: dict[str, list[Problem]] = {}
     for problem in opened.unreachable:
@@ -92,7 +98,7 @@ def scan_file(
 
 
 def _outside(
-    layout: Layout, opened: Opened, recordings: Sequence[Recording], masks: Collection[str]
+    layout: EpisodeLayout, opened: Opened, recordings: Sequence[EpisodeRecording], masks: Collection[str]
 ) -> tuple[Attributes | None, list[tuple[str, str]]]:
     """Attributes that the JSON has not to the last bit, and arrays with values that are in no episode."""
     groups_with_json = {recording.group for recording in recordings} | {layout.container or ""}
@@ -118,10 +124,10 @@ def _outside(
     return attributes, outside
 
 
-class _Episodes:
+class _SoundEpisodes:
     """Collects the sound episodes of a file."""
 
-    def __init__(self, layout: Layout, opened: Opened) -> None:
+    def __init__(self, layout: EpisodeLayout, opened: Opened) -> None:
         self._layout = layout
         self._opened = opened
         self.left_out: dict[str, str] = {}
@@ -134,7 +140,7 @@ class _Episodes:
         self._clock_notes: list[str] = []
         self._without_steps: list[Location] = []
 
-    def add(self, recording: Recording, episode: Episode) -> None:
+    def add(self, recording: EpisodeRecording, episode: Episode) -> None:
         """Add the episodes of a group if they are sound and have steps."""
         if episode.problems:
             self.problems += episode.problems
@@ -168,7 +174,7 @@ class _Episodes:
             self._indexed.append(IndexedEpisode(name, recording.group, first, length, number, clocks))
             self._of_episodes.append(facts)
 
-    def _first_rows(self, recording: Recording, episode: Episode) -> list[int]:
+    def _first_rows(self, recording: EpisodeRecording, episode: Episode) -> list[int]:
         """First rows of the episodes in a group, which terminal and timeout flags end."""
         location = recording.location()
         ends = np.zeros(episode.length, bool)

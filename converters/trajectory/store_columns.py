@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import Column, Merged, reconcile
+from unistore.converters.common.columns import Merged, SourceColumn, reconcile
 from unistore.converters.trajectory.columns import ENCODED, Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.options import TrajectoryOptions
@@ -66,9 +66,9 @@ class StoredColumn:
         return f"{table_of(self.clock)}/{self.name}{suffix}" if self.keeps or is_ragged else ""
 
     @property
-    def value_form(self) -> Column:
+    def value_form(self) -> SourceColumn:
         """Form of a value of a spilled column."""
-        return Column("uint8") if self.keeps else Column(self.form.dtype, self.form.row_shape)
+        return SourceColumn("uint8") if self.keeps else SourceColumn(self.form.dtype, self.form.row_shape)
 
     @property
     def is_next(self) -> bool:
@@ -228,7 +228,7 @@ class StoredColumns:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ColumnSources:
     """Where the sources have a column: each dataset, its kind, offsets and clock once."""
 
     datasets: dict[str, None] = field(default_factory=dict)
@@ -250,18 +250,18 @@ def merge_columns(
     indexes: Iterable[tuple[str, EpisodeIndex]], options: TrajectoryOptions
 ) -> tuple[StoredColumns, list[Problem]]:
     """Merge the columns of all episodes, given with the name of each source."""
-    seen: dict[str, _Seen] = {}
+    seen: dict[str, _ColumnSources] = {}
     empty: dict[str, str] = {}
     clocks = _Clocks()
 
-    def forms() -> Iterator[tuple[str, dict[str, Column]]]:
+    def forms() -> Iterator[tuple[str, dict[str, SourceColumn]]]:
         for name, index in indexes:
             clocks.add(name, index)
             counts = np.bincount([episode.variant for episode in index.episodes])
             for number, variant in enumerate(index.variants):
                 empty.update(variant.empty)
                 for column, feature in variant.features.items():
-                    seen.setdefault(column, _Seen()).add(feature)
+                    seen.setdefault(column, _ColumnSources()).add(feature)
                 label = name
                 if len(index.variants) > 1:
                     first = next(one.name for one in index.episodes if one.variant == number)

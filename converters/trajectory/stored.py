@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import any_length
 from unistore.converters.common.exported import (
     VALUE,
+    ExportedArray,
     File,
-    Values,
     array_values,
     cast_exactly,
     converted,
@@ -24,7 +24,7 @@ from unistore.converters.common.exported import (
     row_values,
     source_dtype,
 )
-from unistore.converters.files.comparison import Restore, Restored, RestoredArray, RestoredFile
+from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes, type_problem
 from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.converters.formats.minari import METADATA, dataset_in_minari
@@ -34,7 +34,7 @@ from unistore.converters.seam.stored import open_arrays
 from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.family import Trajectory
-from unistore.converters.trajectory.layouts import Layout, layout_named
+from unistore.converters.trajectory.layouts import EpisodeLayout, layout_named
 from unistore.converters.trajectory.stored_steps import (
     FLAGS,
     TRUNCATED,
@@ -43,7 +43,7 @@ from unistore.converters.trajectory.stored_steps import (
     following,
     recorded_truncation,
 )
-from unistore.schemas.indices import Column, StoreView, whole
+from unistore.schemas.indices import IndexColumn, StoreView, whole
 from unistore.schemas.trajectory.clocks import offsets_path, table_of
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
@@ -61,7 +61,7 @@ _KEPT = f"{JPEG_SUFFIX}/data"
 _RAGGED = f"{RAGGED_SUFFIX}/data"
 
 
-class _Run(NamedTuple):
+class _EpisodeRun(NamedTuple):
     """Consecutive episodes ``first:last`` in the same datasets: one episode, or all of a file."""
 
     store: StoreView
@@ -80,7 +80,7 @@ class _Run(NamedTuple):
         offsets = whole(self.store, offsets_path(clock))
         return int(offsets[self.first]), int(offsets[self.last])
 
-    def values(self, path: str, *, with_first: bool = False) -> Values:
+    def values(self, path: str, *, with_first: bool = False) -> ExportedArray:
         """Return rows of a column, in the shape and dtype of its source."""
         # `with_first`: next observations of an episode with the one before its first step, too.
         array = self.store.array(path)
@@ -109,15 +109,15 @@ class _Run(NamedTuple):
 
     def _row_bounds(self, path: str) -> NDArray[np.int64]:
         rows = np.arange(*self.rows_in(path))
-        lo, hi = Column(self.store, f"{path.removesuffix('data')}offsets").ranges(rows)
+        lo, hi = IndexColumn(self.store, f"{path.removesuffix('data')}offsets").ranges(rows)
         return np.concatenate([lo, hi[-1:]]) if len(rows) else np.zeros(1, np.int64)
 
-    def frames(self, path: str) -> Values:
+    def frames(self, path: str) -> ExportedArray:
         """Compressed frames without padding."""
         rows = len(self._row_bounds(path)) - 1
-        return Values((rows,), np.dtype(object), lambda: _as_objects(self.any_length(path)))
+        return ExportedArray((rows,), np.dtype(object), lambda: _as_objects(self.any_length(path)))
 
-    def _frames(self, path: str) -> Values:
+    def _frames(self, path: str) -> ExportedArray:
         """Compressed frames, padded with zeros to one length or of variable length, as in the source."""
         frames = self.frames(path)
         if self.store.array(path).attributes["source_form"] == ["variable"]:
@@ -130,9 +130,9 @@ class _Run(NamedTuple):
                 row[0, : len(frame)] = frame
                 yield row
 
-        return Values((*frames.shape, longest), np.dtype(np.uint8), padded)
+        return ExportedArray((*frames.shape, longest), np.dtype(np.uint8), padded)
 
-    def ragged_rows(self, path: str) -> Values:
+    def ragged_rows(self, path: str) -> ExportedArray:
         """Return rows with any number of values."""
         array, bounds = self.store.array(path), self._row_bounds(path)
         dtype = source_dtype(array.attributes, self.source, array.dtype)
@@ -140,7 +140,7 @@ class _Run(NamedTuple):
         def rows() -> Iterator[NDArray[Any]]:
             return _as_objects(cast_exactly(row, dtype) for row in self.any_length(path))
 
-        return Values((len(bounds) - 1,), any_length(dtype), rows)
+        return ExportedArray((len(bounds) - 1,), any_length(dtype), rows)
 
     def offsets_name(self, path: str, dataset: str) -> str:
         """Name of the dataset that divides a ragged one (empty: its rows are of variable length)."""
@@ -152,13 +152,13 @@ class _Run(NamedTuple):
             return str(told[0]).strip("/")
         return f"{dataset}_offsets" if array.shape[1:] else ""  # of rows of variable length HDF5 has one axis
 
-    def offsets(self, path: str) -> Values:
+    def offsets(self, path: str) -> ExportedArray:
         """Offsets that divide a ragged column, from 0 on."""
         bounds = self._row_bounds(path)
         return array_values(bounds - bounds[0])
 
 
-def _runs(store: StoreView) -> Iterator[tuple[str, list[_Run]]]:
+def _runs(store: StoreView) -> Iterator[tuple[str, list[_EpisodeRun]]]:
     """Name of every source, and its runs."""
     layout = _layout(store)
     owner = whole(store, f"{EPISODES}/source")
@@ -168,7 +168,7 @@ def _runs(store: StoreView) -> Iterator[tuple[str, list[_Run]]]:
         runs = []
         for group, members in groupby(range(first, last), groups.__getitem__):
             episodes = list(members)
-            runs.append(_Run(store, number, group, episodes[0], episodes[-1] + 1))
+            runs.append(_EpisodeRun(store, number, group, episodes[0], episodes[-1] + 1))
         yield source, runs
 
 
@@ -184,7 +184,7 @@ def files(store: StoreView) -> Iterator[File]:
     finals = [path for path in columns if layout.has_last and path.startswith(f"{FINAL}/")]
     before_last = {path.replace(FINAL, OBSERVATION, 1) for path in finals}
     for number, (name, runs) in enumerate(_runs(store)):
-        values: dict[str, Values] = {}
+        values: dict[str, ExportedArray] = {}
         attributes = {layout.container or "": {} if layout.has_last else dict(of_sources[number])}
         for run in runs:
             for path, dataset in columns.items():
@@ -251,7 +251,7 @@ def _with_kept(
     return {path: {**told.get(path, {}), **found.get(path, {})} for path in {**told, **found}}
 
 
-def _layout(store: StoreView) -> Layout:
+def _layout(store: StoreView) -> EpisodeLayout:
     return layout_named(str(store.group(EPISODES)["source_layout"]))
 
 
@@ -269,7 +269,7 @@ def _columns(store: StoreView) -> dict[str, str]:
     return found
 
 
-def _masks_of(store: StoreView, runs: Sequence[_Run]) -> dict[str, list[str]]:
+def _masks_of(store: StoreView, runs: Sequence[_EpisodeRun]) -> dict[str, list[str]]:
     """Return the names of a source's episodes in each mask, without empty masks."""
     masks: dict[str, list[str]] = {}
     group = f"{EPISODES}/mask/"
@@ -283,7 +283,7 @@ def _masks_of(store: StoreView, runs: Sequence[_Run]) -> dict[str, list[str]]:
     return masks
 
 
-def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) -> Values:
+def _in_source_form(values: ExportedArray, path: str, attributes: Mapping[str, Any]) -> ExportedArray:
     """Undo the conversions of reading: squeezed axes, channels last, promoted dtypes, flags as bool."""
     if path in FLAGS:
         return converted(values, np.dtype(np.uint8))
@@ -291,10 +291,12 @@ def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) ->
     if isinstance(dtype, str):
         values = converted(values, np.dtype(dtype))
     if attributes["source_form"] == ["squeezed"]:
-        return Values((*values.shape, 1), values.dtype, lambda: (each[:, None] for each in values.blocks()))
+        return ExportedArray(
+            (*values.shape, 1), values.dtype, lambda: (each[:, None] for each in values.blocks())
+        )
     if attributes["source_form"] == ["channels_first"]:
         steps, height, width, channels = values.shape
-        return Values(
+        return ExportedArray(
             (steps, channels, height, width),
             values.dtype,
             lambda: (np.ascontiguousarray(each.transpose(0, 3, 1, 2)) for each in values.blocks()),
@@ -321,7 +323,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     swapped = store.attributes["options"]["colour"] == "swapped"
     formats = {one.name: one for one in formats_for(Trajectory)}
 
-    def source(number: int) -> Restored:
+    def source(number: int) -> RestoredFiles:
         found, parts = scan.sources[number], all_runs[number]
         index: EpisodeIndex = found.detail.episodes
         arrays: list[RestoredArray] = []
@@ -360,7 +362,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             is_rewritten=is_in_text,
             facts=facts[number],
         )
-        return Restored([file])
+        return RestoredFiles([file])
 
     return source
 
@@ -377,7 +379,7 @@ def _path_of(store: StoreView, column: str, clock: str) -> str | None:
     return next((path for path in paths if store.has(path)), None)
 
 
-def _restored(run: _Run, path: str, name: str, feature: Feature, *, swapped: bool) -> RestoredArray:
+def _restored(run: _EpisodeRun, path: str, name: str, feature: Feature, *, swapped: bool) -> RestoredArray:
     if path.endswith(_KEPT):
         strip = _without_padding if feature.kind == "padded" else None
         return RestoredArray(name, run.frames(path), of_file=strip)

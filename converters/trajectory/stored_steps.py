@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import Values
+from unistore.converters.common.exported import ExportedArray
 from unistore.converters.formats.images import decode
-from unistore.schemas.indices import Column, StoreView, whole
+from unistore.schemas.indices import IndexColumn, StoreView, whole
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
     EPISODES,
@@ -32,7 +32,7 @@ FLAGS = (f"{STEPS}/terminated", TRUNCATED)
 _TASKS = ("tasks", "task", "language_instruction", "natural_language_instruction", "instruction")
 
 
-class StepColumn(NamedTuple):
+class StoredStepColumn(NamedTuple):
     """A column with a row a step."""
 
     name: str  # as ``observation/images/top``
@@ -88,7 +88,7 @@ def stored_episodes(store: StoreView) -> list[StoredEpisode]:
     return episodes
 
 
-def step_columns(store: StoreView) -> list[StepColumn]:
+def step_columns(store: StoreView) -> list[StoredStepColumn]:
     """List the columns that sources have with one shape in every step."""
     columns = []
     for path in store.paths():
@@ -106,10 +106,10 @@ def step_columns(store: StoreView) -> list[StepColumn]:
             form = np.dtype(attributes["dtype"]), tuple(attributes["shape"])
             read = partial(_images, f"{store.path}: {path}", files, is_swapped)
             name = name.removesuffix(f"{JPEG_SUFFIX}/data")
-            columns.append(StepColumn(name, dataset, *form, read, None if is_swapped else files))
+            columns.append(StoredStepColumn(name, dataset, *form, read, None if is_swapped else files))
         elif dataset or path not in (*FLAGS, f"{STEPS}/next_valid"):
             rows = partial(recorded_truncation, store) if path == TRUNCATED else array.read
-            columns.append(StepColumn(name, dataset, array.dtype, tuple(array.shape[1:]), rows))
+            columns.append(StoredStepColumn(name, dataset, array.dtype, tuple(array.shape[1:]), rows))
     return columns
 
 
@@ -124,7 +124,7 @@ Blocks = Callable[[int, int], Iterator[NDArray[Any]]]  # reads the rows of steps
 
 def following(
     store: StoreView, final: str, now: Blocks, first: int, last: int, *, with_first: bool = False
-) -> Values:
+) -> ExportedArray:
     """Yield next observations in episodes ``first:last``: those of following steps, and final ones."""
     # `with_first`: the observation before the first step of each, too.
     array = store.array(final)
@@ -137,7 +137,7 @@ def following(
             yield array.read_rows([episode])
 
     rows_in_all = bounds[-1] - bounds[0] + with_first * (last - first)
-    return Values((rows_in_all, *array.shape[1:]), array.dtype, rows)
+    return ExportedArray((rows_in_all, *array.shape[1:]), array.dtype, rows)
 
 
 def recorded_truncation(store: StoreView, start: int, stop: int) -> NDArray[Any]:
@@ -152,7 +152,7 @@ def recorded_truncation(store: StoreView, start: int, stop: int) -> NDArray[Any]
 
 def _files(store: StoreView, path: str, start: int, stop: int) -> list[bytes]:
     data = store.array(path)
-    offsets = Column(store, f"{path.removesuffix('data')}offsets")
+    offsets = IndexColumn(store, f"{path.removesuffix('data')}offsets")
     starts, stops = offsets.ranges(np.arange(start, stop))
     return [data.read(lo, hi).tobytes() for lo, hi in zip(starts.tolist(), stops.tolist(), strict=True)]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.schemas.ct.fields import VOLUMES
-from unistore.schemas.indices import Column, StoreView
+from unistore.schemas.indices import IndexColumn, StoreView
 from unistore.schemas.tables import Field, own_axes
 
 # Attribute `frame` of these arrays. Older stores lack it: there the order of the numbers is unknown.
@@ -103,7 +103,7 @@ def read_geometry(store: StoreView, volume: int) -> Geometry:
         path = f"{VOLUMES}/{name}"
         # Without a frame, their order is unknown.
         if store.has(path) and store.array(path).attributes.get("frame") == FRAME:
-            row = Column(store, path).take(np.array([volume]))[0]
+            row = IndexColumn(store, path).take(np.array([volume]))[0]
             is_known = np.isfinite(row).all() and (name != "spacing" or row.min() > 0)
             numbers[name] = row.tolist() if is_known else None
     return Geometry(**numbers)

@@ -12,7 +12,7 @@ from unistore.errors import Problem
 from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
 from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import LENGTHS
-from unistore.schemas.rules import Rule, View, broken, first_row
+from unistore.schemas.rules import Rule, RuleView, broken, first_row
 
 _ROWS = (SAMPLES, 0)
 _IMAGE = f"{VOLUMES}/image"
@@ -91,7 +91,7 @@ SPECS = ArraySpecs(
 )
 
 
-def points(view: View) -> Iterator[Problem]:
+def points(view: RuleView) -> Iterator[Problem]:
     """Points and locations lie in their volume. Those of windows are in C order."""
     extent = view.whole(f"{VOLUMES}/extent").astype(np.int64)
     for path in [path for path in view.under("") if path.endswith("/coords")]:
@@ -114,7 +114,7 @@ def points(view: View) -> Iterator[Problem]:
 
 
 def _inside(
-    view: View, path: str, offsets: NDArray[np.int64], limits: NDArray[np.int64], *, ordered: bool
+    view: RuleView, path: str, offsets: NDArray[np.int64], limits: NDArray[np.int64], *, ordered: bool
 ) -> Iterator[Problem]:
     last = (-1, -1)  # volume and C-order index of the last point
     for lo, block in view.blocks(path):
@@ -146,7 +146,7 @@ def _inside(
             last = (volume, int(flat[-1]))
 
 
-def masks(view: View) -> Iterator[Problem]:
+def masks(view: RuleView) -> Iterator[Problem]:
     """Bit masks have no bit outside the volume, and those of windows as many as the offsets count."""
     extent = view.whole(f"{VOLUMES}/extent").tolist()
     for path in [path for path in view.under("") if path.endswith("/mask") and view.shape(path)[1:]]:
@@ -172,7 +172,7 @@ def _count(bits: NDArray[np.uint8], width: int) -> int:
     return sum(int(np.bitwise_count(part).sum(dtype=np.int64)) for part in (bits[:, :, :whole], last))
 
 
-def presence(view: View) -> Iterator[Problem]:
+def presence(view: RuleView) -> Iterator[Problem]:
     """Volumes without a window or field have no points of it."""
     for path in view.under(""):
         group = path.removesuffix("/present")

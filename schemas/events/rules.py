@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from unistore.errors import Problem
 from unistore.schemas.events.fields import BESIDE, MARK_ROWS, MARKS, MARKS_OF, RECORDINGS, TIMES
-from unistore.schemas.rules import View
+from unistore.schemas.rules import RuleView
 
 
-def check_marks(view: View) -> Iterator[Problem]:
+def check_marks(view: RuleView) -> Iterator[Problem]:
     """Yield a problem for each recording whose marks are not the times of its events, in their order."""
     marks = view.whole(MARKS)
     events = view.whole(RECORDINGS).tolist()
@@ -25,7 +25,7 @@ def check_marks(view: View) -> Iterator[Problem]:
             yield Problem(MARKS, f"contradicts the times of recording {number}", "convert again", "index")
 
 
-def check_times(view: View) -> Iterator[Problem]:
+def check_times(view: RuleView) -> Iterator[Problem]:
     """Yield a problem if times fall within a recording."""
     starts = view.whole(RECORDINGS)
     last = np.zeros(0, np.uint32)
@@ -46,7 +46,7 @@ def mark_rows(first: int, stop: int) -> NDArray[np.int64]:
     return np.append(np.arange(first, stop, MARK_ROWS), stop - 1)
 
 
-def check_times_beside(view: View) -> Iterator[Problem]:
+def check_times_beside(view: RuleView) -> Iterator[Problem]:
     """Yield a problem if times of frames or boxes fall within a recording."""
     for table in BESIDE:
         if view.under(f"{table}/"):

@@ -10,7 +10,7 @@ import numpy as np
 from unistore.errors import Problem
 from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs
 from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT, POINTS, SEGMENTS, quantum_errors
-from unistore.schemas.rules import Rule, View, broken, first_row, parts_hold_all
+from unistore.schemas.rules import Rule, RuleView, broken, first_row, parts_hold_all
 
 _XYZ = "points/xyz"
 _SEGMENTS = ("segments/number", 0)
@@ -63,7 +63,7 @@ SPECS = ArraySpecs(
 )
 
 
-def segments(view: View) -> Iterator[Problem]:
+def segments(view: RuleView) -> Iterator[Problem]:
     """The segments of a source hold all its points. The one for points of no segment is the last."""
     yield from parts_hold_all(view, SEGMENTS, "points")
     source = view.whole("segments/source")
@@ -81,7 +81,7 @@ def segments(view: View) -> Iterator[Problem]:
         )
 
 
-def bounds(view: View) -> Iterator[Problem]:
+def bounds(view: RuleView) -> Iterator[Problem]:
     """Origins are the minima of the bounds, and minima are not above maxima."""
     origin = view.whole("segments/origin")
     box = view.whole("segments/bounds")
@@ -93,7 +93,7 @@ def bounds(view: View) -> Iterator[Problem]:
         )
 
 
-def source_rows(view: View) -> Iterator[Problem]:
+def source_rows(view: RuleView) -> Iterator[Problem]:
     """Every row of a source occurs at least once."""
     first = view.whole("sources/first_row")
     count = view.whole("sources/rows")
@@ -111,7 +111,7 @@ def source_rows(view: View) -> Iterator[Problem]:
             yield broken("points/source_row", f"source {source}: row {first_row(missing)} is nowhere")
 
 
-def voxels(view: View) -> Iterator[Problem]:
+def voxels(view: RuleView) -> Iterator[Problem]:
     """Every point of a segment has a voxel of that segment, and ``counts`` are right."""
     points = view.whole("segments/offsets")
     real = view.whole("segments/number") != NO_SEGMENT
@@ -127,7 +127,7 @@ def voxels(view: View) -> Iterator[Problem]:
 
 
 def _point_voxels(
-    view: View, grid: str, points: np.ndarray, cells: np.ndarray, offsets: np.ndarray
+    view: RuleView, grid: str, points: np.ndarray, cells: np.ndarray, offsets: np.ndarray
 ) -> Iterator[Problem]:
     """Check ``point_voxel`` of a grid. `cells` are the voxels of each segment."""
     counted = np.zeros(int(offsets[-1]), np.int64)
@@ -149,7 +149,7 @@ def _point_voxels(
         yield broken(f"{grid}/counts", f"voxel {row} has {counted[row]} points, counted otherwise")
 
 
-def coordinates(view: View) -> Iterator[Problem]:
+def coordinates(view: RuleView) -> Iterator[Problem]:
     """Scale and offset restore finite coordinates. The scale of decimals is a power of ten."""
     xyz = view.array(f"{POINTS}/xyz")
     if xyz.dtype.kind == "i":

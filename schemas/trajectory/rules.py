@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem, StoreError
-from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row, parts_hold_all
+from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken, first_row, parts_hold_all
 from unistore.schemas.trajectory.clocks import clocks_of, offsets_path
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, NEXT
 
 
-def episodes(view: View) -> Iterator[Problem]:
+def episodes(view: RuleView) -> Iterator[Problem]:
     """No episode is empty, and the episodes of a source hold all its steps."""
     offsets = view.whole(f"{EPISODES}/offsets")
     empty = np.diff(offsets) == 0
@@ -23,7 +23,7 @@ def episodes(view: View) -> Iterator[Problem]:
     yield from parts_hold_all(view, EPISODES, "steps")
 
 
-def ends(view: View) -> Iterator[Problem]:
+def ends(view: RuleView) -> Iterator[Problem]:
     """The next observation is known inside an episode, at its end only if it is stored. Ends are marked."""
     offsets = view.whole(f"{EPISODES}/offsets")
     valid = view.whole("steps/next_valid")
@@ -48,7 +48,7 @@ def ends(view: View) -> Iterator[Problem]:
         )
 
 
-def success(view: View) -> Iterator[Problem]:
+def success(view: RuleView) -> Iterator[Problem]:
     """Success is 1 (yes), 0 (no) or -1 (unknown)."""
     path = f"{EPISODES}/success"
     if view.store.has(path):
@@ -60,7 +60,7 @@ def success(view: View) -> Iterator[Problem]:
             )
 
 
-def times_rise(view: View) -> Iterator[Problem]:
+def times_rise(view: RuleView) -> Iterator[Problem]:
     """No timestamp is earlier than the one before it in its episode."""
     try:
         clocks = clocks_of(view.store)

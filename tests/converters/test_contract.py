@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tests.detection import detect
 from unistore.converters.protocol import Scan
-from unistore.converters.rows.family import Rows
+from unistore.converters.rows.family import RowsFamily
 from unistore.converters.scan import Parts
 from unistore.converters.seam.converter import SeamConverter
 
@@ -33,7 +33,7 @@ class Broken(SeamConverter):
     """A converter with one fault."""
 
     def __init__(self, fault: str = "") -> None:
-        super().__init__(Rows())
+        super().__init__(RowsFamily())
         self.fault = fault
 
     def __reduce__(self) -> tuple[Any, ...]:

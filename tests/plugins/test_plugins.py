@@ -237,7 +237,7 @@ def test_what_fails_while_values_are_read_is_of_the_file(
     def damaged(*arguments: Any) -> Any:
         raise ValueError("invalid code lengths set")
 
-    monkeypatch.setattr(hdf5.Dataset, "read", damaged)
+    monkeypatch.setattr(hdf5.HDF5Dataset, "read", damaged)
     with pytest.raises(
         InputError, match=r"e0\.h5: cannot be read: ValueError: invalid code lengths"
     ) as caught:

@@ -9,7 +9,7 @@ import pytest
 
 from unistore.converters.registry import get_family
 from unistore.schemas.indices import ArrayView, StoreView
-from unistore.schemas.rules import View
+from unistore.schemas.rules import RuleView
 from unistore.store.reader import Store
 
 
@@ -55,4 +55,4 @@ def test_families_export_and_judge_a_store_through_its_view(
             assert rows == [row.tobytes() for block in other.values[name].blocks() for row in block]
     family = get_family(case.family)
     for rule in family.part("rules") if family.rules else ():
-        assert list(rule(View(view))) == []
+        assert list(rule(RuleView(view))) == []

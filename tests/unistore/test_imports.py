@@ -288,3 +288,12 @@ def test_the_dataset_needs_neither_dask_nor_h5py_nor_zarr() -> None:
     )
     assert "torch" in loaded
     assert not loaded & (HEAVY - {"torch"})
+
+
+def test_a_class_name_is_defined_in_one_place() -> None:
+    places: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

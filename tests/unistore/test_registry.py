@@ -115,7 +115,7 @@ def test_importing_the_registry_and_all_options_is_light() -> None:
     assert output == "set()\n"
 
 
-SONAR = registry.Family(
+SONAR = registry.FamilyRecord(
     name="sonar",
     summary="Sonar pings: .bin.",
     description="Sonar pings in .bin files.",
@@ -143,7 +143,7 @@ class PingConverter(PingOptions):
 
 
 OUTDATED = "written for an older unistore, see docs/write-a-family.md"
-OLDER = registry.Family(name="older", summary="", description="", options="a:b", converter="a:b")
+OLDER = registry.FamilyRecord(name="older", summary="", description="", options="a:b", converter="a:b")
 
 
 class Clashing(plugin.Family):

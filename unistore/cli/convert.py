@@ -14,7 +14,7 @@ import click
 from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.conversion.executors.worker_process import CONVERSION, start_early
 from unistore.converters.options import Option, Options, declared
-from unistore.converters.registry import Family, families
+from unistore.converters.registry import FamilyRecord, families
 from unistore.errors import InputError, UnistoreError
 from unistore.system.arguments import MAX_COUNT
 from unistore.system.sizes import count_of, size
@@ -224,7 +224,7 @@ class FamilyGroup(click.Group):
             self.commands[cmd_name] = self._command(family)
         return self.commands.get(cmd_name)
 
-    def _command(self, family: Family) -> click.Command:
+    def _command(self, family: FamilyRecord) -> click.Command:
         common = add_common_options(partial(self._convert, family.name))
         run = add_family_options(family.part("options"), common)
         run = _FOLLOW(run) if family.follows_links else run

@@ -18,7 +18,7 @@ from unistore.conversion.run import Report, run
 from unistore.conversion.settings import Settings
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import Family, families, get_family, is_own
+from unistore.converters.registry import FamilyRecord, families, get_family, is_own
 from unistore.converters.survey import Claims, Detection, nothing_found, survey
 from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
@@ -193,7 +193,7 @@ def _executor(
     return Processes(settings.workers, memory=settings.limit, imports=imports, tell=progress.tell)
 
 
-def _imports(family: Family) -> tuple[str, ...]:
+def _imports(family: FamilyRecord) -> tuple[str, ...]:
     # Workers need the modules of the converter, and those of the others, which are asked about each file
     # first
     others_asked = () if family.part("converter").scan_identifies else families().values()
@@ -287,7 +287,7 @@ def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
     return cast("Converter", record.part("converter")(**options))
 
 
-def _unknown_options(family: Family, unknown: Sequence[str], own: Sequence[str]) -> str:
+def _unknown_options(family: FamilyRecord, unknown: Sequence[str], own: Sequence[str]) -> str:
     import difflib
 
     common = [field.name for field in fields(Settings)]

@@ -102,7 +102,7 @@ class SpillWriter:
             raise writing_failed(error, self.folder) from error
 
 
-class _Run(NamedTuple):
+class _SpilledRun(NamedTuple):
     form: str
     rows: int
     position: int
@@ -112,10 +112,10 @@ class _Column:
     def __init__(self, row_shape: Sequence[int], file: str, runs: Sequence[tuple[int, str, int]]) -> None:
         self.row_shape = row_shape
         self.file = file
-        self.runs: dict[int, list[_Run]] = defaultdict(list)
+        self.runs: dict[int, list[_SpilledRun]] = defaultdict(list)
         position = 0
         for source, form, rows in runs:
-            self.runs[source].append(_Run(form, rows, position))
+            self.runs[source].append(_SpilledRun(form, rows, position))
             position += rows * self.row_bytes(form)
 
     def row_bytes(self, form: str) -> int:

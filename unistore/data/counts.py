@@ -47,7 +47,7 @@ def values_of(codes: Int64s, *, whole: bool) -> Float64s:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ValueCounts:
     """What is counted of values of C components, (C,) each but for the histogram."""
 
     count: Int64s  # finite values, which all else is of
@@ -75,7 +75,7 @@ class Counts:
         return inside
 
 
-def count_values(values: AnyArray) -> Counts:
+def count_values(values: AnyArray) -> ValueCounts:
     """Count values (n, C): those of one byte by how often each occurs, which is quicker and exact."""
     if values.dtype.itemsize == 1:
         return _count_bytes(values)
@@ -96,10 +96,10 @@ def count_values(values: AnyArray) -> Counts:
     low = np.where(finite, numbers, np.inf).min(axis=1, initial=np.inf)
     high = np.where(finite, numbers, -np.inf).max(axis=1, initial=-np.inf)
     nan = len(values) - count - infinite
-    return Counts(count, nan, infinite, mean, deviation, low, high, bins, counts)
+    return ValueCounts(count, nan, infinite, mean, deviation, low, high, bins, counts)
 
 
-def _count_bytes(values: AnyArray) -> Counts:
+def _count_bytes(values: AnyArray) -> ValueCounts:
     stored = values.view(np.uint8)
     occurring = np.zeros((values.shape[1], 256), np.int64)
     for component, row in enumerate(occurring):
@@ -115,13 +115,13 @@ def _count_bytes(values: AnyArray) -> Counts:
     order = np.argsort(bins)
     none = np.zeros_like(count)
     counts = occurring[components, places]
-    return Counts(count, none, none, mean, deviation, low, high, bins[order], counts[order])
+    return ValueCounts(count, none, none, mean, deviation, low, high, bins[order], counts[order])
 
 
-def merge(parts: Sequence[Counts], weights: Sequence[float] | None = None) -> Counts:
+def merge(parts: Sequence[ValueCounts], weights: Sequence[float] | None = None) -> ValueCounts:
     """Return the counts of all values together, or of values that are drawn from the parts by weights."""
     # Chan, Golub and LeVeque (1979), equation 2.1, for any number of parts
-    moments = fields(Counts)[:7]
+    moments = fields(ValueCounts)[:7]
     stacked = [np.stack([getattr(part, field.name) for part in parts]) for field in moments]
     count, nan, infinite, means, deviations, low, high = stacked
     share = count.astype(np.float64)
@@ -140,7 +140,7 @@ def merge(parts: Sequence[Counts], weights: Sequence[float] | None = None) -> Co
     all_counts = np.concatenate(counts)
     together: AnyArray = np.zeros(len(bins), all_counts.dtype)
     np.add.at(together, places, all_counts)
-    return Counts(
+    return ValueCounts(
         total,
         nan.sum(axis=0),
         infinite.sum(axis=0),
@@ -158,9 +158,9 @@ class Summary(NamedTuple):
 
     dtype: np.dtype[np.generic]
     axis: int | None  # of a value, counted from its end, that has the components; None: one component
-    by_split: dict[int, Counts]  # by code of the split
+    by_split: dict[int, ValueCounts]  # by code of the split
 
-    def total(self, splits: Sequence[int] | None = None) -> Counts:
+    def total(self, splits: Sequence[int] | None = None) -> ValueCounts:
         """Return the counts of some splits together. None: of all splits."""
         counts = list(self.by_split.values())
         nothing = count_values(np.zeros((0, len(counts[0].count))))
@@ -181,7 +181,7 @@ def summarise(
     empty = reader.read(Picks(nothing, nothing, seed), np.empty)
     numeric = [key for key in fields if key in empty and empty[key].values.dtype.kind in "biuf"]
     axes = {key: _component_axis(empty[key], reader.box_shape(key)) for key in numeric}
-    parts: dict[str, dict[int, list[Counts]]] = {key: {} for key in numeric}
+    parts: dict[str, dict[int, list[ValueCounts]]] = {key: {} for key in numeric}
     lo = 0
     step = 1
     while lo < len(index):
@@ -201,7 +201,7 @@ def summarise(
     return summaries
 
 
-def _add(parts: dict[int, list[Counts]], rows: AnyArray, lengths: Int64s, splits: UInt8s) -> None:
+def _add(parts: dict[int, list[ValueCounts]], rows: AnyArray, lengths: Int64s, splits: UInt8s) -> None:
     split_of_row = np.repeat(splits, lengths)
     step = max(1, _BLOCK // rows.shape[1])
     for split in np.unique(splits).tolist():

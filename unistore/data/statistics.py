@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.data.counts import CODES, Counts, Summary, merge, summarise
+from unistore.data.counts import CODES, Summary, ValueCounts, merge, summarise
 from unistore.data.kinds.protocol import SampleKind, SampleReader
 from unistore.data.kinds.reach import check_reach
 from unistore.data.parts import DatasetPart, default_kind
@@ -85,7 +85,7 @@ def _plain(values: AnyArray) -> Any:
     return shown.tolist()
 
 
-def _statistics(key: str, summary: Summary, counts: Counts, *, whole: bool) -> Statistics:
+def _statistics(key: str, summary: Summary, counts: ValueCounts, *, whole: bool) -> Statistics:
     is_none = counts.count == 0
     is_constant = counts.low == counts.high
     std = np.sqrt(counts.deviation / np.maximum(counts.count, 1))
@@ -144,7 +144,7 @@ class Question:
         together = merge(counts, None if weights is None else [weights[number] for number in drawn])
         return _statistics(self.key, first, together, whole=whole)
 
-    def _count(self, part: DatasetPart, subset: Int64s | None) -> tuple[Summary, Counts]:
+    def _count(self, part: DatasetPart, subset: Int64s | None) -> tuple[Summary, ValueCounts]:
         whole = self._whole(part)
         if whole is None or (subset is not None and whole != part.kind):
             if not part.kind.select(part.store, (self.key,)):
@@ -332,7 +332,7 @@ def _summary(about: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Summar
         if (np.diff(bins[own], prepend=-1, append=shape[1] * CODES) <= 0).any():
             raise ValueError("bins are not in their order")
         arrays_of_split: list[Any] = [*(values[row] for values in moments), bins[own], counts[own]]
-        by_split[split] = Counts(*arrays_of_split)
+        by_split[split] = ValueCounts(*arrays_of_split)
     axis = None if about["axis"] is None else int(about["axis"])
     return Summary(np.dtype(str(about["dtype"])), axis, by_split)
 

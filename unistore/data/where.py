@@ -14,7 +14,7 @@ import numpy as np
 
 from unistore.data.kinds.protocol import SOURCE, source_keys, source_numbers, value_column
 from unistore.errors import InputError, first_few
-from unistore.schemas.indices import Column, contradiction, table_columns, whole
+from unistore.schemas.indices import IndexColumn, contradiction, table_columns, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s
@@ -130,7 +130,7 @@ def known_of(store: Store) -> Known:
             known[key] = partial(_of_sources, store, path)
     offsets = f"{table}/offsets"
     if store.has(offsets):
-        known[f"{noun}.length"] = Column(store, offsets).lengths
+        known[f"{noun}.length"] = IndexColumn(store, offsets).lengths
         if store.has(rewards := f"{store.attributes.get('main_table', table)}/reward"):
             known[f"{noun}.return"] = partial(_sums, store, rewards, offsets)
     texts = [path.removesuffix("/data") for path in store.paths() if store.specs.is_text(path, store.paths())]

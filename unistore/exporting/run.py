@@ -20,7 +20,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from unistore.conversion.lock import Lock, check_own, check_plain
-from unistore.converters.common.exported import VALUE, File, Values
+from unistore.converters.common.exported import VALUE, ExportedArray, File
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, StoreError, named, refusal
 from unistore.progress import resolve_progress
@@ -175,7 +175,9 @@ def _write(file: File, disk: _FailSafeFile) -> None:
                     _write_attribute(target.attrs, key, value)
 
 
-def _write_dataset(out: Any, name: str, values: Values, disk: _FailSafeFile, *, compressed: bool) -> None:
+def _write_dataset(
+    out: Any, name: str, values: ExportedArray, disk: _FailSafeFile, *, compressed: bool
+) -> None:
     import h5py
 
     dtype = values.dtype
@@ -290,7 +292,7 @@ def _write_zarr(file: File, path: Path) -> None:
             document.write_text(json.dumps(group, indent=2, allow_nan=False))
 
 
-def _write_array(values: Values, folder: Path, axes: tuple[str, ...]) -> None:
+def _write_array(values: ExportedArray, folder: Path, axes: tuple[str, ...]) -> None:
     chunk = tuple(max(1, min(_EDGE, extent)) for extent in values.shape)
     blank = np.zeros(chunk, values.dtype)
     metadata = array_metadata(values.shape, values.dtype, chunk, chunk, "balanced", dimension_names=axes)
@@ -307,7 +309,7 @@ def _write_array(values: Values, folder: Path, axes: tuple[str, ...]) -> None:
                 out.writelines(encode(pad_chunk(layer[box], blank)))
 
 
-def _layers(values: Values, depth: int) -> Iterator[AnyArray]:
+def _layers(values: ExportedArray, depth: int) -> Iterator[AnyArray]:
     # The buffer is reused for each layer
     layer = np.empty((depth, *values.shape[1:]), values.dtype)
     filled = 0
@@ -347,14 +349,14 @@ def write(file: File, path: Path) -> None:
             out.writelines(map(_bytes_of, file.values[""].blocks()))
 
 
-def _write_npy(values: Values, out: IO[bytes]) -> None:
+def _write_npy(values: ExportedArray, out: IO[bytes]) -> None:
     descr = np.lib.format.dtype_to_descr(values.dtype)
     header = {"descr": descr, "fortran_order": False, "shape": values.shape}
     np.lib.format.write_array_header_1_0(out, header)
     out.writelines(_bytes_of(np.asarray(block, values.dtype)) for block in values.blocks())
 
 
-def _write_npz(members: Mapping[str, Values], out: IO[bytes]) -> None:
+def _write_npz(members: Mapping[str, ExportedArray], out: IO[bytes]) -> None:
     with zipfile.ZipFile(out, "w", allowZip64=True) as archive:
         for name, values in members.items():
             info = zipfile.ZipInfo(f"{name}.npy")  # fixed time stamp (1980): exports are reproducible

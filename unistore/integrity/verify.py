@@ -23,7 +23,7 @@ from unistore.integrity.files import UNKNOWN_FAMILY, check_files, is_warning
 from unistore.progress import resolve_progress
 from unistore.schemas.array_specs import GENERAL, ArrayInfo, offsets_errors
 from unistore.schemas.indices import table_columns
-from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
+from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken, first_row
 from unistore.schemas.tables import text_values
 from unistore.store.manifest import Entry
 from unistore.store.names import REPORT, ROOT, STATISTICS
@@ -123,7 +123,7 @@ def _schema_problems(
 # Value rules of every store (offsets, text, sources, splits), and running rules.
 
 
-def indices(view: View) -> Iterator[Problem]:
+def indices(view: RuleView) -> Iterator[Problem]:
     """Check that offsets, codes and extents stay within the arrays that they index, and text is UTF-8."""
     for path in view.store.paths():
         spec = view.spec(path)
@@ -134,7 +134,7 @@ def indices(view: View) -> Iterator[Problem]:
             yield from _not_text(view, path)
 
 
-def _not_text(view: View, path: str) -> Iterator[Problem]:
+def _not_text(view: RuleView, path: str) -> Iterator[Problem]:
     # Nothing if offsets are wrong, which `indices` reports
     values = view.whole(path)
     offsets = view.whole(f"{path.removesuffix('/data')}/offsets")
@@ -146,7 +146,7 @@ def _not_text(view: View, path: str) -> Iterator[Problem]:
         yield broken(path, f"is not UTF-8 ({error})")
 
 
-def sources(view: View) -> Iterator[Problem]:
+def sources(view: RuleView) -> Iterator[Problem]:
     """Check that the rows of the sources follow each other and are all rows of the main table."""
     rows = view.whole("sources/rows")
     first = view.whole("sources/first_row")
@@ -161,7 +161,7 @@ def sources(view: View) -> Iterator[Problem]:
         yield broken("sources/rows", f"sums up to {int(rows.sum())}, but table {main} has {shortest} rows")
 
 
-def splits(view: View) -> Iterator[Problem]:
+def splits(view: RuleView) -> Iterator[Problem]:
     """Check that splits have one code per sample, and every code a name."""
     try:
         names = view.store.split_names()
@@ -176,7 +176,7 @@ def splits(view: View) -> Iterator[Problem]:
         yield broken("splits/code", f"holds code {most}, but there are {len(names)} names")
 
 
-def statistics(view: View) -> Iterator[Problem]:
+def statistics(view: RuleView) -> Iterator[Problem]:
     """Check that statistics kept with the store are those of its values."""
     from unistore.data.statistics import kept_problem
 
@@ -196,7 +196,7 @@ def statistics(view: View) -> Iterator[Problem]:
 RULES: tuple[Rule, ...] = (indices, sources, splits, statistics)
 
 
-def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:
+def run_rules(view: RuleView, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:
     """Return problems of all rules, and the names of rules that damaged arrays left unchecked."""
     problems: list[Problem] = []
     unchecked: list[str] = []
@@ -207,7 +207,7 @@ def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[li
     return problems, unchecked
 
 
-def _problems_of(view: View, rule: Rule) -> tuple[list[Problem], bool]:
+def _problems_of(view: RuleView, rule: Rule) -> tuple[list[Problem], bool]:
     problems: list[Problem] = []
     try:
         problems.extend(rule(view))
@@ -326,7 +326,7 @@ def verify_with(
     problems: list[Problem] = []
     unchecked: list[str] = []
     if all(map(is_warning, structure)):
-        view = View(store, _damaged_arrays(store, set(checked.entries) - checked.sound))
+        view = RuleView(store, _damaged_arrays(store, set(checked.entries) - checked.sound))
         # Without the package of its family, a store is held against the rules of every store.
         family = None if structure else find_family(store.family)
         for rules in (RULES, family.part("rules") if family is not None and family.rules else ()):

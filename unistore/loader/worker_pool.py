@@ -54,7 +54,7 @@ class Task(NamedTuple):
 _Answer: TypeAlias = tuple[int, Arrival | Failure | None]
 
 
-class _Worker:
+class _LoaderWorker:
     # A batch goes into the slab that was lent last, which may still be in the processor's caches
     def __init__(self, number: int, config: BatchConfig, cache: Sequence[int]) -> None:
         self._slabs: dict[int, Slab] = {}
@@ -107,14 +107,16 @@ def _start_error(worker: int, error: Exception) -> SampleError:
     return caused(SampleError(f"worker {worker} could not start: {reason}"), error)
 
 
-def _start(number: int, config: BatchConfig | None, size: int, descriptors: list[int]) -> _Worker | Failure:
+def _start(
+    number: int, config: BatchConfig | None, size: int, descriptors: list[int]
+) -> _LoaderWorker | Failure:
     # `config` None: it is pickled in the last descriptor's memory of `size` bytes
     try:
         if config is None:
             with mmap.mmap(descriptors[-1], size, flags=mmap.MAP_SHARED) as memory:
                 config = pickle.loads(memory)  # noqa: S301 - from our own process
         assert config is not None
-        return _Worker(number, config, descriptors)
+        return _LoaderWorker(number, config, descriptors)
     except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
         return pack_failure(_start_error(number, error))
     finally:
@@ -132,13 +134,13 @@ def _serve(number: int, config: BatchConfig | None, channel: Channel) -> None:
             current = generation
             waiting += tasks
             try:
-                if isinstance(worker, _Worker):
+                if isinstance(worker, _LoaderWorker):
                     worker.take_slabs(tasks, descriptors)
             finally:
                 _close_all(descriptors)
         if waiting:
             task = waiting.popleft()
-            if not isinstance(worker, _Worker):
+            if not isinstance(worker, _LoaderWorker):
                 channel.send((0, worker))
             elif task.generation < current:
                 channel.send((0, None))

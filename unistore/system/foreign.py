@@ -40,7 +40,7 @@ class _OpenFile(NamedTuple):
     seconds: float
 
 
-class _Worker:
+class _OpenWorker:
     def __init__(self, descriptor: int) -> None:
         self.damaged: DamagedFiles = {}
         self._descriptor = descriptor
@@ -83,7 +83,7 @@ class _Worker:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, self._hard_limit))
 
 
-_worker: _Worker | None = None
+_worker: _OpenWorker | None = None
 _refusals = 0
 _refusals_lock = threading.Lock()
 
@@ -91,7 +91,7 @@ _refusals_lock = threading.Lock()
 def become_worker(descriptor: int) -> None:
     """Write the name of each file that is opened from now on to `descriptor`."""
     global _worker  # noqa: PLW0603  a process is a worker, or it is none
-    _worker = _Worker(descriptor)
+    _worker = _OpenWorker(descriptor)
 
 
 def set_damaged_files(damaged: DamagedFiles) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.converters.common.columns import Column, is_lossless, promote, reconcile, storable
+from unistore.converters.common.columns import SourceColumn, is_lossless, promote, reconcile, storable
 
 DTYPES = ["?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8"]
 
@@ -52,8 +52,8 @@ def test_what_can_be_stored() -> None:
 
 
 def test_the_table_groups_sources_that_look_alike() -> None:
-    found = [(f"{n}.h5", {"x": Column("<f4", (3,)), "y": Column("<i4")}) for n in range(3)]
-    found += [("odd.h5", {"x": Column("<f4", (2,))})]
+    found = [(f"{n}.h5", {"x": SourceColumn("<f4", (3,)), "y": SourceColumn("<i4")}) for n in range(3)]
+    found += [("odd.h5", {"x": SourceColumn("<f4", (2,))})]
     merged, (problem,) = reconcile(found, "exact")
     assert "    x: float32 (3,) in 0.h5 (+2), float32 (2,) in odd.h5\n" in problem.message
     assert "    y: int32 in 0.h5 (+2), missing in odd.h5\n" in problem.message
@@ -62,17 +62,17 @@ def test_the_table_groups_sources_that_look_alike() -> None:
 
 
 def test_modes() -> None:
-    found = [("a", {"x": Column("<f4"), "y": Column(">i2")}), ("b", {"x": Column("<f8")})]
+    found = [("a", {"x": SourceColumn("<f4"), "y": SourceColumn(">i2")}), ("b", {"x": SourceColumn("<f8")})]
     union, problems = reconcile(found, "union")
     assert not problems
     assert union["x"].dtype == "float64"
     assert union["x"].attributes == {"source_dtype": {"<f4": [0], "<f8": [1]}}
     assert union["y"].attributes == {"source_dtype": ">i2", "missing_in": [1]}
     assert list(reconcile(found, "intersection")[0]) == ["x"]
-    found += [("c", {"x": Column("<f8", (3,))})]
+    found += [("c", {"x": SourceColumn("<f8", (3,))})]
     assert reconcile(found, "intersection") == ({}, [])
     assert "--columns" not in reconcile(found, "union")[1][0].cure
-    with_others = [(name, {**columns, "z": Column("<i4")}) for name, columns in found]
+    with_others = [(name, {**columns, "z": SourceColumn("<i4")}) for name, columns in found]
     assert "--columns intersection leaves them out" in reconcile(with_others, "union")[1][0].cure
     assert list(reconcile(with_others, "intersection")[0]) == ["z"]
     assert reconcile([], "exact") == ({}, [])

@@ -9,7 +9,7 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct.family import converter
 from unistore.converters.ct.names import window_in
 from unistore.converters.files.paths import list_files
-from unistore.converters.scan import Found, Part
+from unistore.converters.scan import Found, SourcePart
 
 VOLUME = np.zeros((2, 3, 4), "i2")
 
@@ -62,7 +62,7 @@ def grouped(root: Path, *given: str) -> dict[str, set[str]]:
     }
 
 
-def path_of(part: Part, root: Path) -> str:
+def path_of(part: SourcePart, root: Path) -> str:
     """Case folder of a volume, or its first file."""
     path = part.files[0]
     if part.detail.names[0] != part.name:

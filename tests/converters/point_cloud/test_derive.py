@@ -22,7 +22,7 @@ from unistore.converters.point_cloud import derive, scratch
 from unistore.converters.point_cloud.coordinates import bounds_of
 from unistore.converters.point_cloud.derive import blocks_of, partition_of
 from unistore.converters.point_cloud.family import converter as point_cloud
-from unistore.converters.point_cloud.grids import Windows, voxelise, window_rows
+from unistore.converters.point_cloud.grids import GridWindows, voxelise, window_rows
 from unistore.converters.point_cloud.scratch import Workspace
 from unistore.converters.scanning import scan_sources
 from unistore.errors import ConversionError, InputError
@@ -133,7 +133,7 @@ def test_voxels_of_a_large_segment(
         check_voxels(xyz, [n], 1.5, workspace(folder if on_disk else None))
 
 
-def window_parts(xyz: np.ndarray, windows: Windows, work: Workspace) -> list[list[int]]:
+def window_parts(xyz: np.ndarray, windows: GridWindows, work: Workspace) -> list[list[int]]:
     return [part.tolist() for part in window_rows(xyz, np.arange(len(xyz)), windows, work)]
 
 
@@ -144,7 +144,7 @@ def test_windows_hold_every_point_once(seed: int, n: int, least: int, most: int 
     random = np.random.default_rng(seed)
     xyz = np.stack([random.integers(0, 40, n) * 1.0 - 7, random.integers(0, 25, n) * 0.5 + 3, np.zeros(n)], 1)
     cells = np.floor((xyz[:, :2] - xyz[:, :2].min(axis=0)) / 10).astype(int)
-    parts = window_parts(xyz, Windows(10.0, least, most), workspace(None))
+    parts = window_parts(xyz, GridWindows(10.0, least, most), workspace(None))
     assert all(least <= len(part) <= (most or n) and part == sorted(part) for part in parts)
     windows = [set(map(tuple, cells[part].tolist())) for part in parts]
     assert all(len(window) == 1 for window in windows)
@@ -167,7 +167,7 @@ def test_large_windows_are_halved_as_small_ones(seed: int, dtype: str, most: int
     random = np.random.default_rng(seed)
     values = np.array([-0.0, 0.0, 1.5, -2.25]) if spots else random.normal(0, 1, 500)
     xyz = random.choice(values, (300, 3)).astype(dtype)
-    windows = Windows(3.0, 5, most)
+    windows = GridWindows(3.0, 5, most)
     whole = window_parts(xyz, windows, workspace(None, 1000))
     assert window_parts(xyz, windows, workspace(None)) == whole
     with TemporaryDirectory() as folder:
@@ -177,9 +177,9 @@ def test_large_windows_are_halved_as_small_ones(seed: int, dtype: str, most: int
 def test_windows_are_halved_at_the_median_of_their_longer_side() -> None:
     y = np.array([5.0, 1, 3, 3, 3, 9, 3])
     xyz = np.stack([np.arange(7) / 100, y, y], axis=1)
-    assert window_parts(xyz, Windows(100.0, 1, 4), workspace(None)) == [[1, 2, 3], [0, 4, 5, 6]]
+    assert window_parts(xyz, GridWindows(100.0, 1, 4), workspace(None)) == [[1, 2, 3], [0, 4, 5, 6]]
     spot = np.zeros((100, 3))
-    assert [len(part) for part in window_parts(spot, Windows(5.0, 1, 30), workspace(None))] == [25] * 4
+    assert [len(part) for part in window_parts(spot, GridWindows(5.0, 1, 30), workspace(None))] == [25] * 4
 
 
 def make(path: Path, layout: str, n: int = 1000) -> Path:

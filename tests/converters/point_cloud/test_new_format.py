@@ -16,7 +16,7 @@ from unistore import export, verify
 from unistore.conversion.convert import convert
 from unistore.converters.point_cloud.family import PointCloud
 from unistore.converters.point_cloud.family import converter as point_cloud
-from unistore.converters.point_cloud.layouts import Columns
+from unistore.converters.point_cloud.layouts import ColumnPoints
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 
@@ -130,13 +130,13 @@ def test_compared_with_its_own_values(tmp_path: Path, monkeypatch: pytest.Monkey
     assert receipt is not None
     assert (receipt.values, receipt.files) == (500 * 5, 1)
 
-    right = Columns.read
+    right = ColumnPoints.read
 
-    def wrong(self: Columns, column: str, lo: int, hi: int) -> np.ndarray:
+    def wrong(self: ColumnPoints, column: str, lo: int, hi: int) -> np.ndarray:
         rows = right(self, column, lo, hi)
         return rows[::-1] if column == "label" else rows
 
-    monkeypatch.setattr(Columns, "read", wrong)
+    monkeypatch.setattr(ColumnPoints, "read", wrong)
     convert(source, tmp_path / "wrong")
     locations = {problem.location for problem in verify(tmp_path / "wrong", against=[source]).problems}
     assert locations == {"a.pts: label"}, "a mistake in reading, made now as when converting, shows"

@@ -16,7 +16,7 @@ from unistore.converters.files.paths import list_files
 from unistore.converters.scan import Found
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.family import converter as spike_converter
-from unistore.converters.spike.frames import Place
+from unistore.converters.spike.frames import FrameName
 from unistore.errors import InputError
 
 SIZE = {"height": 24, "width": 40}
@@ -61,7 +61,7 @@ def test_a_part_is_a_frame(tmp_path: Path, sequences: Callable[..., Any]) -> Non
     assert last.roots == (tmp_path,)
     assert last.detail.names == ("train/a/spike/001.dat", "train/a/blur/001.png", "train/a/sharp/001.png")
     assert last.detail.roles == ("spike", "blur", "sharp")
-    assert (last.detail.unit, last.detail.detail) == ("train/a", Place("train/a", "train"))
+    assert (last.detail.unit, last.detail.detail) == ("train/a", FrameName("train/a", "train"))
 
 
 def test_behind_a_gap_the_sequence_is_another(tmp_path: Path, sequences: Callable[..., Any]) -> None:

@@ -16,9 +16,9 @@ import pytest
 from tests.detection import detect
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import list_files
-from unistore.converters.formats.hdf5 import Dataset
+from unistore.converters.formats.hdf5 import HDF5Dataset
 from unistore.converters.protocol import Converter
-from unistore.converters.scan import Candidate, LeftOut, Part, Scanned, Taken, Verdict
+from unistore.converters.scan import Candidate, LeftOut, Scanned, SourcePart, Taken, Verdict
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError, Problem
@@ -37,7 +37,7 @@ def look(path: Path) -> Verdict:
         return trajectory().look(file)
 
 
-def parts_of(converter: Converter, folder: Path) -> list[Part]:
+def parts_of(converter: Converter, folder: Path) -> list[SourcePart]:
     return list(converter.find(list_files([folder]), Exclusion(converter.exclude)).parts)
 
 
@@ -116,7 +116,7 @@ def d4rl(folder: Path) -> None:
         )
 
 
-def outcome(converter: Converter, part: Part) -> Scanned | tuple[str, ...]:
+def outcome(converter: Converter, part: SourcePart) -> Scanned | tuple[str, ...]:
     try:
         return converter.scan(part)
     except InputError as error:
@@ -154,14 +154,14 @@ def test_an_episode_that_cannot_be_looked_at_can_be_left_out_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     robomimic(tmp_path)
-    plain = Dataset.problems
+    plain = HDF5Dataset.problems
 
-    def failing(self: Dataset, *, as_objects: bool = False) -> Sequence[Problem]:
+    def failing(self: HDF5Dataset, *, as_objects: bool = False) -> Sequence[Problem]:
         if "demo_7/" in self.location.dataset:
             raise RuntimeError("bad heap")
         return plain(self, as_objects=as_objects)
 
-    monkeypatch.setattr(Dataset, "problems", failing)
+    monkeypatch.setattr(HDF5Dataset, "problems", failing)
     found = trajectory().scan(parts_of(trajectory(), tmp_path)[0])
     names = [one.name for one in found.index.episodes]
     assert "demo_7" not in names

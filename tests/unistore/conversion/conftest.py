@@ -28,7 +28,7 @@ from unistore.conversion.run import run
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import Listing
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
-from unistore.converters.scan import Candidate, Found, LeftOut, Part, Scanned, Verdict
+from unistore.converters.scan import Candidate, Found, LeftOut, Scanned, SourcePart, Verdict
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, Table, text_arrays
 
@@ -73,10 +73,12 @@ class Toy(Converter):
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         files = sorted(map(Path, listing.with_suffixes(self.suffixes)))
         return Found(
-            parts=[Part(name=f"{f.parent.name}/{f.name}", files=(f,), roots=listing.roots) for f in files]
+            parts=[
+                SourcePart(name=f"{f.parent.name}/{f.name}", files=(f,), roots=listing.roots) for f in files
+            ]
         )
 
-    def scan(self, part: Part) -> _Shape:
+    def scan(self, part: SourcePart) -> _Shape:
         name = part.files[0].name
         try:
             arrays = _load(part.files[0])
@@ -87,7 +89,7 @@ class Toy(Converter):
         _, height, width = arrays["image"].shape
         return _Shape(rows=len(arrays["value"]), height=height, width=width)
 
-    def gather(self, parts: Sequence[Part], scanned: Sequence[_Shape]) -> Scan:
+    def gather(self, parts: Sequence[SourcePart], scanned: Sequence[_Shape]) -> Scan:
         sources = [
             Source(
                 path=part.files[0],

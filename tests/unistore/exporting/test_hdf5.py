@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.common.exported import File, Values, array_values
+from unistore.converters.common.exported import ExportedArray, File, array_values
 from unistore.exporting.run import write_hdf5
 
 RNG = np.random.default_rng(0)
@@ -30,8 +30,10 @@ def a_file(*, compressed: bool = False) -> File:
             block[0] = text
             yield block
 
-    rows = Values((4,), np.dtype(object), blocks)
-    parts = Values(XYZ.shape, XYZ.dtype, lambda: (XYZ[lo : lo + 4096] for lo in range(0, len(XYZ), 4096)))
+    rows = ExportedArray((4,), np.dtype(object), blocks)
+    parts = ExportedArray(
+        XYZ.shape, XYZ.dtype, lambda: (XYZ[lo : lo + 4096] for lo in range(0, len(XYZ), 4096))
+    )
     return File(
         name="a.h5",
         form="hdf5",
@@ -128,7 +130,7 @@ def test_an_error_in_the_values_closes_the_file(tmp_path: Path) -> None:
         yield XYZ[:10]
         raise RuntimeError("the store")
 
-    file = File(name="a.h5", form="hdf5", source=0, values={"x": Values(XYZ.shape, XYZ.dtype, broken)})
+    file = File(name="a.h5", form="hdf5", source=0, values={"x": ExportedArray(XYZ.shape, XYZ.dtype, broken)})
     with pytest.raises(RuntimeError, match="the store"):
         write_hdf5(file, tmp_path / "a.h5")
 

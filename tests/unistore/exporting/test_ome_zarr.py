@@ -16,7 +16,7 @@ from ome_zarr_models.v05 import Image
 
 import unistore
 from unistore.cli.main import main
-from unistore.converters.common.exported import File, Values
+from unistore.converters.common.exported import ExportedArray, File
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.exporting.run import write
 from unistore.zarr3.writer import pad_chunk
@@ -149,7 +149,9 @@ def test_distance_fields_are_said_to_be_left_out(make_case: Callable[..., Any], 
 @pytest.mark.parametrize("dtype", ["u1", "<i2", "<f8", "?"])
 def test_blocks_that_do_not_fit_chunks(tmp_path: Path, dtype: str) -> None:
     whole = np.random.default_rng(0).integers(0, 2, (150, 3, 70)).astype(dtype)
-    values = Values(whole.shape, whole.dtype, lambda: (whole[lo : lo + 50] for lo in range(0, 150, 50)))
+    values = ExportedArray(
+        whole.shape, whole.dtype, lambda: (whole[lo : lo + 50] for lo in range(0, 150, 50))
+    )
     attributes = {"": {}, "deep": {"a": 1}}
     write(
         File(

@@ -18,7 +18,7 @@ from unistore.errors import InputError
 from unistore.schemas.ct.geometry import LENGTHS, affines, has_geometry
 from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import parse_window
-from unistore.schemas.indices import Column, contradiction, table_columns, whole
+from unistore.schemas.indices import IndexColumn, contradiction, table_columns, whole
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 from unistore.zarr3.array import StoredArray
@@ -145,7 +145,7 @@ class PointBox(BoxSource):
 
     def __init__(self, store: Store, group: str) -> None:
         self._coords = store.array(f"{group}/coords")
-        self._offsets = Column(store, f"{group}/offsets")
+        self._offsets = IndexColumn(store, f"{group}/offsets")
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
         """Read voxels ``lo:hi`` of a volume."""
@@ -245,7 +245,7 @@ def on_request(store: Store) -> tuple[str, ...]:
     return (SOURCE, "extent", *(["affine"] if has_geometry(store) else []), *texts)
 
 
-class VolumeReader:
+class BoxReader:
     """Reads boxes of volumes, and what the store says of these."""
 
     def __init__(
@@ -271,7 +271,7 @@ class VolumeReader:
         texts = {key: f"volumes/{key}" for key in _TEXTS}
         paths = {**volume_columns(store), **texts, "extent": extent_path(store)}
         self._values = RowValues(store, fields, paths, None)
-        self._geometry = [Column(store, f"volumes/{name}") for name in LENGTHS if "affine" in fields]
+        self._geometry = [IndexColumn(store, f"volumes/{name}") for name in LENGTHS if "affine" in fields]
 
     def read_boxes(
         self,

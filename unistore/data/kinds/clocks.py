@@ -208,7 +208,7 @@ class Places(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class RowFinder:
     """Finds rows of one table around the ticks of a clock. Times are in nanoseconds."""
 
     offsets: Int64s  # rows of each episode in the table, (episodes + 1,)

@@ -19,15 +19,15 @@ from unistore.data.kinds.protocol import (
 from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
     ON_REQUEST,
-    Columns,
     EpisodeRows,
+    StepColumns,
     count_key,
     is_ragged,
     step_column,
     step_paths,
 )
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, rows_of_ranges
-from unistore.schemas.indices import Column, contradiction, whole
+from unistore.schemas.indices import IndexColumn, contradiction, whole
 from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
@@ -78,7 +78,7 @@ class EpisodeReader(SampleReader):
         self._fields = fields
         self._episodes = EpisodeRows(store, fields, units)
         self._bounds = {name: clocks.offsets(name) for name in clocks.columns}
-        self._columns = {name: Columns(store, paths, fields) for name, paths in clocks.columns.items()}
+        self._columns = {name: StepColumns(store, paths, fields) for name, paths in clocks.columns.items()}
 
     def __len__(self) -> int:
         return len(self._episodes.used)
@@ -160,7 +160,7 @@ class TransitionReader(SampleReader):
             useful = whole(store, f"{STEPS}/next_valid") | whole(store, f"{STEPS}/terminated")
             self._rows = self._rows[useful[self._rows]]
         self._length = int(self._episodes.offsets[-1]) if self._rows is None else len(self._rows)
-        self._valid = Column(store, f"{STEPS}/next_valid")
+        self._valid = IndexColumn(store, f"{STEPS}/next_valid")
         paths = step_paths(store)
         self._own = frozenset(key for key in fields if key in paths)
         self._nexts = {
@@ -168,7 +168,7 @@ class TransitionReader(SampleReader):
             for key in fields
             if key not in paths and key.startswith(_NEXT)
         }
-        self._columns = Columns(store, paths, {*self._own, *self._nexts})
+        self._columns = StepColumns(store, paths, {*self._own, *self._nexts})
 
     def __len__(self) -> int:
         return self._length

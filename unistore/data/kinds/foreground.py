@@ -37,7 +37,7 @@ def shares_of(check: Arguments, foreground: object) -> Shares:
     return tuple(zip(shares, numbers, strict=True))
 
 
-class Target(NamedTuple):
+class BoxTarget(NamedTuple):
     """What boxes are centred on: a label, mask or window, or one class of it."""
 
     group: str  # "labels/seg"
@@ -96,18 +96,18 @@ class _Locations:
         return int(self._classes[chosen])
 
 
-def find_target(store: Store, name: str) -> Target:
+def find_target(store: Store, name: str) -> BoxTarget:
     """Return what a name means: ``"lung"``, ``"seg"``, ``"seg:2"``, ``"masks/lung"``, or a class's name."""
     groups = box_sources(store)
-    named: dict[str, set[Target]] = {}
+    named: dict[str, set[BoxTarget]] = {}
     for key, group in groups.items():
-        for one, target in [(key, Target(group, None)), *_named_classes(store, group)]:
+        for one, target in [(key, BoxTarget(group, None)), *_named_classes(store, group)]:
             named.setdefault(one, set()).add(target)
-        named.setdefault(group, set()).add(Target(group, None))
+        named.setdefault(group, set()).add(BoxTarget(group, None))
     key, _, number = name.rpartition(":")
     targets = named.get(name, set())
     if key in named and number.isdecimal():
-        targets = targets | {Target(target.group, int(number)) for target in named[key]}
+        targets = targets | {BoxTarget(target.group, int(number)) for target in named[key]}
     if not targets:
         shown = [known for known in named if known != "image" and known not in groups.values()]
         message = f"{store.path} has no {name!r}; it has {', '.join(shown) or 'none'}"
@@ -127,9 +127,9 @@ def find_target(store: Store, name: str) -> Target:
     return target
 
 
-def _named_classes(store: Store, group: str) -> Iterator[tuple[str, Target]]:
+def _named_classes(store: Store, group: str) -> Iterator[tuple[str, BoxTarget]]:
     for path in (f"{group}/label", f"{group}/mask"):
         classes = store.array(path).attributes.get("classes", {}) if store.has(path) else {}
         for number, name in classes.items():
             if number.isdecimal() and int(number) > 0:
-                yield str(name), Target(group, int(number))
+                yield str(name), BoxTarget(group, int(number))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.images import EncodedImages
 from unistore.errors import CorruptionError, InputError
-from unistore.schemas.indices import Column, whole
+from unistore.schemas.indices import IndexColumn, whole
 from unistore.schemas.spike.fields import (
     BITS,
     FRAME_OFFSETS,
@@ -39,7 +39,7 @@ _U1 = np.dtype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class StepsView:
     """What is made of the bits of consecutive time steps."""
 
     # ``shape(steps, height, width)``
@@ -73,10 +73,10 @@ def _fill_picture(
     out[...] = rule(bits, left, width)
 
 
-def voxels(bins: int, most_steps: int) -> View:
+def voxels(bins: int, most_steps: int) -> StepsView:
     """Return spikes counted in bins of time, (B, h, w), as `unistore.schemas.spike.fields.voxelize` does."""
     dtype = np.dtype(count_dtype(most_steps, bins))
-    return View(lambda _, height, width: (bins, height, width), _fill_voxels, dtype)
+    return StepsView(lambda _, height, width: (bins, height, width), _fill_voxels, dtype)
 
 
 def _shift_bits(bits: UInt8s, left: int, width: int, out: UInt8s) -> None:
@@ -123,9 +123,9 @@ def _steps_behind(bits: UInt8s, left: int, width: int) -> Float32s:
     return steps
 
 
-_PICTURE = partial(View, lambda _, height, width: (height, width), dtype=np.dtype(np.float32))
-PIXELS = View(lambda steps, height, width: (steps, height, width), _fill_pixels)
-PACKED_BITS = View(lambda steps, height, width: (steps, height, row_bytes(width)), _fill_bits)
+_PICTURE = partial(StepsView, lambda _, height, width: (height, width), dtype=np.dtype(np.float32))
+PIXELS = StepsView(lambda steps, height, width: (steps, height, width), _fill_pixels)
+PACKED_BITS = StepsView(lambda steps, height, width: (steps, height, row_bytes(width)), _fill_bits)
 # Views of spikes by key: 0 and 1 (T, h, w), bits (T, h, ⌈w/8⌉), gray pictures (h, w)
 VIEWS = {
     "spike": PIXELS,
@@ -164,7 +164,7 @@ class Images:
     dtype = np.dtype(np.uint8)
 
     def __init__(self, store: Store, name: str) -> None:
-        self._extents = Column(store, IMAGE_EXTENT)
+        self._extents = IndexColumn(store, IMAGE_EXTENT)
         path = f"{FRAMES}/{name}"
         self._pixels = store.array(path) if store.has(path) else None
         self._encoded = None if self._pixels is not None else EncodedImages(store, file_table_name(name))
@@ -214,7 +214,7 @@ class StoredVoxels:
 class StepSpikes:
     """A view of some time steps."""
 
-    def __init__(self, store: Store, view: View) -> None:
+    def __init__(self, store: Store, view: StepsView) -> None:
         self._bits = store.array(BITS)
         self._view = view
         self.dtype = view.dtype
@@ -238,9 +238,9 @@ class StepSpikes:
 class FrameSpikes(StepSpikes):
     """A view of the spikes of each frame of a clip. T is that of the longest frame of the store."""
 
-    def __init__(self, store: Store, view: View) -> None:
+    def __init__(self, store: Store, view: StepsView) -> None:
         super().__init__(store, view)
-        self._offsets = Column(store, FRAME_OFFSETS)
+        self._offsets = IndexColumn(store, FRAME_OFFSETS)
         self._longest = longest_frame(store)
 
     def shape(self, count: int, height: int, width: int) -> Shape:

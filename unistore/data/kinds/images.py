@@ -6,7 +6,7 @@ import numpy as np
 
 from unistore.converters.formats.images import decode
 from unistore.errors import CorruptionError, InputError
-from unistore.schemas.indices import Column
+from unistore.schemas.indices import IndexColumn
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, Int64s, UInt8s
 
@@ -27,7 +27,7 @@ class EncodedImages:
     ) -> None:
         self._data = store.array(f"{group}/data")
         self.path = self._data.path
-        self._offsets = Column(store, f"{group}/offsets")
+        self._offsets = IndexColumn(store, f"{group}/offsets")
         self._swapped = self._data.attributes.get("colour") == "swapped"
         self._exact = exact
 

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.boxes import VolumeReader, box_sources, extent_path, on_request, volume_columns
+from unistore.data.kinds.boxes import BoxReader, box_sources, extent_path, on_request, volume_columns
 from unistore.data.kinds.foreground import Foreground, Shares, find_target, shares_of
 from unistore.data.kinds.padding import (
     Pad,
@@ -40,7 +40,7 @@ class PatchReader(SampleReader):
     def __init__(self, store: Store, kind: Patches, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
         self._fields = fields
-        self._volumes = VolumeReader(store, fields, kind.pad, kind.step)
+        self._volumes = BoxReader(store, fields, kind.pad, kind.step)
         extents = self._volumes.extents
         counts = kind.cells(extents[units]).prod(axis=1)
         if kind.random:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.errors import InputError
 from unistore.order.permutation import below, generator, words
-from unistore.schemas.indices import Column, first_rows
+from unistore.schemas.indices import IndexColumn, first_rows
 from unistore.store.reader import Store
 from unistore.system.hints import Int64s, Shape
 
@@ -164,7 +164,7 @@ def source_keys(store: Store) -> dict[str, str]:
 def source_numbers(store: Store, column: str | None) -> Callable[[Int64s], Int64s]:
     """Return what gives the numbers of the sources of rows (k,), of the main table if `column` is None."""
     if column is not None:
-        return Column(store, column).take
+        return IndexColumn(store, column).take
     first = first_rows(store)
     # a source without rows has the same first row as the next one, which the row belongs to
     return lambda rows: np.searchsorted(first, rows, side="right") - 1
@@ -181,9 +181,9 @@ class TextColumn:
         return self._texts[rows].astype(np.str_)
 
 
-def value_column(store: Store, path: str) -> Column | TextColumn:
+def value_column(store: Store, path: str) -> IndexColumn | TextColumn:
     """Return the numbers or texts at a path."""
-    return Column(store, path) if store.has(path) else TextColumn(store, path)
+    return IndexColumn(store, path) if store.has(path) else TextColumn(store, path)
 
 
 class RowValues:

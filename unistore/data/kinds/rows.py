@@ -21,7 +21,7 @@ from unistore.data.kinds.protocol import (
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, rows_of_ranges
 from unistore.errors import InputError
 from unistore.order.permutation import subset
-from unistore.schemas.indices import Column, table_columns
+from unistore.schemas.indices import IndexColumn, table_columns
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.hints import AnyArray, Int64s
@@ -97,7 +97,7 @@ def _rows_of(store: Store, units: Int64s | None) -> Int64s | None:
     if units is None or store.sample_table == _main_table(store):
         return units
     # Samples of another table are ranges of rows, if there is one range for each of them.
-    offsets = Column(store, _offsets(store)) if store.has(_offsets(store)) else None
+    offsets = IndexColumn(store, _offsets(store)) if store.has(_offsets(store)) else None
     if offsets is None or len(offsets) != store.sample_count + 1:
         msg = (
             f"{store.path}: its rows do not belong to one sample each, so Rows reads no split of it; "
@@ -224,7 +224,7 @@ class RaggedReader(SampleReader):
         self._most = kind.max_rows
         self._units = units
         self._length = store.sample_count if units is None else len(units)
-        self._offsets = Column(store, _offsets(store))
+        self._offsets = IndexColumn(store, _offsets(store))
         self._columns = {key: store.array(columns[key]) for key in fields if key in columns}
         self._values = RowValues(store, fields, _numbers(store), f"{store.sample_table}/source")
 

@@ -25,7 +25,7 @@ from unistore.data.kinds.protocol import (
 from unistore.data.kinds.rows import Spans
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.order.permutation import subset
-from unistore.schemas.indices import Column, contradiction
+from unistore.schemas.indices import IndexColumn, contradiction
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, quantum
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
@@ -131,7 +131,7 @@ class SegmentReader(SampleReader):
 
     def __init__(self, store: Store, kind: Segments, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
-        self._offsets = Column(store, "segments/offsets")
+        self._offsets = IndexColumn(store, "segments/offsets")
         self._outside = _outside_segments(store, len(self._offsets) - 1)
         self._units = units
         self._least = max(kind.min_points, 0 if kind.exactly is None else 1)
@@ -333,7 +333,7 @@ class _Voxels(NamedTuple):
 
 class _StoredGrid:
     def __init__(self, store: Store, group: str, keys: Collection[str]) -> None:
-        self._offsets = Column(store, f"{group}/offsets")
+        self._offsets = IndexColumn(store, f"{group}/offsets")
         self._arrays = {key: store.array(f"{group}/{_VOXEL_KEYS[key]}") for key in keys}
 
     def read(self, rows: Int64s, lo: Int64s, hi: Int64s) -> _Voxels:
@@ -352,7 +352,7 @@ class _ComputedGrid:
         assert kind.voxel is not None
         self._size = float(kind.voxel)
         self._xyz = _Coordinates(store, replace(kind, coordinates="absolute"))
-        self._origin = Column(store, "segments/origin")
+        self._origin = IndexColumn(store, "segments/origin")
 
     def read(self, rows: Int64s, lo: Int64s, hi: Int64s) -> _Voxels:
         spans = Spans(lo, hi, offsets_from_lengths(hi - lo))
@@ -390,8 +390,8 @@ class _Coordinates:
         self._array = store.array(_XYZ)
         self._float32 = kind.coordinates != "absolute"
         self._local = self._float32 and not kind.unmoved(store)
-        self._origin = Column(store, "segments/origin")
-        self._source = Column(store, "segments/source")
+        self._origin = IndexColumn(store, "segments/origin")
+        self._source = IndexColumn(store, "segments/source")
         self._quantum = quantum(store)
         self._dequantisers: dict[int, Dequantiser] = {}
 

@@ -14,8 +14,8 @@ from unistore.data.kinds.boxes import (
     EXTENT,
     IMAGE,
     BitBox,
+    BoxReader,
     ImageBox,
-    VolumeReader,
     on_request,
     volume_columns,
 )
@@ -32,7 +32,7 @@ from unistore.data.packed import Allocate, Batch, Packed
 from unistore.errors import InputError
 from unistore.schemas.ct.voxels import inside, largest_point
 from unistore.schemas.ct.windows import PRESETS, Window, parse_window
-from unistore.schemas.indices import Column, contradiction, whole
+from unistore.schemas.indices import IndexColumn, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s, UInt8s
@@ -150,16 +150,18 @@ class PointReader(SampleReader):
         self._group = kind.group(store)
         self._volumes = units
         self._counts = np.empty(0, np.int64)
-        self._source: _Points | _Mask
+        self._source: _WindowPoints | _Mask
         if self._group is None:
             assert kind.window is not None
             self._source = _CutMask(store, parse_window(kind.window))
         else:
-            self._counts = Column(store, f"{self._group}/offsets").lengths()[self._volumes]
+            self._counts = IndexColumn(store, f"{self._group}/offsets").lengths()[self._volumes]
             self._volumes = self._volumes[self._counts >= kind.min_points]
             has_points = store.has(f"{self._group}/coords")
-            self._source = _Points(store, self._group) if has_points else _StoredMask(store, self._group)
-        self._values = VolumeReader(store, fields, None, 1)
+            self._source = (
+                _WindowPoints(store, self._group) if has_points else _StoredMask(store, self._group)
+            )
+        self._values = BoxReader(store, fields, None, 1)
         forms = {"coords": (3, np.dtype(np.int32)), "values": (1, self._source.dtype)}
         self._forms = {key: form for key, form in forms.items() if key in fields}
 
@@ -275,12 +277,12 @@ class SparsePoints(SampleKind):
         return None
 
 
-class _Points:
+class _WindowPoints:
     def __init__(self, store: Store, group: str) -> None:
         self._store = store
         self._coords = store.array(f"{group}/coords")
         self._values = store.array(f"{group}/values")
-        self.ranges = Column(store, f"{group}/offsets").ranges
+        self.ranges = IndexColumn(store, f"{group}/offsets").ranges
         self._limits = point_limits(store, group)
         self._is_inside = np.zeros(len(self._limits), np.bool_)
         self.dtype = self._values.dtype
@@ -312,7 +314,7 @@ class _Mask(ABC):
     # Values are the image's, or 1 where there is no image
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.extents = Column(store, EXTENT)
+        self.extents = IndexColumn(store, EXTENT)
         self.image = ImageBox(store.array(IMAGE)) if store.has(IMAGE) else None
         self.dtype = np.dtype(np.uint8) if self.image is None else self.image.dtype
 
@@ -356,7 +358,7 @@ class _StoredMask(_Mask):
         super().__init__(store)
         self._path = f"{group}/mask"
         self._box = BitBox(store.array(self._path))
-        self._offsets = Column(store, f"{group}/offsets")
+        self._offsets = IndexColumn(store, f"{group}/offsets")
         self._is_counted = np.zeros(store.sample_count, np.bool_)
 
     def ranges(self, volumes: Int64s) -> tuple[Int64s, Int64s]:

@@ -14,7 +14,7 @@ from unistore.data.kinds.images import EncodedImages
 from unistore.data.kinds.protocol import INDEX, SOURCE, RowValues
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, rows_of_ranges
 from unistore.errors import CorruptionError
-from unistore.schemas.indices import Column, contradiction, whole
+from unistore.schemas.indices import IndexColumn, contradiction, whole
 from unistore.schemas.trajectory.fields import (
     CHANNEL,
     EPISODES,
@@ -115,7 +115,7 @@ class RaggedColumn:
 
     def __init__(self, store: Store, group: str) -> None:
         self._data = store.array(f"{group}/data")
-        self._offsets = Column(store, f"{group}/offsets")
+        self._offsets = IndexColumn(store, f"{group}/offsets")
 
     def read(
         self, key: str, rows: Int64s, allocate: Allocate, is_wanted: NDArray[np.bool_] | None = None
@@ -131,7 +131,7 @@ class RaggedColumn:
         return Packed(out, offsets_from_lengths(counts.sum(axis=1)), group=key), counts
 
 
-class Columns:
+class StepColumns:
     """The columns that are read of a table, by sample key."""
 
     def __init__(self, store: Store, paths: Mapping[str, str], keys: Collection[str]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from unistore.data.kinds.boxes import (
     IMAGE,
-    VolumeReader,
+    BoxReader,
     WindowedBox,
     box_source,
     box_sources,
@@ -50,7 +50,7 @@ class WholeVolumeReader(SampleReader):
         if kind.window is not None and "image" in fields:
             limits = window_limits(store, kind.window)
             window = WindowedBox(box_source(store, IMAGE), limits, scale=kind.scale)
-        self._volumes = VolumeReader(store, fields, kind.pad, kind.step, window)
+        self._volumes = BoxReader(store, fields, kind.pad, kind.step, window)
         extents = self._volumes.extents
         self._units = units
         self._shapes = extents if kind.size is None else np.broadcast_to(np.array(kind.size), extents.shape)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
-from unistore.data.kinds.clocks import Align, Clocks, Mask, Places, Stream, Ticks
+from unistore.data.kinds.clocks import Align, Clocks, Mask, Places, RowFinder, Ticks
 from unistore.data.kinds.episodes import Episodes
 from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
 from unistore.data.kinds.protocol import (
@@ -23,9 +23,9 @@ from unistore.data.kinds.protocol import (
 from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
     ON_REQUEST,
-    Columns,
     EpisodeRows,
     StepColumn,
+    StepColumns,
     count_key,
     is_ragged,
     step_column,
@@ -60,7 +60,7 @@ class WindowReader(SampleReader):
         self._clocks = Clocks(store)
         self._clock = self._clocks.of(kind.clock) or STEPS
         self._episodes = EpisodeRows(store, fields, units, offsets_path(self._clock))
-        self._columns = Columns(store, _columns(self._parts), fields)
+        self._columns = StepColumns(store, _columns(self._parts), fields)
         dense = self._columns.dense
         self._fills = fill_values(kind.pad, {key: column.dtype for key, column in dense.items()})
         self._deltas = {
@@ -291,13 +291,13 @@ def _is_reference(reference: object) -> bool:
     return isinstance(reference, str)
 
 
-class Part(NamedTuple):
+class WindowPart(NamedTuple):
     """One of the windows around a tick."""
 
     name: str  # in `Windows.around`, or ``history`` or ``horizon``
     clock: str
     columns: Mapping[str, str]  # path of each column by sample key
-    stream: Stream  # finds its rows
+    stream: RowFinder  # finds its rows
 
     @property
     def mask(self) -> str:
@@ -310,11 +310,11 @@ class Part(NamedTuple):
         return f"{self.name}_timestamps"
 
 
-def _columns(parts: Sequence[Part]) -> dict[str, str]:
+def _columns(parts: Sequence[WindowPart]) -> dict[str, str]:
     return dict(chain.from_iterable(part.columns.items() for part in parts))
 
 
-def parts_of(store: Store, kind: Windows) -> list[Part]:
+def parts_of(store: Store, kind: Windows) -> list[WindowPart]:
     """Return the windows around a tick of a store, or raise an `InputError` with all problems."""
     clocks = Clocks(store)
     if kind.around is None:
@@ -324,9 +324,9 @@ def parts_of(store: Store, kind: Windows) -> list[Part]:
         paths = clocks.columns[STEPS]
         past = {key: path for key, path in paths.items() if key.startswith("observation.")}
         other = {key: path for key, path in paths.items() if key not in past}
-        history = Stream(offsets=offsets, clock=None, steps=np.arange(1 - kind.history, 1))
-        horizon = Stream(offsets=offsets, clock=None, steps=np.arange(kind.horizon))
-        return [Part("history", STEPS, past, history), Part("horizon", STEPS, other, horizon)]
+        history = RowFinder(offsets=offsets, clock=None, steps=np.arange(1 - kind.history, 1))
+        horizon = RowFinder(offsets=offsets, clock=None, steps=np.arange(kind.horizon))
+        return [WindowPart("history", STEPS, past, history), WindowPart("horizon", STEPS, other, horizon)]
     ticks = _clock_of(clocks, store, "clock", kind.clock)
     columns_of: dict[str, Mapping[str, str]] = {}
     problems = []
@@ -344,7 +344,7 @@ def parts_of(store: Store, kind: Windows) -> list[Part]:
     parts = []
     for name, steps in kind.around.items():
         own = _clock_of(clocks, store, "around", name)
-        parts.append(Part(name, own, columns_of[name], _stream(kind, clocks, name, own, steps)))
+        parts.append(WindowPart(name, own, columns_of[name], _stream(kind, clocks, name, own, steps)))
     return parts
 
 
@@ -393,13 +393,13 @@ def _are_seconds(steps: Steps) -> bool:
     return any(not is_integer(step, None) for step in steps)
 
 
-def _stream(kind: Windows, clocks: Clocks, name: str, own: str, steps: Steps) -> Stream:
+def _stream(kind: Windows, clocks: Clocks, name: str, own: str, steps: Steps) -> RowFinder:
     align = kind.align_of(name)
     shift = (kind.shift or {}).get(name, 0)
     in_time = align == "linear" or _are_seconds(steps)
     is_tick = own == clocks.of(kind.clock) and not shift and not in_time
     seconds = np.rint(np.asarray(steps, np.float64) * _SECOND).astype(np.int64)
-    return Stream(
+    return RowFinder(
         offsets=clocks.offsets(own),
         clock=None if is_tick else clocks.clock(own),
         steps=seconds if in_time else np.asarray(steps, np.int64),
@@ -412,7 +412,7 @@ def _stream(kind: Windows, clocks: Clocks, name: str, own: str, steps: Steps) ->
 
 class _Delta(NamedTuple):
     column: StepColumn
-    stream: Stream  # finds the row of a tick
+    stream: RowFinder  # finds the row of a tick
     components: Sequence[int]
 
     def subtract(self, ticks: Ticks, out: AnyArray) -> None:

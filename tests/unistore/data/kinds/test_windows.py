@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import unistore
 from tests import streams
-from unistore.data.kinds.clocks import CountedClock, Stream, Ticks
+from unistore.data.kinds.clocks import CountedClock, RowFinder, Ticks
 from unistore.errors import InputError
 
 MS = 1_000_000
@@ -114,7 +114,7 @@ def test_rows_around_ticks_are_those_of_the_reference(
     in_time = in_time or align == "linear"
     times = [own + late for own, _, late in episodes]
     offsets = np.cumsum([0, *map(len, times)])
-    stream = Stream(
+    stream = RowFinder(
         offsets=offsets,
         clock=Sorted(np.concatenate(times)),
         steps=np.array(steps),
