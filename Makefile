@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types check browser chromium docs pictures oracles clean
+.PHONY: demo test lint types check browser chromium docs pictures oracles dist clean
 
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, which would compile unistore anew
 
@@ -73,5 +73,17 @@ oracles: $(READY)
 	build/mcap/bin/python -m pip install --quiet --disable-pip-version-check numpy==2.2.6 mcap==1.6.0 mcap-ros2-support==0.6.0
 	build/mcap/bin/python tools/oracles/mcap_samples.py tests/data/mcap
 
+# The source and wheel archives in dist/, each installed and tried outside of the checkout: without torch, with it
+dist: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	rm -rf dist build/bare build/torch
+	$(BIN)/python -m build --outdir dist . > build/dist.log
+	$(PYTHON) -m venv build/bare
+	build/bare/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd build && bare/bin/python -P ../tools/smoke.py
+	$(PYTHON) -m venv build/torch
+	build/torch/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.tar.gz torch
+	cd build && torch/bin/python -P ../tools/smoke.py
+
 clean:
-	rm -rf $(VENV) demo-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo-out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from unistore.errors import ConversionError as ConversionError
     from unistore.errors import CorruptionError as CorruptionError
     from unistore.errors import InputError as InputError
+    from unistore.errors import MissingLibraryError as MissingLibraryError
     from unistore.errors import NoStoreError as NoStoreError
     from unistore.errors import Problem as Problem
     from unistore.errors import StoreError as StoreError
@@ -84,8 +85,8 @@ _NAMES = {
     "data.normalize": "Normalize",
     "data.statistics": "Statistics keep_statistics",
     "data.stitch": "stitch",
-    "errors": "ConversionError CorruptionError InputError NoStoreError Problem StoreError UnistoreError "
-    "UnsupportedError",
+    "errors": "ConversionError CorruptionError InputError MissingLibraryError NoStoreError Problem "
+    "StoreError UnistoreError UnsupportedError",
     "exporting.run": "Exported export",
     "integrity.compare": "Receipt",
     "integrity.repair": "Repaired repair",
@@ -99,6 +100,9 @@ _NAMES = {
 }
 # Module of each public name; the imports above say the same to type checkers, and a test compares both
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+# Names that are of no use without PyTorch, an extra
+_OF_TORCH = {"Collate", "Loader", "Normalize", "ReplayBuffer", "collate", "stitch"}
 
 __all__ = sorted(_HOME)  # noqa: PLE0605
 
@@ -115,6 +119,8 @@ if not TYPE_CHECKING:  # or every misspelt name would pass for one of ours
             raise AttributeError(msg)
         from importlib import import_module
 
+        if name in _OF_TORCH:
+            import_module("unistore.system.extras").require_torch(f"unistore.{name} needs")
         value = getattr(import_module(f"unistore.{_HOME[name]}"), name)
         globals()[name] = value
         return value

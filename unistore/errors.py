@@ -9,6 +9,7 @@
     │   └── CorruptionError        bytes on disk contradict their checksum, index or frame
     ├── UnsupportedError           a Zarr array that is not as unistore writes arrays, names how
     ├── ConversionError            writing failed (disk full, rights, source changed), resumable
+    ├── MissingLibraryError        a library is not installed, says which command installs it
     └── LoaderError                the loader cannot go on, or was used wrongly
         ├── SampleError            a sample could not be read, names it and its source
         └── WorkerDiedError        a worker process ended on its own
@@ -154,6 +155,10 @@ class UnsupportedError(UnistoreError):
 
 class ConversionError(UnistoreError):
     """Writing a store failed. The same command resumes once the cause is gone."""
+
+
+class MissingLibraryError(UnistoreError, ImportError):
+    """A library that an extra installs is not there. The message has the ``pip install`` command."""
 
 
 class LoaderError(UnistoreError):

@@ -8,16 +8,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import numpy.ma  # else numpy imports these while samples are read, perhaps in a thread during a fork
 import numpy.random
-import torch.utils.data
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.data.collate import BatchMemory, Sample, Samples
 from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
@@ -40,17 +38,33 @@ from unistore.order.sequences import sample_indices
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.system.arguments import Arguments, checked_epoch, wrong_argument
+from unistore.system.extras import require_torch
 from unistore.system.hints import Int64s, PathLike
 from unistore.zarr3 import StoredArray
 
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset as TorchDataset
+
+    from unistore.data.collate import Sample, Samples
+
+    MapDataset = TorchDataset[Mapping[str, Any]]
+else:
+    try:
+        from torch.utils.data import Dataset as MapDataset
+    except ModuleNotFoundError:  # `read_batch` does without
+        MapDataset = object
+
 Index = SupportsIndex | At
+# Begins the message about samples where torch is missing
+_TENSORS = "samples are tensors (read_batch reads numpy arrays) and need"
 # Samples whose labels are read together
 _COUNTED = 16
 # Fields that a repr names
 _SHOWN = 16
 
 
-class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
+class Dataset(MapDataset):
     """Samples of sealed stores, map-style, for torch's ``DataLoader`` and for ``unistore.Loader``.
 
     Opening reads metadata only. Files are opened by the first sample, in each process anew. Pickles as its
@@ -231,12 +245,18 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         TypeError
             If `index` is no whole number, such as a slice or a list.
         """
+        require_torch(_TENSORS)
+        from unistore.data.collate import BatchMemory, Samples
+
         picks = self._picks([index])
         sample = Samples(self._read(picks, np.empty), BatchMemory())[0]
         return self._transformed([sample], [index], picks)[0]
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
         """Return samples of a batch, read together. `unistore.collate` collates them without a copy."""
+        require_torch(_TENSORS)
+        from unistore.data.collate import BatchMemory, Samples
+
         memory = BatchMemory(self._expected_bytes)
         picks = self._picks(indices)
         batch = Samples(self._read(picks, memory.allocate), memory)
@@ -445,6 +465,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         InputError
             As `label_counts`, or if there are no labels, or labels outside of 0 to classes - 1.
         """
+        require_torch("class weights are a tensor and need")
+        import torch
+
         counts = self.label_counts(key, split=split, subset=subset)
         if unlabelled is not None:
             counts.pop(unlabelled, None)
@@ -555,5 +578,7 @@ def _have_epochs(indices: Sequence[Index] | NDArray[np.integer]) -> bool:
 
 
 def _keep_ragged(result: Any, samples: Samples) -> Any:
+    from unistore.data.collate import Sample
+
     is_plain = isinstance(result, Mapping) and not isinstance(result, Sample)
     return Sample(result, samples.ragged) if is_plain else result

@@ -21,6 +21,7 @@ from unistore.report.text import Block, to_text
 from unistore.report.trials import LARGEST_BATCH, Trial, best, first_batch_size, measure_speed, try_settings
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
+from unistore.system.extras import require_torch
 from unistore.system.machine import available_memory, file_system, usable_cores
 from unistore.system.progress import Progress
 from unistore.system.sizes import size
@@ -192,7 +193,8 @@ def doctor(
     if store is None:
         advice = advise(machine, None)
         return Checkup(machine=machine, store=None, advice=advice, remarks=list(remarks(machine, None)))
-    from unistore.data.dataset import Dataset  # imports torch
+    require_torch("doctor times Loaders, which need")
+    from unistore.data.dataset import Dataset
 
     natural = natural_suggestion(Store(store))
     samples_as = natural.text if natural.changed else ""
