@@ -28,6 +28,7 @@ from unistore.remote.url import local_path, require_local_path
 from unistore.schemas.indices import whole
 from unistore.store.names import ROOT, file_name_problem
 from unistore.store.reader import Store
+from unistore.store.shard_cache import CachedStorage, temporary_copies
 from unistore.system.arguments import Arguments
 from unistore.system.hints import AnyArray, PathLike
 from unistore.system.progress import Progress
@@ -449,17 +450,22 @@ def export(
     check.flag("video", video)
     check.raise_problems()
     target = Path(os.path.abspath(require_local_path(destination, "DST")))  # noqa: PTH100  does not resolve links
-    opened = Store(store)
-    _check_destination(target, local_path(store))
-    files = _exporter(opened, to, {"fps": fps, "video": video or None})
-    try:
-        with resolve_progress(progress) as callbacks, temporary_folder(target, "unistore-export") as work:
-            done = _write_all(opened, files(opened), work / "files", callbacks)
-            _check_destination(target, local_path(store))
-            os.sync()
-            (work / "files").rename(target)
-    except OSError as error:
-        raise ConversionError(refusal(named(error, target), "then export again: nothing was left")) from error
+    choices = {"fps": fps, "video": video or None}
+    with resolve_progress(progress) as callbacks, temporary_copies(store) as copies:
+        opened = Store(store, **copies)
+        _check_destination(target, local_path(store))
+        files = _exporter(opened, to, choices)
+        if isinstance(opened.storage, CachedStorage):
+            opened.storage.fetch_all(callbacks)
+        try:
+            with temporary_folder(target, "unistore-export") as work:
+                done = _write_all(opened, files(opened), work / "files", callbacks)
+                _check_destination(target, local_path(store))
+                os.sync()
+                (work / "files").rename(target)
+        except OSError as error:
+            then = "then export again: nothing was left"
+            raise ConversionError(refusal(named(error, target), then)) from error
     return Exported(destination=str(target), family=opened.family, **done)
 
 

@@ -18,6 +18,7 @@ from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
 from unistore.store.names import MANIFEST, ROOT, STATISTICS
 from unistore.store.reader import Store, open_storage
+from unistore.store.shard_cache import CachedStorage
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.durable import PART_SUFFIX
@@ -91,7 +92,10 @@ def read_root(path: str) -> RootDocument:
 
 
 def check_files(
-    path: str, progress: Progress = NO_PROGRESS, executor: Executor | None = None
+    path: str,
+    progress: Progress = NO_PROGRESS,
+    executor: Executor | None = None,
+    copies: Mapping[str, Any] | None = None,  # from `temporary_copies`: kept for what is read later
 ) -> CheckedFiles:
     """Check every file of a store against the manifest, and both against the root."""
     # Files that are not in the manifest are reported for local stores only
@@ -101,10 +105,12 @@ def check_files(
     if not root.intact:
         problems.append(Problem(ROOT, "differs from what was sealed (its own digest)", CURE, "root"))
     entries, manifest_intact = _check_manifest(storage, root, problems)
+    if manifest_intact and copies:
+        storage = Store(path, **copies).storage
     progress.begin("checking", sum(entry.bytes for entry in entries.values()))
     sound = set()
     batches = list(_batches(entries.values()))
-    answers = asking(executor or Serial())(partial(_check_batch, path), batches)
+    answers = asking(executor or Serial())(partial(_check_batch, storage), batches)
     for batch, problems_of_batch in zip(batches, answers, strict=True):
         for entry, problem in zip(batch, problems_of_batch, strict=True):
             if problem is None:
@@ -140,9 +146,11 @@ def _batches(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
         yield tuple(batch)
 
 
-def _check_batch(path: str, entries: Sequence[Entry]) -> list[Problem | None]:
-    storage = open_storage(path)
-    return [check_file(storage, entry) for entry in entries]
+def _check_batch(storage: Storage, entries: Sequence[Entry]) -> list[Problem | None]:
+    if not isinstance(storage, CachedStorage):
+        return [check_file(storage, entry) for entry in entries]
+    fetched = zip(entries, storage.fetch([entry.key for entry in entries]), strict=True)
+    return [None if is_intact else check_file(storage.inner, entry) for entry, is_intact in fetched]
 
 
 def _check_manifest(

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,7 +27,8 @@ from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken, firs
 from unistore.schemas.tables import text_values
 from unistore.store.manifest import Entry
 from unistore.store.names import REPORT, ROOT, STATISTICS
-from unistore.store.reader import Store, open_storage
+from unistore.store.reader import Store
+from unistore.store.shard_cache import temporary_copies
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.array import read_metadata
@@ -180,8 +181,8 @@ def statistics(view: RuleView) -> Iterator[Problem]:
     """Check that statistics kept with the store are those of its values."""
     from unistore.data.statistics import kept_problem
 
-    store = Store(view.store.path)
-    if open_storage(store.path).size(STATISTICS) is None:
+    store = cast("Store", view.store)
+    if store.storage.size(STATISTICS) is None:
         return
     for path in view.store.paths():
         view.array(path)
@@ -317,12 +318,24 @@ def verify_with(
 ) -> Verified:
     """Run `verify` with an executor."""
     check_exist(against)
-    checked = check_files(root, progress, executor)
+    with temporary_copies(root) as copies:
+        return _verify(executor, root, copies, against, sample, progress)
+
+
+def _verify(
+    executor: Executor,
+    root: str,
+    copies: Mapping[str, Any],
+    against: Sequence[Path],
+    sample: float,
+    progress: Progress,
+) -> Verified:
+    checked = check_files(root, progress, executor, copies)
     verified = Verified(path=root, files=len(checked.entries), bytes=checked.bytes, problems=checked.problems)
     if not checked.root.intact or not checked.manifest_intact:
         return verified
-    store = Store(root)
-    structure = check_structure(open_storage(root), store.attributes, checked.entries, checked.sound)
+    store = Store(root, **copies)
+    structure = check_structure(store.storage, store.attributes, checked.entries, checked.sound)
     problems: list[Problem] = []
     unchecked: list[str] = []
     if all(map(is_warning, structure)):

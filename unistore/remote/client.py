@@ -10,7 +10,8 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ _RULES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("^FileNotFoundError", "no such object", "", ("absent", "answered")),
     # asked for credentials on cloud machines
     (r"169\.254\.169\.254|metadata\.google\.internal", "no credentials found", "set {credentials}", ()),
+    ("MissingSecretAccessKey", "no secret key", "set AWS_SECRET_ACCESS_KEY beside AWS_ACCESS_KEY_ID", ()),
+    ("MissingAccessKeyId", "no access key", "set AWS_ACCESS_KEY_ID beside AWS_SECRET_ACCESS_KEY", ()),
     ("^(PermissionDenied|Unauthenticated)Error", "access denied{code}", "check {credentials}", ()),
     ("status(?: code)?: 40[13]", "access denied{code}", "check {credentials}", ()),
     ("BareRedirect", "the bucket is in another region", "set AWS_REGION", ()),
@@ -393,6 +396,8 @@ U = TypeVar("U")
 GAP = 128 << 10
 # Bytes of one request; larger reads are split into concurrent ones.
 LIMIT = 4 << 20
+# Bytes of one request for a part of an object that is read whole.
+PART = 8 << 20
 # Concurrent requests of one process.
 CONCURRENCY = 16
 
@@ -435,8 +440,47 @@ class ObjectStorage(ObjectClient):
         self.check_process()
         return map_concurrently(lambda key: self.get_end(key, size), keys)
 
+    def read_objects(self, sizes: Mapping[str, int]) -> Iterator[Iterator[bytes]]:
+        """Yield the content of each object in parts, the next ones being read meanwhile."""
+        self.check_process()
+        parts: list[tuple[str, int, int]] = []
+        for key, size in sizes.items():
+            parts += [(key, size, start) for start in range(0, size, PART)]
+        arriving = map_concurrently(self._part, parts)
+        for size in sizes.values():
+            of_object = islice(arriving, -(-size // PART))
+            yield map(_raise_error, of_object)
+            deque(of_object, 0)  # those that the caller left
+
+    def _part(self, part: tuple[str, int, int]) -> bytes | StoreError:
+        # Errors are returned, as they concern one object of many
+        key, size, start = part
+        stop = min(size, start + PART)
+
+        def read(obs: Any, handle: Any) -> bytes:
+            answer = obs.get(handle, key, options={"range": (start, stop)})
+            raw = bytes(answer.bytes())
+            total = int(answer.meta["size"])
+            if total != size:
+                raise self.error(key, Fault(f"has {total} bytes, not {size}", damaged=True))
+            if len(raw) != stop - start:
+                msg = f"ends at byte {start + len(raw)}, inside a range of {stop - start} bytes from {start}"
+                raise ShortRead(msg)
+            return raw
+
+        try:
+            return self._require(read, key)
+        except StoreError as error:
+            return error
+
     def _fetch(self, request: RangeRequest) -> tuple[RangeRequest, bytes]:
         return request, self.get_range(request.key, request.start, request.stop - request.start)
+
+
+def _raise_error(part: bytes | StoreError) -> bytes:
+    if isinstance(part, StoreError):
+        raise part
+    return part
 
 
 @dataclass(slots=True)

@@ -71,7 +71,7 @@ class Store:
         self.path = os.fspath(path)
         folder = None if cache_dir is None else os.fspath(cache_dir)
         self._cache: dict[str, Any] = {"cache_dir": folder, "cache_limit": cache_limit}
-        self._storage: Storage = open_storage(self.path)
+        self.storage: Storage = open_storage(self.path)
         self._arrays: dict[str, StoredArray] = {}
         self.cached_indices: dict[str, NDArray[Any]] = {}
         self.attributes: dict[str, Any] = self._root_attributes()
@@ -79,7 +79,7 @@ class Store:
             from unistore.store.shard_cache import CachedStorage, ShardCache
 
             copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
-            self._storage = CachedStorage(self._storage, copies, self.attributes["seal"]["digest"])
+            self.storage = CachedStorage(self.storage, copies, self.attributes["seal"]["digest"])
         self.family: str = self.attributes["family"]
         self.sample_table: str = self.attributes["samples"]["table"]
         self.sample_count: int = self.attributes["samples"]["count"]
@@ -104,7 +104,7 @@ class Store:
     @property
     def fork_safe(self) -> bool:
         """Return whether it can be read in a forked process, False in an object store."""
-        return self._storage.fork_safe
+        return self.storage.fork_safe
 
     @cached_property
     def specs(self) -> ArraySpecs:
@@ -128,7 +128,7 @@ class Store:
                 paths = ", ".join(self.paths())
                 msg = f"{self.path}: no array {path!r}; this {self.family} store has: {paths}"
                 raise StoreError(msg)
-            array = StoredArray.open(self._storage, path)
+            array = StoredArray.open(self.storage, path)
             indices.check_array(self, array)
             self._arrays[path] = array
         return array
@@ -153,7 +153,7 @@ class Store:
         StoreError
             If there is no such file, or it is larger than a manifest may be.
         """
-        return self._storage.get(key, MANIFEST_LIMIT)
+        return self.storage.get(key, MANIFEST_LIMIT)
 
     def group(self, path: str) -> dict[str, Any]:
         """Return attributes of the group at `path` (``"windows/lung"``)."""
@@ -210,7 +210,7 @@ class Store:
 
     def _group_attributes(self, key: str) -> dict[str, Any]:
         try:
-            attributes: Any = parse_document(self._storage.get(key)).get("attributes", {})
+            attributes: Any = parse_document(self.storage.get(key)).get("attributes", {})
         except DocumentError as error:
             raise self._damaged(key, str(error)) from error
         if not isinstance(attributes, dict):

@@ -6,10 +6,12 @@ import errno
 import math
 import os
 import re
+import shutil
 import stat
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
@@ -19,12 +21,14 @@ from typing import Any
 import xxhash
 
 from unistore.errors import CorruptionError, StoreError
+from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
 from unistore.system import own_files as file_locks
 from unistore.system.hints import PathLike
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
-from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage
+from unistore.system.progress import Progress
+from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, SupportsReadObjects
 
 # Seconds between updates of a copy's modification time, which records its last use.
 PART = ".part"
@@ -77,6 +81,10 @@ class ShardCache:
         if kept:
             self._verified_at[checksum] = time.monotonic()
         return kept
+
+    def holds(self, checksum: str) -> bool:
+        """Return whether there is a copy, which `ensure` verifies."""
+        return (self.folder / checksum).exists()
 
     def invalidate(self, checksum: str) -> None:
         """Check again whether a copy exists before its next use."""
@@ -214,11 +222,20 @@ def _write_verified(descriptor: int, checksum: str, size: int, pieces: Iterable[
 def _matches(copy: int, checksum: str, size: int | None) -> bool:
     if size is not None and os.fstat(copy).st_size != size:
         return False
-    digest = xxhash.xxh3_128()
+    return _has_checksum(_blocks(copy), checksum)
+
+
+def _blocks(copy: int) -> Iterator[bytes]:
     done = 0
     while block := os.pread(copy, _BLOCK, done):
-        digest.update(block)
+        yield block
         done += len(block)
+
+
+def _has_checksum(pieces: Iterable[bytes], checksum: str) -> bool:
+    digest = xxhash.xxh3_128()
+    for piece in pieces:
+        digest.update(piece)
     return digest.hexdigest() == checksum
 
 
@@ -241,28 +258,28 @@ class CachedStorage:
 
     def __init__(self, inner: Storage, cache: ShardCache, manifest: str) -> None:
         self.fork_safe = inner.fork_safe
-        self._inner = inner
+        self.inner = inner
         self._cache = cache
         self._manifest_checksum = manifest
         self._size_and_checksum: dict[str, tuple[int, str]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._inner, self._cache, self._manifest_checksum)
+        return type(self), (self.inner, self._cache, self._manifest_checksum)
 
     def __repr__(self) -> str:
-        return repr(self._inner)
+        return repr(self.inner)
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Return the content of an object."""
         size, _ = self._entries().get(key, (math.inf, ""))
         if size > limit:
-            return self._inner.get(key, limit)
+            return self.inner.get(key, limit)
         return next(self.read_many([key], [0], [int(size)]))
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None."""
         entry = self._entries().get(key)
-        return self._inner.size(key) if entry is None else entry[0]
+        return self.inner.size(key) if entry is None else entry[0]
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
         """Fill `out`."""
@@ -277,6 +294,36 @@ class CachedStorage:
             part = slice(positions[0], positions[-1] + 1)
             yield from self._read(local, key, offsets[part], sizes[part])
 
+    def fetch(self, keys: Sequence[str]) -> Iterator[bool]:
+        """Copy objects whole, many at once. Yield for each whether it is what the manifest says."""
+        entries = self._entries()
+        missing = {key: entries[key][0] for key in keys if not self._cache.holds(entries[key][1])}
+        contents = self._contents(missing)
+        for key in keys:
+            size, checksum = entries[key]
+            content = next(contents) if key in missing else iter(self._fetch(key, size))
+            try:
+                yield self._cache.ensure(checksum, size, partial(iter, content), key) or _has_checksum(
+                    content, checksum
+                )
+            except StoreError:  # told by whoever reads the object
+                yield False
+
+    def _contents(self, sizes: Mapping[str, int]) -> Iterator[Iterator[bytes]]:
+        if isinstance(self.inner, SupportsReadObjects):
+            return self.inner.read_objects(sizes)
+        return (iter(self._fetch(key, size)) for key, size in sizes.items())
+
+    def fetch_all(self, progress: Progress) -> None:
+        """Copy all objects if there is room for them."""
+        sizes = {key: size for key, (size, _) in self._entries().items()}
+        total = sum(sizes.values())
+        if total > self._cache.limit:
+            return
+        progress.begin("fetching", total)
+        for size, _ in zip(sizes.values(), self.fetch(list(sizes)), strict=True):
+            progress.advance(size)
+
     def _read(
         self, local: LocalStorage, key: str, offsets: Sequence[int], sizes: Sequence[int]
     ) -> Iterator[bytes]:
@@ -285,7 +332,7 @@ class CachedStorage:
             if entry is None:
                 break
             size, checksum = entry
-            name = f"{self._inner!r}: {key}"
+            name = f"{self.inner!r}: {key}"
             if not self._cache.ensure(checksum, size, partial(self._fetch, key, size), name):
                 break
             copies = local.read_many([checksum] * len(sizes), offsets, sizes)
@@ -297,18 +344,18 @@ class CachedStorage:
             yield first
             yield from copies
             return
-        yield from self._inner.read_many([key] * len(sizes), offsets, sizes)
+        yield from self.inner.read_many([key] * len(sizes), offsets, sizes)
 
     def _fetch(self, key: str, size: int) -> Iterable[bytes]:
         from unistore.remote.client import LIMIT
 
         starts = range(0, size, LIMIT)
         sizes = [min(LIMIT, size - start) for start in starts]
-        return self._inner.read_many([key] * len(starts), starts, sizes)
+        return self.inner.read_many([key] * len(starts), starts, sizes)
 
     def _entries(self) -> dict[str, tuple[int, str]]:
         if self._size_and_checksum is None:
-            entries = parse_manifest(self._manifest(), repr(self._inner))
+            entries = parse_manifest(self._manifest(), repr(self.inner))
             self._size_and_checksum = {entry.key: (entry.bytes, entry.checksum) for entry in entries}
         return self._size_and_checksum
 
@@ -317,9 +364,9 @@ class CachedStorage:
         fetched: list[bytes] = []
 
         def fetch() -> list[bytes]:
-            raw = self._inner.get(MANIFEST, MANIFEST_LIMIT)
+            raw = self.inner.get(MANIFEST, MANIFEST_LIMIT)
             if xxhash.xxh3_128_hexdigest(raw) != self._manifest_checksum:
-                msg = f"{self._inner!r}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
+                msg = f"{self.inner!r}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
                 raise CorruptionError(msg)
             fetched.append(raw)
             return fetched
@@ -329,3 +376,13 @@ class CachedStorage:
             with suppress(AbsentError):  # evicted by another process before it was opened
                 return LocalStorage(self._cache.folder).get(checksum, MANIFEST_LIMIT)
         return (fetched or fetch())[0]
+
+
+@contextmanager
+def temporary_copies(path: PathLike) -> Iterator[dict[str, Any]]:
+    """Yield arguments for `Store` with which objects of a bucket are fetched once, and kept until the end."""
+    if local_path(path) is not None:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="unistore-copies-") as folder:
+        yield {"cache_dir": folder, "cache_limit": max(1, shutil.disk_usage(folder).free // 2)}

@@ -7,7 +7,7 @@ import errno
 import os
 import resource
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -52,6 +52,14 @@ class SupportsReadEnds(Protocol):
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
         """Yield the bytes of each object and its last `size` bytes (all where it has fewer), or None."""
+
+
+@runtime_checkable
+class SupportsReadObjects(Protocol):
+    """A storage with high latency, which reads the parts of many objects concurrently."""
+
+    def read_objects(self, sizes: Mapping[str, int]) -> Iterator[Iterator[bytes]]:
+        """Yield the content of each object in parts. Iterating those raises `StoreError` for this object."""
 
 
 @runtime_checkable

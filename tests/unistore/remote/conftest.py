@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import itertools
+import random
 import socket
 import subprocess
 import sys
@@ -174,8 +175,9 @@ class Proxy:
         delay: float = 0.0,
         act: Callable[[], None] | None = None,
         skip: int = 0,
+        share: float = 1,
     ) -> None:
-        rule = {"what": what, "left": times, "method": method, "path": path, "delay": delay}
+        rule = {"what": what, "left": times, "method": method, "path": path, "delay": delay, "share": share}
         self.rules.append(rule | {"act": act, "skip": skip})
 
     def pick(self, seen: Seen) -> dict[str, Any] | None:
@@ -183,6 +185,8 @@ class Proxy:
             self.seen.append(seen)
             for rule in self.rules:
                 if seen.method.startswith(rule["method"]) and rule["path"] in seen.path and rule["left"]:
+                    if random.random() >= rule["share"]:
+                        continue
                     if rule["skip"]:
                         rule["skip"] -= 1
                         continue

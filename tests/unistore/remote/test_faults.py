@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,26 @@ def test_a_busy_server_is_waited_for_from_the_first_request(
     proxy.spoil(503, times=8)
     assert Store(uploaded).sample_count == 600
     assert len(clock.pauses) >= 8
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_a_throttled_bucket_opens_for_all(
+    proxy: Any, uploaded: str, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setattr("unistore.remote.client._responsive_buckets", set())
+    monkeypatch.setattr("unistore.remote.client.FIRST_DELAY", 0.01)
+    proxy.spoil(503, times=10**6, share=share)
+    with ThreadPoolExecutor(8) as pool:
+        opened = list(pool.map(lambda _: unistore.Dataset(uploaded), range(64)))
+    assert {len(dataset) for dataset in opened} == {600}
+    assert proxy.count() > 64 * (2 + share), "some were tried again"
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_a_missing_key_is_named(uploaded: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv(name)
+    with pytest.raises(StoreError, match=f"; set {name} beside"):
+        Store(uploaded)
 
 
 def test_pauses_grow_and_end(clock: Any, proxy: Any, uploaded: str) -> None:

@@ -6,6 +6,7 @@ What `benchmarks/RESULTS.md` states. A worker gets its dataset by pickle.
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import unistore
+from unistore.remote.client import ObjectStorage
 from unistore.store.names import MANIFEST, ROOT
 
 RANKS, WORKERS = 2, 2
@@ -76,3 +78,61 @@ def test_several_processes_with_copies(proxy: Any, uploaded: str, objects: set[s
         )
         list(pool.map(epoch, opened))
     assert asked(proxy) == {ROOT: PROCESSES, MANIFEST: 1, **dict.fromkeys(objects, 1)}
+
+
+def test_verifying_and_exporting_read_each_object_once(
+    proxy: Any, uploaded: str, objects: set[str], sources: Path, tmp_path: Path
+) -> None:
+    once = dict.fromkeys(objects, 1)
+    assert unistore.verify(uploaded).ok
+    assert once.items() <= asked(proxy).items()
+    assert unistore.verify(uploaded, against=sources).ok
+    assert once.items() <= asked(proxy).items()
+    unistore.export(uploaded, tmp_path / "exported")
+    assert once.items() <= asked(proxy).items()
+
+
+def test_large_objects_arrive_in_parts(uploaded: str, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unistore.remote.client.PART", 5000)
+    truth = bucket.objects("deep/store.zarr")
+    sizes = {key: len(content) for key, content in truth.items()}
+    contents = ObjectStorage(uploaded).read_objects(sizes)
+    read = {}
+    for number, key in enumerate(sizes):
+        content = next(contents)
+        read[key] = next(content) if number % 2 else b"".join(content)  # the rest is not wanted
+    assert max(sizes.values()) > 10000
+    assert all(truth[key].startswith(raw) for key, raw in read.items())
+    assert all(len(read[key]) == sizes[key] for key in list(sizes)[::2])
+
+
+def test_damage_is_told_as_for_a_folder(
+    uploaded: str, bucket: Any, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unistore.remote.client.PART", 5000)
+    damaged = shutil.copytree(local, tmp_path / "store.zarr")
+    changes = {
+        "rows/data/c/0/0": lambda raw: raw[:9000] + b"?" + raw[9001:],
+        "rows/data/c/1/0": lambda raw: raw[:-1],
+        "rows/data/c/2/0": lambda raw: raw + b"?",
+        "rows/label/c/0": lambda raw: b"",
+    }
+    for key, change in changes.items():
+        content = change((damaged / key).read_bytes())
+        (damaged / key).write_bytes(content)
+        bucket.put(f"deep/store.zarr/{key}", content)
+    (damaged / "rows/data/c/3/0").unlink()
+    bucket.delete("deep/store.zarr/rows/data/c/3/0")
+    problems = unistore.verify(damaged).problems
+    assert len(problems) == 5
+    assert unistore.verify(uploaded).problems == problems
+
+
+def test_stores_larger_than_the_scratch_folder(
+    uploaded: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=60_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    assert unistore.verify(uploaded, against=sources).ok
+    unistore.export(uploaded, tmp_path / "exported")
+    assert (tmp_path / "exported").exists()
