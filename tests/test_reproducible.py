@@ -12,7 +12,7 @@ from tests.cases import MAKERS
 from tests.programs import printed
 from tests.test_digests import store_digests
 
-CASES = ("rows_hdf5", "rows_npy", "cloud_mixed", "ct_cases", "spike_tiles", "robot_act")
+CASES = ("rows_npy", "cloud_mixed", "ct_cases", "spike_tiles", "robot_act")
 PLACES = {
     "as usual": {"PYTHONHASHSEED": "1", "LC_ALL": "C.UTF-8"},
     "otherwise": {

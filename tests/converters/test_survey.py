@@ -20,7 +20,7 @@ from unistore.converters.survey import Claims, counted_scan, survey
 from unistore.converters.trajectory.converter import TrajectoryConverter
 from unistore.errors import InputError
 
-MIXTURES = 100
+MIXTURES = 40
 HDF5_READ_ERROR = (
     "Unable to synchronously open object (file read failed: time = Mon Nov 23 06:36:57 2026\n, "
     "filename = 'robot.hdf5', file descriptor = 5, errno = 5, error message = 'Input/output error', ...)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import wave
 from collections.abc import Iterator
@@ -83,30 +82,6 @@ def test_the_audio_family_keeps_every_promise(
     check_family("audio", folder, tmp_path, oracle, {"seconds": 0.25})
 
 
-def test_the_events_family_keeps_every_promise(
-    events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
-) -> None:
-    folder, columns = events
-    oracle = {f"events/{name}": values for name, values in columns.items()}
-    oracle["sources/t_offset"] = np.array([1_000_000, 2_000_000])
-    check_family("dvs", folder, tmp_path, oracle, {"window": 10_000})
-
-
-def test_samples_of_the_events_family(events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path) -> None:
-    folder, columns = events
-    unistore.convert(folder / "e0.h5", tmp_path / "e.zarr", "dvs", window=10_000)
-    dataset = unistore.Dataset(tmp_path / "e.zarr", fields=["x", "t", "start", "source"])
-    first = int(columns["t"][0])
-    inside = (columns["t"][:20_000] - first) // 10_000 == 3
-    sample = dataset[3]
-    assert sample["start"] == first + 30_000
-    assert sample["source"] == "e0.h5"
-    assert np.array_equal(sample["x"].numpy(), columns["x"][:20_000][inside])
-    some = unistore.Dataset(tmp_path / "e.zarr", unistore.Ragged(max_rows=5))[3]
-    assert len(some["t"]) == 5
-    assert set(some["t"].tolist()) <= set(columns["t"][:20_000][inside].tolist())
-
-
 def test_a_store_is_read_without_its_package(
     recordings: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,17 +98,6 @@ def test_a_store_is_read_without_its_package(
     assert rows[20_005]["pcm"].tolist() == pcm["b.wav"][4].tolist()
     clips = unistore.Dataset(store, samples=unistore.Ragged())
     assert np.array_equal(clips[0]["pcm"].numpy(), pcm["a.wav"][:8000])
-
-
-def test_plugins_import_the_one_module_alone() -> None:
-    for path in Path(__file__).parent.glob("unistore_*.py"):
-        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-        ours = [node for node in nodes if str(node.module).startswith("unistore")]
-        assert [(node.module, [name.name for name in node.names]) for node in ours] == [
-            ("unistore", ["plugin"])
-        ]
-        assert len(path.read_text().splitlines()) <= 80
-    assert len(unistore.plugin.__all__) <= 25
 
 
 @pytest.mark.parametrize(
@@ -478,26 +442,6 @@ def test_columns_that_depend_on_files_in_groups(logs: Path, tmp_path: Path) -> N
     common = unistore.convert(logs, tmp_path / "b.zarr", "sensors", columns="intersection")
     assert any("not in every source" in note and "data/rain" in note for note in common.notes)
     assert not unistore.Store(tmp_path / "b.zarr").has("readings/rain")
-
-
-@pytest.mark.usefixtures("in_this_process")
-def test_columns_that_a_forward_only_file_lacks_are_filled(
-    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from unistore.converters.formats.arrays import Npy
-
-    whole = Npy.open
-
-    @contextmanager
-    def forward(self: Npy, file: Any) -> Iterator[plugin.Opened]:
-        with whole(self, file) as opened:
-            yield plugin.Opened(opened.arrays, forward_only=True, file=file)
-
-    monkeypatch.setattr(Npy, "open", forward)
-    monkeypatch.setattr(np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype))
-    unistore.convert(logs, tmp_path / "a.zarr", "sensors", columns="union")
-    rain = unistore.Store(tmp_path / "a.zarr").array("readings/rain").read()
-    assert rain.tolist() == [*np.load(logs / "a.values.npy")["rain"], *[0] * 5]
 
 
 def test_a_group_that_is_not_whole_is_a_problem(logs: Path, tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ def test_a_view_has_nothing_else() -> None:
 
 
 def test_families_export_and_judge_a_store_through_its_view(
-    case_name: str, make_case: Callable[..., Any]
+    family_case: str, make_case: Callable[..., Any]
 ) -> None:
-    case, path = make_case(case_name)
+    case, path = make_case(family_case)
     store = Store(path)
     view: Any = OnlyStore(store, StoreView)
     files = get_family(case.family).part("export")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -20,7 +19,7 @@ import sys
 import textwrap
 import venv
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,8 +35,6 @@ FORMAT, FAMILY = (ROOT / "docs" / f"write-a-{what}.md" for what in ("format", "f
 SAMPLES = 50
 PINGS = {"train/a.bin": (96, 700), "train/b.bin": (192, 1), "train/c.bin": (96, 431), "val/d.bin": (200, 300)}
 """Sample rate and pings of each file."""
-SMALL = "import unistore.conversion.plan; unistore.conversion.plan.SHARD = 32 << 10"
-"""So that a conversion has many steps."""
 
 
 @dataclass(frozen=True)
@@ -151,13 +148,6 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
-def test_unistore_is_the_installed_one(installed: Installed) -> None:
-    told = installed.script(
-        "import unistore, unistore_sonar; print(unistore.__file__); print(unistore_sonar.__file__)"
-    )
-    assert all(Path(line).is_relative_to(installed.python.parents[1]) for line in told.split())
-
-
 def test_the_package_is_short_and_imports_the_one_module() -> None:
     modules = {name: text for name, text in package().items() if name.endswith(".py")}
     assert len(modules["unistore_sonar/pings.py"].splitlines()) <= 60
@@ -201,201 +191,6 @@ def test_the_store_has_the_values(installed: Installed) -> None:
     assert store["tracks/source"][:].tolist() == np.repeat(range(4), counts).tolist()
     assert store["tracks/offsets"][:12].tolist() == [*range(0, 700, 64), 700]
     assert store.attrs["unistore"]["family"] == "sonar"
-
-
-def test_help_has_the_options(installed: Installed) -> None:
-    told = installed.unistore("convert", "sonar", "--help").stdout
-    assert "Sonar pings: .bin files with a 16-byte header." in told
-    assert re.search(r"--rate KHZ\s+Take the files of this sample rate alone", told)
-    assert "--on-error" in told
-    assert "unistore convert sonar pings/ low.zarr --rate 96" in told
-    assert re.search(r"sonar\s+Sonar pings: \.bin", installed.unistore("convert", "--help").stdout)
-    wrong = installed.unistore("convert", "sonar", "pings", "no.zarr", "--rate", "0", code=2)
-    assert "rate" in wrong.stderr
-
-
-def test_bad_files_are_told_and_skipped(installed: Installed) -> None:
-    shutil.copytree(installed.folder / "pings", installed.folder / "mixed")
-    good = (installed.folder / "pings/train/a.bin").read_bytes()
-    bad = {
-        "train/cut.bin": good[:-3],
-        "train/empty.bin": b"",
-        "val/zero.bin": good[:8] + bytes(4),
-        "val/huge.bin": good[:8] + b"\xff" * 8,
-    }
-    for name, content in bad.items():
-        (installed.folder / "mixed" / name).write_bytes(content)
-    refused = installed.unistore("convert", "sonar", "mixed", "mixed.zarr", code=2)
-    assert all(name in refused.stderr for name in bad)
-    assert not (installed.folder / "mixed.zarr").exists()
-    (installed.folder / "mixed" / "other.bin").write_bytes(b"RIFF" + good[4:])
-    told = installed.unistore("convert", "sonar", "mixed/other.bin", "other.zarr", code=2).stderr
-    assert "other.bin: does not begin with PING" in told
-    done = installed.unistore("convert", "sonar", "mixed", "mixed.zarr", "--on-error", "skip", code=3)
-    assert "left out: other.bin does not begin with PING" in done.stdout
-    report = json.loads((installed.folder / "mixed.zarr" / "unistore-report.json").read_text())
-    assert sorted(report["left_out"]) == sorted(bad)
-    store = zarr.open_group(installed.folder / "mixed.zarr", mode="r")
-    np.testing.assert_array_equal(store["pings/echoes"][:], np.concatenate(list(installed.pings.values())))
-    installed.unistore("verify", "mixed.zarr", "--against", "mixed")
-
-
-KILLED = """
-    import os, signal, sys
-    import unistore
-    import unistore.conversion.convert
-    {small}
-
-    def converted(strike):
-        pid = os.fork()
-        if pid == 0:
-            count = 0
-            def hook(event, arguments):
-                nonlocal count
-                if event in ("open", "os.rename", "os.mkdir") and "killed.zarr" in os.fsdecode(arguments[0]):
-                    count += 1
-                    if count == strike:
-                        os.kill(os.getpid(), signal.SIGKILL)
-            if strike:
-                sys.addaudithook(lambda event, arguments: (
-                    hook(event, arguments) if arguments and isinstance(arguments[0], (str, bytes)) else None))
-            unistore.convert("pings", "killed.zarr", "sonar", overwrite=True)
-            os._exit(0)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-    unistore.convert("pings", "small.zarr", "sonar")
-    for strike in (30, 60, 90):
-        assert converted(strike) == -signal.SIGKILL, strike
-        assert os.path.exists("killed.zarr.unistore-build"), strike
-    assert converted(0) == 0
-    assert not os.path.exists("killed.zarr.unistore-build")
-"""
-
-EXECUTORS = """
-    import sys
-    import unistore
-    import unistore.conversion.convert
-    {small}
-
-    if __name__ == "__main__":
-        unistore.convert("pings", "workers.zarr", "sonar", workers=2)
-        import dask
-        from distributed import LocalCluster
-        with dask.config.set({{"distributed.worker.daemon": True}}), LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=True,
-            host="127.0.0.1", dashboard_address="127.0.0.1:0",
-        ) as cluster:
-            unistore.convert("pings", "dask.zarr", "sonar", scheduler=cluster.scheduler_address)
-"""
-
-
-def test_killed_and_continued_and_by_every_executor(installed: Installed) -> None:
-    installed.script(KILLED.format(small=SMALL))
-    installed.script(EXECUTORS.format(small=SMALL))
-    expected = tree(installed.folder / "small.zarr")
-    assert sum("/c/" in key and key.startswith("pings/echoes") for key in expected) > 3
-    for name in ("killed", "workers", "dask"):
-        assert tree(installed.folder / f"{name}.zarr") == expected, name
-
-
-def test_damage_is_found_and_repaired(installed: Installed) -> None:
-    store = installed.folder / "damaged.zarr"
-    shutil.copytree(installed.folder / "reference.zarr", store)
-    shard = next(path for path in (store / "pings/echoes/c").rglob("*") if path.is_file())
-    content = bytearray(shard.read_bytes())
-    content[100] ^= 1
-    shard.write_bytes(content)
-    assert "pings/echoes" in installed.unistore("verify", "damaged.zarr", code=1).stdout
-    installed.unistore("verify", "damaged.zarr", "--repair", "pings")
-    assert tree(store) == tree(installed.folder / "reference.zarr")
-    installed.unistore("verify", "damaged.zarr")
-
-
-def test_forms_and_rules_of_its_arrays(installed: Installed, forge: Callable[..., None]) -> None:
-    store = installed.folder / "forged.zarr"
-    shutil.copytree(installed.folder / "reference.zarr", store)
-
-    def told() -> str:
-        return " ".join(installed.unistore("verify", "forged.zarr", code=1).stdout.split())
-
-    rates = [rate for rate, _ in PINGS.values()]
-    forge(store, {"sources/rate": np.array([0, *rates[1:]])})
-    assert "sources/rate row 0 is 0, expected 1 or more" in told()
-    forge(store, {"sources/rate": np.array(rates)})
-    installed.unistore("verify", "forged.zarr")
-    forge(store, {}, {"samples": {"count": 23, "table": "tracks"}})
-    expected = "has 24 rows, expected 23 (the root's count of samples)"
-    assert f"tracks/source {expected}" in told()
-    assert f"tracks/source: {expected}" in installed.script("""
-        import unistore
-        try:
-            unistore.Store("forged.zarr").array("tracks/source")
-        except unistore.StoreError as error:
-            print(error)
-    """)
-
-
-def test_a_changed_source_differs(installed: Installed) -> None:
-    shutil.copytree(installed.folder / "pings", installed.folder / "changed")
-    file = installed.folder / "changed/train/c.bin"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    told = installed.unistore("verify", "reference.zarr", "--against", "changed", code=1).stdout
-    assert "pings/echoes" in told
-
-
-def test_inspect_tells_a_command_and_code_that_run(installed: Installed) -> None:
-    about = json.loads(installed.unistore("inspect", "pings", "--json").stdout)
-    assert (about["kind"], about["family"], about["reason"]) == (
-        "source",
-        "sonar",
-        "a.bin begins with PING and holds echoes",
-    )
-    program, *arguments = shlex.split(about["command"])
-    arguments[-1] = "commanded.zarr"
-    assert program == "unistore"
-    installed.unistore(*arguments)
-    assert tree(installed.folder / "commanded.zarr") == tree(installed.folder / "reference.zarr")
-    about = json.loads(installed.unistore("inspect", "reference.zarr", "--json").stdout)
-    assert (about["kind"], about["family"], about["samples"]["count"]) == ("store", "sonar", 24)
-    assert "first torch.Size([16])" in installed.script(about["snippet"])
-    installed.unistore("convert", "sonar", "pings", "two.zarr", "--rate", "96", "--rate", "200")
-    assert "--rate 96 --rate 200" in installed.unistore("inspect", "two.zarr").stdout
-
-
-LOADS = """
-    import numpy as np
-    import torch
-    import unistore
-
-    if __name__ == "__main__":
-        dataset = unistore.Dataset("reference.zarr")
-        expected, bounds = np.load("expected.npy"), np.load("bounds.npy")
-        for track in (0, 10, 11, 23):
-            rows = expected[bounds[track]:bounds[track + 1]]
-            assert np.array_equal(np.asarray(dataset[track]["echoes"]), rows), track
-        shuffled = {"batch_size": 5, "collate_fn": unistore.collate, "sampler": unistore.Shuffle(dataset)}
-        loaders = {
-            "torch": torch.utils.data.DataLoader(dataset, num_workers=2, **shuffled),
-            "unistore": unistore.Loader(dataset, batch_size=5, shuffle=True),
-        }
-        for name, loader in loaders.items():
-            seen = np.zeros(len(dataset), bool)
-            for batch in loader:
-                index = np.asarray(batch["index"])
-                rows = np.concatenate([np.arange(bounds[at], bounds[at + 1]) for at in index])
-                assert np.array_equal(np.asarray(batch["echoes"]), expected[rows]), name
-                seen[index] = True
-            assert seen.all(), name
-"""
-
-
-def test_dataset_dataloader_and_loader(installed: Installed) -> None:
-    np.save(installed.folder / "expected.npy", np.concatenate(list(installed.pings.values())))
-    lengths = [min(64, count - lo) for _, count in PINGS.values() for lo in range(0, count, 64)]
-    np.save(installed.folder / "bounds.npy", np.cumsum([0, *lengths]))
-    installed.script(LOADS)
 
 
 BROKEN = {

@@ -291,13 +291,6 @@ def test_every_form_from_python_to_the_command_line_and_back() -> None:
     assert PingOptions(**parsed, exclude=["a b"]).recorded() == SPELLED  # type: ignore[arg-type]
 
 
-def test_options_of_numpy_are_recorded_as_json() -> None:
-    made = PingOptions(gain=np.float32(2), count=np.int64(3), flip=np.True_, beams=np.array([1, 2]))  # type: ignore[arg-type]
-    recorded = made.recorded()
-    assert [type(recorded[name]) for name in ("gain", "count", "flip")] == [float, int, bool]
-    assert [type(each) for each in recorded["beams"]] == [int, int]
-
-
 def test_everything_wrong_with_options_is_told_at_once() -> None:
     wrong: dict[str, Any] = {
         "gain": 11.0,

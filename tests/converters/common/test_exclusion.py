@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import cv2
-import h5py
 import numpy as np
 import pytest
 
@@ -64,107 +61,6 @@ def test_attempts_are_told_together() -> None:
     with pytest.raises(InputError) as caught:
         collected.check()
     assert [problem.location for problem in caught.value.problems] == ["0", "2"]
-
-
-def write_rows(folder: Path) -> list[str]:
-    for number in range(4):
-        np.savez(folder / f"{number}.npz", data=RNG.random((5 + number, 3)), label=np.arange(5 + number))
-    (folder / "1.npz").write_bytes(b"no archive")
-    np.savez(folder / "3.npz", data=np.zeros((4, 3)), label=np.arange(3))
-    return ["1.npz", "3.npz"]
-
-
-def write_clouds(folder: Path) -> list[str]:
-    for number in range(4):
-        with h5py.File(folder / f"{number}.h5", "w") as file:
-            for axis in "xyz":
-                file[f"data/{axis}"] = RNG.random(20)
-            file["segments/segment_0000/indices"] = np.arange(10)
-    (folder / "2.h5").write_bytes(b"")
-    with h5py.File(folder / "0.h5", "r+") as file:
-        del file["data/y"]
-    return ["0.h5", "2.h5"]
-
-
-def write_volumes(folder: Path) -> list[str]:
-    for number in range(4):
-        (folder / f"case{number}").mkdir()
-        np.save(folder / f"case{number}/ct_original.npy", RNG.integers(-1000, 1000, (3, 4, 5), "i2"))
-    whole = (folder / "case1/ct_original.npy").read_bytes()
-    (folder / "case1/ct_original.npy").write_bytes(whole[:-7])
-    (folder / "case2/ct_original.npy").unlink()
-    (folder / "case2/windows").mkdir()
-    np.save(folder / "case2/windows/lung_w1500_l-600.npy", np.ones((3, 4, 5), "u1"))
-    return ["case1", "case2"]
-
-
-def write_streams(folder: Path) -> list[str]:
-    for number in range(5):
-        bits = RNG.integers(1, 255, 250 * 50 * (3 + number % 2), "u1").tobytes()
-        (folder / f"scene{number}.dat").write_bytes(bits)
-    with (folder / "scene4.dat").open("ab") as file:
-        file.write(b"over")
-    (folder / "scene2.dat").write_bytes(b"")
-    return ["scene2.dat", "scene4.dat"]
-
-
-def write_episodes(folder: Path) -> list[str]:
-    for number in range(3):
-        with h5py.File(folder / f"{number}.hdf5", "w") as file:
-            for demo in range(12):
-                file[f"data/demo_{demo}/actions"] = RNG.random((4 + demo, 2))
-                file[f"data/demo_{demo}/obs/eef"] = RNG.random((4 + demo, 3))
-    with h5py.File(folder / "0.hdf5", "r+") as file:
-        del file["data/demo_1/obs/eef"]
-        file["data/demo_1/obs/eef"] = RNG.random((3, 3))
-    (folder / "2.hdf5").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    return ["0.hdf5: data/demo_1", "2.hdf5"]
-
-
-FAMILIES: dict[str, tuple[Callable[[Path], list[str]], dict[str, Any]]] = {
-    "rows": (write_rows, {}),
-    "point_cloud": (write_clouds, {"voxel_size": (0.5,)}),
-    "ct": (write_volumes, {"window": ("lung",)}),
-    "spike": (write_streams, {"height": 250, "width": 400, "layout": "packed"}),
-    "trajectory": (write_episodes, {}),
-}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_bad_sources_are_named_and_can_be_left_out(tmp_path: Path, family: str, check_contract: Any) -> None:
-    write, options = FAMILIES[family]
-    folder = tmp_path / "all"
-    folder.mkdir()
-    bad = write(folder)
-    excluded: list[str] = []
-    for _ in range(3):  # one kind of problem may hide another
-        try:
-            scan_sources(make_converter(family, {**options, "exclude": excluded}), [folder])
-            break
-        except InputError as error:
-            excluded = sorted({*excluded, *(problem.source for problem in error.problems)})
-    assert excluded == bad
-    converted = check_contract(make_converter(family, {**options, "exclude": excluded}), [folder])
-    assert converted.scan.options["exclude"] == excluded
-
-    good = tmp_path / "good"
-    shutil.copytree(folder, good)
-    for name in bad:
-        file, _, group = name.partition(": ")
-        if group:
-            with h5py.File(good / file, "r+") as opened:
-                del opened[group]
-        elif (good / file).is_dir():
-            shutil.rmtree(good / file)
-        else:
-            (good / file).unlink()
-    alone = check_contract(make_converter(family, options), [good])
-    assert [source.name for source in alone.scan.sources] == [
-        source.name for source in converted.scan.sources
-    ]
-    assert set(alone.arrays) == set(converted.arrays)
-    for path, values in alone.arrays.items():
-        np.testing.assert_array_equal(converted.arrays[path], values, path)
 
 
 def write_sequence(folder: Path, frames: int) -> None:

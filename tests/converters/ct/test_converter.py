@@ -10,7 +10,6 @@ import pytest
 
 from tests.real_ct import LUNG, VOLUME
 from unistore.converters.ct import points as ct_points
-from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
@@ -122,19 +121,6 @@ def test_real_window_file_beside_its_volume(ct_samples: Path, convert_in_memory:
     np.testing.assert_array_equal(stored[tuple(map(slice, lung.shape))], lung == 1)
     notes = "\n".join(converted.scan.notes)
     assert f"{LUNG}: taken for windows of {VOLUME}" in notes
-
-
-def test_real_window_file_alone(ct_samples: Path, convert_in_memory: Callable[..., Any]) -> None:
-    path = ct_samples / LUNG
-    converted = convert_in_memory(ct_converter(sparse="coords"), [path])
-    lung = np.load(path)
-    assert "volumes/image" not in converted.arrays
-    np.testing.assert_array_equal(converted.arrays["volumes/extent"], [lung.shape])
-    np.testing.assert_array_equal(converted.arrays["windows/lung/coords"], np.argwhere(lung > 0))
-    values = converted.arrays["windows/lung/values"]
-    assert values.dtype == np.uint8
-    assert (values == 1).all()
-    assert_valid(converted)
 
 
 def test_volumes_of_every_kind_in_one_folder(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
@@ -310,18 +296,6 @@ def test_auto_takes_the_smaller_form(tmp_path: Path, convert_in_memory: Callable
     encoding = {name: group["encoding"] for name, group in converted.finalized.groups.items()}
     assert encoding == {"windows/few": "coords", "windows/many": "mask", "windows/none": "coords"}
     assert converted.arrays["windows/none/coords"].shape == (0, 3)
-
-
-def test_shards_of_points_in_slabs(
-    tmp_path: Path, check_contract: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ct_slabs, "SLAB", 256)
-    image = ct_like((9, 12, 15))
-    np.save(tmp_path / "c.npy", image)
-    np.save(tmp_path / "f.npy", np.asfortranarray(image[:, :, ::-1]))
-    points = [np.argwhere(inside(each, "lung")) for each in (image, image[:, :, ::-1])]
-    oracle = {"windows/lung/coords": np.concatenate(points).astype("u2")}
-    check_contract(ct_converter(window=("lung",), sparse="coords"), [tmp_path], oracle)
 
 
 def test_splits_come_from_folders(tmp_path: Path) -> None:

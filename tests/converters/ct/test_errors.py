@@ -96,22 +96,6 @@ def test_other_formats_are_named(tmp_path: Path, name: str, kind: str) -> None:
         assert problem.cure
 
 
-def test_nothing_here(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist"):
-        scan_sources(ct_converter(), [tmp_path / "none"])
-    with pytest.raises(InputError, match=r"is an empty folder"):
-        scan_sources(ct_converter(), [tmp_path])
-    (tmp_path / "metadata.csv").write_text("case\n")
-    with pytest.raises(InputError, match=r"metadata\.csv is a list of files"):
-        scan_sources(ct_converter(), [tmp_path])
-    (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(InputError, match=r"CT volumes are \.npy"):
-        scan_sources(ct_converter(), [tmp_path / "a.txt"])
-    np.savez(tmp_path / "a.npz", a=GOOD)
-    with pytest.raises(InputError, match="no window of a volume"):
-        scan_sources(ct_converter(), [tmp_path / "a.npz"])
-
-
 def test_dtypes_that_no_dtype_holds(tmp_path: Path) -> None:
     save(tmp_path / "a.npy", GOOD.astype("i8"))
     save(tmp_path / "ct.npy", GOOD.astype("f4"))

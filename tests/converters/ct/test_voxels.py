@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct import voxels as ct_voxels
-from unistore.converters.ct.slabs import VolumeArray, planes, read_image, slabs
+from unistore.converters.ct.slabs import VolumeArray, read_image, slabs
 from unistore.converters.ct.voxels import (
     bit_shape,
     count_image,
@@ -20,7 +20,6 @@ from unistore.converters.ct.voxels import (
     read_bits,
     read_points,
 )
-from unistore.errors import InputError
 from unistore.schemas.ct.voxels import bounds, inside
 from unistore.schemas.ct.windows import Window
 
@@ -162,14 +161,6 @@ def test_points_are_argwhere(tmp_path: Path, order: str) -> None:
         np.testing.assert_array_equal(values, array[tuple(expected[lo:hi].T)])
 
 
-def test_planes_come_in_their_order(tmp_path: Path, order: str) -> None:
-    array = np.asarray(volume(">i2"), order=order)
-    found = [(first, values.copy()) for first, values in planes(saved(tmp_path, array), 2)]
-    assert len(found) > 1
-    assert found[0][0] == 2
-    np.testing.assert_array_equal(np.concatenate([values for _, values in found]), array[2:])
-
-
 @pytest.mark.parametrize("dtype", ["|u1", "|b1", "|i1", "<f4", ">i2"])
 @pytest.mark.parametrize("other", ["C", "F"])
 def test_masks_are_compared_with_their_windows(tmp_path: Path, order: str, other: str, dtype: str) -> None:
@@ -194,11 +185,3 @@ def test_masks_are_compared_with_their_windows(tmp_path: Path, order: str, other
         assert ones.others == (~np.isin(mask, (0, 1))).sum()
         np.testing.assert_array_equal(counted.planes[name], counted.planes["alone"])
     assert counted.differing["w"] == 5
-
-
-def test_what_holds_neither_windows_nor_nan_is_not_read(tmp_path: Path) -> None:
-    file = saved(tmp_path, volume("<i2"))
-    Path(file.path).write_bytes(b"")
-    assert count_image(file, {}, {}).nan == 0
-    with pytest.raises(InputError):
-        count_image(file, {"w": WINDOW}, {})

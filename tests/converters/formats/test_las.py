@@ -123,16 +123,6 @@ def test_a_folder_of_tiles_becomes_a_store_and_files_again(tmp_path: Path) -> No
     }
 
 
-def test_a_truncated_tile_is_told_by_the_command(tmp_path: Path) -> None:
-    write(tmp_path / "a.laz")
-    short = (tmp_path / "a.laz").read_bytes()[:3000]
-    (tmp_path / "a.laz").write_bytes(short)
-    with pytest.raises(
-        InputError, match=r"a\.laz: has 3000 bytes, its header tells of \d+ \(copy it again\)"
-    ):
-        convert(tmp_path / "a.laz", tmp_path / "store")
-
-
 def opened_facts(path: Path) -> dict[str, object]:
     form = Laz() if path.suffix == ".laz" else Las()
     with form.open(SourceFile(path, path.name)) as opened:

@@ -107,14 +107,3 @@ def test_a_sequence_becomes_a_store(tmp_path: Path) -> None:
     np.testing.assert_array_equal(sample["label"], labels & 0xFFFF)
     np.testing.assert_array_equal(sample["instance"], labels >> 16)
     assert verify(tmp_path / "store", against=[tmp_path / "sequences"]).receipt is not None
-
-
-def test_a_truncated_sweep_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "velodyne/a.bin"
-    write(path, 4, 3)
-    path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(InputError, match="has 46 bytes, no multiple of 16"):
-        read(path, tmp_path)
-    path.write_bytes(b"")
-    with pytest.raises(InputError, match=r"is empty \(0 bytes\)"):
-        read(path, tmp_path)

@@ -14,7 +14,6 @@ import pytest
 import unistore
 from unistore.cli.main import main
 from unistore.converters.point_cloud.family import converter as point_cloud
-from unistore.converters.point_cloud.names import distinct_names
 from unistore.converters.scan import Refused, Taken
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
@@ -235,23 +234,6 @@ def test_columns_that_differ_in_case_are_both_kept(
         own = key.removeprefix("points/").rpartition("_")[0]
         np.testing.assert_array_equal(converted.arrays[key], values[own])
         assert any(f"stored as {key.removeprefix('points/')}" in note for note in converted.scan.notes)
-
-
-def test_batches_with_columns_that_differ_in_case(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
-    values = {"label": np.arange(2, dtype="u1"), "Label": np.array([5, 6])}
-    path = hdf5(tmp_path / "a.h5", data=RANDOM.random((2, 5, 3)).astype("f4"), **values)
-    converted = check_contract(point_cloud(), [path])
-    np.testing.assert_array_equal(converted.arrays["segments/label"], values["label"])
-    np.testing.assert_array_equal(converted.arrays["segments/Label_2"], values["Label"])
-    assert any("Label differs from another column in case alone" in note for note in converted.scan.notes)
-
-
-def test_names_apart() -> None:
-    assert distinct_names(["a", "A", "b"]) == {"A": "A_2"}
-    assert distinct_names(["A", "a", "a_2"]) == {"A": "A_3"}
-    assert distinct_names(["A", "a"], kept=["A"]) == {"a": "a_2"}
-    assert distinct_names(["A", "a"], kept=["A", "a"]) == {"A": "A_2"}
-    assert distinct_names(["A", "b"]) == {}
 
 
 def test_damage_is_refused_with_the_file(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import list_files
 from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.protocol import Scanned
-from unistore.converters.scan import Candidate, LeftOut, Parts, Taken, Verdict
+from unistore.converters.scan import Candidate, LeftOut, Taken, Verdict
 from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import InputError
 
@@ -82,24 +80,6 @@ def test_batches_are_columns_where_the_map_says_what_x_is(tmp_path: Path) -> Non
     assert isinstance(look(path, point_cloud(map={"x": "label"})), LeftOut)
 
 
-def test_no_other_file_changes_a_verdict(tmp_path: Path) -> None:
-    for name, (_, make) in MAKERS.items():
-        make(tmp_path / name)
-    hdf5(tmp_path / "other.h5", values=np.arange(3))
-    names = [*MAKERS, "other.h5"]
-    alone = {name: look(tmp_path / name) for name in names}
-    for other in names:
-        rest = [name for name in names if name != other]
-        content = (tmp_path / other).read_bytes()
-        (tmp_path / other).write_bytes(content[: len(content) // 2])
-        assert {name: look(tmp_path / name) for name in rest} == {name: alone[name] for name in rest}
-        (tmp_path / other).unlink()
-        assert {name: look(tmp_path / name) for name in rest} == {name: alone[name] for name in rest}
-        (tmp_path / other).write_bytes(content)
-    shutil.copytree(tmp_path, tmp_path / "copies")
-    assert {name: look(tmp_path / name) for name in names} == alone
-
-
 def test_arrays_of_other_shapes_are_left_out(tmp_path: Path) -> None:
     for name, shape in {"a": (50, 3), "b": (40, 3), "image": (4, 5, 6), "vector": (7,)}.items():
         np.save(tmp_path / f"{name}.npy", np.zeros(shape))
@@ -128,20 +108,3 @@ def test_where_a_broken_link_hides_what_it_is_the_link_is_told(tmp_path: Path) -
 
 def scanned(part: bytes, converter: SeamConverter) -> Scanned:
     return converter.scan(pickle.loads(part))
-
-
-def test_a_part_is_scanned_alike_in_another_process(tmp_path: Path) -> None:
-    for name, (_, make) in MAKERS.items():
-        make(tmp_path / name)
-    with h5py.File(tmp_path / "a.h5", "r+") as file:
-        file["version"] = 3
-        file.create_group("header").attrs["x_scale"] = np.nan
-    converter = point_cloud()
-    parts = converter.find(list_files([tmp_path]), Exclusion([])).parts
-    assert [part.name for part in parts] == sorted(MAKERS)
-    here = [converter.scan(part) for part in parts]
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        there = pool.starmap(scanned, [(pickle.dumps(part), converter) for part in reversed(parts)])
-    assert list(reversed(there)) == here
-    assert here[0] != here[1]
-    assert any("version" in note for note in converter.gather(Parts(parts[:1]), there[-1:]).notes)

@@ -85,21 +85,6 @@ def test_bundled_points_of_some_segments(bundled: Path, check_contract) -> None:
     assert '"point_format": 3' in arrays["sources/header/data"].tobytes().decode()
 
 
-def test_columns_inside_segments(bundled: Path, check_contract) -> None:
-    path = bundled / "samples" / "pointcloud" / "derived_pointsuite_thin-1_fast.h5"
-    converted = check_contract(point_cloud(), [path])
-    assert converted.arrays["points/xyz"].dtype == np.float64, "no scale in this header"
-    np.testing.assert_array_equal(converted.arrays["points/source_row"], np.arange(5327))
-    with h5py.File(path) as file:
-        for _, number, lo, hi in segments_of(converted):
-            group = file[f"segments/segment_{number:04d}"]
-            expected = np.stack([group[axis][:] for axis in COORDINATES], axis=1)
-            np.testing.assert_array_equal(bits(converted.arrays["points/xyz"][lo:hi]), bits(expected))
-            for key in ("classification", "intensity"):
-                np.testing.assert_array_equal(converted.arrays[f"points/{key}"][lo:hi], group[key][:])
-    assert converted.finalized.samples == 43
-
-
 def test_quantised_beside_unquantised_is_restored_to_the_bit(bundled: Path, check_contract) -> None:
     folder = bundled / "samples" / "pointcloud"
     paths = [folder / "derived_pointsuite_thin-1.h5", folder / "derived_pointsuite_thin-1_fast.h5"]
@@ -115,20 +100,6 @@ def test_quantised_beside_unquantised_is_restored_to_the_bit(bundled: Path, chec
     first = arrays["points/xyz"][:5327]
     np.testing.assert_array_equal(bits(first), bits(expected[arrays["points/source_row"][:5327]]))
     np.testing.assert_array_equal(bits(first), bits(arrays["points/xyz"][5327:]), "both hold the same points")
-
-
-def test_columns_in_a_group_as_one_segment(bundled: Path, check_contract) -> None:
-    path = bundled / "pointcloud" / "pdal_autzen.h5"
-    converted = check_contract(point_cloud(), [path])
-    with h5py.File(path) as file:
-        group = file["autzen"]
-        expected = np.stack([group[axis][:] for axis in "XYZ"], axis=1)
-        np.testing.assert_array_equal(bits(converted.arrays["points/xyz"]), bits(expected))
-        for key in set(group) - set("XYZ"):
-            np.testing.assert_array_equal(converted.arrays[f"points/{key}"], group[key][:])
-    assert converted.finalized.samples == 1
-    assert any("no segments, so each file is one" in note for note in converted.scan.notes)
-    assert converted.fields["points/xyz"].unit is None
 
 
 def test_windows_of_a_file_without_segments(bundled: Path, check_contract) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,9 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import list_files
 from unistore.converters.scan import Found
-from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.family import converter as spike_converter
 from unistore.converters.spike.frames import FrameName
 from unistore.errors import InputError
-
-SIZE = {"height": 24, "width": 40}
 
 NO_FRAME = "belongs to no frame; their files lie in spike/, spike_vox/, blur/, sharp/"
 
@@ -82,15 +78,6 @@ def test_no_header_is_read(tmp_path: Path) -> None:
     assert [problem.location for problem in found.problems] == ["b/blur"]
 
 
-def test_scans_are_plain_values(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path, {"a": (8, 11)})
-    np.savez(tmp_path / "b.npz", spk=np.zeros((3, 4, 5), np.uint8))
-    converter = spike_converter(columns="intersection", **SIZE)
-    for part in find(tmp_path, columns="intersection").parts:
-        scanned = converter.scan(pickle.loads(pickle.dumps(part)))
-        assert pickle.loads(pickle.dumps(scanned)) == scanned
-
-
 def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(
     tmp_path: Path, sequences: Callable[..., Any]
 ) -> None:
@@ -107,52 +94,6 @@ def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(
     assert len(error.value.problems) == 3
 
 
-def test_everything_else_is_left_out_with_a_reason(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path, {"train/a": (8, 8)})
-    for name in (
-        "readme.md",
-        "train/a/notes.txt",
-        "train/a/extra.dat",
-        "train/a/cover.png",
-        "train/a/blur_gamma/000.png",
-        "train/a/blur_gamma/001.png",
-        "train/a/spike/000.png",
-        "train/a/spike/old/000.dat",
-        "train/a/blur/000.dat",
-        "pictures/x/a.png",
-        "pictures/y/b.png",
-        "mixed/a.png",
-        "empty/.hidden",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "mixed/alone.dat").write_bytes(b"\xff")
-    (tmp_path / "store.zarr/frames/spike").mkdir(parents=True)
-    (tmp_path / "store.zarr/zarr.json").write_text("{}")
-    found = find(tmp_path, columns="intersection")
-    assert not found.problems
-    reasons = {path.relative_to(tmp_path).as_posix(): why for path, why in found.left_out}
-    assert reasons == {
-        "mixed/a.png": NO_FRAME,
-        "pictures/x": NO_FRAME,
-        "pictures/y": NO_FRAME,
-        "train/a/blur": "not every sequence has blur/",
-        "train/a/sharp": "not every sequence has sharp/",
-        "train/a/blur_gamma": NO_FRAME,
-        "train/a/cover.png": NO_FRAME,
-        "train/a/extra.dat": NO_FRAME,
-        "train/a/spike/000.png": "is no file of spikes (.dat, .bin, .npy, .npz)",
-        "train/a/spike/old": NO_FRAME,
-    }
-    (tmp_path / "mixed/alone.dat").unlink()
-    again = left_out(tmp_path)
-    assert again["train/a/blur/000.dat"] == "is no file of images (.png, .jpg)"
-    assert again["mixed"] == NO_FRAME
-    assert "train/a/blur" not in again
-    named = [path for path, _ in find(tmp_path).left_out]
-    assert named == sorted(named), "in natural order"
-
-
 def test_images_beside_spikes_that_another_sequence_has(
     tmp_path: Path, sequences: Callable[..., Any]
 ) -> None:
@@ -161,15 +102,6 @@ def test_images_beside_spikes_that_another_sequence_has(
     (tmp_path / "b/spike/000.dat").unlink()
     (tmp_path / "b/spike/000.dat").symlink_to(tmp_path / "a/spike/000.dat")
     assert left_out(tmp_path) == {f"b/{role}": NO_FRAME for role in ("blur", "sharp")}
-
-
-def test_left_out_files_are_remarked(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path, {"a": (8,)})
-    (tmp_path / "a/blur_gamma").mkdir()
-    (tmp_path / "a/blur_gamma/000.png").touch()
-    notes = scan_sources(spike_converter(**SIZE), [tmp_path]).notes
-    assert f"left out, {NO_FRAME}: blur_gamma" in notes
-    assert not any("000.png" in note for note in notes)
 
 
 def test_sequences_without_spikes_in_common_have_no_parts(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +12,12 @@ import pytest
 from tests.detection import detect
 from unistore.converters.scan import Candidate, LeftOut, Taken, Verdict
 from unistore.converters.spike.family import converter as spike_converter
-from unistore.converters.survey import survey
 from unistore.errors import InputError
 
 
 def look(path: Path, **options: Any) -> Verdict:
     with Candidate(path, [path.parent]) as file:
         return spike_converter(**options).look(file)
-
-
-def test_sequence_folders_and_streams(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    made = sequences(tmp_path / "set", {"train/a": (8,)})
-    found = detect([made.root])
-    assert found is not None
-    assert (found.family, found.layout) == ("spike", "sequences")
-    assert found.reason == "000.png lies in blur/ beside spike/"
-    stream = made.root / "train/a/spike/000.dat"
-    found = detect([stream])
-    assert found is not None
-    assert found.reason == "000.dat lies in a spike/ folder"
-    alone = stream.rename(tmp_path / "000.dat")
-    assert look(alone) == Taken("stream", "is a headerless .dat stream")
 
 
 def test_arrays_named_spk(tmp_path: Path) -> None:
@@ -91,12 +75,3 @@ def test_damaged_files_are_problems(tmp_path: Path, name: str, kind: str) -> Non
     with pytest.raises(InputError) as error:
         look(tmp_path / name)
     assert [problem.kind for problem in error.value.problems] == [kind]
-
-
-def test_other_folders(tmp_path: Path) -> None:
-    np.save(tmp_path / "volume.npy", np.zeros((4, 4, 4), np.int16))
-    (tmp_path / "broken.npz").write_bytes(b"PK")
-    (tmp_path / "readme.md").write_text("spikes")
-    assert look(tmp_path / "volume.npy") == LeftOut("is an array outside of a sequence's folders")
-    assert look(tmp_path / "readme.md") == LeftOut("is no .dat, .bin, .npy, .npz, .png, .jpg, .jpeg file")
-    assert "spike" not in {seen.family for seen in survey([tmp_path / "volume.npy"])}

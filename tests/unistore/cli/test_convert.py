@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +15,6 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.waiting import wait_until
 from unistore.cli.main import cli, main
 from unistore.conversion.settings import Settings
 from unistore.converters.registry import get_family
@@ -254,32 +251,6 @@ def test_a_reader_that_has_seen_enough(arrays: Path) -> None:
     process.stderr.close()
     assert process.wait() in (0, 1)
     assert errors == b""
-
-
-def test_ctrl_c_leaves_with_130_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for number in range(12):
-        np.save(tmp_path / f"part_{number}.npy", rng.integers(0, 4, (200, 64, 1024)).astype(np.uint8))
-    destination = tmp_path / "o.zarr"
-    command = [*COMMAND, "convert", "rows", *map(str, sorted(tmp_path.glob("*.npy"))), str(destination)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    journal = tmp_path / "o.zarr.unistore-build" / "journal.jsonl"
-    wait_until(lambda: process.poll() is not None or shards_in(journal), "no shard was written")
-    os.kill(process.pid, signal.SIGINT)
-    out, errors = process.communicate()
-    assert process.returncode == 130
-    assert errors.strip().splitlines()[-1] == "interrupted; the same command continues where it stopped"
-    assert out == ""
-    assert journal.exists()
-    assert not destination.exists()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"resumed: \d+ of \d+ shards were already written", done.stdout)
-    assert len(unistore.Dataset(destination)) == 2400
-
-
-def shards_in(journal: Path) -> int:
-    return journal.exists() and journal.read_bytes().replace(b" ", b"").count(b'"step":"shard"')
 
 
 def test_splits_as_they_are_typed(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +91,3 @@ def test_a_machine_alone_needs_no_torch() -> None:
     code = "import sys, unistore; unistore.doctor(); print('torch' in sys.modules)"
     output = printed("-c", code)
     assert output == "False\n"
-
-
-def test_a_pipe_gets_plain_text(store: Path) -> None:
-    command = [sys.executable, "-m", "unistore", "doctor", str(store)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    assert "\x1b" not in done.stdout
-    assert done.stdout.startswith("machine\n  all cores")

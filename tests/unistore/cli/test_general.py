@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -15,7 +13,6 @@ import numpy as np
 import pytest
 
 from unistore.cli.main import cli, main
-from unistore.system.sizes import count_of, size
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -63,11 +60,6 @@ def test_colour_is_as_asked_for(source: Path, capfd: pytest.CaptureFixture[str])
     assert "\x1b[" not in printed["auto"] + printed["never"]
     assert call("inspect", "a.zarr", "--color", "blue") == 2
     assert "'always'" in capfd.readouterr().err
-
-
-def test_version(capfd: pytest.CaptureFixture[str]) -> None:
-    assert call("-V") == 0
-    assert re.search(r"\d+\.\d+\.\d+", capfd.readouterr().out)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -128,66 +120,6 @@ def test_every_family_is_up_to_date_when_repeated(
     capfd.readouterr()
     assert call(*command) == 0
     assert "up to date" in capfd.readouterr().out
-
-
-def test_a_list_added_beside_the_sources_is_a_change(source: Path) -> None:
-    assert call("convert", "arrays", "a.zarr") == 0
-    (source.parent / "train_files.txt").write_text("a.npz\n")
-    assert call("convert", "arrays", "a.zarr") == 2
-
-
-def test_other_sources_of_the_same_name_are_not_up_to_date(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "others").mkdir()
-    np.savez(tmp_path / "others" / "a.npz", data=np.ones((30, 2)), label=np.arange(30))
-    assert call("convert", "arrays", "a.zarr") == 0
-    assert call("convert", "others", "a.zarr") == 2
-
-
-def test_sizes_and_counts() -> None:
-    assert [size(0), size(999), size(1000)] == ["0 B", "999 B", "1.0 kB"]
-    assert [count_of(0, "point"), count_of(1, "point"), count_of(1200, "point")] == [
-        "0 points",
-        "1 point",
-        "1,200 points",
-    ]
-
-
-INTERRUPTED = """
-from unistore.progress import ProgressBar
-with ProgressBar() as bar:
-    bar.begin("reading", 10)
-    bar.advance(10)
-    bar.begin("writing", 10)
-    raise KeyboardInterrupt
-"""
-
-
-def test_an_interrupt_leaves_one_bar() -> None:
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"try:\n  exec({INTERRUPTED!r})\nexcept KeyboardInterrupt: print('interrupted')",
-        ],
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    shown = b""
-    try:
-        while part := os.read(ours, 1 << 16):
-            shown += part
-    except OSError as error:
-        if error.errno != errno.EIO:  # EIO: the other end of the terminal is closed
-            raise
-    process.wait()
-    os.close(ours)
-    last = shown.rpartition(b"\x1b[2K")[2].decode()
-    assert last.count("writing") == 1
-    assert "reading" not in last
-    assert last.rstrip().endswith("interrupted")
 
 
 @pytest.mark.parametrize("name", ["doctor", "export", "inspect", "verify"])

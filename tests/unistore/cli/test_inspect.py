@@ -56,11 +56,6 @@ def test_json_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[
     ]
 
 
-def test_a_good_source_exits_with_0(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(str(store.parent / "a.npy")) == 0
-    assert "unistore convert rows" in capsys.readouterr().out
-
-
 def test_a_bad_source_is_shown_whole_and_exits_with_2(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "a.h5").write_bytes(b"")
     (tmp_path / "b.h5").write_bytes(b"not hdf5")
@@ -77,12 +72,6 @@ def test_nothing_there_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "nowhere: no such file or folder (check the path)" in capsys.readouterr().err
     assert call(str(tmp_path / "nowhere"), "--json") == 2
     assert json.loads(capsys.readouterr().out)["problems"][0]["kind"] == "missing"
-
-
-def test_something_unknown_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "notes.txt").write_text("text")
-    assert call(str(tmp_path / "notes.txt")) == 2
-    assert "not recognised" in capsys.readouterr().out
 
 
 def test_what_is_no_source_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

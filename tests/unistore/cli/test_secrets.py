@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import unistore
 from unistore.errors import InputError
 from unistore.remote.client import redacted_error
-from unistore.remote.url import StoreLocation, redact_url, redact_urls
+from unistore.remote.url import redact_url, redact_urls
 
 SECRETS = ("hunter2", "AKIAUSER", "SIGNED", "frag0")
 URLS = [
@@ -180,7 +180,3 @@ def test_urls_as_they_are_shown(url: str, shown: str) -> None:
 def test_no_user_password_or_query_is_ever_shown(scheme: str, user: str, password: str, query: str) -> None:
     shown = redact_url(f"{scheme}://U{user}V:W{password}W@host/path?Q{query}Q")
     assert not set("UVWQ") & set(shown)
-
-
-def test_a_place_shows_nothing_secret() -> None:
-    assert str(StoreLocation("s3", "bucket", "a/b")) == "s3://bucket/a/b"

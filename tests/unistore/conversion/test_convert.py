@@ -25,12 +25,6 @@ def test_options_that_cannot_be_leave_nothing_behind(array: Path) -> None:
     assert list(array.parent.iterdir()) == [array]
 
 
-@pytest.mark.parametrize("workers", ["auto", 1.5, None])
-def test_workers_are_a_number(array: Path, workers: Any) -> None:
-    with pytest.raises(unistore.InputError, match="--workers: must be a whole number"):
-        unistore.convert(array, array.with_name("out.zarr"), "rows", workers=workers)
-
-
 @pytest.mark.parametrize("sources", [[], "", ["a", ""]])
 @pytest.mark.parametrize("family", [None, "rows"])
 def test_no_source(sources: Any, family: str | None, tmp_path: Path) -> None:

@@ -27,15 +27,6 @@ def test_a_finished_store_is_refused_and_untouched(tmp_path: Path, toys: Path, t
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
 
 
-def test_overwrite_replaces_a_store(tmp_path: Path, toys: Path, toy: Any) -> None:
-    store = tmp_path / "out.zarr"
-    run(toy(), [toys], store)
-    report = run(toy(brightness=1), [toys], store, Settings(overwrite=True))
-    assert Store(store).attributes["seal"]["digest"] == report.digest
-    assert Store(store).attributes["options"]["brightness"] == 1
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
-
-
 def test_overwrite_keeps_the_old_store_until_the_new_one_is_sealed(
     tmp_path: Path, toys: Path, toy: Any, stopping: Any
 ) -> None:

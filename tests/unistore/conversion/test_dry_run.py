@@ -62,14 +62,3 @@ def test_it_is_plain_and_stable(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert json.loads(json.dumps(plain)) == plain
     assert str(DATA) not in printed[0], "names, not places"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_fits_into_the_memory_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["convert", "rows", str(DATA / "rows"), str(tmp_path / "out"), "--dry-run", "--workers", "3"]
-    with pytest.raises(SystemExit):
-        main([*command, "--memory", "500MB"])
-    assert "2 workers and this process (of 3 requested: no more fit into 500MB)" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as left:
-        main([*command, "--memory", "120MB"])
-    assert left.value.code == 2
-    assert "for a shard of table 'rows' = 151.0 MB (give at least 151.8 MB)" in capsys.readouterr().err

@@ -53,7 +53,7 @@ linux = pytest.mark.skipif(not os.access("/proc/self/status", os.R_OK), reason="
 @linux
 def test_predictions_hold_against_measured_peaks(tmp_path: Path) -> None:
     """Without a limit, and under the least that is not refused."""
-    families = ("rows", "point_cloud", "spike")
+    families = ("rows", "spike")
     workers = 2
     words = ["--families", *families, "--megabytes", "24", "--workers", str(workers)]
     found = predictions(tmp_path, *words)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unistore.conversion import plan as layout
-from unistore.conversion.plan import ArrayLayout, amplification, chunk_shape, lay_out_table
+from unistore.conversion.plan import amplification, chunk_shape, lay_out_table
 from unistore.schemas.tables import Field
 
 
@@ -117,10 +117,3 @@ def test_amplification_of_boxes_is_the_mean_over_positions() -> None:
     touched = [(1 + (y > 0)) * (1 + (x > 0)) for y, x in itertools.product(range(4), range(8))]
     assert amplification(field, (1, 4, 8)) == pytest.approx(np.mean(touched))
     assert amplification(make_field("uint8", (4, 8), (4, 8)), (1, 4, 8)) == 1
-
-
-def test_a_flag_beside_images_does_not_make_a_shard_of_gigabytes() -> None:
-    images, flag = make_field("uint8", (480, 640, 3)), make_field("bool", ())
-    first, second = lay_out_table([images, flag], 1_000_000)
-    assert first.shard[0] == second.shard[0] <= layout.SHARD // images.row_bytes
-    assert isinstance(first, ArrayLayout)

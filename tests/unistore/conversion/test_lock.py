@@ -99,20 +99,6 @@ def test_this_machine_s_clock_does_not_matter(path: Path, monkeypatch: pytest.Mo
         Lock(path).__enter__()
 
 
-def test_a_conversion_begun_on_another_machine(tmp_path: Path, toys: Path, toy: Any, stopping: Any) -> None:
-    """Refused while that one's heart beats, continued once it has stopped for long."""
-    store = tmp_path / "out.zarr"
-    with pytest.raises(KeyboardInterrupt):
-        run(toy(), [toys], store, executor=stopping(6))
-    held = tmp_path / "out.zarr.unistore-build" / "lock"
-    write_owner(held, 5.0, **ELSEWHERE[0])
-    with pytest.raises(ConversionError, match="another-machine"):
-        run(toy(), [toys], store)
-    write_owner(held, 120.0, **ELSEWHERE[0])
-    assert run(toy(), [toys], store).resumed > 0
-    assert not held.exists()
-
-
 @pytest.mark.parametrize("text", ["", '{"host": "m', "[]", "{}"])
 def test_a_torn_lock_is_believed_only_while_it_is_new(path: Path, text: str) -> None:
     path.write_text(text)

@@ -23,18 +23,14 @@ from unistore.conversion.memory import (
     STEP_BUDGET,
     check_fits,
     most_workers,
-    shard_memory,
     step_budget,
 )
-from unistore.conversion.plan import plan_table
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
-from unistore.schemas.ct.fields import coords_field, values_field
-from unistore.schemas.tables import Field, Table
 from unistore.system.sizes import parse_bytes, size
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -95,30 +91,6 @@ def test_the_arithmetic_of_a_refusal() -> None:
         f"rows 0:7 of table 'rows' (from a.h5) = {size(PROCESS + 5 * 10**8)} (give at least "
         f"{size((PROCESS + 5 * 10**8) * 1.005)})"
     )
-
-
-def test_a_shard() -> None:
-    fields = (
-        Field(path="rows/a", dtype="float64", row_shape=(3,), axes=("row", "k")),
-        Field(path="rows/b", dtype="uint8", axes=("row",)),
-    )
-    direct = plan_table(Table(name="rows", fields=fields), [1000])
-    spilled = plan_table(Table(name="rows", fields=fields, spilled=True), [1000])
-    rows = min(1000, direct.shard_rows)
-    converter = make_converter("rows", {})
-    assert shard_memory(converter, direct, 0) == STEP + rows * (25 + 24)
-    assert shard_memory(converter, direct, 77) == STEP + rows * (25 + 24) + 77
-    assert shard_memory(converter, spilled, 77) == STEP + rows * (25 + 24 + 24)
-
-
-def test_a_shard_of_volumes_goes_out_as_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unistore.conversion.memory.MAX_PENDING_BYTES", 5000)
-    fields = (coords_field("windows/w", 512, 1), values_field("windows/w", "int16", 1, "HU"))
-    points = plan_table(Table(name="windows/w", fields=fields), [1 << 26])
-    rows, converter = points.shard_rows, make_converter("ct", {})
-    assert rows * 6 > 5000
-    assert shard_memory(converter, points, 77) == STEP + rows * 8 + 5000 + 77
-    assert shard_memory(converter, points, 77, streams=False) == STEP + rows * (8 + 6) + 77
 
 
 @pytest.mark.parametrize(
@@ -195,7 +167,7 @@ def test_what_is_known_is_refused_before_sources_are_derived(tmp_path: Path, toy
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="measures peaks by /proc")
-@pytest.mark.parametrize("family", ["point_cloud", "ct", "trajectory"])
+@pytest.mark.parametrize("family", ["point_cloud", "ct"])
 def test_estimates_hold_against_real_conversions(tmp_path: Path, family: str) -> None:
     """The short form of ``benchmarks/memory.py``: no step takes more than was estimated, nor far less."""
     work = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path

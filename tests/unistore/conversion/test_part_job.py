@@ -10,7 +10,6 @@ import cloudpickle
 import numpy as np
 import pytest
 
-import unistore
 from unistore.conversion import job as jobs
 from unistore.conversion import run as running
 from unistore.conversion.convert import make_converter
@@ -68,12 +67,6 @@ def test_the_store_is_the_same(sources: Path, tmp_path: Path, options: dict[str,
     assert executor.jobs.count("ShardJob") == 1
     assert _files(tmp_path / "parts.zarr") == _files(tmp_path / "whole.zarr")
     assert not list(tmp_path.glob("*.unistore-build"))
-
-
-def test_workers_read_them(sources: Path, tmp_path: Path) -> None:
-    for workers in (0, 2):
-        unistore.convert(sources, tmp_path / f"{workers}.zarr", "rows", columns="union", workers=workers)
-    assert _files(tmp_path / "0.zarr") == _files(tmp_path / "2.zarr")
 
 
 def _plan_and_job(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -65,20 +65,6 @@ def test_tasks_cover_every_row_once_in_order(source_rows: list[int]) -> None:
         assert 0 < task.hi - task.lo <= plan.shard_rows
 
 
-@given(ROWS)
-def test_pieces_cover_every_task_once(source_rows: list[int]) -> None:
-    """Every row of a task comes from the source row that plain counting says."""
-    plan = plan_table(make_table(), source_rows)
-    owner = [(source, row) for source, rows in enumerate(source_rows) for row in range(rows)]
-    for task in plan.tasks():
-        found: list[tuple[int, int]] = []
-        for piece in plan.pieces(task.lo, task.hi):
-            assert piece.at == len(found)
-            assert piece.lo < piece.hi
-            found += [(piece.source, row) for row in range(piece.lo, piece.hi)]
-        assert found == owner[task.lo : task.hi]
-
-
 @given(ROWS, st.data())
 def test_pieces_of_any_range(source_rows: list[int], data: st.DataObject) -> None:
     plan = plan_table(make_table(), source_rows)
@@ -87,14 +73,6 @@ def test_pieces_of_any_range(source_rows: list[int], data: st.DataObject) -> Non
     starts = [0, *accumulate(source_rows)]
     rows = [starts[p.source] + row for p in plan.pieces(lo, hi) for row in range(p.lo, p.hi)]
     assert rows == list(range(lo, hi))
-
-
-@given(ROWS)
-def test_every_column_has_the_same_shards(source_rows: list[int]) -> None:
-    plan = plan_table(make_table(), source_rows)
-    assert {array.shard[0] for array in plan.arrays} == {plan.shard_rows}
-    assert all(array.shape[0] == plan.rows == sum(source_rows) for array in plan.arrays)
-    assert [array.column for array in plan.arrays] == ["x", "deep/flag"]
 
 
 @pytest.mark.parametrize("sources", [0, 1, 2500])
@@ -134,20 +112,6 @@ def test_digest_is_of_the_content_alone() -> None:
 def test_digest_sees_every_change(changed: dict[str, object]) -> None:
     table = plan_table(make_table(), [10, 20])
     assert make_plan(table).digest != make_plan(table, **changed).digest
-
-
-def test_tasks_and_arrays_of_a_plan() -> None:
-    rows, points = plan_table(make_table("rows"), [100]), plan_table(make_table("points"), [300])
-    plan = make_plan(rows, points)
-    assert plan.tasks() == [*rows.tasks(), *points.tasks()]
-    assert len({task.id for task in plan.tasks()}) == len(plan.tasks()) > 2
-    assert [array.field.path for array in plan.arrays()] == [
-        "rows/x",
-        "rows/deep/flag",
-        "points/x",
-        "points/deep/flag",
-    ]
-    assert plan.table("points") is points
 
 
 def test_batches_of_sources_keep_to_their_bytes() -> None:

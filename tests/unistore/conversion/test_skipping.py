@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,32 +16,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import unistore.zarr3.durable
 from tests.steps import Disturbing
 from unistore.cli.main import main
-from unistore.conversion.build import Journal
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.keys import Inputs, source_keys
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.conversion.skipping import leave_out, recorded_problems
-from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import Listing
-from unistore.converters.scanning import scan_sources
-from unistore.errors import ConversionError, InputError, Problem
+from unistore.errors import ConversionError, InputError
 from unistore.integrity.repair import repair
 from unistore.store.manifest import parse_manifest
 from unistore.store.reader import Store
 
 REPORT = "unistore-report.json"
 RNG = np.random.default_rng(0)
-
-
-def keys_of(converter: Any, sources: Path) -> list[str]:
-    inputs = Inputs.of(converter, scan_sources(converter, [sources]))
-    return [key.decode() for key in source_keys(inputs).tolist()]
 
 
 def files_of(store: Path) -> dict[str, bytes]:
@@ -265,25 +250,6 @@ def test_the_row_of_a_damaged_frame(tmp_path: Path) -> None:
     assert (entry["file"], entry["dataset"], entry["row"]) == ("run: 1.hdf5", "observations/images/top", 1)
 
 
-@pytest.mark.parametrize("name", ["point_cloud", "trajectory"])
-def test_interrupted_at_every_step_the_same_command_ends_the_same(
-    tmp_path: Path, name: str, stopping: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("unistore.conversion.plan.SHARD", FAMILIES[name].shard)
-    write_family(name, tmp_path / "all")
-    converter = make_converter(name, FAMILIES[name].options)
-    settings = Settings(on_error="skip")
-    whole = run(converter, [tmp_path / "all"], tmp_path / "whole", settings)
-    out = tmp_path / "out"
-    runs = 0
-    while not out.exists():
-        runs += 1
-        with suppress(KeyboardInterrupt):
-            report = run(converter, [tmp_path / "all"], out, settings, executor=stopping(runs))
-    assert (report.digest, report.skipped) == (whole.digest, whole.skipped)
-    assert not out.with_name(f"{out.name}.unistore-build").exists()
-
-
 def test_on_workers_too(tmp_path: Path) -> None:
     bad = write_family("trajectory", tmp_path / "all")
     converter = make_converter("trajectory", {})
@@ -336,28 +302,6 @@ def test_everything_bad_is_an_error_that_says_it_all(tmp_path: Path) -> None:
         convert(tmp_path, tmp_path / "../out", "rows", on_error="skip")
     assert [problem.location for problem in caught.value.problems[:2]] == ["a.h5", "b.h5"]
     assert len(caught.value.problems) == 3
-
-
-def test_contradictions_are_refused_all_the_same(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    np.savez(tmp_path / "in/0.npz", data=np.zeros((4, 3)))
-    np.savez(tmp_path / "in/1.npz", other=np.zeros((4, 3)))
-    (tmp_path / "in/2.npz").write_bytes(b"bad")
-    with pytest.raises(InputError, match="columns differ"):
-        convert(tmp_path / "in", tmp_path / "out", "rows", on_error="skip")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
-
-
-def test_the_same_problem_of_two_sources_is_listed_for_both(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.jsonl")
-    leave_out(journal, [Problem("a/x.npz", "cannot be read", source=source) for source in ("a/x.npz", "a")])
-    assert [problem.source for problem in recorded_problems(journal)] == ["a", "a/x.npz"]
-    journal.close()
-
-
-def test_an_unknown_mode(tmp_path: Path, toys: Path, toy: Any) -> None:
-    with pytest.raises(InputError, match=r"--on-error: must be one of 'fail', 'skip', got 'ignore'"):
-        run(toy(), [toys], tmp_path / "out", Settings(on_error="ignore"))
 
 
 def spoil(path: Path, row: int = 7) -> None:
@@ -431,35 +375,6 @@ def test_more_bad_sources_than_a_refusal_would_list(tmp_path: Path, toy: Any) ->
     assert len(executor.items) == 3
 
 
-def test_keys_name_what_decides(toys: Path, toy: Any) -> None:
-    keys = keys_of(toy(), toys)
-    assert len(set(keys)) == 4
-    fewer = keys_of(replace(toy(), exclude=("train/s3.npz",)), toys)
-    assert fewer[:2] == keys[:2], "the largest image decides the form: it is still there"
-    assert not set(keys_of(replace(toy(), brightness=1), toys)) & set(keys)
-
-
-def test_mended_sources_are_not_mixed_into_a_conversion_that_left_them_out(
-    tmp_path: Path, toy: Any, toys: Path, stopping: Any
-) -> None:
-    (toys / "train/s0.npz").rename(tmp_path / "sound.npz")
-    (toys / "train/s0.npz").write_bytes(b"bad")
-    converter = toy()
-
-    class Located(type(converter)):  # type: ignore[misc]
-        def find(self, listing: Listing, exclusion: Exclusion) -> Any:
-            found = super().find(listing, exclusion)
-            if not exclusion.covers("train/s0.npz"):
-                return found
-            return replace(found, parts=[part for part in found.parts if part.name != "train/s0.npz"])
-
-    with pytest.raises(KeyboardInterrupt):
-        run(Located(), [toys], tmp_path / "out", Settings(on_error="skip"), executor=stopping(3))
-    (tmp_path / "sound.npz").rename(toys / "train/s0.npz")
-    with pytest.raises(Exception, match=re.escape("options.exclude: ['train/s0.npz'] before, [] now")):
-        run(Located(), [toys], tmp_path / "out", Settings(on_error="skip"))
-
-
 def test_what_was_left_out_is_not_left_out_under_fail(
     tmp_path: Path, toy: Any, toys: Path, stopping: Any
 ) -> None:
@@ -470,23 +385,6 @@ def test_what_was_left_out_is_not_left_out_under_fail(
     with pytest.raises(ConversionError, match=r"left out train/s3\.npz; add --on-error skip to continue it"):
         run(toy(), [toys], tmp_path / "out")
     assert run(toy(), [toys], tmp_path / "out", Settings(on_error="skip")).skipped
-
-
-def test_a_source_that_is_bad_in_another_way_is_another_source(
-    tmp_path: Path, toy: Any, toys: Path, stopping: Any
-) -> None:
-    """The report would else give the reason of before."""
-    bad = toys / "train/s0.npz"
-    bad.write_bytes(b"bad")
-    with pytest.raises(KeyboardInterrupt):
-        run(toy(), [toys], tmp_path / "out", Settings(on_error="skip"), executor=stopping(3))
-    np.savez(bad, value=np.zeros((3, 3)))
-    with pytest.raises(
-        ConversionError, match=r"left out: .*cannot be read.* before, .*lacks image, label.* now"
-    ):
-        run(toy(), [toys], tmp_path / "out", Settings(on_error="skip"))
-    report = run(toy(), [toys], tmp_path / "out", Settings(on_error="skip", restart=True))
-    assert [entry["reason"] for entry in report.skipped] == ["lacks image, label"]
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -511,44 +409,3 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert left.value.code == 3
     plain = json.loads(capsys.readouterr().out)
     assert [entry["left_out"] for entry in plain["options"]["skipped"]] == ["1.h5"]
-
-
-def kill_at_sync(number: int, out: Path) -> None:
-    """Let this process be killed at its n-th fsync once something was left out."""
-    journal = out.with_name("out.unistore-build") / "journal.jsonl"
-    left = number
-
-    def fsync(descriptor: int, original: Callable[[int], None] = os.fsync) -> None:
-        nonlocal left
-        if journal.exists() and b'"skip"' in journal.read_bytes():
-            left -= 1
-            if not left:
-                os.kill(os.getpid(), signal.SIGKILL)
-        original(descriptor)
-
-    os.fsync = fsync
-    unistore.zarr3.durable.fsync = fsync
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_after_leaving_out(tmp_path: Path, toy: Any, toys: Path) -> None:
-    """At many operations of the second round: the same bytes."""
-    spoil(toys / "train/s3.npz")
-    converter = toy()
-    whole = run(converter, [toys], tmp_path / "whole", Settings(on_error="skip"))
-    killed = 0
-    for number in (*range(1, 12, 2), *range(12, 100, 16)):
-        out = tmp_path / f"k{number}" / "out"
-        pid = os.fork()
-        if pid == 0:
-            kill_at_sync(number, out)
-            try:
-                run(converter, [toys], out, Settings(on_error="skip"))
-            finally:
-                os._exit(0)
-        killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
-        if not out.exists():
-            run(converter, [toys], out, Settings(on_error="skip"))
-        assert Store(out).attributes["seal"]["digest"] == whole.digest
-        assert [path.name for path in out.parent.iterdir()] == ["out"]
-    assert killed > 8

@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.conversion.convert import make_converter
-from unistore.conversion.dry_run import dry_run
-from unistore.conversion.memory import predicted_bytes
 from unistore.converters.seam.converter import SeamConverter
 
 
@@ -69,9 +66,3 @@ def test_a_silent_conversion_warns_as_python_does(source: Path, monkeypatch: pyt
 def test_enough_room_is_not_spoken_of(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, 3_200_000)
     assert unistore.convert(source, source.with_name("out.zarr"), "rows").samples == 100_000
-
-
-def test_what_is_predicted_is_more_than_a_store_takes(source: Path) -> None:
-    tables = dry_run(make_converter("rows", {}), [source]).tables
-    report = unistore.convert(source, source.with_name("out.zarr"), "rows", codec="none")
-    assert report.raw_bytes >= predicted_bytes(tables) == 3_200_000

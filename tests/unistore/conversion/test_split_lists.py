@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import printed
 from unistore.conversion import split_rule
 from unistore.conversion.split_rule import RecordedSplits, SplitRule, read_split_list
 from unistore.conversion.splits import assign_splits
@@ -254,14 +253,3 @@ def test_rows_are_grouped_by_a_column(write: Write, tmp_path: Path) -> None:
     assert all(set(codes[subject == number].tolist()) == of_subject[number] for number in range(7))
     with pytest.raises(InputError, match=r"column:y: is no column to group by .*: subject, x"):
         unistore.convert(folder, tmp_path / "no.zarr", **{**how, "group_by": "column:y"})
-
-
-def test_the_column_of_groups_is_read_in_a_worker(write: Write, tmp_path: Path) -> None:
-    """As all that a foreign library reads."""
-    folder = write("a.h5", "b.h5", subject=7)
-    script = """
-import sys, unistore
-unistore.convert(sys.argv[1], sys.argv[2], split="a=0.5,b=0.5", group_by="column:subject")
-print("h5py" in sys.modules)
-"""
-    assert printed("-c", script, folder, tmp_path / "out.zarr").strip() == "False"

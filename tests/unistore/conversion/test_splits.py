@@ -78,17 +78,6 @@ def make(
     return scan, finalized
 
 
-@given(st.lists(st.integers(0, 50), min_size=4, max_size=40), SHARES)
-def test_dealt_sources_never_straddle(counts: list[int], shares: dict[str, float]) -> None:
-    scan, finalized = make(counts)
-    code, names = assign_splits(scan, finalized, former(shares))[:2]
-    assert names == tuple(shares)
-    assert code.dtype == np.uint8
-    assert code.shape == (sum(counts),)
-    for source in range(len(counts)):
-        assert len(set(code[:][finalized.sample_source == source].tolist())) <= 1
-
-
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=20), st.none() | SHARES, st.data())
 def test_runs_of_samples_are_what_each_sample_alone_is(
     counts: list[int], shares: dict[str, float] | None, data: st.DataObject
@@ -103,16 +92,6 @@ def test_runs_of_samples_are_what_each_sample_alone_is(
     np.testing.assert_array_equal(code[lo:hi], expected[lo:hi])
 
 
-@given(SHARES, st.integers(20, 60))
-def test_dealt_shares_are_met_to_within_a_source(shares: dict[str, float], sources: int) -> None:
-    """Equal sources: no split is further than one source from its share."""
-    scan, finalized = make([10] * sources)
-    code, _ = assign_splits(scan, finalized, former(shares))[:2]
-    given_samples = np.bincount(code[:], minlength=len(shares))
-    wanted = np.array(list(shares.values())) * len(code)
-    assert np.abs(given_samples - wanted).max() <= 10 + 1e-6
-
-
 def test_the_former_way_depends_on_names_alone() -> None:
     """The same in every run; the order in which sources are found plays no part."""
     scan, finalized = make([10] * 20)
@@ -122,19 +101,6 @@ def test_the_former_way_depends_on_names_alone() -> None:
     np.testing.assert_array_equal(code[::10], reverse[::10][::-1])
     exact = rule("exact:train=0.8,val=0.2")
     np.testing.assert_array_equal(assign_splits(scan, finalized, exact).codes, code)
-
-
-def test_the_former_way_by_samples_and_their_names() -> None:
-    names = tuple(f"demo_{number}" for number in range(100))
-    scan, finalized = make([100], sample_names=names)
-    by = former({"train": 0.9, "val": 0.1}, "row")
-    code, splits = assign_splits(scan, finalized, by)[:2]
-    assert (splits, np.bincount(code[:]).tolist()) == (("train", "val"), [90, 10])
-    order = np.random.default_rng(1).permutation(100)
-    shuffled = replace(finalized, sample_names=tuple(names[at] for at in order))
-    np.testing.assert_array_equal(assign_splits(scan, shuffled, by)[0][:], code[:][order])
-    runs = replace(finalized, sample_source=np.array([0]), sample_runs=np.array([100]))
-    np.testing.assert_array_equal(assign_splits(scan, runs, by)[0][:], code[:])
 
 
 @pytest.mark.parametrize("method", ["", "hash"])
@@ -182,41 +148,6 @@ def test_a_split_is_where_the_hash_of_the_name_falls(
             splits_of(names, how)
 
 
-@pytest.mark.parametrize(
-    ("by", "before", "moved"),
-    [
-        ("source", {f"run_{number}.h5": 10 for number in range(20)}, 40),
-        ("row", {"a.h5": 400}, 140),
-        ("segment", {"a.h5": 100}, 35),
-    ],
-)
-def test_samples_that_one_source_more_moves(by: str, before: dict[str, int], moved: int) -> None:
-    """With exact shares many move; by the hash of the name none does, and added rows move none either."""
-    after = {**before, **({"new.h5": 10} if by == "source" else {"b.h5": 1})}
-    for method, expected in (("exact", moved), ("hash", 0)):
-        how = SplitRule(shares=TRAIN_VAL, method=method, by=by)  # type: ignore[arg-type]
-        first, second = splits_of_samples(before, how), splits_of_samples(after, how)
-        assert sum(split != second[sample] for sample, split in first.items()) == expected
-    longer = {name: count + 7 for name, count in before.items()}
-    how = SplitRule(shares=TRAIN_VAL, by=by)
-    assert splits_of_samples(before, how).items() <= splits_of_samples(longer, how).items()
-
-
-@pytest.mark.parametrize("sources", [20, 1000])
-def test_validation_that_goes_to_train_when_one_source_is_added(sources: int) -> None:
-    """With exact shares about half of it, however many sources there are; by the hash of the name none."""
-    gone: dict[str, list[float]] = {"exact": [], "hash": []}
-    for trial in range(min(30, 20_000 // sources)):
-        names = [f"{trial}/{number}.h5" for number in range(sources)]
-        for method, shares in gone.items():
-            how = SplitRule(shares=TRAIN_VAL, method=method)  # type: ignore[arg-type]
-            first, second = splits_of(names, how), splits_of([*names, f"{trial}/new.h5"], how)
-            held = [name for name, split in first.items() if split == "val"]
-            shares.append(sum(second[name] == "train" for name in held) / len(held))
-    assert 0.3 < np.mean(gone["exact"]) < 0.8
-    assert set(gone["hash"]) == {0}
-
-
 def test_another_seed_gives_other_splits_of_the_same_shares() -> None:
     names = [f"{number}.h5" for number in range(2000)]
     first, second = (splits_of(names, SplitRule(shares=TRAIN_VAL, seed=seed)) for seed in (0, 1))
@@ -241,14 +172,6 @@ def test_an_empty_split_is_refused_with_a_seed_that_fills_it() -> None:
     assert found is not None
     splits = splits_of(names, SplitRule(shares=TRAIN_VAL, seed=int(found[1])))
     assert set(splits.values()) == {"train", "val"}
-
-
-def test_an_empty_split_of_sources_without_samples_is_refused() -> None:
-    how = SplitRule(shares=TRAIN_VAL)
-    names = [f"{number}.h5" for number in range(20)]
-    counts = {name: int(split == "train") for name, split in splits_of(names, how).items()}
-    with pytest.raises(InputError, match="falls into val"):
-        splits_of_samples(counts, how)
 
 
 def test_the_shares_reached_are_told() -> None:

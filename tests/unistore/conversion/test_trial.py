@@ -85,21 +85,6 @@ def test_no_more_rows_are_read_than_chunks_need(tmp_path: Path, monkeypatch: pyt
     assert 0 < sum(task.hi - task.lo for task in tasks) < ROWS // 2
 
 
-def test_a_preset_insists(source: Path, tmp_path: Path) -> None:
-    unistore.convert(source, tmp_path / "out.zarr", "rows", codec="fast")
-    assert "codecs" not in root(tmp_path / "out.zarr")["options"].get("found", {})
-    noise = zarr.open_array(tmp_path / "out.zarr" / "rows" / "noise", mode="r")
-    assert noise.compressors[0].to_dict()["configuration"]["cname"] == "lz4"
-
-
-def test_the_choice_is_the_same_everywhere(source: Path, tmp_path: Path) -> None:
-    digests = set()
-    for number, options in enumerate([{}, {"workers": 1}, {"memory": "1GB"}]):
-        report = unistore.convert(source, tmp_path / f"{number}.zarr", "rows", **options)
-        digests.add((report.digest, (tmp_path / f"{number}.zarr" / "zarr.json").read_bytes()))
-    assert len(digests) == 1
-
-
 def test_a_store_is_made_again_without_a_trial(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

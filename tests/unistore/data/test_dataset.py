@@ -80,15 +80,6 @@ def test_batches_equal_single_samples(rows: Path) -> None:
     assert len(dataset.read_batch([])["data"]) == 0
 
 
-def test_samples_are_views_of_one_batch(rows: Path) -> None:
-    samples = unistore.Dataset(rows).__getitems__([1, 2, 3])
-    storages = {sample["data"].untyped_storage().data_ptr() for sample in samples}
-    assert len(storages) == 1
-    assert samples[-1]["index"] == 3
-    assert [sample["index"] for sample in samples[1:]] == [2, 3]
-    assert type(pickle.loads(pickle.dumps(samples))) is list
-
-
 def test_read_batch_fills_allocated_memory(rows: Path) -> None:
     slab = np.zeros(1 << 16, np.uint8)
     used = 0
@@ -141,12 +132,6 @@ def test_labels_of_a_split(rows: Path) -> None:
     assert train.label_counts("label", split="val") == expected
     weights = dataset.class_weights("label", split="val", classes=200)
     assert np.flatnonzero(weights.numpy()).tolist() == list(expected)
-
-
-def test_a_store_without_splits(make_store: Any) -> None:
-    path = make_store("rows", {"rows/data": DATA}, count=50)
-    with pytest.raises(InputError, match="no split 'train'; it has none"):
-        unistore.Dataset(path, split="train")
 
 
 def test_transform_is_the_last_step(rows: Path) -> None:

@@ -151,15 +151,6 @@ def test_transforms_and_other_collations(segments: unistore.Dataset, start: str)
         assert_equal(workers, serial)
 
 
-def test_dense_kinds_need_no_collation_of_ours(make_scans: Callable[..., Any]) -> None:
-    dataset = unistore.Dataset(make_scans().path, unistore.Patches(6, per_volume=4))
-    options: dict[str, Any] = {"batch_size": 5, "num_workers": 2}
-    serial = list(DataLoader(dataset, 5))
-    for collate in (None, unistore.collate):
-        found = DataLoader(dataset, collate_fn=collate, multiprocessing_context="fork", **options)
-        assert_equal([clone(batch) for batch in found], serial)
-
-
 def test_workers_read_into_shared_memory(segments: unistore.Dataset) -> None:
     loader = DataLoader(segments, 3, num_workers=1, collate_fn=_shared_keys, multiprocessing_context="fork")
     shared = next(iter(loader))

@@ -145,11 +145,6 @@ def test_killed_and_exported_again(make_case: Callable[..., Any], tmp_path: Path
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_unfinished_and_missing_stores(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no such store"):
-        export(tmp_path / "nothing.zarr", tmp_path / "out")
-
-
 def test_the_command(
     make_case: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ome_zarr_models.v05 import Image
 
 import unistore
-from unistore.cli.main import main
 from unistore.converters.common.exported import ExportedArray, File
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.exporting.run import write
@@ -123,22 +122,6 @@ def test_where_voxels_lie(
         assert about[key] == (numbers and numbers[::-1])
 
 
-def test_what_is_remarked_and_counted(scans: Scans) -> None:
-    assert [note.split(" ")[0] for note in sorted(scans.done.notes)] == ["origins", "volumes"]
-    files = [path for path in scans.export.rglob("*") if path.is_file()]
-    assert scans.done.files == len(files)
-    assert scans.done.bytes == sum(path.stat().st_size for path in files)
-
-
-def test_two_exports_are_the_same_bytes(scans: Scans, tmp_path: Path) -> None:
-    unistore.export(scans.store, tmp_path / "again", to="ome-zarr")
-    trees = [
-        {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-        for root in (scans.export, tmp_path / "again")
-    ]
-    assert trees[0] == trees[1]
-
-
 def test_distance_fields_are_said_to_be_left_out(make_case: Callable[..., Any], tmp_path: Path) -> None:
     _, store = make_case("ct_cases")
     done = unistore.export(store, tmp_path / "out", to="ome-zarr")
@@ -211,13 +194,3 @@ def test_what_cannot_be_exported_so(make_case: Callable[..., Any], tmp_path: Pat
         with pytest.raises(InputError, match=why):
             unistore.export(make_case(name)[1], tmp_path / "out", to=to)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_command(scans: Scans, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["export", str(scans.store), str(tmp_path / "out"), "--to", "ome-zarr"])
-    assert left.value.code == 0
-    said = capsys.readouterr().out
-    assert "origins of volumes are left out" in said
-    assert f"{scans.done.files} files" in said
-    Image.from_zarr(zarr.open_group(tmp_path / "out" / "turned.ome.zarr", mode="r"))

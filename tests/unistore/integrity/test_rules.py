@@ -107,15 +107,6 @@ def test_a_forged_scale_is_not_read(
             reading()
 
 
-def test_a_row_that_falls(copy_case: Copy, forge: Callable[..., None]) -> None:
-    _, store = copy_case("spike_keep")
-    offsets = read(store, "frames/blur_file/offsets")
-    forge(store, {"frames/blur_file/offsets": changed(offsets, 2, 1)})
-    (problem,) = verify(store).problems
-    assert problem.location == "frames/blur_file/offsets"
-    assert problem.message == f"row 2 is 1, less than {offsets[1]} before it"
-
-
 def sealed_with(store: Path, forge: Callable[..., None], **attributes: Any) -> list[tuple[str, str, str]]:
     forge(store, {}, attributes)
     return [(problem.kind, problem.location, problem.message) for problem in verify(store).problems]

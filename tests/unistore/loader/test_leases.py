@@ -49,7 +49,7 @@ def test_views_of_a_batch_stay_intact_while_thousands_of_batches_flow(data, work
     first, passing = [], []
     flowed = 0
     with Loader(
-        data.Batched(6_024, 8), 4, shuffle=True, seed=1, num_workers=workers, prefetch_factor=3
+        data.Batched(3_024, 8), 4, shuffle=True, seed=1, num_workers=workers, prefetch_factor=3
     ) as loader:
         for batch in itertools.chain(loader, loader):
             flowed += 1
@@ -66,7 +66,7 @@ def test_views_of_a_batch_stay_intact_while_thousands_of_batches_flow(data, work
                 del view
         stats = loader.stats()
     del batch
-    assert flowed - 3 >= 3_000
+    assert flowed - 3 >= 1_500
     assert stats["slab_misses"] < flowed / 10
     assert 0 < stats["copies"] < flowed  # some lie where they were decoded, some were copied
     for view, expected in first + passing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import threading
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-import unistore
 from tests.programs import printed
 from unistore.data.packed import Packed
 from unistore.errors import InputError
@@ -130,24 +128,6 @@ def test_permuted_images_keep_their_strides(data):
             assert batch["image"].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_list_form_of_ragged_keys(data):
-    with Loader(data.Batched(), 5, False, num_workers=1, collate_fn=unistore.Collate("list")) as loader:
-        batch = next(iter(loader))
-    assert [len(points) for points in batch["points"]] == [0, 1, 2, 3, 4]
-
-
-def test_transforms_run_in_the_workers(data):
-    class Transformed(data.Batched):
-        transform = staticmethod(lambda sample: {"double": torch.from_numpy(sample["x"]) * 2})
-
-        def __getitems__(self, indices):
-            return [self.transform(self[index]) for index in indices]
-
-    with Loader(Transformed(), 5, False, num_workers=1) as loader:
-        batch = next(iter(loader))
-    assert batch["double"][:, 0].tolist() == [0, 2000, 4000, 6000, 8000]
-
-
 def test_breaking_off_ends_the_epoch_and_the_next_one_is_whole(data):
     with Loader(data.Batched(), 8, shuffle=True, seed=1, num_workers=2) as loader:
         whole = [indices(loader) for _ in range(3)]
@@ -172,20 +152,6 @@ def test_an_iteration_that_was_replaced_says_so(data):
         next(new)
     with pytest.raises(LoaderError, match="closed"):
         next(new)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_that_is_only_iterated_cleans_up(data, census, workers):
-    before = census.descriptors(), census.children()
-    for batch in Loader(data.Batched(), 50, shuffle=True, num_workers=workers):
-        kept = batch["x"]
-    del batch
-    gc.collect()
-    assert census.children() == before[1]
-    assert kept.shape == (50, 64)
-    del kept
-    gc.collect()
-    assert census.descriptors() == before[0]
 
 
 def test_batches_of_very_different_sizes(data):
@@ -223,12 +189,6 @@ def test_stats_and_report(data, capsys):
     assert len(lines) == 4
     assert "data_time" in lines[0]
     assert "epoch 0 batch 20" in lines[-1]
-
-
-def test_large_batches_of_many_samples(data):
-    with Loader(data.Batched(40_000, 2), 20_000, shuffle=True, num_workers=2) as loader:
-        found = np.concatenate([batch["index"].numpy() for batch in loader])
-    assert np.array_equal(np.sort(found), np.arange(40_000))
 
 
 def test_empty_datasets_and_short_ones(data):

@@ -170,17 +170,11 @@ IMPOSSIBLE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("shuffle", [True, False, "blocks"])
-@pytest.mark.parametrize("change", IMPOSSIBLE)
-def test_impossible_states_are_refused_and_change_nothing(change: dict[str, Any], shuffle: Any) -> None:
+def test_impossible_states_are_refused_and_change_nothing(shuffle: Any) -> None:
     with Loader(Batched(), 8, shuffle, num_workers=0) as loader:
         before = loader.state_dict()
-        with pytest.raises(LoaderError, match=r"state"):
-            loader.load_state_dict({**before, **change})
-        assert loader.state_dict() == before
+        for change in IMPOSSIBLE:
+            with pytest.raises(LoaderError, match=r"state"):
+                loader.load_state_dict({**before, **change})
+            assert loader.state_dict() == before, change
         assert sum(len(batch["index"]) for batch in loader) == 200
-
-
-@pytest.mark.parametrize("state", [None, 3, "epoch 3", [], {}])
-def test_what_is_no_state_is_refused(state: Any) -> None:
-    with pytest.raises(LoaderError, match="this is not a loader state of version 1"):
-        Loader(Batched(), 8, shuffle=True, num_workers=0).load_state_dict(state)

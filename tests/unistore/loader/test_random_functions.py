@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 from typing import Any
 
@@ -18,7 +17,6 @@ from unistore.order.permutation import At
 
 SAMPLES = 64
 SEED = 5
-MASK = (1 << 64) - 1
 
 
 def by_torch(sample):
@@ -82,7 +80,7 @@ def test_draws_agree_for_all_workers_and_batch_sizes(path, transform):
     assert not set(epochs_of(other)[0].values()) & set(values)
 
 
-@each_transform
+@pytest.mark.parametrize("transform", [by_torch, by_rng])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_resumed_with_another_batch_size(path, transform, workers):
     dataset = unistore.Dataset(path, transform=transform)
@@ -96,7 +94,7 @@ def test_resumed_with_another_batch_size(path, transform, workers):
         assert begun | drawn(loader) == whole
 
 
-@each_transform
+@pytest.mark.parametrize("transform", [by_numpy, by_rng])
 def test_ranks_draw_what_one_draws(path, transform):
     dataset = unistore.Dataset(path, transform=transform)
     whole = epochs_of(dataset)
@@ -104,16 +102,7 @@ def test_ranks_draw_what_one_draws(path, transform):
     assert [first | second for first, second in zip(*ranks, strict=True)] == whole
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-@pytest.mark.parametrize("transform", [by_torch, by_rng])
-def test_start_methods(path, transform, method):
-    dataset = unistore.Dataset(path, transform=transform)
-    assert epochs_of(dataset, 8, 1, multiprocessing_context=method) == epochs_of(dataset)
-
-
-@each_transform
+@pytest.mark.parametrize("transform", [by_python, by_rng])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torch_data_loader_with_our_sampler(path, transform, workers):
     dataset = unistore.Dataset(path, transform=transform)
@@ -137,8 +126,7 @@ def test_indices_without_an_epoch_are_left_to_torch_until_it_is_set(path):
     assert dataset[7]["r"] == dataset[At(7, 1)]["r"] == epochs_of(dataset)[1][7]
 
 
-@each_transform
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("transform", "workers"), [(by_torch, 0), (by_python, 1), (by_numpy, 0)])
 def test_a_models_dropout_is_the_same_with_and_without_a_loader(path, transform, workers):
     def collate(samples):
         random.random()
@@ -237,16 +225,6 @@ def test_a_sample_that_fails_at_random_is_named(path):
     assert failed
     assert all(arguments == (sample,) for sample, arguments in failed)
     assert list(failures(1)) == failed
-
-
-def test_a_transform_may_be_replaced(path):
-    dataset = unistore.Dataset(path, transform=by_torch)
-    dataset.transform = by_rng
-    assert dataset.transform is by_rng
-    replaced = epochs_of(dataset)
-    assert replaced == epochs_of(unistore.Dataset(path, transform=by_rng))
-    dataset.transform = None
-    assert "r" not in dataset[0]
 
 
 def test_samples_tell_their_epoch(path, make_store):

@@ -30,9 +30,10 @@ def rows(make_store):
     return path, data
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("shuffle", [True, "blocks", False])
-@pytest.mark.parametrize("cache", [None, "10MB"])
+@pytest.mark.parametrize(
+    ("workers", "shuffle", "cache"),
+    [(0, "blocks", None), (2, True, None), (2, "blocks", "10MB"), (0, False, "10MB")],
+)
 def test_every_row_once_an_epoch(rows, nothing_left, workers, shuffle, cache):
     path, data = rows
     dataset = unistore.Dataset(path, split="train")

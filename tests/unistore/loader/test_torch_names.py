@@ -62,13 +62,6 @@ def test_every_parameter_of_torch_works_or_is_refused() -> None:
     assert list(OURS)[: len(positional)] == positional, "torch's positions are ours"
 
 
-@pytest.mark.parametrize("name", TORCH)
-def test_a_default_of_torch_may_be_written(data: Any, name: str) -> None:
-    if name != "dataset":
-        with Loader(data.Batched(20), **{"num_workers": 0, name: TORCH[name].default}) as loader:
-            assert len(list(loader)) == 20
-
-
 @pytest.mark.parametrize("name", MEANT)
 def test_what_works(data: Any, name: str) -> None:
     options = {"num_workers": 1, "batch_size": 4, name: MEANT[name]}
@@ -95,13 +88,6 @@ def test_what_has_no_meaning_is_refused_with_what_to_write(data: Any, name: str)
     assert cure in problem.cure
 
 
-def test_all_of_it_at_once(data: Any) -> None:
-    options = {name: value for name, (value, _) in WITHOUT_MEANING.items()}
-    with pytest.raises(InputError) as caught:
-        Loader(data.Batched(), None, **options)
-    assert [problem.location for problem in caught.value.problems] == [*WITHOUT_MEANING, "batch_size"]
-
-
 def test_the_cure_of_batch_size_none(data: Any) -> None:
     with pytest.raises(InputError, match=r"batch_size=1, collate_fn=operator\.itemgetter") as caught:
         Loader(data.Plain(3), batch_size=None)
@@ -116,12 +102,6 @@ def test_the_cure_of_batch_size_none(data: Any) -> None:
 def test_contexts_and_names_of_start_methods(data: Any, method: str) -> None:
     for context in (method, multiprocessing.get_context(method)):
         assert Loader(data.Batched(), multiprocessing_context=context).start_method == method
-
-
-def test_in_order_unless_asked_to_shuffle(data: Any) -> None:
-    for shuffle in (False, None):
-        with Loader(data.Batched(30), 10, shuffle, num_workers=0) as loader:
-            assert [index for batch in loader for index in batch["index"].tolist()] == list(range(30))
 
 
 def test_whole_batches_by_default_only_where_ranks_share_a_shuffle(data: Any) -> None:

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unistore
-from unistore.conversion.convert import make_converter
 from unistore.errors import InputError
 from unistore.order.shuffles import BlockShuffle
 from unistore.system.arguments import is_integer
@@ -246,22 +245,6 @@ def test_a_wrong_option_of_a_converter_is_told_by_its_name(family: str, option: 
     assert option.rstrip("s").replace("_", "-") in str(caught.value).replace("_", "-")
 
 
-def test_options_of_numpy_are_options() -> None:
-    made: Any = make_converter("point_cloud", {"voxel_size": np.array([0.5, 2]), "min_points": np.int32(1)})
-    assert list(made.plugin.voxel_size) == [0.5, 2.0]
-
-
-def test_all_wrong_arguments_are_told_at_once(store: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        loader(store)(
-            batch_size=0, prefetch_factor=-1, seed=1.5, multiprocessing_context="thread", rank=3, timeout=5
-        )
-    assert sorted(problem.location for problem in caught.value.problems) == [
-        *("batch_size", "multiprocessing_context", "prefetch_factor", "rank", "seed", "timeout")
-    ]
-    assert "batch_size: must be a whole number of at least 1, got 0" in str(caught.value)
-
-
 @pytest.mark.parametrize("seed", [-1, -(10**30), 10**30, np.int64(-3), 2**64])
 def test_every_whole_number_is_a_seed(store: Path, seed: Any) -> None:
     found = unistore.Dataset(store, seed=seed)
@@ -270,23 +253,11 @@ def test_every_whole_number_is_a_seed(store: Path, seed: Any) -> None:
     assert sorted(at.index for at in unistore.Shuffle(found, seed)) == list(range(50))
 
 
-def test_numbers_of_numpy_are_numbers(store: Path) -> None:
-    with loader(store)(batch_size=np.int32(7), prefetch_factor=np.uint8(2), seed=np.int64(1)) as made:
-        assert len(list(made)) == 8
-        assert made.state_dict() == {**made.state_dict(), "epoch": 1}
-
-
 @pytest.mark.parametrize("epoch", [-1, True, 1.5, "1", None, 10**30])
 def test_epochs_are_whole_numbers(store: Path, epoch: Any) -> None:
     for each in (unistore.Dataset(store), unistore.Shuffle(9), loader(store)()):
         with pytest.raises(InputError, match=r"epoch: must be a whole number of at (least 0|most)"):
             each.set_epoch(epoch)
-
-
-def test_the_last_epoch_is_read(store: Path) -> None:
-    with loader(store)(batch_size=50, drop_last=False) as made:
-        made.set_epoch(2**62)
-        assert sorted(next(iter(made))["index"].tolist()) == list(range(50))
 
 
 @pytest.mark.parametrize("index", [10**30, -(10**30), unistore.At(0, 10**30)])

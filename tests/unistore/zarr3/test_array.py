@@ -88,14 +88,6 @@ def test_out_must_fit(tmp_path: Path, write: Any) -> None:
             array.read_rows([0], out)
 
 
-def test_nothing_asked_is_nothing_read(tmp_path: Path, write: Any, decoded: list[int]) -> None:
-    array = volumes(write, tmp_path)
-    assert array.read_rows([]).shape == (0, 8, 12)
-    assert array.read_ranges([2, 2], [2, 2]).shape == (0, 8, 12)
-    assert array.read_box([1, 2, 3], [1, 8, 12]).shape == (0, 6, 9)
-    assert not decoded
-
-
 def test_rows_that_are_chunks_are_decoded_once(tmp_path: Path, write: Any, decoded: list[int]) -> None:
     values = np.arange(40 * 6, dtype="i4").reshape(40, 6)
     values[7] = 0
@@ -126,17 +118,6 @@ def test_partly_needed_chunks_are_kept(tmp_path: Path, write: Any, decoded: list
         np.testing.assert_array_equal(array.read_box(*box), VOLUMES[1:2, 2:8, 2:10])
     assert len(decoded) == 6 + 6  # those that are missed again are kept
     assert CHUNKS.nbytes == 6 * 4 * 4 * 4
-
-
-def test_one_read_keeps_a_part_of_the_cache_at_most(
-    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array = volumes(write, tmp_path)
-    monkeypatch.setattr(CHUNKS, "limit", 8 * array.metadata.chunk_bytes)
-    CHUNKS.renew()
-    for _ in range(2):
-        np.testing.assert_array_equal(array.read_box([0, 1, 0], [3, 8, 12]), VOLUMES[:3, 1:])
-    assert CHUNKS.nbytes == 2 * array.metadata.chunk_bytes
 
 
 def test_chunks_that_are_part_of_the_output_are_decoded_into_it(

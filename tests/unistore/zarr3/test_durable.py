@@ -114,13 +114,6 @@ def test_of_files_that_fail_together_none_is_left(
     assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before, "all closed"
 
 
-def test_an_error_between_files_leaves_none(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), AtomicFiles(tmp_path) as files:  # noqa: PT012
-        files.put("a", [b"a"])
-        raise KeyboardInterrupt
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_is_written_is_told(tmp_path: Path) -> None:
     buffers = [bytes([number % 256]) * (number % 5) for number in range(3000)]
     written = write_file(tmp_path, "c/0", [*buffers, memoryview(b"end")])
@@ -161,22 +154,6 @@ def test_failures_name_the_file_and_leave_nothing(
         write_file(tmp_path, "c/0", [b"new"])
     assert [file.name for file in (tmp_path / "c").iterdir()] == ["0"]
     assert (tmp_path / "c" / "0").read_bytes() == b"old"
-
-
-def test_interrupts_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(fd: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(durable, "fsync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write_file(tmp_path, "c/0", [b"new"])
-    assert not list((tmp_path / "c").iterdir())
-
-
-def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
-    (tmp_path / "c").write_bytes(b"")
-    with pytest.raises(ConversionError, match="c/0: cannot be written"):
-        write_file(tmp_path, "c/0", [b"x"])
 
 
 def test_blocks_must_be_the_shards(tmp_path: Path) -> None:

@@ -59,14 +59,6 @@ def test_get_size_and_read_into(tmp_path: Path) -> None:
         local.read_into("g/x", 95, memoryview(out))
 
 
-def test_short_reads_are_continued(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pread = storage.os.pread
-    monkeypatch.setattr(storage.os, "pread", lambda fd, size, offset: pread(fd, min(size, 7), offset))
-    values = np.arange(60).reshape(10, 6)
-    array = write(tmp_path, values, (1, 6), (5, 6))
-    np.testing.assert_array_equal(array.read_rows([3, 9, 0]), values[[3, 9, 0]])
-
-
 def test_read_errors_name_the_file(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(fd: int, size: int, offset: int) -> bytes:
         raise OSError(5, "Input/output error")

@@ -83,12 +83,6 @@ def test_chunks_stay_until_others_need_their_room(
     assert read == [100, 0]
 
 
-def test_more_rows_than_there_is_room_for(array: StoredArray, small_pools: None) -> None:
-    rows = np.random.default_rng(0).permutation(3200)
-    for _ in range(2):
-        np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
-
-
 def test_pools_share_the_memory(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "POOL_BYTES", 400 * CHUNK)
     kept = [write(tmp_path / str(number), VALUES, (16, 3), (320, 3)) for number in range(4)]
@@ -98,13 +92,6 @@ def test_pools_share_the_memory(tmp_path: Path, write: Any, monkeypatch: pytest.
     for each in [*kept, *kept]:
         np.testing.assert_array_equal(each.read_rows(rows[::-1]), VALUES[rows[::-1]])
     assert [int((each._pool._chunk_in >= 0).sum()) for each in kept] == [100] * 4
-
-
-def test_large_chunks_are_left_to_the_cache(array: StoredArray, read: list[int], monkeypatch: Any) -> None:
-    monkeypatch.setattr(gather, "POOL_BYTES", 63 * CHUNK)
-    rows = np.array([0, 100, 3199])
-    np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
-    assert not read
 
 
 def test_a_damaged_chunk_is_named_and_others_are_read(

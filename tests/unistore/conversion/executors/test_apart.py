@@ -22,12 +22,9 @@ from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.ct.family import converter as ct_converter
-from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 from unistore.zarr3.writer import EncoderThreads
-
-DATA = Path(__file__).resolve().parents[3] / "data"
 
 
 @pytest.fixture(autouse=True)
@@ -134,16 +131,6 @@ def test_few_results_wait_to_be_taken() -> None:
     threads.stop()
 
 
-@pytest.mark.parametrize("codec", ["auto", "none"])
-def test_toys_give_the_bytes_of_one_thread(tmp_path: Path, toys: Path, toy: Any, codec: str) -> None:
-    alone = run(toy(), [toys], tmp_path / "alone.zarr", Settings(codec=codec))
-    assert alone.tasks > 5
-    for cores in (2, 5):
-        executor = Processes(threads=cores)
-        threaded = run(toy(), [toys], tmp_path / f"{cores}.zarr", Settings(codec=codec), executor=executor)
-        assert threaded.digest == alone.digest
-
-
 def test_volumes_in_parts_give_the_bytes_of_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,14 +185,6 @@ def test_threads_read_sources_only_where_the_converter_says_so(
     )
     assert threaded.digest == alone.digest
     assert readers == {"unistore-encode" if thread_safe else "MainThread"}
-
-
-def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unistore.conversion.plan.SHARD", 1 << 20)
-    converter = spike_converter(height=250, width=400, voxel_bins=(5,))
-    alone = run(converter, [DATA / "spike"], tmp_path / "alone.zarr")
-    threaded = run(converter, [DATA / "spike"], tmp_path / "threads.zarr", executor=Processes(threads=3))
-    assert threaded.digest == alone.digest
 
 
 def test_a_refused_command_leaves_its_worker_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,12 +38,6 @@ def processes() -> Iterator[Processes]:
         yield executor
 
 
-def test_the_scan_is_the_same(sources: Path, processes: Processes) -> None:
-    converter = make_converter("rows", {})
-    assert scan_sources(converter, [sources], None, asking(processes)) == scan_sources(converter, [sources])
-    assert len(processes.pids) == 2
-
-
 def test_all_problems_together_in_order(sources: Path, processes: Processes) -> None:
     for number in (7, 41, 79):
         (sources / f"lot_{number % 3}" / f"part_{number}.npz").write_bytes(b"no archive")
@@ -93,15 +87,6 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
 def test_answers_are_in_the_order_of_the_items(processes: Processes) -> None:
     for count in (0, 1, 31, 100, 1000):
         assert list(asking(processes)(abs, range(-count, 0))) == list(range(count, 0, -1))
-
-
-def test_workers_stay_once_all_answers_are_there(processes: Processes) -> None:
-    answers = asking(processes)(abs, [-1, -2])
-    assert [next(answers), next(answers)] == [1, 2]
-    pids = processes.pids
-    del answers
-    assert list(asking(processes)(abs, [-3])) == [3]
-    assert processes.pids == pids
 
 
 def _nothing() -> Any:

@@ -241,23 +241,6 @@ def test_many_problems_stop_it_and_nothing_is_written_afterwards(
         assert not (tmp_path / "made").exists()
 
 
-def test_a_scheduler_file_and_a_worker_with_threads(
-    tmp_path: Path,
-    sound_cluster: Cluster,
-    sources: dict[str, list[Path]],
-    references: dict[str, dict[str, bytes]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("unistore.conversion.plan.SHARD", SHARDS["rows"])
-    file = tmp_path / "scheduler.json"
-    file.write_text(json.dumps({"address": sound_cluster.address}))
-    told: list[str] = []
-    with Dask(str(file), tell=told.append) as executor:
-        run(make_converter("rows", {}), sources["rows"], tmp_path / "out.zarr", executor=executor)
-    assert tree(tmp_path / "out.zarr") == references["rows"]
-    assert [line for line in told if "1 worker with several threads" in line], told
-
-
 def test_the_guide_to_clusters(
     tmp_path: Path, sources: dict[str, list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

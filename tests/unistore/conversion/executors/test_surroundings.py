@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import h5py
-import nbformat
 import numpy as np
 import pytest
-from nbclient import NotebookClient
 
 from tests.programs import printed
 
@@ -28,18 +26,8 @@ if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         print(*pool.map(work, (0, 2)))
 """
-ON_DASK = """
-from distributed import Client, LocalCluster
-
-if __name__ == "__main__":
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster:
-        with Client(cluster, set_as_default=False) as client:
-            print(*(client.submit(work, workers).result(100) for workers in (0, 2)))
-"""
 ENDS = {
-    "a script": "print(work(0), work(2))",
     "a pool": IN_A_POOL,
-    "a dask worker with its nanny": ON_DASK,
 }
 
 
@@ -60,12 +48,3 @@ def test_in_a_script(tmp_path: Path, place: str) -> None:
     (tmp_path / "script.py").write_text(f"{SCRIPT}\n{ENDS[place]}\n")
     one, two = digests("script.py")
     assert one == two
-
-
-def test_in_a_notebook() -> None:
-    cells = [
-        nbformat.v4.new_code_cell(text) for text in (SCRIPT, "assert work(0) == work(2)\ndone = True", "done")
-    ]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, resources={"metadata": {"path": "."}}).execute()
-    assert notebook.cells[2].outputs[0]["data"]["text/plain"] == "True"

@@ -160,18 +160,6 @@ def test_voxels_from_bits_equal_the_formula(make_store: Any, bins: int) -> None:
         assert sample["voxel"].dtype == torch.uint8
 
 
-def test_whole_frames_and_crops_beyond_them(make_store: Any) -> None:
-    recording = record(make_store)
-    whole = unistore.Dataset(recording.path, unistore.Clips(length=2, crop=None))[0]
-    assert np.array_equal(whole["voxel"][0].numpy(), recording.voxel(0, 5))
-    assert np.array_equal(whole["blur"].permute(0, 2, 3, 1).numpy(), recording.blur[:2])
-    large = unistore.Dataset(recording.path, unistore.Clips(length=2, crop=(50, 60), pad="zero"), seed=4)[3]
-    assert large["voxel"].shape == (2, 5, 25, 30)
-    assert large["blur"].shape == (2, 3, 50, 60)
-    assert large["blur"][:, :, 40:].count_nonzero() == large["voxel"][:, :, 20:].count_nonzero() == 0
-    assert large["blur"][:, :, :40].count_nonzero() > 0
-
-
 def test_mixed_resolutions(make_store: Any) -> None:
     extents = np.array([[8, 16], [8, 16], [4, 9], [4, 9]], np.int32)
     spikes = [np.ones((6, height, width), np.uint8) for height, width in extents]

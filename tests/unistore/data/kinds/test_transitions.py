@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 import unistore
 from unistore import memory
-from unistore.data import parts
 from unistore.data.kinds import replay as replay_module
 from unistore.errors import InputError
 from unistore.schemas.trajectory.fields import CHANNEL
@@ -193,38 +192,6 @@ def test_no_valid_transition_is_an_error(tmp_path: Path) -> None:
         len(unistore.Dataset(tmp_path / "a.zarr", unistore.Transitions(only_valid=True)))
 
 
-@pytest.mark.parametrize("pad", ["edge", "zero", "drop"])
-@pytest.mark.parametrize("stride", [1, 3])
-def test_windows(make_store: Any, pad: Any, stride: int) -> None:
-    episodes = record(make_store)
-    kind = unistore.Windows(history=3, horizon=4, stride=stride, pad=pad)
-    dataset = unistore.Dataset(
-        episodes.path, kind, ["observation.joint", "observation.global_image", "action"]
-    )
-    masks = unistore.Dataset(episodes.path, kind, ["history_valid", "horizon_valid", "episode", "step"])
-    expected = []
-    for episode, length in enumerate(LENGTHS):
-        first, last = (2, length - 3) if pad == "drop" else (0, length)
-        expected += [(episode, t) for t in range(0, length, stride) if first <= t < last]
-    assert [(int(sample["episode"]), int(sample["step"])) for sample in masks] == expected
-    for sample, mask, (episode, step) in zip(dataset, masks, expected, strict=True):
-        for key, around in (
-            ("observation/joint", [-2, -1, 0]),
-            ("observation/global_image", [-2, -1, 0]),
-            ("action", [0, 1, 2, 3]),
-        ):
-            found = sample[key.replace("/", ".")]
-            found = (found.permute(0, 2, 3, 1) if found.ndim == 4 else found).numpy()
-            for place, offset in enumerate(around):
-                inside = 0 <= step + offset < LENGTHS[episode]
-                near = min(max(step + offset, 0), LENGTHS[episode] - 1)
-                value = episodes.columns[key][episodes.offsets[episode] + near]
-                assert np.array_equal(found[place], value if inside or pad != "zero" else value * 0)
-                valid = mask["horizon_valid" if key == "action" else "history_valid"][place]
-                assert bool(valid) == inside
-    assert dataset[0]["observation.global_image"].shape == (3, 3, 6, 7)
-
-
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_replay_tuple(make_store: Any, prefetch: int) -> None:
     episodes = record(make_store)
@@ -257,19 +224,6 @@ def test_replay_tuple(make_store: Any, prefetch: int) -> None:
         assert np.array_equal(action[at].numpy(), episodes.columns["action"][step].astype(np.float32))
         assert reward[at, 0] == episodes.columns["reward"][step]
         assert not_done[at, 0] == 1 - episodes.columns["terminated"][step]
-
-
-def test_replay_opens_a_store_once(make_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-
-    def open_store(path: str, **options: Any) -> unistore.Store:
-        opened.append(path)
-        return unistore.Store(path, **options)
-
-    monkeypatch.setattr(parts, "Store", open_store)
-    path = record(make_store).path
-    unistore.ReplayBuffer(path, prefetch=0)
-    assert opened == [str(path)]
 
 
 def test_replay_is_seeded_whatever_is_prefetched(make_store: Any) -> None:

@@ -178,13 +178,6 @@ def test_volumes_of_different_extents_are_ragged(make_scans: Callable[..., Any])
     assert unistore.collate([single[2], single[0]]).keys() == packed.keys()
 
 
-def test_volumes_of_one_extent_are_dense(make_scans: Callable[..., Any]) -> None:
-    scans = make_scans([(9, 8, 7)] * 2)
-    batch = unistore.collate(unistore.Dataset(scans.path).__getitems__([1, 0]))
-    assert batch.keys() == {"index", "image", "low", "spacing"}
-    assert np.array_equal(batch["image"][0].numpy(), scans.volumes[1])
-
-
 @pytest.mark.parametrize("sparse", FORMS)
 def test_random_patches_are_boxes_of_their_volume(make_scans: Callable[..., Any], sparse: str) -> None:
     scans = make_scans(sparse=sparse)
@@ -224,17 +217,6 @@ def test_a_grid_covers_each_volume(make_scans: Callable[..., Any]) -> None:
         seen[number][box] = True
         assert sample["image"].shape == sample["low"].shape == (8, 16, 16)
     assert all(part.all() for part in seen)
-
-
-@pytest.mark.parametrize("sparse", FORMS)
-def test_patches_larger_than_their_volume_are_filled(make_scans: Callable[..., Any], sparse: str) -> None:
-    scans = make_scans([(5, 6, 7)], sparse=sparse)
-    sample = unistore.Dataset(scans.path, unistore.Patches(8, pad="zero"))[0]
-    assert sample["corner"].tolist() == [0, 0, 0]
-    expected = np.zeros((8, 8, 8), np.int16)
-    expected[:5, :6, :7] = scans.volumes[0]
-    assert np.array_equal(sample["image"].numpy(), expected)
-    assert int(sample["low"].sum()) == np.count_nonzero(scans.inside(0))
 
 
 @pytest.mark.parametrize("sparse", FORMS)
