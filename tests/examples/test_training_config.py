@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -176,30 +175,6 @@ def test_the_ct_document(read, text: str) -> None:
     assert config.unused == ["dataset.args.precompute_sparse"]
 
 
-def test_what_it_comes_to_is_printed(
-    read, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = read(CT, "c.json", store="s3://me:secret@here/printed.zarr", samples=20)
-    assert capsys.readouterr().err.splitlines() == [
-        (
-            "loader workers: 40 usable cores × 0.8 = 32, 2 because there are only 20 samples, at most 8: "
-            "2 train"
-        ),
-        (
-            "training: {'seed': 0, 'samples': SparsePoints(window='lung', min_points=100, "
-            "max_points=100000), 'batch_size': 1, 'shuffle': True, 'pin_memory': False, 'num_workers': 2, "
-            "'prefetch_factor': 4, 'cache': 'all'}"
-        ),
-        "validation: None",
-        "conversion: {'resolution': 512, 'window': ('lung',)}",
-        "not used here: ['dataset.args.precompute_sparse']",
-    ]
-    assert config.train.dataset["path"] == "s3://me:secret@here/printed.zarr"
-    monkeypatch.setenv("RANK", "1")
-    read(CT, "c.json", samples=20)
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize(("samples", "workers"), [(20, 2), (49, 2), (50, 4), (200, 4), (201, 8), (5000, 8)])
 def test_workers_by_the_size_of_a_ct_set(read, samples: int, workers: int) -> None:
     config = read(CT, "c.json", samples=samples)
@@ -315,40 +290,6 @@ def test_hostile_text(read, name: str, text: str, said: str) -> None:
     assert len(line) < 500
 
 
-def test_random_damage_is_told(read) -> None:
-    """Whatever becomes of a document, it is read, or refused with one line for each problem."""
-    generator = random.Random(7)
-    parts = [
-        *"{}[]:,&*!#'\"|>%@-? \n\t",
-        "!!int ",
-        "!!binary ",
-        "*a",
-        "&a ",
-        "<<: ",
-        "0x",
-        "é",
-        "\x85",
-        "\ud800",
-    ]
-    refused = []
-    for number in range(400):
-        name, text = (("c.json", CT), ("c.yaml", FULL))[number % 2]
-        for _ in range(generator.randint(1, 4)):
-            place = generator.randrange(len(text))
-            text = text[:place] + generator.choice(parts) + text[place + generator.randint(0, 3) :]
-        try:
-            read(text, name)
-        except unistore.InputError as error:
-            refused.append((name, error))
-    assert 100 < len(refused) < 400
-    assert all(name in line for name, error in refused for line in str(error).splitlines())
-
-
-def test_keys_cannot_move_the_cursor(read, capsys: pytest.CaptureFixture[str]) -> None:
-    read('"\\e[2J": 1\n"\\ud800": 2')
-    assert "not used here: ['\\x1b[2J', '\\ud800']" in capsys.readouterr().err
-
-
 def refusal(load, path: Path) -> str:
     with pytest.raises(unistore.InputError) as caught:
         load(path)
@@ -372,3 +313,27 @@ def test_a_huge_file_is_not_read(load, tmp_path: Path) -> None:
     with (tmp_path / "huge.yaml").open("wb") as file:
         file.truncate(1 << 40)
     assert refusal(load, tmp_path / "huge.yaml").endswith("it has more than 65,536 bytes")
+
+
+def test_what_it_comes_to_is_printed(
+    read, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = read(CT, "c.json", store="s3://me:secret@here/printed.zarr", samples=20)
+    assert capsys.readouterr().err.splitlines() == [
+        (
+            "loader workers: 40 usable cores × 0.8 = 32, 2 because there are only 20 samples, at most 8: "
+            "2 train"
+        ),
+        (
+            "training: {'seed': 0, 'samples': SparsePoints(window='lung', min_points=100, "
+            "max_points=100000), 'batch_size': 1, 'shuffle': True, 'pin_memory': False, 'num_workers': 2, "
+            "'prefetch_factor': 4, 'cache': 'all'}"
+        ),
+        "validation: None",
+        "conversion: {'resolution': 512, 'window': ('lung',)}",
+        "not used here: ['dataset.args.precompute_sparse']",
+    ]
+    assert config.train.dataset["path"] == "s3://me:secret@here/printed.zarr"
+    monkeypatch.setenv("RANK", "1")
+    read(CT, "c.json", samples=20)
+    assert capsys.readouterr().err == ""

@@ -10,7 +10,6 @@ import pytest
 
 import unistore
 import unistore.plugin
-from tests.programs import printed
 from unistore.data.kinds import named
 from unistore.errors import InputError
 
@@ -135,26 +134,6 @@ def test_what_is_no_kind_is_left_out(
     named.installed_kinds.cache_clear()
     assert named.installed_kinds() == {}
     assert capsys.readouterr().err == f"unistore: kind of samples odd is left out: {module}:Kind {reason}\n"
-
-
-def test_kinds_of_unistore_have_the_names_that_it_exports() -> None:
-    exported = {
-        name: module.removeprefix("data.kinds.")
-        for name, module in unistore._HOME.items()
-        if module.startswith("data.kinds.") and name != "ReplayBuffer"  # which reads a store by itself
-    }
-    assert exported == named.OWN
-
-
-def test_the_seam_has_few_names_and_is_light() -> None:
-    assert len(unistore.plugin.__all__) <= 25
-    assert {name for name in unistore.plugin.__all__ if hasattr(unistore.plugin, name)} == set(
-        unistore.plugin.__all__
-    )
-    heavy = "{'torch', 'h5py', 'cv2', 'matplotlib', 'unistore.data'}"
-    code = f"import sys, unistore.plugin; print({heavy} & set(sys.modules))"
-    output = printed("-c", code)
-    assert output == "set()\n"
 
 
 @pytest.mark.parametrize("samples", ["Ragged", "Rows", "Window"])

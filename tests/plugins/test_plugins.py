@@ -279,27 +279,6 @@ def test_numbers_of_a_sample_that_the_schema_does_not_declare(
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_number_of_a_source_that_is_not_whole(
-    recordings: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from unistore_audio import Audio
-
-    half = {"half": plugin.Column(kinds="i", source="half")}
-    monkeypatch.setattr(Audio, "schema", replace(Audio.schema, per_source=half))
-    whole = Audio.formats[0].open
-
-    @contextmanager
-    def opened(self: Any, file: Any) -> Iterator[plugin.Opened]:
-        with whole(self, file) as found:
-            yield plugin.Opened(found.arrays, {**found.facts, "half": found.facts["rate"] + 0.5})
-
-    monkeypatch.setattr(Audio.formats[0], "open", opened)
-    families.cache_clear()
-    with pytest.raises(InputError, match=r"a\.wav: says half 8000\.5, expected a whole number"):
-        unistore.convert(recordings[0], tmp_path / "a.zarr", "audio")
-
-
-@pytest.mark.usefixtures("in_this_process")
 def test_memory_that_a_family_takes_is_counted(
     recordings: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import subprocess
 import sys
 import tomllib
@@ -95,22 +94,6 @@ def test_a_task_that_names_unistore_is_pickled(tmp_path: Path) -> None:
         "print(pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())(sys.argv[2]))"
     )
     assert in_a_fresh_process(run, sent, store) == "NoStoreError\n"
-
-
-RESULTS = {
-    "convert": "Report",
-    "doctor": "Checkup",
-    "export": "Exported",
-    "inspect": "Inspection",
-    "repair": "Repaired",
-    "verify": "Verified",
-}
-
-
-@pytest.mark.parametrize("name", RESULTS)
-def test_what_a_function_returns_can_be_named(name: str) -> None:
-    assert inspect.signature(getattr(unistore, name)).return_annotation == RESULTS[name]
-    assert getattr(unistore, RESULTS[name]).__dataclass_fields__
 
 
 def test_the_zarr_group_of_a_store(make_store: object) -> None:

@@ -124,27 +124,6 @@ def test_labels_are_delivered_verified_exported_and_read_again(
     assert unistore.verify(store, against=[tmp_path / "set"]).problems != ()
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("img0", "img0_seg"),
-        ("volume-0", "segmentation-0"),
-        ("case__imaging", "case__segmentation"),
-        ("images__a", "labels__a"),
-        ("imagesTr__a_0000", "labelsTr__a"),
-        ("masks__a", "a"),
-        ("ct_1", "seg_1"),
-    ],
-)
-def test_pairs_of_any_habit(tmp_path: Path, names: tuple[str, str]) -> None:
-    volume, label = names if names[0] != "masks__a" else names[::-1]
-    save(tmp_path, **{volume: image(), label: classes(dtype="i2")})
-    assert set(families(tmp_path).values()) == {"ct"}
-    scan = scan_sources(ct_converter(), [tmp_path])
-    assert len(scan.sources) == 1
-    assert len(scan.sources[0].detail.named("labels")) == 1
-
-
 @pytest.mark.parametrize(("dtype", "label"), [("f4", "u1"), ("u1", "?"), ("f8", "i8")])
 def test_floats_and_bytes_beside_a_label_that_nothing_else_has(
     tmp_path: Path, dtype: str, label: str

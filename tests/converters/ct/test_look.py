@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.ct.names import suffixes
 from unistore.converters.scan import Candidate, LeftOut, Refused, Taken, Verdict
-from unistore.converters.survey import survey
 from unistore.errors import InputError
 
 HU = np.zeros((2, 3, 4), "i2")
@@ -179,16 +177,6 @@ def test_a_mask_beside_its_volume(tmp_path: Path) -> None:
     assert taken(mask, tmp_path) == ("files", "is the mask of a.npy")
 
 
-def test_a_folder_that_has_only_what_case_folders_have_too(tmp_path: Path) -> None:
-    """Images with masks as pictures and a description: nothing of CT."""
-    info = save(tmp_path / "info.json", "{}")
-    arrays = save(tmp_path / "images.npy", FLOATS)
-    save(tmp_path / "masks/1.png", "png")
-    (tmp_path / "windows").mkdir()
-    assert left_out(info, tmp_path) == "describes no case folder"
-    assert left_out(arrays, tmp_path).startswith("is float32 (2, 3, 4); where no name says ct")
-
-
 def spoil(path: Path) -> None:
     path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': broken")
 
@@ -220,21 +208,6 @@ def test_damaged_headers_are_refused(
     found = verdict(path, tmp_path)
     assert isinstance(found, Refused)
     assert found.problem.location == path.name
-
-
-def test_a_folder_is_not_listed_for_each_of_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(12):
-        save(tmp_path / f"organ_seg_{number}.npy", MASK)
-        save(tmp_path / f"masks/{number}_binary.npy", MASK)
-    save(tmp_path / "info.json", "{}")
-    listed: list[Path] = []
-    scandir = os.scandir
-    monkeypatch.setattr("os.scandir", lambda folder: listed.append(Path(folder)) or scandir(folder))
-    assert len(list(survey([tmp_path]))) == 25
-    assert listed
-    assert all(listed.count(folder) < 8 for folder in set(listed)), "for a few questions, not for 12 files"
 
 
 def test_real_files(ct_samples: Path) -> None:

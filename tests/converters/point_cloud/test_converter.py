@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -91,20 +89,6 @@ def test_points_of_no_segment_and_of_two(tmp_path: Path, check_contract) -> None
     np.testing.assert_array_equal(arrays["segments/origin"][2], xyz[5:].min(axis=0))
 
 
-def test_numbers_above_9999_and_segments_without_points(tmp_path: Path, check_contract) -> None:
-    names = ("segment_10000", "segment_9999", "segment_0002")
-    segments = {name: np.array([row]) for row, name in enumerate(names)}
-    segments["segment_20000"] = np.empty(0, np.int64)
-    path = write(tmp_path / "a.h5", columns(3), segments)
-    oracle = {
-        "segments/number": np.array([2, 9999, 10000, 20000]),
-        "points/source_row": np.array([2, 1, 0]),
-        "segments/offsets": np.array([0, 1, 2, 3, 3]),
-    }
-    converted = check_contract(point_cloud(voxel_size=(1.0,)), [path], oracle)
-    np.testing.assert_array_equal(converted.arrays["segments/bounds"][3], np.zeros((2, 3)))
-
-
 def test_coordinates_stay_float64_where_one_bit_would_change(tmp_path: Path, check_contract) -> None:
     for number, value in enumerate([500_000.005, -0.0, 1e8, np.nextafter(500_000.0, 1e9)]):
         data = columns(6)
@@ -137,25 +121,6 @@ def batches(path: Path, rows: int, width: int = 3, **more: np.ndarray) -> np.nda
         for name, values in more.items():
             file[name] = values
     return data
-
-
-def test_a_list_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["data"], file["label"] = np.zeros((2, 8, 3), "f4"), np.zeros(2, "i8")
-    (tmp_path / "train_files.txt").write_text("a.h5")
-    read_text = Path.read_text
-
-    def refuse(path: Path, *given: Any, **named: Any) -> str:
-        if path.suffix == ".txt":
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return read_text(path, *given, **named)
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(InputError) as refused:
-        scan_sources(point_cloud(), [tmp_path])
-    (problem,) = refused.value.problems
-    assert problem.location == str(tmp_path / "train_files.txt")
-    assert "check its disk and its rights" in problem.cure
 
 
 @pytest.mark.parametrize("shape", [(7,), (7, 1)])
@@ -348,12 +313,6 @@ def test_segments_with_columns_of_their_own(tmp_path: Path, check_contract) -> N
     assert "segment_0001/classification: is int32 (2,), expected int32 (0,)" in message
 
 
-def test_no_segment_is_left(tmp_path: Path, convert_in_memory) -> None:
-    converter = point_cloud(segment="window:5", min_points=7, voxel_size=(1.0,))
-    with pytest.raises(InputError, match="no point belongs to a segment"):
-        convert_in_memory(converter, [write(tmp_path / "a.h5", columns(6))])
-
-
 def test_links_out_of_the_given_paths(tmp_path: Path, check_contract) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir()
@@ -387,20 +346,3 @@ def test_names_that_a_store_keeps(tmp_path: Path) -> None:
     message = problems_of(point_cloud(), path)
     assert "cannot be stored as 'origin'" in message
     assert "cannot be stored as '__x'" in message
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"segment": "window"}, "expected window:SIZE"),
-        ({"segment": "window:-1"}, "expected window:SIZE"),
-        ({"min_points": 5}, "which is not given"),
-        ({"segment": "window:5", "min_points": 5, "max_points": 4}, "got 5 and 4"),
-        ({"voxel_size": (0.0,)}, "sizes above 0"),
-        ({"voxel_size": (1, 1.0)}, "different sizes"),
-        ({"columns": "some"}, "must be one of"),
-    ],
-)
-def test_options_that_make_no_sense(options: dict, expected: str) -> None:
-    with pytest.raises(InputError, match=expected):
-        point_cloud(**options)

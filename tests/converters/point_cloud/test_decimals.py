@@ -10,11 +10,9 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 
 import unistore
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, decimal_of, quantise_decimals
-from unistore.converters.point_cloud.preview import PREVIEW
 from unistore.schemas.point_cloud.fields import quantum_errors
 
 COUNT = 3000
@@ -80,16 +78,6 @@ def test_every_bit_by_every_way(places: list[int], tmp_path: Path) -> None:
         with h5py.File(tmp_path / "again" / f"{number}.h5") as file:
             again = np.stack([file[f"data/{axis}"][:] for axis in "xyz"], axis=1)
         assert again.tobytes() == xyz.tobytes()
-
-
-def test_pictures_show_where_points_are(tmp_path: Path) -> None:
-    xyz = rounded(2)
-    unistore.convert(write(tmp_path / "a.h5", xyz), tmp_path / "out.zarr", "point_cloud")
-    figure = Figure()
-    PREVIEW.draw(unistore.Store(tmp_path / "out.zarr"), 0, figure)
-    drawn = figure.axes[0].collections[0].get_offsets()
-    expected = xyz[5::2, :2] - xyz[5::2, :2].min(axis=0)
-    np.testing.assert_allclose(np.sort(drawn, axis=0), np.sort(expected, axis=0))
 
 
 @pytest.mark.parametrize(

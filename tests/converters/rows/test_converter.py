@@ -42,27 +42,6 @@ def test_npz_members_become_columns(tmp_path: Path, check_contract, save) -> Non
     assert any("compressed" in note for note in converted.scan.notes) == (save is np.savez_compressed)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "order"),
-    [
-        ("?", "C"),
-        ("i1", "F"),
-        (">i2", "F"),
-        ("<u4", "C"),
-        (">u8", "F"),
-        ("f2", "C"),
-        (">f4", "F"),
-        (">f8", "C"),
-    ],
-)
-def test_npy_of_every_dtype_and_order(tmp_path: Path, check_contract, dtype: str, order: str) -> None:
-    values = (RANDOM.random((17, 3, 5)) * 100).astype(dtype)
-    np.save(tmp_path / "x.npy", np.asarray(values, order=order))
-    native = values.astype(values.dtype.newbyteorder("="))
-    converted = check_contract(rows_converter(), [tmp_path / "x.npy"], {"rows/data": native})
-    assert converted.fields["rows/data"].attributes == {"source_dtype": np.dtype(dtype).str}
-
-
 def test_hdf5_files_in_natural_order_with_groups_as_paths(tmp_path: Path, check_contract) -> None:
     parts = {}
     for number in (10, 2, 1):
@@ -123,23 +102,6 @@ def test_npy_files_of_like_rows_are_parts_of_one_array(tmp_path: Path, check_con
     np.save(tmp_path / "a.npy", np.arange(4, dtype="u2"))
     converted = check_contract(rows_converter(), [tmp_path], {"rows/data": np.float32([0, 1, 2, 3, 0, 1, 2])})
     assert any("one after the other" in note for note in converted.scan.notes)
-
-
-def test_dtypes_are_promoted_without_loss_and_recorded(tmp_path: Path, check_contract) -> None:
-    a = np.array([-(2**31), 2**31 - 1], np.int32)
-    b = np.array([0.5, 1e30], np.float32)
-    write(tmp_path / "a.h5", v=a)
-    write(tmp_path / "b.h5", v=b)
-    converted = check_contract(rows_converter(), [tmp_path], {"rows/v": np.concatenate([a, b.astype("f8")])})
-    assert converted.fields["rows/v"].attributes["source_dtype"] == {"<i4": [0], "<f4": [1]}
-
-
-def test_int64_beside_float_has_no_lossless_dtype(tmp_path: Path) -> None:
-    write(tmp_path / "a.h5", v=np.arange(3))
-    write(tmp_path / "b.h5", v=np.arange(3.0))
-    message = problems_of(rows_converter(columns="union"), tmp_path)
-    assert "int64" in message
-    assert "float64" in message
 
 
 def test_structured_arrays_give_a_column_a_field(tmp_path: Path, check_contract) -> None:

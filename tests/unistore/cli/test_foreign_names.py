@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -21,7 +17,6 @@ from unistore.cli.output import say, say_json
 from unistore.progress import ProgressBar
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\u202egpj.exe\u2066\x9b31m\u200b"
-COMMAND = "from unistore.cli.main import main; main()"
 
 
 def harmful(text: str) -> set[str]:
@@ -86,30 +81,6 @@ def test_no_command_prints_what_a_terminal_obeys(place: Path, form: list[str], c
         if form == ["--json"] and printed.out.startswith("{"):
             json.loads(printed.out)
         assert "\nsealed everything" not in printed.out + printed.err, number
-
-
-def test_a_terminal_gets_only_the_escapes_of_colours(place: Path) -> None:
-    for words in (commands(place)[number] for number in (0, 2, 6)):
-        ours, theirs = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "200"}
-        process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *words], stdout=theirs, stderr=theirs, env=environment
-        )
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                part = os.read(ours, 1 << 16)
-            except OSError:
-                break
-            if not part:
-                break
-            shown += part
-        process.wait()
-        os.close(ours)
-        assert b"]0;owned" in shown  # as text, with its escape spelled out
-        for foreign in (b"\x1b]0;", b"\x1b[2J", b"\x07", "\u202e".encode(), "\u2066".encode(), b"\xc2\x9b"):
-            assert foreign not in shown
 
 
 def test_everything_goes_through_the_same_door(capfd: Any) -> None:

@@ -43,25 +43,6 @@ def test_quiet_prints_problems_alone(source: Path, capfd: pytest.CaptureFixture[
     assert printed.out + printed.err
 
 
-def test_verbose_tells_how_long_stages_took(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert call("convert", "arrays", "a.zarr") == 0
-    assert " s, " not in capfd.readouterr().err
-    assert call("convert", "arrays", "b.zarr", "-v") == 0
-    assert re.search(r"^writing: \S+ k?B in \d+\.\d\d s, ", capfd.readouterr().err, re.MULTILINE)
-
-
-def test_colour_is_as_asked_for(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert call("convert", "arrays", "a.zarr", "-q") == 0
-    printed = {}
-    for color in ("auto", "always", "never"):
-        assert call("inspect", "a.zarr", "--color", color) == 0
-        printed[color] = capfd.readouterr().out
-    assert "\x1b[" in printed["always"]
-    assert "\x1b[" not in printed["auto"] + printed["never"]
-    assert call("inspect", "a.zarr", "--color", "blue") == 2
-    assert "'always'" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(capfd: pytest.CaptureFixture[str], shell: str) -> None:
     assert call("completion", shell) == 0

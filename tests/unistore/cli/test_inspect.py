@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import printed
 from unistore.cli.main import main
 
 COMMAND = [sys.executable, "-c", "from unistore.cli.main import main; main()", "inspect"]
@@ -95,19 +94,6 @@ def test_a_broken_seal_exits_with_1(store: Path, capsys: pytest.CaptureFixture[s
     assert "DAMAGED" in capsys.readouterr().out
 
 
-def test_errors_of_the_system_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused(path: str) -> None:
-        raise PermissionError(13, "Permission denied", path)
-
-    monkeypatch.setattr(import_module("unistore.report.inspection"), "inspect", refused)
-    assert call("a/b") == 1
-    assert capsys.readouterr().err == "error: a/b: Permission denied\n"
-    assert call("a/b", "--json") == 1
-    assert json.loads(capsys.readouterr().out) == {"error": "a/b: Permission denied", "problems": []}
-
-
 def test_out_of_memory_is_no_surprise(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,25 +136,3 @@ def test_a_terminal_gets_tables(store: Path, columns: int, every: bool) -> None:
     assert ("+ storage of all 8 arrays: --all" in text) == (not every)
     table = re.sub(r"\x1b\[[0-9;]*m", "", text).partition("arrays")[2].partition("load it")[0]
     assert max(map(len, table.splitlines())) <= columns
-
-
-def test_the_command_line_starts_light() -> None:
-    """Asking for help loads neither torch nor HDF5 nor zarr nor dask."""
-    code = (
-        "import sys\nfrom unistore.cli.main import main\n"
-        "try:\n    main(['inspect', '--help'])\nexcept SystemExit:\n    pass\n"
-        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    )
-    output = printed("-c", code)
-    loaded = set(output.splitlines()[-1].split())
-    assert not loaded & {"torch", "h5py", "zarr", "dask", "distributed", "cv2"}
-
-
-def test_inspecting_a_store_needs_no_torch(store: Path) -> None:
-    code = (
-        "import sys, unistore\n"
-        f"unistore.inspect({str(store)!r})\n"
-        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    )
-    output = printed("-c", code)
-    assert not set(output.split()) & {"torch", "dask", "distributed", "zarr"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -102,20 +100,6 @@ def written(place: Path) -> list[str]:
         found += [name for name in (*folders, *names) if told(name)]
         found += [name for name in names if told(Path(folder, name).read_bytes().decode("latin-1"))]
     return found
-
-
-def test_a_shell_sees_no_secret_either(place: Path) -> None:
-    code = "from unistore.cli.main import main; main()"
-    for words in (
-        ["inspect", URLS[0], "--debug"],
-        ["convert", "rows", "in", "n.zarr", "--scheduler", URLS[0]],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
-        )
-        assert done.returncode
-        assert "…@host.example/" in done.stderr or "\\u2026" in done.stderr
-        assert not told(done.stdout + done.stderr)
 
 
 CALLS: list[Callable[[str], object]] = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from tests.steps import Disturbing
 from unistore import verify
-from unistore.cli.main import main
 from unistore.conversion.convert import convert
 from unistore.conversion.run import run
 from unistore.converters.files.npy import ArrayValues
@@ -140,21 +138,6 @@ def test_links_that_lead_in_a_circle(sources: Path, family: str) -> None:
     assert BAD in str(problems(sources / BAD, sources.parent / "alone.zarr", family))
 
 
-def test_a_zip_of_another_version(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for name in ("a.npz", "b.npz"):
-        np.savez(folder / name, x=np.arange(9))
-    data = bytearray((folder / "b.npz").read_bytes())
-    data[data.rindex(b"PK\x01\x02") + 6] = 200  # version needed to extract, PKWARE APPNOTE 4.3.12
-    (folder / "b.npz").write_bytes(data)
-    with pytest.raises(NotImplementedError), zipfile.ZipFile(folder / "b.npz"):
-        pass
-    store = tmp_path / "out.zarr"
-    assert "b.npz: cannot be read: NotImplementedError: zip file version 20.0" in str(problems(folder, store))
-    assert [entry["file"] for entry in convert(folder, store, on_error="skip").skipped] == ["b.npz"]
-
-
 def reads_fail(patch: pytest.MonkeyPatch, fails: Callable[[str], bool]) -> None:
     """Let the disk fail where values of an array are read, and `fails` says so of the file's name."""
     read_into = ArrayValues.read_into
@@ -201,27 +184,6 @@ def test_verify_against_a_source_that_cannot_be_read(
     assert f"{GOOD}: cannot be read: RuntimeError: bad local heap" in "\n".join(map(str, found.problems))
 
 
-@pytest.mark.usefixtures("in_this_process")
-def test_debug_shows_the_traceback(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_rows(tmp_path / "b.h5")
-
-    def broken(*given: Any) -> Any:
-        raise RuntimeError("bad heap")
-
-    monkeypatch.setattr("unistore.converters.files.hdf5.file.check_dataset", broken)
-    command = ["convert", "rows", str(tmp_path / "b.h5"), str(tmp_path / "out.zarr")]
-    with pytest.raises(SystemExit) as left:
-        main(command)
-    assert left.value.code == 2
-    assert capsys.readouterr().err.startswith("error: b.h5: cannot be read: RuntimeError: bad heap (")
-    with pytest.raises(SystemExit) as left:
-        main([*command, "--debug"])
-    assert left.value.code == 2
-    assert "in broken\n" in capsys.readouterr().err
-
-
 STRAY = ["segment_0001x", "segment_-1", "other", "segment_2_1", "segment_٣", f"segment_{9**20}"]
 
 
@@ -239,15 +201,6 @@ def test_a_group_among_segments_that_is_none(tmp_path: Path, key: str) -> None:
     assert named & ({key} if key != "Segment_2" else {key, "segment_0002"})
     assert "count" not in named, "a dataset is no segment"
     check_told_and_left_out(folder, "point_cloud")
-
-
-def test_only_groups_that_are_no_segments(tmp_path: Path) -> None:
-    """All points would have been one segment."""
-    write_cloud(tmp_path / BAD)
-    with h5py.File(tmp_path / BAD, "r+") as file:
-        for key in list(file["segments"]):
-            file.move(f"segments/{key}", f"segments/{key}x")
-    assert "segment_0000x" in str(problems(tmp_path / BAD, tmp_path / "out.zarr"))
 
 
 NAMES = ["a\nb.npy", "\u202ecba.npy", "\x1b[31m.npy", b"\xff\xfe.npy", "back\\slash.npy", "C:x.npy"]
@@ -310,21 +263,6 @@ def test_content_that_changes_with_its_time_restored(toys: Path, toy: Any, tmp_p
     run(toy(), [toys], store)
     fresh = run(toy(), [toys], tmp_path / "fresh.zarr")
     assert Store(store).attributes["seal"]["digest"] == fresh.digest
-
-
-def test_rights_that_change_between_two_runs(toys: Path, toy: Any, tmp_path: Path) -> None:
-    """No reason to start over: what other sources were made into is taken over."""
-    store, path = tmp_path / "out.zarr", toys / "val/s2.npz"
-
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(toy(), [toys], store, executor=Interrupted(9, stop))
-    path.chmod(0o600)
-    report = run(toy(), [toys], store)
-    assert report.resumed > 0
-    assert report.digest == run(toy(), [toys], tmp_path / "fresh.zarr").digest
 
 
 def test_a_disk_that_comes_back_is_not_held_against_the_sources(

@@ -27,31 +27,6 @@ def test_a_finished_store_is_refused_and_untouched(tmp_path: Path, toys: Path, t
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
 
 
-def test_overwrite_keeps_the_old_store_until_the_new_one_is_sealed(
-    tmp_path: Path, toys: Path, toy: Any, stopping: Any
-) -> None:
-    store = tmp_path / "out.zarr"
-    run(toy(), [toys], store)
-    before = tree(store)
-    with pytest.raises(KeyboardInterrupt):
-        run(toy(brightness=1), [toys], store, Settings(overwrite=True), executor=stopping(6))
-    assert tree(store) == before
-    run(toy(brightness=1), [toys], store, Settings(overwrite=True))
-    assert Store(store).attributes["options"]["brightness"] == 1
-
-
-def test_forgetting_overwrite_does_not_cost_what_was_done(
-    tmp_path: Path, toys: Path, toy: Any, stopping: Any
-) -> None:
-    store = tmp_path / "out.zarr"
-    run(toy(), [toys], store)
-    with pytest.raises(KeyboardInterrupt):
-        run(toy(brightness=1), [toys], store, Settings(overwrite=True), executor=stopping(6))
-    with pytest.raises(InputError, match="--overwrite"):
-        run(toy(brightness=1), [toys], store)
-    assert run(toy(brightness=1), [toys], store, Settings(overwrite=True)).resumed > 0
-
-
 def test_a_kill_between_the_two_renames_recovers(
     tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,14 +121,6 @@ def test_what_is_not_a_store_is_never_touched(tmp_path: Path, toys: Path, toy: A
     assert not list(tmp_path.glob("*.unistore-build"))
 
 
-def test_an_empty_folder_becomes_the_store(tmp_path: Path, toys: Path, toy: Any) -> None:
-    store = tmp_path / "out.zarr"
-    store.mkdir()
-    run(toy(), [toys], store)
-    assert Store(store).family == "rows"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
-
-
 @pytest.mark.parametrize("place", ["sources", "sources/out.zarr", "sources/train/deep/out.zarr", "."])
 def test_nothing_is_written_among_the_sources(tmp_path: Path, toys: Path, toy: Any, place: str) -> None:
     before = tree(tmp_path)
@@ -166,11 +133,6 @@ def test_a_linked_way_into_the_sources_is_seen_through(tmp_path: Path, toys: Pat
     (tmp_path / "elsewhere").symlink_to(toys)
     with pytest.raises(InputError, match="overlap"):
         run(toy(), [toys], tmp_path / "elsewhere" / "out.zarr")
-
-
-def test_a_file_beside_a_file_is_fine(tmp_path: Path, toys: Path, toy: Any) -> None:
-    run(toy(), [toys / "train/s0.npz"], toys / "train/out.zarr")
-    assert Store(toys / "train/out.zarr").sample_count == 100
 
 
 def _interrupt(build: Any) -> None:

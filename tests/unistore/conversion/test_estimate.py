@@ -14,16 +14,12 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.conversion import plan as layout
 from unistore.conversion.convert import convert, make_converter
-from unistore.conversion.dry_run import dry_run
-from unistore.conversion.memory import PROCESS, SOURCE, STEP, STEP_BUDGET, estimate
-from unistore.conversion.settings import Settings
+from unistore.conversion.memory import PROCESS, estimate
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
-from unistore.report.inspection import inspect
 from unistore.store.reader import Store
-from unistore.system.sizes import parse_bytes, size
+from unistore.system.sizes import parse_bytes
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests/data"
@@ -134,27 +130,3 @@ def test_too_little_is_refused_before_reading_and_the_least_that_is_named_will_d
     with pytest.raises(InputError, match="is too little"):
         found.peak(PROCESS + found.step - 1, 0)
     assert found.peak(parse_bytes(named[1], "--memory"), 0).bytes <= parse_bytes(named[1], "--memory")
-
-
-def test_inspect_and_the_dry_run_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "SHARD", 128 << 20)
-    np.save(tmp_path / "a.npy", np.zeros(1 << 20, "u1"))
-    shown = dry_run(make_converter("rows", {}), [tmp_path])
-    assert shown.peak.bytes == PROCESS + STEP + (2 << 20) + SOURCE
-    assert inspect(tmp_path).details["memory"] == shown.to_json()["memory"] == shown.peak.bytes
-    assert f"peak memory about {size(shown.peak.bytes)}" in str(inspect(tmp_path))
-    assert shown.estimate == estimate(make_converter("rows", {}), shown.scan, STEP_BUDGET)
-
-
-def test_a_peak_holds_the_workers_that_there_are_steps_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(layout, "SHARD", 128 << 20)
-    np.lib.format.open_memmap(tmp_path / "a.npy", "w+", "u1", (300 << 20,)).flush()
-    converter = make_converter("rows", {})
-    step = dry_run(converter, [tmp_path]).estimate.step
-    for workers, count in [(1, 1), (2, 2), (3, 3), (8, 3)]:
-        peak = dry_run(converter, [tmp_path], Settings(workers=workers)).peak
-        assert (peak.workers, peak.bytes) == (count, PROCESS + count * (PROCESS + step)), size(peak.bytes)
-    limited = dry_run(converter, [tmp_path], Settings(workers=8, memory=PROCESS + 2 * (PROCESS + step))).peak
-    assert (limited.workers, limited.wanted) == (2, 3)

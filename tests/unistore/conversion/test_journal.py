@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import json
 from pathlib import Path
 
@@ -68,15 +67,3 @@ def test_a_record_that_does_not_fit_leaves_no_trace(path: Path, monkeypatch: pyt
     journal.append({"step": "c"})
     journal.close()
     assert path.read_text() == '{"step":"a"}\n{"step":"c"}\n'
-
-
-def test_a_journal_that_cannot_be_begun_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a warning tells of a file that nobody closed."""
-
-    def full(folder: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
-
-    monkeypatch.setattr("unistore.conversion.build.sync_folder", full)
-    with pytest.raises(OSError, match="No space left"):
-        Journal(path)
-    gc.collect()

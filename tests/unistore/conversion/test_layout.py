@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -109,11 +107,3 @@ def test_amplification_of_runs_is_the_mean_over_positions(run: int, power: int) 
     starts = range(chunk)
     decoded = [chunk * ((start + run - 1) // chunk - start // chunk + 1) for start in starts]
     assert amplification(field, (chunk,)) == pytest.approx(np.mean(decoded) / run)
-
-
-def test_amplification_of_boxes_is_the_mean_over_positions() -> None:
-    """Tiles that a box of one tile's size touches, over every offset inside a tile."""
-    field = make_field("uint8", (64, 64), (4, 8))
-    touched = [(1 + (y > 0)) * (1 + (x > 0)) for y, x in itertools.product(range(4), range(8))]
-    assert amplification(field, (1, 4, 8)) == pytest.approx(np.mean(touched))
-    assert amplification(make_field("uint8", (4, 8), (4, 8)), (1, 4, 8)) == 1

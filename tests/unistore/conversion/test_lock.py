@@ -36,17 +36,6 @@ def write_owner(path: Path, age: float = 0.0, **owner: Any) -> None:
     os.utime(path, (then, then))
 
 
-def test_held_and_released(path: Path) -> None:
-    with Lock(path):
-        owner = json.loads(path.read_text())
-        assert (owner["host"], owner["pid"]) == (socket.gethostname(), os.getpid())
-        with pytest.raises(ConversionError, match=f"another converter is at work .process {os.getpid()} on"):
-            Lock(path).__enter__()
-    assert not path.exists()
-    with Lock(path):
-        assert path.exists()
-
-
 def test_refused_while_another_process_lives_and_taken_over_when_it_is_dead(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
@@ -170,13 +159,6 @@ def test_release_never_removes_the_next_owners_lock(path: Path) -> None:
     with Lock(path):
         first.release()
         assert path.exists()
-
-
-def test_a_lock_that_was_taken_over_is_left_alone(path: Path) -> None:
-    """Who sleeps for long, a laptop for one, is taken for dead elsewhere; the lock is not its own then."""
-    with Lock(path):
-        write_owner(path, **ELSEWHERE[0])
-    assert json.loads(path.read_text())["host"] == "another-machine"
 
 
 def test_a_second_conversion_is_refused_while_the_first_lives(

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -20,13 +19,9 @@ from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.memory import (
     PROCESS,
     STEP,
-    STEP_BUDGET,
     check_fits,
     most_workers,
-    step_budget,
 )
-from unistore.conversion.run import run
-from unistore.conversion.settings import Settings
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.scanning import scan_sources
@@ -34,7 +29,6 @@ from unistore.errors import InputError
 from unistore.system.sizes import parse_bytes, size
 
 ROOT = Path(__file__).resolve().parents[3]
-DATA = ROOT / "tests/data"
 MEMORY = Path("/dev/shm")
 
 
@@ -71,16 +65,6 @@ def test_workers_never_pass_the_limit_and_no_fewer_are_taken(limit: int, need: i
     assert most_workers(None, 5, need) == 5
 
 
-@pytest.mark.parametrize("limit", [PROCESS, 10**9, 4 * 10**9])
-@pytest.mark.parametrize("wanted", [0, 1, 4])
-def test_what_a_step_may_hold_costs_no_worker(limit: int, wanted: int) -> None:
-    assert step_budget(None, wanted) == step_budget(None, None) == STEP_BUDGET
-    assert step_budget(limit, None) == 0
-    held = step_budget(limit, wanted)
-    assert held <= 0 or most_workers(limit, wanted, held) == wanted
-    assert PROCESS + max(1, wanted) * (PROCESS if wanted else 0) + max(1, wanted) * (held + 1) > limit
-
-
 def test_the_arithmetic_of_a_refusal() -> None:
     check_fits(None, 10**12, "anything")
     check_fits(PROCESS + 500, 500, "just enough")
@@ -91,26 +75,6 @@ def test_the_arithmetic_of_a_refusal() -> None:
         f"rows 0:7 of table 'rows' (from a.h5) = {size(PROCESS + 5 * 10**8)} (give at least "
         f"{size((PROCESS + 5 * 10**8) * 1.005)})"
     )
-
-
-@pytest.mark.parametrize(
-    ("family", "sources", "options"),
-    [
-        ("rows", "rows", {}),
-        ("point_cloud", "pointcloud/thin_a.h5", {"voxel_size": (50.0,)}),
-        ("ct", "ct", {"window": ("lung",)}),
-    ],
-)
-def test_too_little_is_refused_before_anything_is_written_and_the_bytes_never_change(
-    tmp_path: Path, family: str, sources: str, options: dict[str, Any]
-) -> None:
-    with pytest.raises(InputError, match=r"--memory: 100\.0 MB is too little: 134\.2 MB for the process \+ "):
-        convert(DATA / sources, tmp_path / "out", family, memory="100MB", **options)
-    assert list(tmp_path.iterdir()) == []
-    free = convert(DATA / sources, tmp_path / "free", family, **options)
-    tight = convert(DATA / sources, tmp_path / "tight", family, memory="300MB", **options)
-    assert free.digest == tight.digest
-    assert (tmp_path / "free/zarr.json").read_bytes() == (tmp_path / "tight/zarr.json").read_bytes()
 
 
 def test_a_chunk_of_the_file_that_is_larger_than_a_shard_counts(tmp_path: Path) -> None:
@@ -155,15 +119,6 @@ def test_volumes_written_in_parts_are_the_same_bytes(
     assert verify(tmp_path / "parts", against=[tmp_path / "in"]).receipt is not None
     (tmp_path / "parts/volumes/image/c/0/0/0/0").unlink()
     assert repair(tmp_path / "parts", [tmp_path / "in"]).ok
-
-
-def test_what_is_known_is_refused_before_sources_are_derived(tmp_path: Path, toys: Path, toy: Any) -> None:
-    class Untouched(toy):  # type: ignore[misc]
-        def derive(self, scan: Any, source: int, emit: Any, folder: Any) -> Any:
-            raise AssertionError
-
-    with pytest.raises(InputError, match="a shard of table 'rows'"):
-        run(Untouched(), [toys], tmp_path / "out", Settings(memory=PROCESS))
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="measures peaks by /proc")

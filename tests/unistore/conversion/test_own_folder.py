@@ -12,7 +12,7 @@ import pytest
 
 import unistore
 from unistore import export, repair
-from unistore.errors import ConversionError, InputError
+from unistore.errors import ConversionError
 
 
 @pytest.fixture
@@ -105,20 +105,6 @@ def test_a_build_folder_of_another_user_is_not_taken_over(place: Path) -> None:
     with pytest.raises(ConversionError, match=r"belongs to another user \(uid 12345, not 0\): remove it"):
         unistore.convert(place / "good.npy", place / "a.zarr", "rows")
     assert not (place / "a.zarr").exists()
-
-
-def test_the_store_that_is_replaced_may_hold_links(place: Path) -> None:
-    unistore.convert(place / "good.npy", place / "a.zarr", "rows")
-    shard = place / "a.zarr/rows/data/c/0/0"
-    shard.rename(place / "elsewhere")
-    shard.symlink_to(place / "elsewhere")
-    build = place / "a.zarr.unistore-build"
-    build.mkdir()
-    (place / "a.zarr").rename(build / "old")  # as a kill between two renames leaves it
-    with pytest.raises(InputError, match="--overwrite replaces it"):
-        unistore.convert(place / "good.npy", place / "a.zarr", "rows")
-    unistore.convert(place / "good.npy", place / "a.zarr", "rows", overwrite=True)
-    assert (place / "elsewhere").is_file()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.conversion.job import source_batches
 from unistore.conversion.plan import Plan, TablePlan, json_digest, plan_table
 from unistore.schemas.tables import Field, Table
 from unistore.system.packed import PackedObjects
@@ -112,14 +111,3 @@ def test_digest_is_of_the_content_alone() -> None:
 def test_digest_sees_every_change(changed: dict[str, object]) -> None:
     table = plan_table(make_table(), [10, 20])
     assert make_plan(table).digest != make_plan(table, **changed).digest
-
-
-def test_batches_of_sources_keep_to_their_bytes() -> None:
-    mebibytes = 1 << 20
-    sizes = np.array([6, 6, 6, 6, 6, 20, 1, 16, 1] + [0] * 91) * mebibytes
-    batches = source_batches(range(100), sizes)
-    assert batches[:6] == [(0, 1), (2, 3), (4,), (5,), (6,), (7,)]
-    assert batches[6:8] == [(8, 9, 10), (11, 12, 13)]
-    assert [number for batch in batches for number in batch] == list(range(100))
-    chosen = source_batches([3, 5, 6], sizes)
-    assert chosen == [(3,), (5,), (6,)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -134,18 +133,6 @@ def test_source_digests_tell_sources_apart(tmp_path: Path, toys: Path, toy: Any)
     before, after = (stored(tmp_path / name)["sources/digest"][...] for name in "ab")
     assert (before != after).any(axis=1).tolist() == [True, False, False, False]
     assert before.shape == (4, 16)
-
-
-def test_report(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> None:
-    report = run(toy(), [toys], tmp_path / "out.zarr")
-    files = sorted(toys.rglob("*.npz"))
-    assert report.source_bytes == sum(file.stat().st_size for file in files)
-    assert report.sources == len(files)
-    expected = truth(toys)
-    assert report.raw_bytes == sum(values.nbytes for values in expected.values()) + 16 * len(files)
-    assert report.resumed == 0
-    assert report.notes == ("toys",)
-    json.dumps(asdict(report))
 
 
 def test_statistics_are_those_of_numpy(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> None:

@@ -350,31 +350,6 @@ def test_what_is_still_valid_is_taken_over(tmp_path: Path, toy: Any, make_toys: 
     assert report.tasks == alone.tasks
 
 
-def test_several_bad_sources_in_one_shard_are_found_at_once(tmp_path: Path, toy: Any, make_toys: Any) -> None:
-    toys = make_toys(tmp_path / "in", sources=6, rows=2)
-    for name in ("train/s0.npz", "train/s3.npz", "val/s2.npz"):
-        spoil(toys / name, row=1)
-    executor = Counting()
-    converter = replace(toy(), tables=("rows",))
-    settings = Settings(on_error="skip", codec="fast")
-    report = run(converter, [toys], tmp_path / "out", settings, executor=executor)
-    assert len(executor.items) == 2, "one round finds them all"
-    assert [entry["left_out"] for entry in report.skipped] == ["train/s0.npz", "train/s3.npz", "val/s2.npz"]
-
-
-def test_more_bad_sources_than_a_refusal_would_list(tmp_path: Path, toy: Any) -> None:
-    (tmp_path / "in/train").mkdir(parents=True)
-    for number in range(70):
-        value = np.full((2, 3), 1.0 if number in (0, 69) else np.nan)
-        arrays = {"value": value, "image": np.zeros((2, 3, 3), "u1"), "label": np.zeros(2, "i8")}
-        np.savez(tmp_path / f"in/train/s{number}.npz", **arrays)
-    executor = Counting()
-    report = run(toy(), [tmp_path / "in"], tmp_path / "out", Settings(on_error="skip"), executor=executor)
-    assert len(report.skipped) == 68
-    assert report.sources == 2
-    assert len(executor.items) == 3
-
-
 def test_what_was_left_out_is_not_left_out_under_fail(
     tmp_path: Path, toy: Any, toys: Path, stopping: Any
 ) -> None:

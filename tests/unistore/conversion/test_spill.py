@@ -47,15 +47,6 @@ def test_any_rows_in_any_parts_of_any_dtypes(
     ]
 
 
-def test_strided_rows(tmp_path: Path) -> None:
-    values = np.arange(24).reshape(6, 4)
-    with SpillWriter(tmp_path / "0") as writer:
-        writer.emit("t", "x", values[::2, ::-1])
-        writer.end_source("key", {})
-        writer.finish()
-    assert read(SpilledBatch(tmp_path / "0"), "x", 0, 3) == values[::2, ::-1].tolist()
-
-
 def test_facts_of_any_name(tmp_path: Path) -> None:
     facts: dict[str, Any] = {
         "file": np.arange(3),
@@ -84,14 +75,6 @@ def test_an_attempt_that_was_killed_leaves_nothing_behind(tmp_path: Path) -> Non
     assert SpilledBatch.is_complete(folder)
     assert SpilledBatch(folder).rows("t", 0) == 2
     assert sorted(path.name for path in folder.iterdir()) == ["0.bin", "facts.bin", "rows.json"]
-
-
-def test_a_source_without_rows(tmp_path: Path) -> None:
-    with SpillWriter(tmp_path / "0") as writer:
-        writer.end_source("key", {})
-        writer.finish()
-    assert SpilledBatch(tmp_path / "0").rows("t", 0) == 0
-    assert SpilledBatch(tmp_path / "0").facts()[0] == {}
 
 
 def test_faults_of_a_converter_are_named(tmp_path: Path) -> None:

@@ -148,15 +148,6 @@ def test_a_split_is_where_the_hash_of_the_name_falls(
             splits_of(names, how)
 
 
-def test_another_seed_gives_other_splits_of_the_same_shares() -> None:
-    names = [f"{number}.h5" for number in range(2000)]
-    first, second = (splits_of(names, SplitRule(shares=TRAIN_VAL, seed=seed)) for seed in (0, 1))
-    differing = sum(first[name] != second[name] for name in names)
-    assert 500 < differing < 780, "independent: 2 · 0.8 · 0.2 of 2000 are 640, ± 22"
-    for splits in (first, second):
-        assert 340 < sum(split == "val" for split in splits.values()) < 460
-
-
 def test_an_empty_split_is_refused_with_a_seed_that_fills_it() -> None:
     names = ["a.h5", "b.h5", "c.h5"]
     refused = []
@@ -204,14 +195,6 @@ def test_groups_are_never_divided() -> None:
     assert all(exact[name] == exact[f"b{name[1:]}"] for name in GROUPED if name[0] == "a")
 
 
-def test_the_group_of_a_pattern_is_the_name_that_is_hashed() -> None:
-    names = [f"{number}/{file}.h5" for number in range(40) for file in "xyz"]
-    folders = splits_of([str(number) for number in range(40)], rule())
-    assert splits_of(names, rule(group_by=r"(\d+)/")) == {
-        name: folders[name.partition("/")[0]] for name in names
-    }
-
-
 @pytest.mark.parametrize(
     ("pattern", "match"),
     [
@@ -223,16 +206,6 @@ def test_the_group_of_a_pattern_is_the_name_that_is_hashed() -> None:
 def test_patterns_that_do_not_group_are_refused(pattern: str, match: str) -> None:
     with pytest.raises(InputError, match=match):
         splits_of(GROUPED, rule(group_by=pattern))
-
-
-def test_frames_of_one_sequence_are_a_whole_by_the_name_of_the_sequence() -> None:
-    names = [f"seq_{number}/{frame:03d}.dat" for number in range(20) for frame in range(1, 4)]
-    before = splits_of(names, rule(), [name[:-8] for name in names])
-    for number in range(20):
-        assert len({before[name] for name in names if name.startswith(f"seq_{number}/")}) == 1
-    names.insert(0, "seq_0/000.dat")
-    after = splits_of(names, rule(), [name[:-8] for name in names])
-    assert before.items() <= after.items()
 
 
 def test_the_folder_below_the_one_given_is_part_of_names(tmp_path: Path) -> None:
@@ -298,12 +271,6 @@ def test_sources_without_a_split_are_other() -> None:
     code, names = assign_splits(scan, finalized, None)[:2]
     assert names == ("train", "other", "")
     assert code.tolist() == [0, 1, 1, 2]
-
-
-def test_no_splits() -> None:
-    scan, finalized = make([2, 2])
-    code, names = assign_splits(scan, finalized, None)[:2]
-    assert (code[:].tolist(), names) == ([0, 0, 0, 0], ())
 
 
 def test_splits_of_the_converter_win_over_the_sources() -> None:

@@ -16,8 +16,6 @@ import unistore
 from unistore.errors import InputError
 
 LENGTHS = (5, 2, 1, 9, 4, 3)
-SAMPLES = [0, 1, 3, 4]
-"""Segments of `LENGTHS` that are samples: the last of each source is not."""
 
 
 @pytest.fixture
@@ -40,12 +38,6 @@ def test_packed(dataset: unistore.Dataset) -> None:
     assert batch["index"].tolist() == [3, 0, 1]
     assert len(batch["voxel_coords"]) == len(batch["voxel_counts"]) == batch["voxel_offsets"][-1]
     assert torch.equal(batch["xyz"][4:9], dataset[0]["xyz"])
-
-
-def test_packed_copies_nothing(dataset: unistore.Dataset) -> None:
-    samples = dataset.__getitems__([0, 1])
-    batch = unistore.collate(samples)
-    assert batch["xyz"].untyped_storage().data_ptr() == samples[1]["xyz"].untyped_storage().data_ptr()
 
 
 def test_list(dataset: unistore.Dataset) -> None:

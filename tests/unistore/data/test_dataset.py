@@ -80,22 +80,6 @@ def test_batches_equal_single_samples(rows: Path) -> None:
     assert len(dataset.read_batch([])["data"]) == 0
 
 
-def test_read_batch_fills_allocated_memory(rows: Path) -> None:
-    slab = np.zeros(1 << 16, np.uint8)
-    used = 0
-
-    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        nonlocal used
-        size = int(np.prod(shape)) * dtype.itemsize
-        part = slab[used : used + size].view(dtype).reshape(shape)
-        used += -(-size // 64) * 64
-        return part
-
-    batch = unistore.Dataset(rows, fields=["data", "label", "source"]).read_batch([3, 1], allocate)
-    assert set(batch) == {"index", "data", "label", "source"}
-    assert all(np.shares_memory(packed.values, slab) for packed in batch.values())
-
-
 def test_fields_select_and_unknown_ones_are_listed(rows: Path) -> None:
     sample = unistore.Dataset(rows, fields=("label", "source"))[25]
     assert list(sample) == ["index", "label", "source"]
@@ -119,19 +103,6 @@ def test_splits(rows: Path) -> None:
     assert len(unistore.Dataset(rows, split=("val", "test"))) == 20
     with pytest.raises(InputError, match="no split 'dev'; it has train, val, test"):
         unistore.Dataset(rows, split="dev")
-
-
-def test_labels_of_a_split(rows: Path) -> None:
-    dataset = unistore.Dataset(rows)
-    expected = dict.fromkeys(sorted(LABEL[30:45].tolist()), 1)
-    assert dataset.label_counts("label", split="val") == expected
-    assert dataset.label_counts("label", split=("train", "test")) == {
-        label: 1 for label in LABEL.tolist() if label not in expected
-    }
-    train = unistore.Dataset(rows, split="train")
-    assert train.label_counts("label", split="val") == expected
-    weights = dataset.class_weights("label", split="val", classes=200)
-    assert np.flatnonzero(weights.numpy()).tolist() == list(expected)
 
 
 def test_transform_is_the_last_step(rows: Path) -> None:

@@ -180,30 +180,6 @@ def spikes(make_store: Any, frames: int, height: int, width: int, seed: int) -> 
     )
 
 
-@pytest.mark.parametrize("crop", [6, None])
-def test_clips_of_cameras(make_store: Any, crop: int | None) -> None:
-    paths = [
-        spikes(make_store, 8, 12, 14, 0),
-        spikes(make_store, 6, 12, 14, 1),
-        spikes(make_store, 5, 10, 9, 2),
-    ]
-    kind = unistore.Clips(2, crop=crop, voxel_bins=3, random=False)
-    for chosen in (paths[:2], paths):
-        dataset = unistore.Dataset(chosen, kind)
-        alone = [unistore.Dataset(path, kind) for path in chosen]
-        bounds = dataset.store_offsets
-        wanted = [len(dataset) - 1, 0, 8, 3]
-        batch = dataset.read_batch(wanted)
-        assert (batch["blur"].offsets is None) == (crop is not None or len(chosen) == 2)
-        for place, index in enumerate(wanted):
-            store = int(np.searchsorted(bounds, index, side="right")) - 1
-            sample = alone[store][index - int(bounds[store])]
-            for key in ("voxel", "blur"):
-                assert np.array_equal(batch[key][place], sample[key].numpy())
-        if batch["blur"].offsets is None:  # stored channels last, handed out as a view of it
-            assert batch["blur"].values.strides[2] == 1
-
-
 def test_every_store_has_draws_of_its_own(make_scans: Callable[..., Any]) -> None:
     scans = make_scans([(30, 30, 30)] * 4)
     dataset = unistore.Dataset([scans.path, scans.path], unistore.Patches(5), fields=["corner"], seed=3)

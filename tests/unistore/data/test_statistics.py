@@ -6,7 +6,6 @@ import itertools
 import json
 import pickle
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -316,15 +315,6 @@ def test_verify_compares_with_the_values(tmp_path: Path) -> None:
     assert "damaged" in problem.message
 
 
-def test_the_file_holds_no_objects(robots: Any) -> None:
-    path, _ = robots
-    unistore.keep_statistics(path)
-    rewritten(path, lambda values: values.update({"0.mean": np.array([print], object)}))
-    with pytest.raises(StoreError, match="damaged"):
-        unistore.Dataset(path).statistics("action")
-    assert zipfile.is_zipfile(path / STATISTICS)
-
-
 def test_normalize_takes_samples_and_gives_them_back(robots: Any) -> None:
     path, columns = robots
     dataset = unistore.Dataset(path)
@@ -356,15 +346,6 @@ def test_normalize_is_a_transform_and_a_module(robots: Any) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(dataset))[20]["action"], expected)
     assert len(normalize.state_dict()) == 2
     assert normalize["action"].float()(torch.ones(3, dtype=torch.float64)).dtype == torch.float64
-
-
-def test_normalize_is_unchanged_when_compiled(robots: Any) -> None:
-    dataset = unistore.Dataset(robots[0])
-    normalize = unistore.Normalize(dataset.statistics("action"))
-    values = torch.from_numpy(np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32))
-    compiled = torch.compile(normalize, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(values), normalize(values))
-    assert torch.equal(torch.compile(normalize.inverse, backend="eager")(values), normalize.inverse(values))
 
 
 def test_normalize_refuses_what_has_no_values(make_store: Any) -> None:

@@ -85,30 +85,6 @@ def test_hdf5_datasets(name: str, make_case: Make, tmp_path: Path) -> None:
                 assert_same(dataset, one, two)
 
 
-@pytest.mark.parametrize(
-    "name", ["cloud_real", "cloud_indices", "robot_real", "robot_robomimic", "robot_act"]
-)
-def test_attributes(name: str, make_case: Make, tmp_path: Path) -> None:
-    before, after = exported(name, make_case, tmp_path)
-    groups = ("header", "data/demo_1", "data/demo_10", "")
-    for path in (path for path in after.rglob("*") if path.is_file()):
-        with h5py.File(before / path.relative_to(after)) as one, h5py.File(path) as two:
-            for group in (group for group in groups if not group or group in one):
-                original = dict((one[group] if group else one).attrs)
-                found = dict((two[group] if group else two).attrs)
-                assert {key: np.asarray(value).tolist() for key, value in original.items()} == {
-                    key: np.asarray(found[key]).tolist() for key in original
-                }
-
-
-def test_coordinates_in_the_dtype_of_each_source(make_case: Make, tmp_path: Path) -> None:
-    before, after = exported("cloud_mixed", make_case, tmp_path)
-    for number in range(2):
-        original, found = datasets(before / f"cloud_{number}.h5"), datasets(after / f"cloud_{number}.h5")
-        for axis in "xyz":
-            assert_same(axis, original[axis], found[axis])
-
-
 @pytest.mark.parametrize("name", ["rows_npz", "rows_npy", "rows_side_by_side", "ct_cases", "ct_sparse"])
 def test_numpy_files(name: str, make_case: Make, tmp_path: Path) -> None:
     before, after = exported(name, make_case, tmp_path)
@@ -137,16 +113,6 @@ def test_ct_files_beside_the_volumes(make_case: Make, tmp_path: Path) -> None:
         lung = np.load(after / case / "windows" / "lung_w1500_l-600.npy")
         assert lung.dtype == np.uint8
         np.testing.assert_array_equal(lung, (image >= -1350) & (image <= 150))
-
-
-def test_loose_volumes_have_their_own_names_and_computed_windows(make_case: Make, tmp_path: Path) -> None:
-    before, after = exported("ct_real", make_case, tmp_path)
-    assert len(list(after.rglob("*"))) == 3 * len(list(before.iterdir()))
-    for path in before.iterdir():
-        image = np.load(path)
-        np.testing.assert_array_equal(np.load(after / path.name), image)
-        mine = np.load(after / f"{path.stem}_mine_w300_l40.npy")
-        np.testing.assert_array_equal(mine, (image >= -110) & (image <= 190))
 
 
 @pytest.mark.parametrize(

@@ -220,16 +220,6 @@ def test_a_damaged_dataset_that_nobody_reads(family: str, damaged: str, tmp_path
     assert verify(tmp_path / "store.zarr", against=[source]).problems
 
 
-def test_nothing_more_is_compared_after_many_differences(
-    make_case: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case, store = make_case("rows_hdf5")
-    (source,) = with_sources(case, tmp_path)
-    edit(source / "part_1.h5", "data/value", (7, 1), 0.5)
-    monkeypatch.setattr("unistore.integrity.compare._MAX_DIFFERENCES", 1)
-    assert [each.location for each in verify(store, against=[source]).problems] == ["rows/data/value"]
-
-
 def test_a_changed_voxel_bit_and_pixel(make_case: Make, tmp_path: Path) -> None:
     import cv2
 

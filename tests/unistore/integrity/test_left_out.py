@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -154,13 +153,6 @@ def test_what_is_left_out_is_named(write: Write, tmp_path: Path) -> None:
     for name in receipt.left_out:
         bare = re.sub(r" \(.*", "", name).removeprefix("data/demo_N/")
         assert bare in notes or bare.partition("/")[0] in notes.split(": ")[-1], name
-
-
-def test_a_text_of_an_episode_is_kept_as_an_attribute(tmp_path: Path) -> None:
-    aloha(tmp_path)
-    unistore.convert(tmp_path / "episode_0.hdf5", tmp_path / "a.zarr")
-    store = unistore.Dataset(tmp_path / "a.zarr").store
-    assert json.loads(store.text("episodes/attributes")[0])["language_instruction"] == "pick the cup"
 
 
 def test_a_mask_is_not_left_out_unless_it_differs(tmp_path: Path) -> None:

@@ -74,16 +74,6 @@ def test_a_volume_is_compared_by_planes(volume: Path, tmp_path: Path, forge: Cal
     assert "2 of 204800 values differ" in problem.message
 
 
-def test_a_window_of_points_is_compared_by_planes(volume: Path, tmp_path: Path) -> None:
-    image = np.load(volume / "ct_original.npy")
-    (volume / "windows").mkdir()
-    np.save(volume / "windows/w_w100_l900.npy", ((image >= 850) & (image <= 950)).astype("u1"))
-    convert(volume, tmp_path / "store", "ct", sparse="coords")
-    receipt = verify(tmp_path / "store", against=[volume]).receipt
-    assert receipt is not None
-    assert receipt.values == 3 * np.prod(SHAPE)
-
-
 def test_a_volume_is_made_again_by_planes(
     volume: Path, tmp_path: Path, tree: Callable[[Path], dict[str, bytes]]
 ) -> None:

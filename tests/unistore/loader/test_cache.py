@@ -11,7 +11,6 @@ import torch
 import unistore
 from unistore.errors import InputError, SampleError
 from unistore.loader import Loader
-from unistore.loader.cache import UNLIMITED, parse_size
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -86,18 +85,6 @@ def test_batches_are_the_same_and_chunks_are_decoded_once(dataset, workers):
             assert loader.stats()["cache_misses"] == again or "random" in repr(loader.dataset.samples)
 
 
-def test_random_points_come_from_what_was_decoded(make_cloud):
-    dataset = unistore.Dataset(make_cloud().path, unistore.Segments(max_points=40))
-    with Loader(dataset, 2, num_workers=1, cache="all") as loader:
-        first = [batch["xyz"] for batch in loader]
-        decoded = loader.stats()["cache_misses"]
-        hits = loader.stats()["cache_hits"]
-        second = [batch["xyz"] for batch in loader]
-        assert loader.stats()["cache_misses"] == decoded
-        assert loader.stats()["cache_hits"] > hits
-    assert any(not torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
 def test_it_admits_until_full_and_keeps_what_it_has(rows):
     with Loader(unistore.Dataset(rows), 8, shuffle=True, seed=1, num_workers=0, cache=30_000) as loader:
         hits = []
@@ -121,19 +108,6 @@ def test_a_damaged_chunk_is_an_error_each_time(rows):
                 list(loader)
 
 
-def test_transforms_see_what_they_see_without_a_cache(rows):
-    def double(sample):
-        return {"twice": sample["data"] * 2}
-
-    for collate in (None, torch.utils.data.default_collate):
-        dataset = unistore.Dataset(rows, transform=double)
-        with Loader(dataset, 8, num_workers=0, cache="all", collate_fn=collate) as loader:
-            for _ in range(2):
-                found = torch.cat([batch["twice"] for batch in loader])
-                assert torch.equal(found[:, 0], torch.arange(120) * 2000)
-            assert loader.stats()["cache_hits"] == loader.stats()["cache_misses"] == 120
-
-
 @pytest.mark.parametrize(("most", "capacity"), [(None, 7000), (40, 4 * 4096)])
 def test_a_cache_for_a_part_serves_that_part(make_cloud, most, capacity):
     dataset = unistore.Dataset(make_cloud().path, unistore.Segments(max_points=most))
@@ -147,14 +121,6 @@ def test_a_cache_for_a_part_serves_that_part(make_cloud, most, capacity):
         stats = loader.stats()
     assert stats["cache_hits"] > 0
     assert stats["cache_misses"] > len(dataset)
-
-
-def test_without_its_loader_a_dataset_reads_as_before(rows):
-    dataset = unistore.Dataset(rows)
-    with Loader(dataset, 8, num_workers=0, cache="all") as loader:
-        list(loader)
-    assert dataset.store.array("rows/data")._reader.shared is None
-    assert torch.equal(dataset[7]["data"], torch.arange(300) + 7000)
 
 
 @pytest.mark.parametrize("kind", ["Batched", "Plain"])
@@ -171,17 +137,6 @@ def test_a_part_of_a_dataset_is_cached_by_subset_and_not_by_torch(rows):
         for _ in range(2):
             assert torch.cat([batch["index"] for batch in loader]).tolist() == [*range(10)]
         assert loader.stats()["cache_hits"] == 10
-
-
-def test_sizes():
-    assert [parse_size(size) for size in ("4GB", "512 MiB", 17, "all")] == [
-        4 * 10**9,
-        512 << 20,
-        17,
-        UNLIMITED,
-    ]
-    with pytest.raises(InputError, match="cache: is 'much'"):
-        parse_size("much")
 
 
 def test_a_full_disk_ends_admission_and_nothing_else(rows, monkeypatch):
@@ -202,3 +157,15 @@ def test_a_full_disk_ends_admission_and_nothing_else(rows, monkeypatch):
             assert sorted(seen) == list(range(120))
         assert loader.stats()["cache_hits"] == 40
     assert len(written) == 21
+
+
+def test_random_points_come_from_what_was_decoded(make_cloud):
+    dataset = unistore.Dataset(make_cloud().path, unistore.Segments(max_points=40))
+    with Loader(dataset, 2, num_workers=1, cache="all") as loader:
+        first = [batch["xyz"] for batch in loader]
+        decoded = loader.stats()["cache_misses"]
+        hits = loader.stats()["cache_hits"]
+        second = [batch["xyz"] for batch in loader]
+        assert loader.stats()["cache_misses"] == decoded
+        assert loader.stats()["cache_hits"] > hits
+    assert any(not torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import default_collate
 
 from unistore.loader import Loader
 
@@ -28,20 +27,6 @@ def test_worker_info_threads_and_init_function(data, tmp_path):
     assert len(set(pids.tolist())) == 2
     assert set(length.tolist()) == {200}
     assert torch.utils.data.get_worker_info() is None
-
-
-def test_collations_that_ask_for_shared_memory_get_the_slab(data):
-    def collate(samples):
-        images = default_collate([sample["image"] for sample in samples])
-        assert not images.untyped_storage().is_shared()
-        return {"image": images, "label": default_collate([sample["label"] for sample in samples])}
-
-    with Loader(data.Plain(200, (64, 64)), 10, shuffle=False, num_workers=1, collate_fn=collate) as loader:
-        for _ in range(2):
-            for number, batch in enumerate(loader):
-                assert batch["image"].shape == (10, 64, 64)
-                assert torch.equal(batch["image"][:, 0, 0], torch.arange(10.0) + 10 * number)
-        assert loader.stats()["bytes"] < 40 * (10 * 64 * 64 * 4 + 4096)  # each counted once
 
 
 def test_set_epoch_reaches_plain_datasets(data):

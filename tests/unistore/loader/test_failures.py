@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
-from unistore.loader import Loader, LoaderError, SampleError, WorkerDiedError
+from unistore.loader import Loader, SampleError, WorkerDiedError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -69,51 +68,6 @@ def test_a_cause_that_cannot_be_sent_leaves_its_traceback(data):
         assert str(caught.value).endswith("LocalError: first line")
         assert "in collate" in str(caught.value.__cause__)
         assert "second line" in str(caught.value.__cause__)
-        del caught
-
-
-def test_causes_travel_alike_where_pickle_takes_them_along():
-    code = """
-        import pickle
-        from tblib import pickling_support
-        from unistore.errors import SampleError
-        from unistore.loader.fetch import caused, pack_failure
-
-        pickling_support.install()
-
-        def packed(cause):
-            return pickle.loads(pickle.dumps(pack_failure(caused(SampleError("bad"), cause))))
-
-        class Local(Exception):
-            def __reduce__(self):
-                raise TypeError("cannot be pickled")
-
-        def raised():
-            try:
-                try:
-                    int("x")
-                finally:
-                    raise OSError(5, "no")
-            except OSError as error:
-                return error
-
-        assert packed(Local("one")).cause is None
-        found = packed(raised())
-        assert found.error.__cause__ is None
-        assert "in raised" in found.trace and "invalid literal" in found.trace
-        cause = pickle.loads(found.cause)
-        assert cause.errno == 5
-        assert (cause.__traceback__, cause.__context__) == (None, None)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
-
-
-def test_what_cannot_be_sent_is_said(data):
-    with Loader(
-        data.Plain(), 4, shuffle=True, num_workers=1, collate_fn=lambda samples: lambda: samples
-    ) as loader:
-        with pytest.raises(SampleError, match="cannot be sent") as caught:
-            next(iter(loader))
         del caught
 
 
@@ -244,17 +198,6 @@ def test_a_forked_child_makes_batches_of_its_own(data, workers):
         assert len(list(loader)) == 20
 
 
-def test_unreadable_sources_do_not_hide_the_error(data):
-    class Nameless(data.Broken):
-        def source_of(self, index):
-            raise KeyError(index)
-
-    with Loader(Nameless(0), 10, shuffle=False, num_workers=0) as loader:
-        with pytest.raises(SampleError, match="source unknown: KeyError") as caught:
-            next(iter(loader))
-        del caught
-
-
 def test_out_of_shared_memory_is_an_error_and_not_a_crash():
     process = run_script("""
         import resource
@@ -268,10 +211,3 @@ def test_out_of_shared_memory_is_an_error_and_not_a_crash():
     """)
     output, errors = process.communicate()
     assert output.strip() == "True", errors
-
-
-def test_errors_are_loader_errors():
-    assert issubclass(SampleError, LoaderError)
-    assert issubclass(WorkerDiedError, LoaderError)
-    error = pickle.loads(pickle.dumps(SampleError("m", 3, "s")))
-    assert (str(error), error.sample, error.source) == ("m", 3, "s")

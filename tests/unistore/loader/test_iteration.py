@@ -63,13 +63,6 @@ def test_the_next_epoch_is_made_while_this_one_ends(workers: int, tmp_path: Path
         assert dataset.total() <= 24 + 8 * workers, "batches made ahead were thrown away"
 
 
-def test_without_workers_nothing_is_made_beyond_an_epoch(tmp_path: Path) -> None:
-    dataset = Counted(tmp_path, 6)
-    with Loader(dataset, 2, num_workers=0) as loader:
-        epoch_of(loader)
-        assert dataset.total() == 6
-
-
 def test_another_epoch_is_made_anew(nothing_left: None) -> None:
     expected = epochs(6)
     with Loader(range(6), 2, shuffle=True, num_workers=1) as loader:

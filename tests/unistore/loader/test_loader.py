@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.programs import printed
 from unistore.data.packed import Packed
 from unistore.errors import InputError
 from unistore.loader import Loader, LoaderError
@@ -201,30 +200,6 @@ def test_empty_datasets_and_short_ones(data):
             assert list(loader) == []
 
 
-def test_wrong_options_are_named_together(data):
-    with pytest.raises(InputError) as caught:
-        Loader(
-            data.Batched(),
-            0,
-            shuffle=True,
-            seed=1.5,
-            prefetch_factor=0,
-            multiprocessing_context="teleport",
-            rank=3,
-            world_size=2,
-        )
-    assert {problem.location for problem in caught.value.problems} == {
-        "batch_size", "seed", "prefetch_factor", "multiprocessing_context", "rank",
-    }  # fmt: skip
-    for shuffle in ("sometimes", 1, InOrder(200)):
-        with pytest.raises(InputError, match="must be True, False, 'full', 'blocks' or 'sources'"):
-            Loader(data.Batched(), 1, shuffle)
-    with pytest.raises(InputError, match="200 samples"):
-        Loader(data.Batched(), 1, shuffle=True, subset=[200])
-    with pytest.raises(TypeError, match="map-style"):
-        Loader(iter([]), 1, shuffle=True)
-
-
 def test_subsets_and_weights(data):
     chosen = np.arange(50, 150)
     with Loader(data.Batched(), 10, shuffle=True, subset=chosen, num_workers=1) as loader:
@@ -276,14 +251,6 @@ def test_pinning_copies_every_tensor_of_a_batch(data, monkeypatch):
     assert batch["offsets"][0] == 1
 
 
-def test_a_thread_needs_no_sockets():
-    code = "import sys, unistore.loader.loader; print(sorted(m for m in sys.modules if 'loader' in m))"
-    output = printed("-c", code)
-    assert "unistore.loader.loader" in output
-    for module in ("worker_pool", "worker", "channel"):
-        assert f"unistore.loader.{module}" not in output
-
-
 def test_options_that_contradict_each_other(data):
     dataset = data.Batched()
     with pytest.raises(InputError, match="a sampler decides") as caught:
@@ -303,14 +270,6 @@ def test_options_that_contradict_each_other(data):
         Loader(dataset, 8, "blocks", subset=[5, 3])
     with pytest.raises(InputError, match="num_workers: must be"):
         Loader(dataset, 8, shuffle=True, num_workers=-1)
-
-
-def test_blocks_of_a_plain_dataset_and_of_a_subset_by_bools(data):
-    chosen = np.arange(200) % 3 == 0
-    with Loader(data.Plain(), 10, "blocks", subset=chosen, num_workers=2) as loader:
-        for _ in range(2):
-            seen = sorted(label for batch in loader for label in batch["label"].tolist())
-            assert seen == np.flatnonzero(chosen).tolist()
 
 
 def test_automatic_workers_share_the_cores_between_ranks(data, monkeypatch):

@@ -133,17 +133,6 @@ def test_a_child_forked_while_a_thread_waits_for_a_batch_does_not_wait() -> None
         assert said == "closed"
 
 
-def test_iterating_after_close_starts_anew() -> None:
-    loader = Loader(Batched(), 8, shuffle=True, num_workers=0)
-    iterator = iter(loader)
-    next(iterator)
-    loader.close()
-    with pytest.raises(LoaderError, match=f"{OVER}.*iterate the loader again"):
-        next(iterator)
-    assert sum(len(batch["index"]) for batch in loader) == 200
-    loader.close()
-
-
 IMPOSSIBLE: list[dict[str, Any]] = [
     {"epoch": 10**30},
     {"epoch": -1},

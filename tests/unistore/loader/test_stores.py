@@ -9,7 +9,6 @@ import torch
 import unistore
 from unistore.data import parts
 from unistore.loader import Loader, SampleError
-from unistore.order.sequences import Shuffled
 
 
 @pytest.fixture
@@ -45,16 +44,6 @@ def test_every_row_once_an_epoch(rows, nothing_left, workers, shuffle, cache):
                 assert torch.equal(batch["label"], batch["index"] * 2)
                 seen += batch["label"].tolist()
             assert sorted(seen) == list(range(0, 300, 2))
-
-
-def test_transform_and_collations(rows, nothing_left):
-    path, data = rows
-    halved = unistore.Dataset(path, transform=lambda sample: {"x": sample["data"] / 2, "l": sample["label"]})
-    with Loader(halved, 16, shuffle=True, num_workers=1) as loader:
-        for batch in loader:
-            assert torch.equal(batch["x"], torch.from_numpy(data[batch["l"].numpy()]) / 2)
-    with Loader(unistore.Dataset(path), 16, shuffle=True, num_workers=1, collate_fn=len) as loader:
-        assert sum(loader) == 300
 
 
 def test_states_know_the_store_and_its_split(rows):
@@ -105,15 +94,6 @@ def small_rows(tmp_path_factory):
         yield unistore.Dataset(folder / "rows.zarr")
 
 
-def test_blocks_of_rows_without_a_pool_fit_into_the_cache_of_chunks(make_store):
-    """Images in chunks of 6 MB: too large for a pool of many, which has 320 MB."""
-    images = np.zeros((32, 512, 768), np.uint8)
-    path = make_store("rows", {"rows/data": images}, count=32, chunks={"rows/data": (16, 512, 768)})
-    dataset = unistore.Dataset(path)
-    assert not dataset.store.array("rows/data").pooled
-    assert dataset.open_blocks == 10
-
-
 def test_small_rows_are_shuffled_in_blocks(small_rows, nothing_left):
     assert small_rows.shuffles_in_blocks
     with pytest.warns(UserWarning, match='shuffle="full" insists'):
@@ -135,20 +115,3 @@ def test_small_rows_are_shuffled_in_blocks(small_rows, nothing_left):
         iteration = iter(other)
         following = np.concatenate([next(iteration)["data"][:, 0].numpy() for _ in range(120)])
     np.testing.assert_array_equal(following, expected[30_000:])
-
-
-def test_shuffle_of_small_rows_in_torchs_loader(small_rows):
-    with pytest.warns(UserWarning, match="blocks of samples"):
-        order = unistore.Shuffle(small_rows, seed=3, batch_size=100)
-    with Loader(small_rows, 100, "blocks", seed=3, num_workers=0) as loader:
-        assert order.sequence.describe() == loader.sequence.describe()
-        assert Loader(small_rows, 100, sampler=order, num_workers=0).sequence is order.sequence
-    full = unistore.Shuffle(small_rows, seed=3, shuffle="full")
-    assert next(iter(full)).index == Shuffled(len(small_rows), 3).indices(0, 0, 1)[0]
-
-
-def test_a_shuffle_is_full_where_it_costs_little(rows, small_rows):
-    assert not unistore.Dataset(rows[0]).shuffles_in_blocks
-    backwards = np.arange(1000)[::-1]
-    with Loader(small_rows, 10, shuffle=True, subset=backwards, num_workers=0) as loader:
-        assert loader.sequence.describe()["kind"] == "shuffled"

@@ -157,13 +157,6 @@ def test_the_same_object_stays_the_same_memory():
     assert found[3][3] == 8
 
 
-def test_copies_leave_the_memory_free():
-    memory = Memory()
-    found = decode(encode(np.arange(100), memory.arena), memory.lease(), copy=True)
-    memory.slab.map[:] = bytes(memory.slab.size)
-    assert found.tolist() == list(range(100))
-
-
 @pytest.mark.parametrize("size", [0, 1 << 16])
 def test_an_arena_aligns_and_never_overlaps(size):
     memory = Memory(size)

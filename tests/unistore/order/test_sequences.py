@@ -12,8 +12,6 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.errors import InputError
-from unistore.loader import Loader
 from unistore.order.sampler import Shuffle
 from unistore.order.sequences import InOrder, RankShare, Repeated, Shuffled, Subset, Weighted
 from unistore.order.shuffles import BlockShuffle, uniform_blocks
@@ -146,50 +144,6 @@ def test_workers_that_take_batches_in_turn_never_share_blocks():
         assert all(seen[a].isdisjoint(seen[b]) for a in range(workers) for b in range(a))
 
 
-def test_chunks_are_decoded_once_where_the_groups_fit_into_the_cache():
-    order = BlockShuffle(uniform_blocks(100_000, 50), 1, group=16, lanes=4, deal=64)
-    blocks = order.indices(0, 0, 100_000) // 50
-    cache: dict[int, None] = {}
-    decoded = 0
-    for block in blocks.tolist():
-        if block not in cache:
-            decoded += 1
-            if len(cache) == 64:
-                cache.pop(next(iter(cache)))
-        cache.pop(block, None)
-        cache[block] = None
-    assert decoded < 1.15 * 2000
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("data", -1), ("data", 2.5), ("seed", 1.5), ("batch_size", 0), ("shuffle", "block")]
-)
-def test_arguments_of_a_sampler(name, value):
-    with pytest.raises(InputError) as refused:
-        Shuffle(**{"data": 10, name: value})
-    assert [problem.location for problem in refused.value.problems] == [name]
-
-
-@pytest.mark.parametrize(("rows", "block"), [(10_000_000, 512), (1_000_000, 32)])
-def test_small_rows_mix_nearly_as_in_a_full_shuffle(rows, block):
-    """Chunks of 32 KiB, of which 320 MB may be open: rows of 64 bytes, and of 1 KiB."""
-    order = BlockShuffle.within(uniform_blocks(rows, block), 9728, 1, deal=512)
-    blocks = -(-rows // block)
-    starts = np.linspace(0, rows - 1024, 64).astype(int).tolist()
-    seen = [len(np.unique(order.indices(0, start, start + 1024) // block)) for start in starts]
-    assert np.mean(seen) >= 0.95 * blocks * (1 - (1 - 1 / blocks) ** 1024)
-    assert order.lanes == 1
-    assert order.group <= 9728
-
-
-def test_open_blocks_are_bounded_and_of_one_size():
-    for count, room in ((1000, 64), (65, 64), (64, 64), (3, 64), (1000, 1), (1000, 3)):
-        order = BlockShuffle.within(uniform_blocks(count * 8, 8), room, 1)
-        assert order.group * order.lanes <= max(room, order.lanes)
-        sets = -(-count // (order.group * order.lanes))
-        assert sets * order.group * order.lanes - count < sets * order.lanes
-
-
 def test_arrangement_of_a_saved_order_is_taken_over():
     offsets = uniform_blocks(1000, 10)
     saved = BlockShuffle(offsets, 1, group=3, lanes=5, deal=7)
@@ -253,20 +207,3 @@ def test_a_hundred_million_samples_cost_nothing(kind):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 100e6
-
-
-class Rows(list[int]):
-    """Samples in blocks of four, of two files of six."""
-
-    shuffles_in_blocks = True
-    open_blocks = 1
-    sources = np.array([0, 6, 12])
-
-    def block_offsets(self):
-        return np.array([0, 4, 8, 12])
-
-
-def test_blocks_in_place_of_a_full_shuffle_are_told_where_the_loader_is_made():
-    with pytest.warns(UserWarning, match="shuffles blocks") as caught:
-        Loader(Rows(range(12)), 4, shuffle=True, num_workers=0)
-    assert [warning.filename for warning in caught] == [__file__]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 
 from tests.waiting import patience
 from unistore.conversion import columns
-from unistore.conversion.executors import worker_process
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
@@ -24,7 +22,6 @@ from unistore.conversion.settings import Settings
 from unistore.converters.ct.family import converter as ct_converter
 from unistore.errors import InputError
 from unistore.system.foreign import opening
-from unistore.zarr3.writer import EncoderThreads
 
 
 @pytest.fixture(autouse=True)
@@ -88,11 +85,6 @@ def test_the_next_command_takes_the_worker_over(tmp_path: Path, monkeypatch: pyt
         assert worker(executor) not in pids, "nor after an error"
 
 
-def test_two_commands_at_once_have_a_worker_each() -> None:
-    with Processes() as one, Processes() as other:
-        assert worker(one) != worker(other)
-
-
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_starts_a_worker_of_its_own() -> None:
@@ -112,23 +104,6 @@ def test_a_forked_child_starts_a_worker_of_its_own() -> None:
     assert child.exitcode == 0
     with Processes() as executor:
         assert worker(executor) == own
-
-
-def test_few_results_wait_to_be_taken() -> None:
-    done = 0
-
-    def note(number: int) -> int:
-        nonlocal done
-        done += 1
-        return number
-
-    threads = EncoderThreads(1)
-    results = threads.ordered_map(note, range(100), 4)
-    for number, result in enumerate(results):
-        assert result == number
-        time.sleep(0.0002)
-        assert done <= number + 1 + 4
-    threads.stop()
 
 
 def test_volumes_in_parts_give_the_bytes_of_one_thread(
@@ -185,44 +160,3 @@ def test_threads_read_sources_only_where_the_converter_says_so(
     )
     assert threaded.digest == alone.digest
     assert readers == {"unistore-encode" if thread_safe else "MainThread"}
-
-
-def test_a_refused_command_leaves_its_worker_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "_spare", [])
-    seen = []
-
-    def run_and_fail(error: BaseException) -> None:
-        with pytest.raises(type(error)), Processes() as executor:  # noqa: PT012
-            seen.extend(outcome.record["pid"] for _, outcome in executor.run(Opening(foreign=("a",)), "ab"))
-            raise error
-
-    for error in (InputError("refused"), InputError("refused again"), KeyboardInterrupt()):
-        run_and_fail(error)
-    assert len(set(seen)) == 1
-    assert worker_process._spare == []
-
-
-@pytest.mark.parametrize(
-    ("name", "decodes", "library"),
-    [
-        ("a.h5", True, "h5py"),
-        ("a.HE5", False, "h5py"),
-        ("a.png", True, "cv2"),
-        ("a.png", False, None),
-        ("a.npy", True, None),
-    ],
-)
-def test_a_worker_starts_early_where_a_file_needs_its_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, decodes: bool, library: str | None
-) -> None:
-    started: list[tuple[str, ...]] = []
-    monkeypatch.setattr(worker_process, "_spare", [])
-    monkeypatch.setattr(worker_process, "WorkerProcess", started.append)
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / name).touch()
-    worker_process.start_early([tmp_path], decodes=decodes)
-    assert len(started) == (library is not None)
-    assert all(library in modules for modules in started)
-    (tmp_path / "other.npy").touch()
-    worker_process.start_early([tmp_path / "other.npy"], decodes=decodes)
-    assert len(started) <= 1

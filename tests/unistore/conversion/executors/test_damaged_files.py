@@ -23,9 +23,6 @@ from distributed import Client, LocalCluster
 
 import unistore
 from tests.programs import printed
-from unistore.cli.main import main
-from unistore.conversion.convert import make_converter
-from unistore.conversion.dry_run import dry_run
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.errors import ConversionError, InputError
@@ -60,11 +57,6 @@ def own_branch(data: bytearray) -> None:
     struct.pack_into("<Q", data, at + NODE + 8, at)
 
 
-def own_neighbour(data: bytearray) -> None:
-    at = tree(data, 0)
-    struct.pack_into("<QQ", data, at + 8, at, at)
-
-
 def own_neighbour_of_chunks(data: bytearray) -> None:
     at = tree(data, 1)
     struct.pack_into("<QQ", data, at + 8, at, at)
@@ -76,11 +68,6 @@ def free_space_of_nothing(data: bytearray) -> None:
     while struct.unpack_from("<H", data, at)[0]:
         at += 16 + -(-struct.unpack_from("<Q", data, at + 8)[0] // 8) * 8
     struct.pack_into("<Q", data, at + 8, 0)
-
-
-def free_list_to_itself(data: bytearray) -> None:
-    _, free, start = struct.unpack_from("<QQQ", data, data.index(b"HEAP") + 8)
-    struct.pack_into("<Q", data, start + free, free)
 
 
 HANGS: dict[str, Change] = {
@@ -172,17 +159,6 @@ def test_on_a_cluster(folder: Path, tmp_path: Path) -> None:
         assert not any(client.run(lambda: "h5py" in sys.modules).values())
 
 
-def test_every_command_tells_them(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert problems(folder) == WRONG
-    with pytest.raises(InputError) as refused:
-        dry_run(make_converter("rows", {}), [folder])
-    assert [(each.location, each.message, each.kind) for each in refused.value.problems] == WRONG
-    with pytest.raises(SystemExit) as ended:
-        main(["convert", str(folder), str(tmp_path / "out.zarr"), "--dry-run"])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.count("the HDF5 library") == 2
-
-
 def test_sources_that_became_damaged(tmp_path: Path) -> None:
     path, store = write(tmp_path / "a.h5"), tmp_path / "out.zarr"
     unistore.convert(path, store, "rows")
@@ -267,20 +243,6 @@ def test_what_others_kill_is_no_damage(tmp_path: Path, number: signal.Signals) -
     with pytest.raises(ConversionError, match=rf"its worker died 3 times \(killed by {number.name}"):
         read(tmp_path, lambda *_: die(number))
     assert len(list(tmp_path.glob("mark-*"))) == 3
-
-
-def test_a_crash_without_a_file_is_the_steps(tmp_path: Path) -> None:
-    class Crashing(Reading):
-        def __call__(self, item: str) -> Outcome:
-            super().__call__(item)
-            die(signal.SIGSEGV)
-            return Outcome()
-
-    with (
-        Processes() as executor,
-        pytest.raises(ConversionError, match=r"step one: its worker died 3 times \(killed by SIGSEGV: a dam"),
-    ):
-        list(executor.run(Crashing(tmp_path, lambda *_: None), ["one"]))
 
 
 def test_many_readings_are_no_hang(tmp_path: Path) -> None:

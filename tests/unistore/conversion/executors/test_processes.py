@@ -170,25 +170,6 @@ def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not children()
 
 
-def test_a_library_that_cannot_be_imported_is_told_by_the_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "missing_library.py").write_text("raise ImportError('libz.so.9 is missing')")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    class Importing(Faulty):
-        def __call__(self, item: str) -> Outcome:
-            import missing_library  # type: ignore[import-not-found]  # noqa: F401
-
-            return Outcome()
-
-    with (
-        Processes(1, imports=("missing_library",)) as executor,
-        pytest.raises(ImportError, match=r"libz\.so\.9 is missing"),
-    ):
-        list(executor.run(Importing(tmp_path), ["one"]))
-
-
 def test_nothing_of_this_process_comes_along(tmp_path: Path) -> None:
     """A descriptor of ours would keep our files and sockets open; Ctrl-C is for this process alone."""
     with (tmp_path / "open").open("wb") as file, Processes(2, imports=FAMILIES) as executor:
@@ -224,13 +205,6 @@ def test_steps_of_two_jobs_are_not_mixed(tmp_path: Path) -> None:
         assert [item for item, _ in steps] == ["b"]
 
 
-def test_no_worker_is_started_for_nothing(tmp_path: Path) -> None:
-    with Processes(4) as executor:
-        assert list(executor.run(Faulty(tmp_path), [])) == []
-        list(executor.run(Faulty(tmp_path), ["one"]))
-        assert len(executor.pids) == 1
-
-
 @pytest.mark.parametrize(("room", "expected"), [(4, 4), (2.9, 2), (1.0, 1)])
 def test_memory_bounds_the_workers(tmp_path: Path, room: float, expected: int) -> None:
     each = PROCESS + (100 << 20)
@@ -239,31 +213,3 @@ def test_memory_bounds_the_workers(tmp_path: Path, room: float, expected: int) -
         list(executor.run(Faulty(tmp_path, 100), ["a", "b", "c", "d"]))
         assert len(executor.pids) == expected
     assert bool(told) == (expected < 4)
-
-
-def test_memory_for_one_process_alone(tmp_path: Path) -> None:
-    told: list[str] = []
-    with Processes(2, memory=PROCESS + (150 << 20), tell=told.append) as executor:
-        outcomes = dict(executor.run(Faulty(tmp_path, 100), ["a", "b"]))
-        assert [outcome.record["pid"] for outcome in outcomes.values()] == executor.pids * 2
-    assert told == ["memory for 1 worker of 134.2 MB + 104.9 MB each"]
-
-
-def test_memory_for_not_even_one(tmp_path: Path) -> None:
-    with (
-        Processes(2, memory=PROCESS + (50 << 20)) as executor,
-        pytest.raises(
-            InputError, match=r"134\.2 MB for the process \+ 104\.9 MB for step 'a' of a\.h5 = 239"
-        ),
-    ):
-        list(executor.run(Faulty(tmp_path, 100), ["a"]))
-
-
-def test_the_largest_steps_come_first_and_equal_ones_in_order(tmp_path: Path) -> None:
-    class Sized(Faulty):
-        def need(self, item: str) -> int:
-            return int(item.partition(" ")[2])
-
-    with Processes(1) as executor:
-        done = [item for item, _ in executor.run(Sized(tmp_path), ["a 1", "b 7", "c 1", "d 9", "e 7"])]
-    assert done == ["d 9", "b 7", "e 7", "a 1", "c 1"]

@@ -88,17 +88,6 @@ def record(
     return found
 
 
-def test_natural_clips(make_store: Any) -> None:
-    dataset = unistore.Dataset(record(make_store).path, unistore.Clips(crop=16))
-    assert {key: (tuple(value.shape), value.dtype) for key, value in dataset[0].items()} == {
-        "index": ((), torch.int64),
-        "voxel": ((5, 5, 8, 8), torch.uint8),
-        "blur": ((5, 3, 16, 16), torch.uint8),
-        "sharp": ((5, 3, 16, 16), torch.uint8),
-    }
-    assert isinstance(unistore.Dataset(dataset.path).samples, unistore.Clips)
-
-
 @pytest.mark.parametrize(("stride", "length", "firsts"), [(1, 5, [0, 1, 2, 9, 10]), (3, 2, [0, 3, 7, 9, 12])])
 def test_clips_stay_inside_their_sequence(
     make_store: Any, stride: int, length: int, firsts: list[int]
@@ -198,13 +187,6 @@ def test_splits_are_of_frames(make_store: Any) -> None:
     assert len(unistore.Dataset(path, unistore.Clips(crop=16), split="train")) == 3
     val = unistore.Dataset(path, unistore.Clips(crop=16), ["frame"], split="val")
     assert [int(sample["frame"]) for sample in val] == [9, 10]
-
-
-def test_voxels_that_are_asked_for_come_without_raw_spikes(make_store: Any) -> None:
-    path = record(make_store, bins=()).path
-    kind = unistore.Clips(crop=8, voxel_bins=3)
-    assert unistore.Dataset(path, kind).fields == ("voxel", "blur", "sharp")
-    assert unistore.Dataset(path, kind, ["spike", "voxel"]).fields == ("spike", "voxel")
 
 
 def test_other_names_of_keys(make_store: Any) -> None:

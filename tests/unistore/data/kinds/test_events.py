@@ -78,10 +78,6 @@ def test_windows_of_time(store: Path, window: str, stride: str | None) -> None:
         assert_events(dataset[number], expected[number])
 
 
-def test_the_default_is_50_ms(store: Path) -> None:
-    assert unistore.Dataset(store).samples == unistore.Events("50ms")
-
-
 def test_windows_of_a_number_of_events(store: Path) -> None:
     dataset = unistore.Dataset(
         store, unistore.Events(count=4_000, stride=3_000), ["t", "x", "y", "p", "start"]
@@ -236,10 +232,3 @@ def test_windows_longer_than_every_recording(store: Path) -> None:
         InputError, match=r"no recording has 100000 events.*Events\(count=60000\) has samples"
     ):
         len(unistore.Dataset(store, unistore.Events(count=100_000)))
-
-
-def test_stores_of_other_families(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", value=np.arange(5))
-    unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr", "rows")
-    with pytest.raises(InputError, match="Events reads events/t"):
-        unistore.Dataset(tmp_path / "a.zarr", unistore.Events())

@@ -167,13 +167,6 @@ def test_patches_drop_what_is_smaller(make_store: Any) -> None:
         len(unistore.Dataset(path, unistore.Patches((20, 1, 1), pad="drop")))
 
 
-def test_a_dataset_that_refuses_can_be_shown(make_store: Any) -> None:
-    path, *_ = write_scans(make_store, "i2")
-    shown = repr(unistore.Dataset(path, unistore.Patches(64)))
-    assert "invalid" in shown
-    assert "size=(64, 64, 64)" in shown
-
-
 H, W, STEPS, FRAMES = 7, 11, 5, 6
 
 
@@ -328,20 +321,6 @@ def test_windows_count_what_they_refuse(make_store: Any, history: int, horizon: 
     assert len(unistore.Dataset(path, unistore.Windows(history=1, horizon=1, stride=stride))) == len(steps)
 
 
-def test_numbers_for_windows_fit_every_field(make_store: Any) -> None:
-    path, _ = write_episodes(make_store)
-    with pytest.raises(InputError) as refused:
-        len(unistore.Dataset(path, unistore.Windows(history=2, horizon=2, pad=-1.5)))
-    for named in ("observation.image (uint8)", "terminated (bool)", "task (int64)"):
-        assert named in str(refused.value)
-    assert "action" not in str(refused.value)
-    fine = unistore.Dataset(
-        path, unistore.Windows(history=2, horizon=2, pad=-1.5), ["action", "observation.joint"]
-    )
-    assert (fine[0]["observation.joint"][0] == -1.5).all()
-    assert (fine[4]["action"][1] == -1.5).all()
-
-
 CURE = re.compile(r"\((unistore\.\w+\(.*?\)) (?:fits|has samples)")
 
 
@@ -374,20 +353,6 @@ def test_boxes_name_the_largest_that_fits(make_store: Any, kind: Any, fits: str)
         dataset[0]
     with pytest.raises(InputError, match="reach beyond"):
         next(iter(DataLoader(dataset, shuffle=True)))
-
-
-def test_crops_name_the_largest_that_fits(make_store: Any) -> None:
-    path, _ = write_frames(make_store, 2)
-    said = refused(unistore.Dataset(path, unistore.Clips(3)))
-    assert CURE.findall(said) == ["unistore.Clips(length=3, crop=(14, 22))"]
-    assert "2 of 2 clips" in said
-    fits = unistore.Dataset(path, unistore.Clips(3, crop=(14, 22)))
-    assert np.array_equal(
-        fits[0]["blur"].permute(0, 2, 3, 1), unistore.Store(path).array("frames/blur").read(0, 3)
-    )
-    assert len(unistore.Dataset(path, unistore.Clips(3, crop=None))) == 2
-    said = refused(unistore.Dataset(path, unistore.Clips(3, crop=(5, 30))))
-    assert CURE.findall(said) == ["unistore.Clips(length=3, crop=(5, 22))"]
 
 
 def test_limits_that_leave_nothing(make_store: Any, make_scans: Callable[..., Any]) -> None:

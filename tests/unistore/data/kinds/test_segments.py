@@ -17,22 +17,6 @@ from unistore.errors import InputError
 from unistore.order.permutation import At
 
 
-def test_keys_and_shapes(make_cloud: Callable[..., Any]) -> None:
-    cloud = make_cloud()
-    dataset = unistore.Dataset(cloud.path)
-    assert isinstance(dataset.samples, unistore.Segments)
-    assert len(dataset) == 4
-    sample = dataset[3]
-    assert {key: (tuple(value.shape), value.dtype) for key, value in sample.items()} == {
-        "index": ((), torch.int64),
-        "xyz": ((300, 3), torch.float32),
-        "origin": ((3,), torch.float64),
-        "classification": ((300,), torch.int32),
-        "intensity": ((300,), torch.uint16),
-        "rgb": ((300, 3), torch.uint8),
-    }
-
-
 @pytest.mark.parametrize("batched", [False, True])
 def test_coordinates_are_exact(make_cloud: Callable[..., Any], batched: bool) -> None:
     cloud = make_cloud()

@@ -19,8 +19,6 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
-from unistore import memory
-from unistore.data.kinds import replay as replay_module
 from unistore.errors import InputError
 from unistore.schemas.trajectory.fields import CHANNEL
 
@@ -253,25 +251,6 @@ def test_replay_batches_that_are_held_stay_as_they_are(make_store: Any) -> None:
     assert all(torch.equal(view, copy) for view, copy in zip(views, copies, strict=True))
 
 
-def test_large_batches_of_a_replay_take_turns_in_two_slabs(
-    make_store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "MAX_PREFETCHED", 1)
-    monkeypatch.setattr(replay_module, "_PATIENCE", 60.0)
-    path = record(make_store).path
-    plain = unistore.ReplayBuffer(path, output="dict", seed=1, prefetch=0)
-    with unistore.ReplayBuffer(path, output="dict", seed=1) as replay:
-        addresses = set()
-        for _ in range(12):
-            batch, expected = replay.sample(16), plain.sample(16)
-            assert all(torch.equal(batch[key], expected[key]) for key in expected)
-            addresses.add(batch["observation.global_image"].data_ptr())
-        assert len(addresses) == 2
-        monkeypatch.setattr(replay_module, "_PATIENCE", 0.01)
-        held = [replay.sample(16) for _ in range(5)]
-        assert all(torch.equal(each["index"], plain.sample(16)["index"]) for each in held)
-
-
 def test_replay_dict_close_and_errors(make_store: Any) -> None:
     path = record(make_store).path
     replay = unistore.ReplayBuffer(unistore.Store(path), output="dict", split=None)
@@ -323,26 +302,6 @@ def test_replay_images_of_another_size(make_store: Any) -> None:
                 assert torch.equal(full, found)
 
 
-def test_replay_images_of_stores_with_a_resized_copy_alone(make_store: Any) -> None:
-    """It has the camera's own name."""
-    own_names = {f"{name}_4": name for name in FLAT_IMAGES}
-    path = record(make_store, resized=4, names={**dict.fromkeys(FLAT_IMAGES, ""), **own_names}).path
-    stored = unistore.ReplayBuffer(path, seed=2, prefetch=0).sample(3)
-    same = unistore.ReplayBuffer(path, seed=2, prefetch=0, image_size=4).sample(3)
-    other = unistore.ReplayBuffer(path, seed=2, prefetch=0, image_size=5).sample(3)
-    assert torch.equal(same[0], stored[0])
-    for image, larger in zip(stored[0], other[0], strict=True):
-        expected = cv2.resize(np.ascontiguousarray(image.permute(1, 2, 0).numpy()), (5, 5))
-        assert np.array_equal(larger.permute(1, 2, 0).numpy(), expected)
-
-
-@pytest.mark.parametrize("name", ["joints", "qpos"])
-def test_replay_finds_joints_under_their_names(make_store: Any, name: str) -> None:
-    expected = unistore.ReplayBuffer(record(make_store).path, seed=1).sample(5)
-    found = unistore.ReplayBuffer(record(make_store, names={"joint": name}).path, seed=1).sample(5)
-    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-
-
 @pytest.mark.parametrize("kept", [(), ("joint",), ("joint", *FLAT_IMAGES[:2])])
 def test_replay_refuses_a_store_without_all_observations_of_its_tuple(make_store: Any, kept: Any) -> None:
     others = {name: f"other_{name}" for name in ("joint", *FLAT_IMAGES) if name not in kept}
@@ -373,17 +332,6 @@ def test_ranks_of_a_replay_draw_together_what_one_draws(
     ranks = draws_of_ranks(path, world_size, weights=weights)
     assert len({str(batches) for batches in ranks}) == world_size
     assert [[*itertools.chain(*batches)] for batches in zip(*ranks, strict=True)] == alone
-
-
-def test_replay_finds_its_rank_in_the_environment(make_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = record(make_store).path
-    expected = draws_of_ranks(path, 2)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank in (0, 1):
-        monkeypatch.setenv("RANK", str(rank))
-        with unistore.ReplayBuffer(path, output="dict", fields=["index"], seed=7) as replay:
-            assert (replay.rank, replay.world_size) == (rank, 2)
-            assert [replay.sample(6)["index"].tolist() for _ in range(3)] == expected[rank]
 
 
 def test_replay_by_weights_of_transitions(make_store: Any) -> None:
@@ -585,12 +533,3 @@ def test_weights_that_change_while_training(make_store: Any) -> None:
         assert [resumed.sample(9)["step"].tolist() for _ in range(4)] == expected
         resumed.load_state_dict({name: value for name, value in state.items() if name != "weights"})
         assert [resumed.sample(9)["step"].tolist() for _ in range(4)] != expected
-
-
-def test_weights_of_listed_transitions_change_in_their_order(make_store: Any) -> None:
-    episodes = record(make_store)
-    fields = {"output": "dict", "fields": ["step"]}
-    with unistore.ReplayBuffer(episodes.path, indices=[5, 2], **fields) as buffer:
-        assert set(buffer.sample(50)["step"].tolist()) == {0, 2}  # steps of their episodes
-        buffer.set_weights([0, 1])
-        assert set(buffer.sample(50)["step"].tolist()) == {2}
