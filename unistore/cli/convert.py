@@ -75,10 +75,11 @@ _COMMON = (
     _shared("--dry-run", is_flag=True, help="Show what was found and what would be written, and stop."),
     _shared(
         "--codec",
-        type=click.Choice(["auto", "fast", "balanced", "small", "none"]),
+        type=click.Choice(["auto", "fast", "balanced", "small", "zstd", "none"]),
         default="auto",
         show_default=True,
-        help="auto: chosen for each column by trial. fast: blosc-lz4. small: blosc-zstd, smallest.",
+        help="auto: chosen for each column by trial. fast: blosc-lz4. small: blosc-zstd, smallest. "
+        "zstd: without blosc, as GPUs decode it.",
     ),
     _shared(
         "--split",

@@ -34,7 +34,7 @@ from unistore.store.manifest import parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.array import StoredArray
-from unistore.zarr3.codecs import Blosc
+from unistore.zarr3.codecs import Compressor, Zstd
 from unistore.zarr3.metadata import index_bytes
 
 SHOWN_SOURCES = 5
@@ -194,9 +194,11 @@ def _is_index(path: str) -> bool:
     return path.startswith(("sources/", "splits/")) or path.endswith(("/offsets", "/source"))
 
 
-def _codecs(compressor: Blosc | None) -> str:
+def _codecs(compressor: Compressor | None) -> str:
     if compressor is None:
         return "bytes, crc32c"
+    if isinstance(compressor, Zstd):
+        return f"bytes, zstd {compressor.level}, crc32c"
     return f"bytes, blosc {compressor.cname} {compressor.clevel} {compressor.shuffle}, crc32c"
 
 

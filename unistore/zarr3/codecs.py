@@ -1,4 +1,4 @@
-"""The bytes of one chunk: little-endian elements, compressed by blosc or not, then their crc32c."""
+"""The bytes of one chunk: little-endian elements, compressed by blosc, zstd or not, then their crc32c."""
 
 # blosc's own threads are switched off for the whole process when this module is imported: its default
 # starts a pool in the main thread, which dies in a forked child and hangs the first decode there
@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import google_crc32c
 import numpy as np
-from numcodecs import blosc  # type: ignore[attr-defined]
+from numcodecs import blosc, zstd  # type: ignore[attr-defined]
 
 from unistore.system.hints import AnyArray
 from unistore.zarr3.documents import ANY, check_equal, is_list_of, shown, unsupported
@@ -46,6 +46,15 @@ _HEADER = struct.Struct("<BBBBIII")  # version, versionlz, flags, typesize, and 
 _HEADER_SIZES = struct.Struct("<4xIII")  # decoded bytes, bytes of a block, bytes of the frame
 _FRAME_VERSION = 2
 
+# The header of a zstd frame (RFC 8878, 3.1.1.1): magic number, a byte of flags, the window's byte unless the
+# frame is a single segment, the decoded size.
+_ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+_ZSTD_SINGLE_SEGMENT = 0x20
+_ZSTD_DICTIONARY = 0x03
+# Bytes of the decoded size, by the two highest flags; that of two bytes counts from 256.
+_ZSTD_SIZE_BYTES = (1, 2, 4, 8)
+_ZSTD_BLOCK = 1 << 17
+
 
 class FrameError(Exception):
     """Stored bytes of one chunk contradict their checksum, their frame or the chunk's size."""
@@ -62,22 +71,36 @@ class Blosc:
     blocksize: int = 0  # chosen by blosc
 
 
-def codecs_document(compressor: Blosc | None, itemsize: int) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zstd:
+    """Options of the codec ``zstd``, in the order in which ``zarr.json`` has them."""
+
+    level: int  # -131072 to 22
+    checksum: bool = False  # zstd's own, beside crc32c
+
+
+Compressor: TypeAlias = Blosc | Zstd
+
+
+def codecs_document(compressor: Compressor | None, itemsize: int) -> list[dict[str, Any]]:
     """Return the codecs of a chunk as ``zarr.json`` lists them."""
     elements: dict[str, Any] = {"name": "bytes"}
     if itemsize > 1:
         elements["configuration"] = {"endian": "little"}
     codecs = [elements, {"name": "crc32c"}]
     if compressor is not None:
-        codecs.insert(1, {"name": "blosc", "configuration": asdict(compressor)})
+        codecs.insert(1, {"name": type(compressor).__name__.lower(), "configuration": asdict(compressor)})
     return codecs
 
 
-def parse_codecs(codecs: object, itemsize: int, where: str) -> Blosc | None:
-    """Return blosc's options of a chunk's codecs, or None where chunks are not compressed."""
+def parse_codecs(codecs: object, itemsize: int, where: str) -> Compressor | None:
+    """Return the options of a chunk's compressor, or None where chunks are not compressed."""
     uncompressed = codecs_document(None, itemsize)
     if codecs == uncompressed:
         return None
+    listed = codecs if isinstance(codecs, list) else []
+    if "zstd" in [codec.get("name") for codec in listed if isinstance(codec, dict)]:
+        return _parse_zstd(codecs, itemsize, where)
     any_options = Blosc(typesize=ANY, cname=ANY, clevel=ANY, shuffle=ANY)
     check_equal(codecs, codecs_document(any_options, itemsize), "codecs of a chunk", where)
     options: dict[str, Any] = codecs[1]["configuration"]  # type: ignore[index]
@@ -93,16 +116,29 @@ def parse_codecs(codecs: object, itemsize: int, where: str) -> Blosc | None:
     return Blosc(**options)
 
 
+def _parse_zstd(codecs: object, itemsize: int, where: str) -> Zstd:
+    any_options = Zstd(level=ANY, checksum=ANY)
+    check_equal(codecs, codecs_document(any_options, itemsize), "codecs of a chunk", where)
+    options: dict[str, Any] = codecs[1]["configuration"]  # type: ignore[index]
+    if not is_list_of([options["level"]], int) or not isinstance(options["checksum"], bool):
+        raise unsupported(where, f"codec 'zstd' has the options {shown(options)}")
+    return Zstd(**options)
+
+
 def max_encoded_size(nbytes: int) -> int:
     """Return the most stored bytes of a chunk of `nbytes`."""
-    # blosc stores what it cannot compress as it is, behind its header
-    return nbytes + _HEADER.size + CRC_BYTES
+    # What they cannot compress, blosc stores behind its header, and zstd in blocks of 128 KiB, each behind
+    # three bytes, with at most 18 bytes around them (RFC 8878)
+    zstd_bytes = 18 + 3 * (nbytes // _ZSTD_BLOCK + 1)
+    return nbytes + max(_HEADER.size, zstd_bytes) + CRC_BYTES
 
 
-def encoder(compressor: Blosc | None) -> Encoder:
+def encoder(compressor: Compressor | None) -> Encoder:
     """Make the function that encodes whole chunks."""
     if compressor is None:
         return _encode_uncompressed
+    if isinstance(compressor, Zstd):
+        return _zstd_encoder(compressor)
     compress = partial(
         blosc.compress,
         cname=compressor.cname.encode(),
@@ -123,15 +159,25 @@ def encoder(compressor: Blosc | None) -> Encoder:
     return encode
 
 
+def _zstd_encoder(options: Zstd) -> Encoder:
+    def encode(chunk: AnyArray) -> Buffers:
+        frame = zstd.compress(chunk.reshape(-1).view(np.uint8), options.level, options.checksum)
+        return [frame, crc32c(frame).to_bytes(CRC_BYTES, "little")]
+
+    return encode
+
+
 def _encode_uncompressed(chunk: AnyArray) -> Buffers:
     content = chunk.reshape(-1).view(np.uint8)
     return [content.data, crc32c(content).to_bytes(CRC_BYTES, "little")]
 
 
-def decoder(compressor: Blosc | None, nbytes: int) -> Decoder:
+def decoder(compressor: Compressor | None, nbytes: int) -> Decoder:
     """Make the function that decodes chunks of `nbytes` decoded bytes."""
     # Where it raises `FrameError`, ``out`` may hold anything
-    return _uncompressed_decoder(nbytes) if compressor is None else _blosc_decoder(nbytes)
+    if compressor is None:
+        return _uncompressed_decoder(nbytes)
+    return _blosc_decoder(nbytes) if isinstance(compressor, Blosc) else _zstd_decoder(nbytes)
 
 
 def check_chunk(chunk: AnyArray, stored: bytes | bytearray) -> None:
@@ -190,6 +236,39 @@ def _blosc_decoder(nbytes: int) -> Decoder:
             raise FrameError(str(error)) from error
 
     return decode
+
+
+def _zstd_decoder(nbytes: int) -> Decoder:
+    def decode(raw: bytes, out: AnyArray | None) -> Decoded:
+        _check_checksum(raw)
+        frame = memoryview(raw)[:-CRC_BYTES]
+        size = _zstd_size(frame)
+        # numcodecs leaves the end of a larger `out` as it was, and allocates what a header tells without one
+        if size != nbytes:
+            msg = f"zstd frame of {size} decoded bytes, expected {nbytes}"
+            raise FrameError(msg)
+        destination = np.empty(nbytes, np.uint8) if out is None else out
+        try:
+            zstd.decompress(frame, destination)
+        except (RuntimeError, ValueError) as error:
+            raise FrameError(str(error)) from error
+        return destination
+
+    return decode
+
+
+def _zstd_size(frame: memoryview) -> int:
+    """Return the decoded bytes that the header of a zstd frame states, -1 where it states none."""
+    if len(frame) < len(_ZSTD_MAGIC) + 1 or frame[:4] != _ZSTD_MAGIC:
+        return -1
+    flags = frame[4]
+    is_single = flags & _ZSTD_SINGLE_SEGMENT
+    number = flags >> 6
+    if flags & _ZSTD_DICTIONARY or (number == 0 and not is_single):
+        return -1
+    start = 5 if is_single else 6
+    stated = int.from_bytes(frame[start : start + _ZSTD_SIZE_BYTES[number]], "little")
+    return stated + 256 if number == 1 else stated
 
 
 def _header_error(raw: bytes, nbytes: int) -> FrameError:

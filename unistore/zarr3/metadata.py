@@ -18,7 +18,7 @@ from unistore.errors import StoreError
 from unistore.system.hints import Int64s, JsonObject, Shape
 from unistore.zarr3.codecs import (
     CRC_BYTES,
-    Blosc,
+    Compressor,
     FrameError,
     check_chunk,
     codecs_document,
@@ -112,7 +112,7 @@ class ArrayMetadata:
     chunk_shape: Shape  # shape of what is decoded at once
     shard_shape: Shape  # shape of one stored object, a multiple of `chunk_shape`
     fill_value: np.generic  # scalar of `dtype`
-    compressor: Blosc | None  # options of blosc; None: chunks are not compressed
+    compressor: Compressor | None  # None: chunks are not compressed
     attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON attributes
     dimension_names: tuple[str | None, ...] | None = None  # one name (or None) an axis, or None
 

@@ -14,7 +14,7 @@ import xxhash
 
 from unistore.errors import StoreError
 from unistore.system.hints import AnyArray, Shape
-from unistore.zarr3.codecs import SHUFFLES, Blosc, Buffers, encoder
+from unistore.zarr3.codecs import SHUFFLES, Blosc, Buffers, Compressor, Zstd, encoder
 from unistore.zarr3.metadata import EMPTY, ArrayMetadata, encode_index, parse_dtype
 
 # Maps that yield results in the order of the items: on threads, or on the calling thread.
@@ -68,8 +68,8 @@ class EncoderThreads:
 
 # The metadata of arrays as unistore writes them: codec presets, crc32c on every chunk and index.
 
-# Named codecs, from fastest to decode to smallest; ``none`` stores uncompressed bytes.
-PRESETS = ("fast", "balanced", "small", "none")
+# Named codecs: of blosc, from fastest to decode to smallest; zstd as GPUs decode it; uncompressed bytes.
+PRESETS = ("fast", "balanced", "small", "zstd", "none")
 # Values of the option ``codec``; ``auto`` chooses a codec per column.
 CODECS = ("auto", *PRESETS)
 
@@ -77,10 +77,12 @@ CODECS = ("auto", *PRESETS)
 MAX_VECTOR = 4
 
 
-def compressor_of(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -> Blosc | None:
+def compressor_of(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -> Compressor | None:
     """Return the compressor of a codec of `PRESETS`, or as `choose_codec` gives: ``"lz4 bitshuffle 12"``."""
     if codec == "none":
         return None
+    if codec == "zstd":
+        return Zstd(level=3)
     shuffle, typesize = _shuffle(dtype, chunk)
     match codec.split(" "):
         case ["fast"]:

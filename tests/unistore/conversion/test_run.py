@@ -41,7 +41,7 @@ def manifest(store: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-@pytest.mark.parametrize("codec", ["auto", "small", "none"])
+@pytest.mark.parametrize("codec", ["auto", "small", "zstd", "none"])
 def test_every_array_equals_the_truth(tmp_path: Path, toys: Path, toy: Any, truth: Truth, codec: str) -> None:
     store = tmp_path / "out.zarr"
     report = run(toy(), [toys], store, Settings(codec=codec))

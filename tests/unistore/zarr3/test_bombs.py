@@ -12,12 +12,13 @@ import numcodecs
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from numcodecs import zstd
 
 from tests.programs import printed
 from tests.unistore.store.strategies import changed
 from unistore.errors import CorruptionError, StoreError, UnsupportedError
 from unistore.zarr3 import LocalStorage, StoredArray
-from unistore.zarr3.codecs import Blosc, FrameError, decoder, encoder, max_encoded_size
+from unistore.zarr3.codecs import Blosc, Decoder, FrameError, Zstd, decoder, encoder, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata, encode_index
 from unistore.zarr3.writer import array_metadata, compressor_of
 
@@ -27,17 +28,47 @@ NBYTES = 4096
 @pytest.mark.parametrize("compressor", ["lz4", "zstd"])
 def test_a_chunk_never_inflates_beyond_its_size(compressor: str) -> None:
     frame = numcodecs.Blosc(compressor, 9).encode(np.zeros(1 << 28, np.uint8))
-    raw = frame + google_crc32c.Checksum(frame).digest()[::-1]
+    raw = with_checksum(frame)
     blosc = Blosc(typesize=1, cname=compressor, clevel=9, shuffle="noshuffle")
+    check_refused(decoder(blosc, NBYTES), raw, "blosc header")
+
+
+@pytest.mark.parametrize("size", [0, 200, 300, NBYTES - 1, NBYTES + 1, 70_000, 1 << 28])
+def test_a_zstd_frame_of_another_size(size: int) -> None:
+    check_refused(
+        decoder(Zstd(level=3), NBYTES), with_checksum(zstd.compress(bytes(size))), f"of {size} decoded"
+    )
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\x28\xb5\x2f\xfd",
+        bytes(40),
+        zstd.compress(bytes(NBYTES))[:-1],
+        zstd.compress(bytes(NBYTES)) + b"x",
+        zstd.compress(bytes(NBYTES)) * 2,
+    ],
+)
+def test_a_damaged_zstd_frame(frame: bytes) -> None:
+    check_refused(decoder(Zstd(level=3), NBYTES), with_checksum(frame), None)
+
+
+def with_checksum(frame: bytes) -> bytes:
+    return frame + google_crc32c.Checksum(frame).digest()[::-1]
+
+
+def check_refused(decode: Decoder, raw: bytes, message: str | None) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for out in (np.empty(NBYTES, np.uint8), None):
-        with pytest.raises(FrameError, match="blosc header"):
-            decoder(blosc, NBYTES)(raw, out)
+        with pytest.raises(FrameError, match=message):
+            decode(raw, out)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 16 << 10, "kilobytes"
 
 
-@pytest.mark.parametrize("codec", ["fast", "balanced", "small", "none"])
+@pytest.mark.parametrize("codec", ["fast", "balanced", "small", "zstd", "none"])
 @pytest.mark.parametrize("nbytes", [1, 100, 4096, 1 << 20])
 def test_incompressible_chunks_stay_below_the_bound(codec: str, nbytes: int) -> None:
     values = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)

@@ -17,7 +17,7 @@ from unistore.zarr3.codecs import Blosc, FrameError, decoder, encoder
 from unistore.zarr3.metadata import decode_index, encode_index
 from unistore.zarr3.writer import array_metadata
 
-CODECS = ["fast", "balanced", "none", "zstd noshuffle 1"]
+CODECS = ["fast", "balanced", "zstd", "none", "zstd noshuffle 1"]
 
 
 def metadata_of(codec: str) -> Any:

@@ -157,7 +157,7 @@ def test_fill_values_out_of_range(dtype: str, fill: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
-@pytest.mark.parametrize("codec", ["fast", "balanced", "small", "none"])
+@pytest.mark.parametrize("codec", ["fast", "balanced", "small", "zstd", "none"])
 def test_written_metadata_reads_back(dtype: str, codec: str) -> None:
     metadata = array_metadata((10, 4), dtype, (2, 4), (4, 8), codec, fill=1, attributes={"a": {"b": 1}})
     again = ArrayMetadata.from_json(json.loads(metadata.to_bytes()), "x")
@@ -175,7 +175,11 @@ def test_written_metadata_reads_back(dtype: str, codec: str) -> None:
             "chunk_shape must be 1 integers",
         ),
         (lambda: array_metadata((4, 4), "f4", (2,), (4,), "fast"), StoreError, "differ in axes"),
-        (lambda: array_metadata((4,), "f4", (2,), (4,), "tiny"), ValueError, "fast, balanced, small, none"),
+        (
+            lambda: array_metadata((4,), "f4", (2,), (4,), "tiny"),
+            ValueError,
+            "fast, balanced, small, zstd",
+        ),
         (lambda: array_metadata((4,), "u1", (2,), (4,), "fast", fill=-1), ValueError, "uint8 cannot hold"),
         (lambda: array_metadata((4,), "i4", (2,), (4,), "fast", fill=0.5), ValueError, "int32 cannot hold"),
         (lambda: array_metadata((4,), "M8[s]", (2,), (4,), "fast"), UnsupportedError, "datetime64"),

@@ -39,7 +39,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "chunk": chunk,
         "shard": tuple(step * draw(st.integers(1, 4)) for step in chunk),
         "dtype": np.dtype(draw(st.sampled_from(DTYPE_NAMES))),
-        "codec": draw(st.sampled_from(["fast", "balanced", "small", "none"])),
+        "codec": draw(st.sampled_from(["fast", "balanced", "small", "zstd", "none"])),
         "fill": draw(st.sampled_from([0, 1, float("nan")])),
         "kind": draw(st.sampled_from(["bits", "smooth", "fill", "mixed"])),
     }
