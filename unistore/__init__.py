@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from unistore.report.doctor import doctor as doctor
     from unistore.report.inspection import Inspection as Inspection
     from unistore.report.inspection import inspect as inspect
+    from unistore.side.attach import attach as attach
     from unistore.store.reader import Store as Store
     from unistore.store.reader import open_zarr as open_zarr
 
@@ -96,6 +97,7 @@ _NAMES = {
     "order.sampler": "Shuffle",
     "report.doctor": "Checkup doctor",
     "report.inspection": "Inspection inspect",
+    "side.attach": "attach",
     "store.reader": "Store open_zarr",
 }
 # Module of each public name; the imports above say the same to type checkers, and a test compares both

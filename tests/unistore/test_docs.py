@@ -107,7 +107,10 @@ PREAMBLES = {
 
 RUN = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("loader", "loading", "migrate", "training", "verify-and-export")),
+    *(
+        f"docs/{name}.md"
+        for name in ("loader", "loading", "migrate", "side-tables", "training", "verify-and-export")
+    ),
 )
 
 

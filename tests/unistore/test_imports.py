@@ -34,9 +34,11 @@ ROOMS: dict[str, set[str]] = {
     "loader": {"errors", "system", "memory", "order", "data", "pictures"},
     "conversion": STORES | {"converters", "progress"},
     "exporting": STORES | {"converters", "conversion", "progress"},
+    "side": STORES | {"converters", "conversion", "data", "progress"},
     "integrity": STORES | {"converters", "conversion", "data", "exporting", "progress"},
     "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures", "progress"},
-    "unistore": STORES | {"order", "data", "loader", "conversion", "exporting", "integrity", "report"},
+    "unistore": STORES
+    | {"order", "data", "loader", "conversion", "exporting", "integrity", "report", "side"},
     "cli": STORES | {"converters", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
     "testing": {"errors", "converters", "unistore"},
     "__main__": {"cli"},

@@ -17,6 +17,7 @@ import click
 from unistore.cli.commands import doctor, export, inspect, statistics, verify
 from unistore.cli.convert import convert
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
+from unistore.cli.side import attach
 from unistore.errors import InputError, UnistoreError
 
 MAX_PROBLEMS = 50  # Problems listed without ``--json``
@@ -69,7 +70,7 @@ def completion(context: click.Context, shell: str) -> None:
     say(completion_class.source_template % completion_class.source_vars())
 
 
-for command in (convert, inspect, verify, statistics, export, doctor):
+for command in (convert, inspect, verify, statistics, attach, export, doctor):
     cli.add_command(command)
 
 

@@ -22,7 +22,7 @@ from unistore.conversion.splits import Codes, assign_splits, column_values
 from unistore.converters.protocol import Ask, Converter, Finalized, Scan
 from unistore.converters.survey import counted_scan
 from unistore.errors import ConversionError
-from unistore.schemas.tables import Field, Table
+from unistore.schemas.tables import Field, IndexValues, Table
 from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
 from unistore.zarr3.codecs import encoder
 from unistore.zarr3.writer import choose_codec, chunk_slices, compressor_of, pad_chunk
@@ -71,6 +71,12 @@ def _chosen(array: ArrayPlan, chunks: list[AnyArray]) -> str:
         return sum(map(len, buffers))
 
     return choose_codec(dtype, array.chunk, size)
+
+
+def index_codec(array: ArrayPlan, values: IndexValues) -> str:
+    """Return the codec of an array from its first rows."""
+    rows = max(array.chunk[0], SAMPLE // max(1, array.field.row_bytes))
+    return _chosen(array, list(_some_chunks(array, values[:rows], 1, SAMPLE)))
 
 
 def sampled_rows(table: TablePlan) -> list[ShardTask]:
@@ -190,7 +196,7 @@ def plan_store(
     placeholder = np.zeros((len(scan.sources), 16), np.uint8)
     main_rows = _rows_of(scan.main_table, tables)
     index = (finalized.arrays, shared_index(scan, main_rows, sizes, placeholder, codes))
-    forms = [_index_plan(field, len(values)) for field, values in chain(*index)]
+    forms = [index_plan(field, len(values)) for field, values in chain(*index)]
     del placeholder, index
     spilled = {table.name: table for table in finalized.spilled}
     plan = plan_of(scan, codec, split, tables, forms, assigned.found)
@@ -278,6 +284,7 @@ def _rows_of(name: str, tables: Sequence[TablePlan]) -> Sequence[int]:
     raise ConversionError(msg)
 
 
-def _index_plan(field: Field, rows: int) -> ArrayPlan:
+def index_plan(field: Field, rows: int) -> ArrayPlan:
+    """Plan an array that is a table of its own."""
     table = Table(name=field.path.rpartition("/")[0], fields=(field,))
     return plan_table(table, [rows]).arrays[0]

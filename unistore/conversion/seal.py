@@ -92,7 +92,7 @@ def root_attributes(
         "family": plan.family,
         "samples": {"count": finalized.samples, "table": plan.sample_table},
         "main_table": scan.main_table,
-        "fields": _fields(plan),
+        "fields": described_fields(plan),
         "options": dict(plan.options),
         "skipped": skipped,
         **({"verdicts": list(verdicts)} if is_reported else {}),
@@ -113,24 +113,30 @@ def seal(
     entries = _shard_entries(target, plan, journal)
     documents = metadata_documents(plan, attributes, groups)
     entries += write_index_and_documents(target, plan, index, documents)
+    statistics = merged_statistics(plan, journal.each("shard"))
+    return write_root(target, entries, documents, {**attributes, "statistics": statistics})
+
+
+def write_root(
+    target: Target,
+    entries: Sequence[Entry],  # of every file that was written
+    documents: Mapping[str, bytes],  # from `metadata_documents`
+    attributes: Mapping[str, Any],  # the root's ``unistore`` object without the seal
+) -> JsonObject:
+    """Write the manifest, remove files that it does not list, write the root, and return the seal."""
     manifest = manifest_bytes(entries)
     target.put(MANIFEST, [manifest])
     target.keep_only({MANIFEST, *(entry.key for entry in entries)})
     sealed = make_seal(entries, manifest)
-    statistics = merged_statistics(plan, journal.each("shard"))
-    document = root_document(attributes, statistics, sealed, documents)
-    target.put(ROOT, [document])
+    target.put(ROOT, [root_document(attributes, sealed, documents)])
     return sealed
 
 
 def root_document(
-    attributes: Mapping[str, Any],
-    statistics: Mapping[str, Any],
-    sealed: Mapping[str, Any],
-    documents: Mapping[str, bytes],
+    attributes: Mapping[str, Any], sealed: Mapping[str, Any], documents: Mapping[str, bytes]
 ) -> bytes:
     """Return the root's ``zarr.json``, signed: consolidated metadata, attributes, and the seal last."""
-    unistore = {**attributes, "statistics": statistics, "seal": sealed}
+    unistore = {**attributes, "seal": sealed}
     own = _json({"attributes": {"zarr_conventions": [CONVENTION], "unistore": unistore}})
     return sign_root(root_head(documents) + own.removeprefix(b"{\n"))
 
@@ -202,7 +208,8 @@ def _json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=True).encode() + b"\n"
 
 
-def _fields(plan: Plan) -> JsonObject:
+def described_fields(plan: Plan) -> JsonObject:
+    """Return what the root says of each array, by path."""
     return {
         array.field.path: {
             "axes": list(array.field.axes),

@@ -86,7 +86,8 @@ class Dataset(MapDataset):
         Kind of samples: ``Segments(max_points=4096)``, ``Patches(96)``, …, or its text: ``"Patches(96)"``, as
         kinds of packages are named. None: the default kind of the family (`Rows`, `Segments`, `Volumes`, …).
     fields
-        Keys to read. None: the default keys of the kind. Its documentation lists further ones. ``"epoch"`` is
+        Keys to read. None: the default keys of the kind. Its documentation lists further ones. Names of
+        `unistore.attach` are columns of their table. ``"epoch"`` is
         the epoch that a sample is read for, int64, unless the store has a field of this name.
     split
         Name of a split, or several. None: all samples.
@@ -160,10 +161,11 @@ class Dataset(MapDataset):
         self.where = chosen
         self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
         cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
-        self.parts = open_parts([os.fspath(path) for path in paths], samples, self.splits, cache, chosen)
+        requested = [fields] if isinstance(fields, str) else fields or ()
+        names_of_stores = [os.fspath(path) for path in paths]
+        self.parts = open_parts(names_of_stores, samples, self.splits, cache, chosen, requested)
         self.samples = self.parts[0].kind
         self.fields = common_fields(self.parts, fields)
-        requested = [fields] if isinstance(fields, str) else fields or ()
         self._adds_epoch = EPOCH in requested and EPOCH not in self.fields
         self.names = checked_names(names, self.fields)
         self.transform = transform

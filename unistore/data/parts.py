@@ -23,6 +23,7 @@ from unistore.order.permutation import words
 from unistore.order.shuffles import uniform_blocks
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
+from unistore.store.side_tables import folders_beside
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
 from unistore.system.hints import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
@@ -242,6 +243,7 @@ def open_parts(
     splits: tuple[str, ...] | None,  # names of splits; None: all samples
     cache: Mapping[str, Any],  # arguments of `Store` for local copies
     where: Where | None = None,
+    fields: Sequence[str] = (),  # requested keys, which side tables may have
 ) -> tuple[DatasetPart, ...]:
     """Open the stores of a Dataset."""
     if not paths:
@@ -251,7 +253,7 @@ def open_parts(
     if not isinstance(kind, SampleKind | None):
         cure = "give an instance, as in samples=unistore.Rows()"
         raise wrong_argument("samples", f"is {kind!r}, not a kind of samples", cure)
-    stores = [Store(path, **cache) for path in paths]
+    stores = [_open_store(path, cache, fields) for path in paths]
     kinds = [default_kind(store) if kind is None else kind for store in stores]
     first = f"{kinds[0]} of a {stores[0].family} store"
     problems = []
@@ -271,6 +273,12 @@ def open_parts(
     if where is not None:
         _call_all(lambda part: where.check(part.store), parts)
     return parts
+
+
+def _open_store(path: str, cache: Mapping[str, Any], fields: Sequence[str]) -> Store:
+    store = Store(path, **cache)
+    beside = folders_beside(store, fields)
+    return Store(path, **cache, beside=beside) if beside else store
 
 
 def common_fields(

@@ -29,6 +29,7 @@ from unistore.schemas.indices import whole
 from unistore.store.names import ROOT, file_name_problem
 from unistore.store.reader import Store
 from unistore.store.shard_cache import CachedStorage, temporary_copies
+from unistore.store.side_tables import side_names
 from unistore.system.arguments import Arguments
 from unistore.system.hints import AnyArray, PathLike
 from unistore.system.progress import Progress
@@ -466,6 +467,9 @@ def export(
         except OSError as error:
             then = "then export again: nothing was left"
             raise ConversionError(refusal(named(error, target), then)) from error
+    sides = side_names(opened)
+    notes = (f"side tables are not exported: {', '.join(sides)}",) if sides else ()
+    done["notes"] = (*done["notes"], *notes)
     return Exported(destination=str(target), family=opened.family, **done)
 
 

@@ -29,6 +29,7 @@ from unistore.store.manifest import Entry
 from unistore.store.names import REPORT, ROOT, STATISTICS
 from unistore.store.reader import Store
 from unistore.store.shard_cache import temporary_copies
+from unistore.store.side_tables import read_side_table, side_names
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.array import read_metadata
@@ -272,7 +273,7 @@ def verify(
 
     Size and xxh3-128 of every file are compared with the manifest, the manifest with the seal, and the root
     with its own digest, so that every changed byte is found. Then documents, shard indexes, the schema and
-    the value rules are checked.
+    the value rules are checked, and the files of side tables.
 
     Parameters
     ----------
@@ -348,6 +349,7 @@ def _verify(
             else:
                 problems, missed = run_rules(view, rules, executor)
                 unchecked += missed
+    problems += _side_problems(store, executor)
     verified = replace(
         verified, problems=(*verified.problems, *structure, *problems), unchecked=tuple(unchecked)
     )
@@ -355,6 +357,29 @@ def _verify(
         return verified
     differing, receipt = compare(store, against, sample, progress, executor)
     return replace(verified, problems=(*verified.problems, *differing), receipt=receipt)
+
+
+def _side_problems(store: Store, executor: Executor) -> list[Problem]:
+    """Check the files of side tables, and that they are of this store."""
+    problems = []
+    for name in side_names(store):
+        try:
+            side = read_side_table(store, name)
+            if not side.is_of(store):
+                problems.append(Problem(name, side.stale(store), kind="side"))
+                continue
+            checked = check_files(str(side.folder), executor=executor)
+            cure = "make this side table again"
+            for problem in checked.problems:
+                own = replace(problem, file=f"{name}: {problem.file}", cure=problem.cure and cure)
+                problems.append(own)
+            if checked.is_intact:
+                beside = Store(store.path, beside=[side.folder])
+                for path in side.paths:
+                    beside.array(path)
+        except StoreError as error:
+            problems.append(Problem(name, str(error), kind="side"))
+    return problems
 
 
 def _damaged_arrays(store: Store, damaged: Collection[str]) -> frozenset[str]:

@@ -76,10 +76,19 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
         _array_table([array for array in store.arrays if not array.bookkeeping], store.main_table),
         statistics_table(store.samples_statistics),
         Block("labels", columns=("array", "how often"), rows=labels),
+        Block("side tables", lines=list(map(_side_line, store.side_tables))),
         _storage_table(store.arrays),
         Block("load it", code=store.snippet),
     ]
     return [block for block in blocks if block.has_content]
+
+
+def _side_line(side: Mapping[str, Any]) -> str:
+    if side["problem"] is not None:
+        return f"{side['name']}: {side['problem']}"
+    if side["table"]:
+        return f"{side['name']}: a column of {side['table']}, read with fields=[…, {side['name']!r}]"
+    return f"{side['name']}: {', '.join(side['arrays'])}, derived from the store"
 
 
 def _sources(count: int, nbytes: int | None, names: Sequence[str]) -> str:

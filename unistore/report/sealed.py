@@ -33,6 +33,7 @@ from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
+from unistore.store.side_tables import read_side_table, side_names
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.codecs import Compressor, Zstd
 from unistore.zarr3.metadata import index_bytes
@@ -94,6 +95,7 @@ class StoreReport:
     created_with: dict[str, Any]
     statistics: dict[str, Any]
     samples_statistics: dict[str, Any]  # by key, of all samples; empty where none are kept
+    side_tables: list[dict[str, Any]]  # name, table, arrays, and what is wrong with it, or None
     seal: dict[str, Any]  # ``agrees``: whether seal, manifest and root agree
     measures: list[dict[str, Any]]
     remarks: list[str]
@@ -130,6 +132,7 @@ def describe_store(path: str | os.PathLike[str]) -> StoreReport:
         created_with=about.get("created_with", {}),
         statistics=about.get("statistics", {}),
         samples_statistics=samples_statistics,
+        side_tables=[_describe_side_table(store, name) for name in side_names(store)],
         seal={**about["seal"], "agrees": agrees},
         measures=measures,
         remarks=[
@@ -252,6 +255,15 @@ def _kept_statistics(store: Store) -> tuple[dict[str, Any], list[str]]:
     if kept is None:
         return {}, []
     return {key: values.to_json() for key, values in statistics_by_key(kept).items()}, []
+
+
+def _describe_side_table(store: Store, name: str) -> dict[str, Any]:
+    try:
+        side = read_side_table(store, name)
+    except StoreError as error:
+        return {"name": name, "table": "", "arrays": [], "problem": str(error)}
+    problem = None if side.is_of(store) else side.stale(store)
+    return {"name": name, "table": side.table, "arrays": side.paths, "problem": problem}
 
 
 def _splits(store: Store) -> dict[str, int]:

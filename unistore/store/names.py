@@ -14,6 +14,9 @@ REPORT = "unistore-report.json"
 STATISTICS = "unistore-statistics.npz"
 # Suffix of the folder beside a store that a repair works in.
 REPAIR = "unistore-repair"
+# Suffix of the folder beside a store that holds its side tables, and the family in their roots.
+SIDE_TABLES = "unistore-side"
+SIDE_FAMILY = "side_table"
 # Metadata of the root group; written last, which completes the store.
 ROOT = "zarr.json"
 
@@ -32,8 +35,13 @@ CONVENTION = {
 
 def build_folder(destination: Path) -> Path:
     """Return the folder of an unfinished conversion, beside `destination`, so that a rename completes it."""
-    path = Path(os.path.abspath(destination))  # noqa: PTH100  resolves "." and "..", but not links
-    return path.parent / f"{path.name}.unistore-build"
+    return folder_beside(destination, "unistore-build")
+
+
+def folder_beside(store: Path, suffix: str) -> Path:
+    """Return the folder beside a store whose name is longer by a suffix."""
+    path = Path(os.path.abspath(store))  # noqa: PTH100  resolves "." and "..", but not links
+    return path.parent / f"{path.name}.{suffix}"
 
 
 _MAX_NAME_BYTES = 255

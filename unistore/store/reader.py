@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,11 +55,14 @@ class Store:
         processes of the machine. None: no copies.
     cache_limit
         Bytes of all copies in that folder (``"50GB"``). The least recently used are evicted first.
+    beside
+        Folders of side tables of this store, whose arrays are read as its own.
 
     Raises
     ------
     StoreError
-        If there is no store, it is unfinished, or of another format version.
+        If there is no store, it is unfinished, or of another format version. If a side table is of another
+        store.
     """
 
     def __init__(
@@ -67,10 +71,16 @@ class Store:
         *,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: str | int = CACHE_LIMIT,
+        beside: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         self.path = os.fspath(path)
         folder = None if cache_dir is None else os.fspath(cache_dir)
-        self._cache: dict[str, Any] = {"cache_dir": folder, "cache_limit": cache_limit}
+        folders = tuple(os.fspath(side) for side in beside)
+        self._options: dict[str, Any] = {
+            "cache_dir": folder,
+            "cache_limit": cache_limit,
+            "beside": folders,
+        }
         self.storage: Storage = open_storage(self.path)
         self._arrays: dict[str, StoredArray] = {}
         self.cached_indices: dict[str, NDArray[Any]] = {}
@@ -83,9 +93,12 @@ class Store:
         self.family: str = self.attributes["family"]
         self.sample_table: str = self.attributes["samples"]["table"]
         self.sample_count: int = self.attributes["samples"]["count"]
+        self._side_storages: dict[str, Storage] = {}
+        for side in folders:
+            self._add_side_table(Store(side))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **self._cache), (self.path,)
+        return partial(type(self), **self._options), (self.path,)
 
     def __repr__(self) -> str:
         return f"Store({self.path!r}, family={self.family!r}, samples={self.sample_count})"
@@ -128,7 +141,7 @@ class Store:
                 paths = ", ".join(self.paths())
                 msg = f"{self.path}: no array {path!r}; this {self.family} store has: {paths}"
                 raise StoreError(msg)
-            array = StoredArray.open(self.storage, path)
+            array = StoredArray.open(self._side_storages.get(path, self.storage), path)
             indices.check_array(self, array)
             self._arrays[path] = array
         return array
@@ -157,7 +170,7 @@ class Store:
 
     def group(self, path: str) -> dict[str, Any]:
         """Return attributes of the group at `path` (``"windows/lung"``)."""
-        return self._group_attributes(f"{path}/{ROOT}")
+        return self._group_attributes(f"{path}/{ROOT}", self._side_storages.get(path))
 
     def text(self, path: str) -> list[str]:
         """Return strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
@@ -208,9 +221,21 @@ class Store:
         except GrammarError as error:
             raise self._damaged(ROOT, str(error)) from error
 
-    def _group_attributes(self, key: str) -> dict[str, Any]:
+    def _add_side_table(self, side: Store) -> None:
+        about = side.attributes.get("side", {})
+        if about.get("store") != self.attributes["seal"]["digest"]:
+            msg = f"{side.path}: is a side table of another store than {self.path}"
+            raise StoreError(msg)
+        self.attributes = {
+            **self.attributes,
+            "fields": {**self.attributes["fields"], **side.attributes["fields"]},
+        }
+        for path in (*side.paths(), *about["groups"]):
+            self._side_storages[path] = side.storage
+
+    def _group_attributes(self, key: str, storage: Storage | None = None) -> dict[str, Any]:
         try:
-            attributes: Any = parse_document(self.storage.get(key)).get("attributes", {})
+            attributes: Any = parse_document((storage or self.storage).get(key)).get("attributes", {})
         except DocumentError as error:
             raise self._damaged(key, str(error)) from error
         if not isinstance(attributes, dict):

@@ -50,7 +50,7 @@ def test_json_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[
     assert list(found) == [
         *("kind", "path", "family", "format_version", "samples", "main_table", "splits", "sources", "arrays"),
         *("stored_bytes", "raw_bytes", "ratio", "options", "created_with", "statistics"),
-        *("samples_statistics", "seal", "measures"),
+        *("samples_statistics", "side_tables", "seal", "measures"),
         *("remarks", "snippet", "problems"),
     ]
 

@@ -1,0 +1,262 @@
+"""``attach``: columns beside sealed stores of every family, against numpy and zarr-python."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.cli.main import main
+from unistore.errors import InputError, StoreError
+
+GOLDEN = Path(__file__).parents[2] / "data" / "golden"
+TABLES = {
+    "point_cloud_scaled.zarr": ("points", "segments"),
+    "rows.zarr": ("rows",),
+    "ct.zarr": ("volumes",),
+    "events.zarr": ("events",),
+    "trajectory.zarr": ("steps",),
+}
+COUNTED = {"points": "points/xyz", "segments": "segments/source", "rows": "rows/label"}
+COUNTED |= {"volumes": "volumes/extent", "events": "events/t", "steps": "steps/reward"}
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Callable[[str], Path]:
+    return lambda name: Path(shutil.copytree(GOLDEN / name, tmp_path / name))
+
+
+def rows_of(path: Path, table: str) -> int:
+    return len(unistore.Store(path).array(COUNTED[table]))
+
+
+def column(rows: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    values = np.random.default_rng(seed).normal(size=(rows, 2)).astype(np.float32)
+    values[0, 0] = np.nan
+    return values
+
+
+def of_samples(path: Path, table: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Values without those of points and segments that are no samples."""
+    store = unistore.Store(path)
+    if store.family != "point_cloud":
+        return values
+    is_sample = store.array("segments/number").read() >= 0
+    lengths = np.diff(store.array("segments/offsets").read())
+    return values[is_sample if table == "segments" else np.repeat(is_sample, lengths)]
+
+
+def kind_of(path: Path) -> Any:
+    return unistore.Ragged() if "events" in path.name else "Episodes" if "trajectory" in path.name else None
+
+
+@pytest.mark.parametrize(("name", "table"), [(name, table) for name in TABLES for table in TABLES[name]])
+def test_a_column_of_every_family(
+    name: str, table: str, golden: Callable[[str], Path], tree: Callable[[Path], dict[str, bytes]]
+) -> None:
+    path = golden(name)
+    before = tree(path)
+    values = column(rows_of(path, table))
+    default = unistore.Dataset(path, kind_of(path)).fields
+    side = unistore.attach(path, "prediction", values, table)
+    assert tree(path) == before
+    array = unistore.open_zarr(side.folder)[f"{table}/prediction"]
+    np.testing.assert_array_equal(array[:], values)
+    dataset = unistore.Dataset(path, kind_of(path), fields=[default[0], "prediction"])
+    samples = [np.asarray(dataset[index]["prediction"]) for index in range(len(dataset))]
+    read = np.concatenate([sample.reshape(-1, 2) for sample in samples])
+    np.testing.assert_array_equal(read, of_samples(path, table, values))
+    assert unistore.Dataset(path, kind_of(path)).fields == default
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(dataset))[0]["prediction"], samples[0])
+    assert unistore.verify(path).ok
+    assert "prediction: a column of" in str(unistore.inspect(path))
+
+
+def test_arrays_iterables_and_functions_give_the_same(golden: Callable[[str], Path]) -> None:
+    path = golden("point_cloud_scaled.zarr")
+    dataset = unistore.Dataset(path)
+    heights = [np.asarray(dataset[index]["xyz"])[:, 2] for index in range(len(dataset))]
+    z = np.zeros(rows_of(path, "points"), np.float32)
+    z[of_samples(path, "points", np.arange(len(z)))] = np.concatenate(heights)
+    unistore.attach(path, "whole", z)
+    unistore.attach(path, "parts", iter(heights))
+    unistore.attach(path, "called", lambda sample: sample["xyz"][:, 2])
+    unistore.attach(path, "highest", lambda sample: sample["xyz"][:, 2].max(), table="segments")
+    read = unistore.Dataset(path, fields=["whole", "parts", "called", "highest"])
+    for index, expected in enumerate(heights):
+        sample = read[index]
+        for name in ("whole", "parts", "called"):
+            np.testing.assert_array_equal(sample[name], expected)
+        assert sample["highest"] == expected.max()
+
+
+def test_rows_of_no_sample_are_nan(copy_case: Callable[[str], Any]) -> None:
+    _, path = copy_case("cloud_indices")
+    dataset = unistore.Dataset(path, fields=["source_row"])
+    rows = [np.asarray(dataset[index]["source_row"], np.float64) for index in range(len(dataset))]
+    unistore.attach(path, "row", rows)
+    read = unistore.Dataset(path, fields=["row", "source_row"])
+    for index in range(len(dataset)):
+        np.testing.assert_array_equal(read[index]["row"], dataset[index]["source_row"])
+    with_nan = read.store.array("points/row").read()
+    outside = np.isnan(with_nan)
+    assert 0 < outside.sum() < len(with_nan)
+    assert (with_nan[~outside] == read.store.array("points/source_row").read()[~outside]).all()
+
+
+def test_workers_of_a_loader_read_it(golden: Callable[[str], Path]) -> None:
+    path = golden("rows.zarr")
+    values = column(rows_of(path, "rows"))
+    unistore.attach(path, "prediction", values)
+    dataset = unistore.Dataset(path, fields=["prediction"])
+    with unistore.Loader(dataset, batch_size=64, num_workers=2) as loader:
+        read = np.concatenate([batch["prediction"].numpy().copy() for batch in loader])
+    np.testing.assert_array_equal(read, values)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "short": ({"values": np.zeros(3)}, r"shape \(3,\), and table points has \d+ rows"),
+    "objects": ({"values": np.array([None])}, "object, which is not stored"),
+    "texts": ({"values": ["a", "b", "c"]}, "<U1, which is not stored"),
+    "few samples": ({"values": []}, "fewer than 3 samples"),
+    "long sample": ({"values": [np.zeros(1)]}, r"sample 0: have shape \(1,\), and the sample has \d+ rows"),
+    "unlike samples": (
+        {"values": [1, 2.5, 3], "table": "segments"},
+        r"sample 1: has rows of float64 \(\), and those before it are int64",
+    ),
+    "many samples": ({"values": [1, 2, 3, 4], "table": "segments"}, "more than 3 samples"),
+    "nothing": ({"values": 7}, "give an array, an iterable of arrays, or a function"),
+    "column": ({"name": "intensity"}, "is points/intensity of"),
+    "key": ({"name": "source"}, "is segments/source of"),
+    "epoch": ({"name": "offsets"}, "is segments/offsets of"),
+    "outside": ({"name": "../up"}, "not a plain name"),
+    "hidden": ({"name": ".hidden"}, "not a plain name"),
+    "table": ({"table": "voxels/7"}, "no table 'voxels/7'.*one of points, segments"),
+    "other table": ({"table": "voxels/200", "values": [1, 2, 3]}, "do not belong to one sample each"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_refused(case: str, golden: Callable[[str], Path]) -> None:
+    path = golden("point_cloud_scaled.zarr")
+    changed, message = WRONG[case]
+    arguments = {"name": "prediction", "values": np.zeros(rows_of(path, "points")), **changed}
+    with pytest.raises(InputError, match=message):
+        unistore.attach(path, **arguments)
+    assert not path.with_name(f"{path.name}.unistore-side").exists()
+
+
+def test_an_existing_name_needs_overwrite(golden: Callable[[str], Path]) -> None:
+    path = golden("rows.zarr")
+    old, new = (column(rows_of(path, "rows"), seed) for seed in (1, 2))
+    unistore.attach(path, "prediction", old)
+    opened = unistore.Dataset(path, fields=["prediction"])
+    np.testing.assert_array_equal(opened[1]["prediction"], old[1])
+    with pytest.raises(InputError, match=r"side table of this name.*overwrite"):
+        unistore.attach(path, "prediction", new)
+    with pytest.raises(ZeroDivisionError):
+        unistore.attach(path, "prediction", lambda sample: 1 / 0, overwrite=True)
+    unistore.attach(path, "prediction", new, overwrite=True)
+    np.testing.assert_array_equal(unistore.Dataset(path, fields=["prediction"])[1]["prediction"], new[1])
+    names = sorted(file.name.split(".")[-1] for file in path.with_name("rows.zarr.unistore-side").iterdir())
+    assert names == ["json", "zarr"]
+
+
+def die_at(path: Path, sample: int) -> None:
+    seen = iter(range(sample))
+
+    def value(_: Any) -> np.float32:
+        if next(seen, None) is None:
+            os._exit(9)
+        return np.float32(0)
+
+    unistore.attach(path, "prediction", value, overwrite=True)
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_process_leaves_the_old_one(golden: Callable[[str], Path]) -> None:
+    path = golden("rows.zarr")
+    values = column(rows_of(path, "rows"))
+    for exists in (False, True):
+        process = multiprocessing.get_context("fork").Process(target=die_at, args=(path, 5))
+        process.start()
+        process.join()
+        assert process.exitcode == 9
+        if exists:
+            np.testing.assert_array_equal(
+                unistore.Dataset(path, fields=["prediction"])[3]["prediction"], values[3]
+            )
+        unistore.attach(path, "prediction", values, overwrite=True)
+        assert len(list(path.with_name("rows.zarr.unistore-side").iterdir())) == 2
+
+
+def test_a_side_table_of_another_seal_is_refused(golden: Callable[[str], Path]) -> None:
+    path = golden("rows.zarr")
+    unistore.attach(path, "prediction", column(rows_of(path, "rows")))
+    shutil.rmtree(path)
+    shutil.copytree(GOLDEN / "rows_split.zarr", path)
+    with pytest.raises(StoreError, match=r"another seal.*unistore attach .* prediction FILE --overwrite"):
+        unistore.Dataset(path, fields=["prediction"])
+    assert len(unistore.Dataset(path)) == 50
+    (problem,) = unistore.verify(path).problems
+    assert (problem.file, problem.kind) == ("prediction", "side")
+    assert "another seal" in str(unistore.inspect(path))
+
+
+@pytest.mark.parametrize("damage", ["shard", "document", "missing", "elsewhere", "link"])
+def test_a_damaged_side_table_is_found(damage: str, golden: Callable[[str], Path], tmp_path: Path) -> None:
+    path = golden("rows.zarr")
+    side = unistore.attach(path, "prediction", column(rows_of(path, "rows")))
+    document = side.folder.with_name("prediction.json")
+    match damage:
+        case "shard":
+            shard = side.folder / "rows" / "prediction" / "c" / "0" / "0"
+            content = bytearray(shard.read_bytes())
+            content[9] ^= 1
+            shard.write_bytes(content)
+        case "document":
+            document.write_bytes(document.read_bytes()[:9])
+        case "missing":
+            shutil.rmtree(side.folder)
+        case "elsewhere":
+            document.write_text(json.dumps({**json.loads(document.read_bytes()), "folder": "../rows.zarr"}))
+        case "link":
+            document.rename(tmp_path / "moved")
+            document.symlink_to(tmp_path / "moved")
+    assert not unistore.verify(path).ok
+    assert unistore.verify(path).problems[0].file.startswith("prediction")
+    assert len(unistore.Dataset(path)) == 1065
+    with pytest.raises(StoreError, match="prediction"):
+        unistore.Dataset(path, fields=["prediction"])[0]
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_the_command(golden: Callable[[str], Path], tmp_path: Path, capsys: Any) -> None:
+    path = golden("point_cloud_scaled.zarr")
+    np.save(tmp_path / "weight.npy", np.arange(rows_of(path, "segments")))
+    np.savez(tmp_path / "several.npz", a=np.zeros(3))
+    (tmp_path / "pickled.npy").write_bytes(pickle.dumps([1, 2]))
+    weight = str(tmp_path / "weight.npy")
+    assert call("attach", str(path), "weight", weight, "--table", "segments", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["arrays"] == ["segments/weight"]
+    assert call("attach", str(path), "weight", weight, "--table", "segments") == 2
+    assert "--overwrite" in capsys.readouterr().err
+    for name in ("several.npz", "pickled.npy", "none.npy"):
+        assert call("attach", str(path), "other", str(tmp_path / name)) == 2
+        assert name in capsys.readouterr().err
+    assert unistore.export(path, tmp_path / "files").notes[-1] == "side tables are not exported: weight"

@@ -1,0 +1,242 @@
+"""``attach``: a column of a user beside a sealed store, from an array, an iterable, or a function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unistore.converters.common.columns import missing_value, storable
+from unistore.data.dataset import Dataset
+from unistore.data.kinds.segments import rows_of_samples
+from unistore.data.parts import default_kind
+from unistore.errors import InputError
+from unistore.schemas.indices import IndexColumn, table_columns
+from unistore.schemas.tables import Field, own_axes
+from unistore.side.writing import Spool, new_side_table, write_side_table
+from unistore.store.reader import Store
+from unistore.store.side_tables import NAME, SideTable, read_side_table
+from unistore.system.arguments import Arguments, wrong_argument
+from unistore.system.hints import AnyArray, Int64s, PathLike
+
+_NOTHING: Any = object()
+
+
+def attach(
+    store: PathLike,
+    name: str,
+    values: Any,
+    table: str | None = None,
+    *,
+    overwrite: bool = False,
+) -> SideTable:
+    """Write a column beside a sealed store: predictions, embeddings, weights, corrected labels.
+
+    ``Dataset(store, fields=[…, name])`` reads it as a column of the table. The files of the store do not
+    change: the column is in a folder beside it, sealed, and belongs to the store as it is sealed now.
+
+    Parameters
+    ----------
+    store
+        Folder of the store.
+    name
+        Name of the column, which no array of the store has.
+    values
+        Bool, integers or floats, NaN included. An array (rows, …): a value for each row of the table. An
+        iterable with an array for each sample in order: (N, …) for the N rows of a sample, or (…) where a
+        sample is one row. A function that is called with each sample in order, as `Dataset` gives it, and
+        returns such an array. Iterables and functions are written as they come: memory holds one sample.
+        Rows of no sample are then NaN, or 0 in integers. The path of a ``.npy`` file: its array.
+    table
+        Table whose rows the column has: ``"points"``, ``"segments"``. None: the main table.
+    overwrite
+        Replace a side table of this name. Whoever has it open goes on with the old one or gets an error.
+
+    Returns
+    -------
+    SideTable
+
+    Raises
+    ------
+    InputError
+        If the name is taken or not plain, there is no such table, values are not numbers, or their shapes
+        do not fit. The message names the sample.
+    StoreError
+        If there is no finished store at `store`.
+    ConversionError
+        If writing failed, or another process writes this side table.
+    """
+    check = Arguments()
+    check.path("store", store)
+    check.text("name", name)
+    check.text("table", table, none=True)
+    check.flag("overwrite", overwrite)
+    check.raise_problems()
+    opened = Store(store)
+    column = _NewColumn.of(opened, name, table)
+    with new_side_table(opened, name, overwrite=overwrite) as folder:
+        rows = column.rows_from(values, folder)
+        write_side_table(folder, opened, [(column.field(rows), rows)], table=column.table, groups={})
+        _check_is_read(opened, column, folder)
+    return read_side_table(opened, name)
+
+
+class _NewColumn(NamedTuple):
+    store: Store
+    name: str
+    table: str
+    path: str  # of another column of the table
+
+    @classmethod
+    def of(cls, store: Store, name: str, table: str | None) -> _NewColumn:
+        chosen = table or str(store.attributes.get("main_table", store.sample_table))
+        columns = table_columns(store, chosen)
+        if not columns:
+            tables = sorted({path.partition("/")[0] for path in store.paths()} - {"sources", "splits"})
+            raise wrong_argument(
+                "table", f"{store.path} has no table {chosen!r}", f"one of {', '.join(tables)}"
+            )
+        if not NAME.fullmatch(name):
+            message = f"{name!r} is not a plain name: letters, digits, '_', '-' and '.', at most 100"
+            raise wrong_argument("name", message, "as in prediction")
+        taken = [path for path in store.paths() if name in path.split("/")]
+        if taken or _has_key(store, name):
+            where = f"is {taken[0]} of {store.path}" if taken else f"is a key of samples of {store.path}"
+            raise wrong_argument(name, where, "give the side table another name")
+        return cls(store, name, chosen, columns[0])
+
+    @property
+    def rows(self) -> int:
+        return len(self.store.array(self.path))
+
+    def field(self, values: AnyArray) -> Field:
+        lo, hi = self.spans()
+        axis = self.store.attributes["fields"][self.path]["axes"][0]
+        return Field(
+            path=f"{self.table}/{self.name}",
+            dtype=values.dtype.name,
+            row_shape=values.shape[1:],
+            axes=(axis, *own_axes(self.name, "component", values.ndim - 1)),
+            description=f"{self.name}, attached to the store",
+            run=max(1, int(np.median(hi - lo))) if len(lo) else 1,
+        )
+
+    def spans(self) -> tuple[Int64s, Int64s]:
+        """Return first and last rows of each sample, (samples,), nothing if rows belong to no samples."""
+        samples = rows_of_samples(self.store)
+        if self.table == self.store.sample_table:
+            return samples, samples + 1
+        offsets = f"{self.store.sample_table}/offsets"
+        is_divided = self.store.has(offsets) and self.table == self.store.attributes.get("main_table")
+        if not is_divided:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return IndexColumn(self.store, offsets).ranges(samples)
+
+    def rows_from(self, values: Any, folder: Path) -> AnyArray:
+        """Return the values of all rows, (rows, …)."""
+        if isinstance(values, str | os.PathLike):
+            values = _read_npy(values)
+        if isinstance(values, np.ndarray) or hasattr(values, "__array__"):
+            whole = self._checked(np.asarray(values), "values")
+            if whole.shape[:1] != (self.rows,):
+                message = f"have shape {whole.shape}, and table {self.table} has {self.rows} rows"
+                cure = "give a value for each row, of no sample too, or an iterable with an array a sample"
+                raise wrong_argument("values", message, cure)
+            return whole
+        lo, hi = self.spans()
+        if not len(lo):
+            message = f"rows of {self.table} do not belong to one sample each"
+            raise wrong_argument("values", message, f"give an array of {self.rows} rows")
+        if callable(values):
+            values = self._called(values)
+        if not isinstance(values, Iterable) or isinstance(values, bytes):
+            message = f"are {type(values).__name__}"
+            raise wrong_argument("values", message, "give an array, an iterable of arrays, or a function")
+        with closing(Spool(folder)) as spool:
+            self._append(values, lo, hi, spool)
+            return spool.values()
+
+    def _called(self, function: Callable[[Any], Any]) -> Iterator[Any]:
+        kind = default_kind(self.store)
+        chosen = (kind.whole or kind).chosen(self.store)
+        dataset = Dataset(self.store.path, chosen)
+        if len(dataset) != self.store.sample_count:
+            message = f"cannot be a function: {chosen} are not one a row of {self.store.sample_table}"
+            raise wrong_argument("values", message, "give an array, or an iterable of arrays")
+        return (function(dataset[index]) for index in range(len(dataset)))
+
+    def _append(self, values: Iterable[Any], lo: Int64s, hi: Int64s, spool: Spool) -> None:
+        is_row = self.table == self.store.sample_table
+        remaining = iter(values)
+        last = 0
+        for sample, (first, stop) in enumerate(zip(lo.tolist(), hi.tolist(), strict=True)):
+            value = next(remaining, _NOTHING)
+            if value is _NOTHING:
+                raise _miscounted("fewer", len(lo))
+            what = f"values of sample {sample}"
+            rows = self._checked(np.asarray(value), what)
+            rows = rows[None] if is_row else rows
+            if rows.shape[:1] != (stop - first,):
+                message = f"have shape {rows.shape}, and the sample has {stop - first} rows of {self.table}"
+                raise wrong_argument(what, message)
+            try:
+                _fill(spool, rows, first - last)
+                spool.append(rows)
+            except ValueError as error:
+                raise wrong_argument(what, str(error), "give all of one dtype and shape") from error
+            last = stop
+        if next(remaining, _NOTHING) is not _NOTHING:
+            raise _miscounted("more", len(lo))
+        _fill(spool, rows, self.rows - last)
+
+    def _checked(self, values: AnyArray, what: str) -> AnyArray:
+        if not storable(values.dtype):
+            cure = "give bool, integers or floats of up to 8 bytes"
+            raise wrong_argument(what, f"are {values.dtype}, which is not stored", cure)
+        return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+def _miscounted(count: str, samples: int) -> InputError:
+    message = f"are of {count} than {samples} samples"
+    return wrong_argument("values", message, "give one array for each sample, in order")
+
+
+def _fill(spool: Spool, like: AnyArray, count: int) -> None:
+    # Rows of no sample, a bounded number at a time
+    for done in range(0, count, 1 << 16):
+        block = (min(count - done, 1 << 16), *like.shape[1:])
+        spool.append(np.full(block, missing_value(like.dtype.name), like.dtype))
+
+
+def _has_key(store: Store, name: str) -> bool:
+    kind = default_kind(store)
+    chosen = (kind.whole or kind).chosen(store) or kind
+    try:
+        return bool(chosen.select(store, [name]))
+    except InputError:
+        return False
+
+
+def _check_is_read(store: Store, column: _NewColumn, folder: Path) -> None:
+    beside = Store(store.path, beside=[folder])
+    beside.array(f"{column.table}/{column.name}")
+    if not _has_key(beside, column.name):
+        message = f"no kind of samples of this {store.family} store reads columns of {column.table} by name"
+        raise wrong_argument("table", message, f"attach to {store.attributes.get('main_table')}")
+
+
+def _read_npy(path: PathLike) -> AnyArray:
+    """Map the array of a ``.npy`` file, which is never unpickled."""
+    try:
+        mapped: AnyArray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise wrong_argument(
+            str(path), f"is no .npy file of numbers ({error})", "np.save(…) writes one"
+        ) from error
+    if not isinstance(mapped, np.ndarray):
+        raise wrong_argument(str(path), "is no .npy file, but an archive of arrays", "np.save(…) writes one")
+    return mapped

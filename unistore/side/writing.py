@@ -1,0 +1,168 @@
+"""Write a side table: its values, its documents and seal, and the document that puts it in place."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unistore.conversion.lock import Lock, check_plain
+from unistore.conversion.new_store import index_codec, index_plan, unique_dimension_names, versions
+from unistore.conversion.plan import Plan
+from unistore.conversion.seal import (
+    IndexArrays,
+    described_fields,
+    metadata_documents,
+    write_index_and_documents,
+    write_root,
+)
+from unistore.errors import StoreError, writing_failed
+from unistore.store.names import FORMAT_VERSION, SIDE_FAMILY
+from unistore.store.reader import Store
+from unistore.store.side_tables import document_of, is_folder_of, read_side_table, side_folder, side_names
+from unistore.system.arguments import wrong_argument
+from unistore.system.hints import AnyArray, Shape
+from unistore.zarr3.durable import Folder, sync_folder
+
+
+class Spool:
+    """Rows of a column in a file without a name, until all of them are known."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  its map outlives it
+        self._row_shape: Shape = ()
+        self._dtype: np.dtype[Any] | None = None
+        self.rows = 0
+
+    def append(self, rows: AnyArray) -> None:
+        """Append rows, all of one dtype and row shape. ValueError for others."""
+        if self._dtype is None:
+            self._dtype = rows.dtype
+            self._row_shape = rows.shape[1:]
+        if rows.dtype != self._dtype or rows.shape[1:] != self._row_shape:
+            form = f"{self._dtype} {self._row_shape}"
+            msg = f"has rows of {rows.dtype} {rows.shape[1:]}, and those before it are {form}"
+            raise ValueError(msg)
+        try:
+            self._file.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+        except OSError as error:
+            raise writing_failed(error, self._folder) from error
+        self.rows += len(rows)
+
+    def close(self) -> None:
+        """Close the file. Its space is free once the values are no longer used."""
+        self._file.close()
+
+    def values(self) -> AnyArray:
+        """Return all rows, (rows, …), read from the file when they are used."""
+        shape = (self.rows, *self._row_shape)
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise writing_failed(error, self._folder) from error
+        if self._dtype is None or 0 in shape:
+            return np.empty(shape, self._dtype)
+        return np.memmap(self._file, self._dtype, "r", shape=shape)
+
+
+@contextmanager
+def new_side_table(store: Store, name: str, *, overwrite: bool) -> Iterator[Path]:
+    """Yield a folder to write a side table in, and put it in place if the block ends without an error."""
+    root = side_folder(store)
+    if root is None:
+        message = "is in an object store, where no file is put beside a store"
+        raise wrong_argument(store.path, message, "run the command on a copy in a folder")
+    check_plain(root)
+    try:
+        root.mkdir(exist_ok=True)
+        with Lock(root / f".{name}.lock"):
+            _remove_leftovers(store, root, name)
+            if name in side_names(store) and not overwrite:
+                message = f"{store.path} has a side table of this name"
+                raise wrong_argument(name, message, "give another name, or overwrite it (--overwrite)")
+            work = Path(tempfile.mkdtemp(".part", f".{name}.", root))
+            try:
+                yield work
+                _put_in_place(root, name, work)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+            _remove_leftovers(store, root, name)
+    finally:
+        with suppress(OSError):  # others are in it
+            root.rmdir()
+
+
+def _put_in_place(root: Path, name: str, work: Path) -> None:
+    digest = Store(work).attributes["seal"]["digest"]
+    folder = f"{name}.{work.name.split('.')[-2]}.zarr"
+    work.rename(root / folder)
+    sync_folder(root)
+    document = json.dumps({"folder": folder, "digest": digest}).encode()
+    Folder(root).put(document_of(name), [document])
+
+
+def _remove_leftovers(store: Store, root: Path, name: str) -> None:
+    # What a killed process left behind, and the folder that was replaced
+    current = ""
+    with suppress(StoreError):
+        current = read_side_table(store, name).folder.name
+    unfinished = re.compile(rf"\.{re.escape(name)}\.[a-z0-9_]{{8}}\.part")
+    for path in list(root.iterdir()):
+        is_old = is_folder_of(name, path.name) and path.name != current
+        if is_old or unfinished.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def write_side_table(
+    folder: Path,
+    store: Store,
+    arrays: IndexArrays,
+    *,
+    table: str,  # whose rows the only array has; empty: derived from the store
+    groups: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Write and seal arrays, with their paths in `store`, in an empty folder."""
+    plan = _plan(store, arrays)
+    documents = metadata_documents(plan, {}, groups)
+    target = Folder(folder)
+    attributes = {
+        "format_version": FORMAT_VERSION,
+        "family": SIDE_FAMILY,
+        "samples": store.attributes["samples"],
+        "fields": described_fields(plan),
+        "created_with": dict(plan.versions),
+        "side": {
+            "store": store.attributes["seal"]["digest"],
+            "table": table,
+            "groups": sorted(groups),
+        },
+    }
+    planned = [(array.field, values) for array, (_, values) in zip(plan.index, arrays, strict=True)]
+    entries = write_index_and_documents(target, plan, planned, documents)
+    write_root(target, entries, documents, attributes)
+
+
+def _plan(store: Store, arrays: IndexArrays) -> Plan:
+    plans = [index_plan(field, len(values)) for field, values in arrays]
+    _, named = unique_dimension_names((), plans)
+    chosen = []
+    for array, (_, values) in zip(named, arrays, strict=True):
+        chosen.append(replace(array, codec=index_codec(array, values)))
+    return Plan(
+        family=store.family,
+        sample_table=store.sample_table,
+        sources=(),
+        tables=(),
+        index=tuple(chosen),
+        options={},
+        versions=versions(),
+    )

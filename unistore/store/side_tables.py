@@ -1,0 +1,140 @@
+"""Side tables: columns of a sealed store's tables, each sealed by itself in a folder beside the store.
+
+The folder of the side tables of ``clouds.zarr`` is ``clouds.zarr.unistore-side``. A side table is a document,
+``prediction.json``, and the folder that it names, in form a store, whose root names the seal of
+``clouds.zarr``. The document is written last, by a rename: a side table is absent, the old or the new one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unistore.errors import StoreError
+from unistore.remote.url import local_path
+from unistore.store.manifest import GrammarError, parse_digest, parse_object
+from unistore.store.names import SIDE_FAMILY, SIDE_TABLES, folder_beside
+from unistore.store.reader import Store
+from unistore.zarr3.documents import DocumentError, parse_document
+from unistore.zarr3.storage import AbsentError, LocalStorage
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
+_DOCUMENT = ".json"
+_LIMIT = 1 << 16  # Most bytes of a document
+
+
+@dataclass(frozen=True, slots=True)
+class SideTable:
+    """A side table of a store.
+
+    Attributes
+    ----------
+    name
+        Its name: ``"prediction"``.
+    folder
+        Its own sealed folder, in form a store.
+    attributes
+        The ``unistore`` object of its root. ``side`` names store, table, and how it was made.
+    """
+
+    name: str
+    folder: Path
+    attributes: Mapping[str, Any]
+
+    @property
+    def table(self) -> str:
+        """Return the table whose rows its column has, empty for what ``unistore derive`` made."""
+        table: str = self.attributes["side"]["table"]
+        return table
+
+    @property
+    def paths(self) -> list[str]:
+        """Return paths of its arrays, as they would be in the store."""
+        return sorted(self.attributes["fields"])
+
+    def is_of(self, store: Store) -> bool:
+        """Return whether it was made for this store as it is sealed now."""
+        return bool(self.attributes["side"]["store"] == store.attributes["seal"]["digest"])
+
+    def stale(self, store: Store) -> str:
+        """Return what is wrong with a side table that was made for another store, and the cure."""
+        command = f"unistore attach {store.path} {self.name} FILE" if self.table else "unistore derive"
+        where = self.folder.with_name(f"{self.name}{_DOCUMENT}")
+        return (
+            f"side table {self.name} was made for other values of this store (another seal); "
+            f"make it again ({command} --overwrite), or remove {where}"
+        )
+
+
+def side_folder(store: Store) -> Path | None:
+    """Return the folder of side tables, None for a store in an object store."""
+    folder = local_path(store.path)
+    return None if folder is None else folder_beside(folder, SIDE_TABLES)
+
+
+def side_names(store: Store) -> list[str]:
+    """Return names of the side tables of a store, sorted."""
+    folder = side_folder(store)
+    if folder is None or not folder.is_dir():
+        return []
+    return sorted(file.name.removesuffix(_DOCUMENT) for file in folder.glob(f"[!.]*{_DOCUMENT}"))
+
+
+def read_side_table(store: Store, name: str) -> SideTable:
+    """Read document and root of a side table. A `StoreError` names what is damaged."""
+    folder = side_folder(store)
+    if folder is None:
+        msg = f"{store.path}: has no side tables, as it is in an object store"
+        raise StoreError(msg)
+    where = folder / f"{name}{_DOCUMENT}"
+    try:
+        document = parse_document(LocalStorage(folder).get(where.name, _LIMIT))
+        digest = parse_digest(document.get("digest"), "'digest'")
+        own = str(document.get("folder"))
+        if not is_folder_of(name, own):
+            msg = f"'folder' is {own!r}, expected a folder of {name}"
+            raise GrammarError(msg)
+        attributes = Store(folder / own).attributes
+        side = parse_object(attributes.get("side"), "'side'")
+        is_right = attributes["family"] == SIDE_FAMILY and attributes["seal"]["digest"] == digest
+        if not is_right or not {"store", "table", "groups"} <= set(side):
+            msg = f"{own} is not the side table that was written"
+            raise GrammarError(msg)
+    except AbsentError:
+        raise
+    except (DocumentError, GrammarError, StoreError) as error:
+        msg = f"{where}: side table is damaged ({error}); remove the file, and make the side table again"
+        raise StoreError(msg) from error
+    return SideTable(name, folder / own, attributes)
+
+
+def document_of(name: str) -> str:
+    """Return the file name of the document of a side table."""
+    return f"{name}{_DOCUMENT}"
+
+
+def is_folder_of(name: str, folder: str) -> bool:
+    """Return whether a folder is, by its name, one of the side table `name`."""
+    return re.fullmatch(rf"{re.escape(name)}\.[a-z0-9_]{{8}}\.zarr", folder) is not None
+
+
+def folders_beside(store: Store, fields: Sequence[str]) -> tuple[str, ...]:
+    """Return folders of the side tables to read: derived ones, and the attached ones that fields name."""
+    folders = []
+    for name in side_names(store):
+        is_requested = name in fields
+        try:
+            side = read_side_table(store, name)
+        except StoreError:
+            if is_requested:
+                raise
+            continue  # nothing of it is read, and ``verify`` names it
+        if is_requested and not side.is_of(store):
+            msg = f"{store.path}: {side.stale(store)}"
+            raise StoreError(msg)
+        if side.is_of(store) and (is_requested or not side.table):
+            folders.append(str(side.folder))
+    return tuple(folders)
