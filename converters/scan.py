@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import starmap
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,6 +196,14 @@ class Found:
     problems: Sequence[Problem] = ()
 
 
+class Stored(NamedTuple):
+    """What a store has already of the given sources, so that it is left out."""
+
+    names: frozenset[str] = frozenset()
+    files: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()  # names that its options exclude, which may be absent now
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scanned:
     """Result of scanning one part. Families add fields of their own (plain values and flat arrays)."""
@@ -339,6 +347,8 @@ class Scan:
     units: Sequence[str] = ()
     # Whether `derive` is called although no table is spilled (counts, checks over all values).
     needs_facts: bool = False
+    # Whether names of sources are numbers that further sources change, so that the store cannot grow.
+    numbered: bool = False
     unnamed: bool = False  # whether names of files may tell whom the sources are of, so that none is stored
     # What `derive` and `read` need to know about all sources together.
     shared: Mapping[str, Any] = field(default_factory=dict)

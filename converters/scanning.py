@@ -20,7 +20,7 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import real_path, rows_below
 from unistore.converters.protocol import Ask, Converter, ask_here
 from unistore.converters.registry import families, get_family
-from unistore.converters.scan import Found, LeftOut, Parts, Refused, Scan, Scanned, SourcePart
+from unistore.converters.scan import Found, LeftOut, Parts, Refused, Scan, Scanned, SourcePart, Stored
 from unistore.converters.survey import (
     EXCLUDED,
     Claims,
@@ -36,6 +36,7 @@ from unistore.system.sizes import count_of
 _THREADS = 8
 _SHOWN = 5
 _REASONS = 8
+_STORED = "in the store already"
 _NOT_NEEDED = "beside what is taken, and not needed"
 
 
@@ -73,20 +74,22 @@ def scan_sources(
     *,
     is_named: bool = False,
     claims: Claims | None = None,
+    stored: Stored = Stored(),  # noqa: B008 - immutable
 ) -> Scan:
     """Find the sources of a family, scan each, and merge them, or raise every problem of every file."""
     # Files in given folders that belong to another (not general) family are left out, given ones are not. If
     # the user named the family, a file there that has one of its suffixes and that only a general family
     # takes is a problem. A file that cannot be read may be of any family: it is a problem.
-    scan = _FamilyScan(converter, claims_for(converter, paths, claims), is_named=is_named)
+    scan = _FamilyScan(converter, claims_for(converter, paths, claims), stored, is_named=is_named)
     return scan.run(ask, converter.exclude if must_exclude is None else must_exclude)
 
 
 class _FamilyScan:
     """Scan of one family. Rows are those of the table of claims."""
 
-    def __init__(self, converter: Converter, claims: Claims, *, is_named: bool) -> None:
+    def __init__(self, converter: Converter, claims: Claims, stored: Stored, *, is_named: bool) -> None:
         self._converter = converter
+        self._stored = stored
         self._family = converter.family
         self._claims = claims
         self._is_named = is_named
@@ -104,18 +107,20 @@ class _FamilyScan:
             self._leave_to_others()
         found_sources = self._find(ask)
         parts = found_sources.parts
-        if exclusion or not isinstance(parts, Parts):
+        if exclusion or self._stored.names or not isinstance(parts, Parts):
             # Sources may have other names than their files below the given folders.
             parts = Parts(
                 part
                 for part in found_sources.parts
-                if not exclusion.covers(part.name) and not self._is_excluded(str(part.files[0]))
+                if part.name not in self._stored.names
+                and not exclusion.covers(part.name)
+                and not self._is_excluded(str(part.files[0]))
             )
         sources, scanned = self._scan(parts, ask)
         self._problems += [*self._unread(found_sources.parts), *found_sources.problems]
         if not sources and not self._problems:
             nothing = Problem(count_of(len(found_sources.parts), "source"), "nothing is left", kind="empty")
-            self._problems.append(self._all_of_others() if parts else nothing)
+            self._problems.append(self._all_of_others() if parts and not self._stored.names else nothing)
         scan = None
         if sources:
             try:
@@ -293,6 +298,8 @@ class _FamilyScan:
 
     def _unused(self, row: int, path: Path, why: str) -> LeftOutFile:
         """Return why a file is unused. `why`: if it is of a part that was found."""
+        if str(path) in self._stored.files:
+            return LeftOutFile(path, _STORED)
         if self._is_excluded(str(path)):
             return LeftOutFile(path, EXCLUDED)
         if self._of_others[row]:
@@ -353,7 +360,9 @@ class _FamilyScan:
         return Problem(", ".join(map(str, self._claims.roots)), message, cure, "family")
 
     def _is_excluded(self, path: str) -> bool:
-        """Return whether the user excludes a file by its name below one of the given folders."""
+        """Return whether a file is stored, or the user excludes it by its name below a given folder."""
+        if path in self._stored.files:
+            return True
         return bool(self._exclusion) and any(map(self._exclusion.covers, self._names(path)))
 
     def _names(self, path: str) -> list[str]:

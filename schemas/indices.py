@@ -218,6 +218,19 @@ def source_rows(store: StoreView) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return first, rows
 
 
+def sample_sources(store: StoreView) -> NDArray[np.int64]:
+    """Number of the source of every sample, (samples,)."""
+    table = store.attributes["samples"]["table"]
+    if table == store.attributes.get("main_table", table):
+        rows = source_rows(store)[1]
+        numbers = np.repeat(np.arange(len(rows)), rows)
+    else:
+        numbers = whole(store, f"{table}/source").astype(np.int64)
+    if len(numbers) != store.sample_count or (numbers < 0).any():
+        raise contradiction(store, table, "does not say which source each sample is from")
+    return numbers
+
+
 def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) -> None:
     """Raise a `StoreError` if a split code has no name."""
     wrong = codes >= max(1, len(names))

@@ -46,6 +46,12 @@ if TYPE_CHECKING:
     from unistore.errors import UnsupportedError as UnsupportedError
     from unistore.exporting.run import Exported as Exported
     from unistore.exporting.run import export as export
+    from unistore.growing.append import Appended as Appended
+    from unistore.growing.append import append as append
+    from unistore.growing.history import Removed as Removed
+    from unistore.growing.history import VersionSummary as VersionSummary
+    from unistore.growing.history import remove as remove
+    from unistore.growing.history import versions as versions
     from unistore.integrity.compare import Receipt as Receipt
     from unistore.integrity.repair import Repaired as Repaired
     from unistore.integrity.repair import repair as repair
@@ -89,6 +95,8 @@ _NAMES = {
     "errors": "ConversionError CorruptionError InputError MissingLibraryError NoStoreError Problem "
     "StoreError UnistoreError UnsupportedError",
     "exporting.run": "Exported export",
+    "growing.append": "Appended append",
+    "growing.history": "Removed VersionSummary remove versions",
     "integrity.compare": "Receipt",
     "integrity.repair": "Repaired repair",
     "integrity.verify": "Verified verify",

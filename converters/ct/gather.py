@@ -75,6 +75,7 @@ def gather(parts: Parts, volumes: Volumes, options: CtOptions) -> Scan:
         possible=tuple(_possible_tables(volumes, agreement, options)),
         needs_facts=True,
         units=[volume.detail.patient or name for volume, name in named] if is_series else (),
+        numbered=is_series,
         unnamed=is_series and not options.keep_names,
         shared={"agreement": agreement},
     )

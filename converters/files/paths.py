@@ -21,9 +21,9 @@ from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
 from unistore.system.packed import PackedObjects
 
-_BUILD = ".unistore-build"
+_BUILD = (".unistore-build", ".unistore-growth")
 # A folder with one of these files is Zarr, of version 3 or 2
-_ZARR = ("zarr.json", ".zgroup", ".zarray")
+_ZARR = ("zarr.json", ".zgroup", ".zarray", "versions/1.json")
 # A Zarr folder with this file is a source: it stands for the replay buffer
 _EPISODE_ENDS = Path("meta", "episode_ends", ".zarray")
 _UNFINISHED = "an unfinished conversion"

@@ -33,12 +33,14 @@ ROOMS: dict[str, set[str]] = {
     "data": STORES | {"memory", "order", "converters", "pictures"},
     "loader": {"errors", "system", "memory", "order", "data", "pictures"},
     "conversion": STORES | {"converters", "progress"},
+    "growing": STORES | {"converters", "conversion", "data", "progress"},
     "exporting": STORES | {"converters", "conversion", "progress"},
     "side": STORES | {"converters", "conversion", "data", "progress"},
     "integrity": STORES | {"converters", "conversion", "data", "exporting", "progress"},
-    "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures", "progress"},
+    "report": STORES
+    | {"converters", "conversion", "order", "data", "growing", "loader", "pictures", "progress"},
     "unistore": STORES
-    | {"order", "data", "loader", "conversion", "exporting", "integrity", "report", "side"},
+    | {"order", "data", "loader", "conversion", "exporting", "growing", "integrity", "report", "side"},
     "cli": STORES | {"converters", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
     "testing": {"errors", "converters", "unistore"},
     "__main__": {"cli"},

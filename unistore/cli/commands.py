@@ -144,6 +144,7 @@ def _parse_share(context: click.Context, option: click.Parameter, text: str | No
 @click.option(
     "--sample", callback=_parse_share, metavar="SHARE", help="With --against: compare a part, as in 1%."
 )
+@click.option("--version", metavar="N|NAME", help="A version of a grown store; the newest by default.")
 @click.option("--repair", "repairing", is_flag=True, help="Re-make damaged and missing files from SRC....")
 @click.option(
     "--workers", type=click.IntRange(min=0), default=0, help="Worker processes; 0 (default): this process."
@@ -155,6 +156,7 @@ def verify(
     against: bool,
     sample: float,
     repairing: bool,
+    version: str | None,
     workers: int,
     as_json: bool,
 ) -> int:
@@ -170,11 +172,15 @@ def verify(
         raise click.UsageError(message)
     if sample < 1 and not against:
         raise click.UsageError("--sample is a part of --against")
+    if repairing and version is not None:
+        raise click.UsageError("--repair takes one part of a grown store: STORE/parts/DIGEST.zarr")
     with progress_bar() as bar:
         if repairing:
             verified: Verified = repair(store, sources, workers=workers, progress=bar)
         else:
-            verified = verify(store, against=sources, sample=sample, workers=workers, progress=bar)
+            verified = verify(
+                store, against=sources, sample=sample, version=version, workers=workers, progress=bar
+            )
     if as_json:
         say_json(verified.to_json())
     else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from unistore.cli.growing import append_sources
 from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.conversion.executors.worker_process import CONVERSION, start_early
 from unistore.converters.options import Option, Options, declared
@@ -114,6 +115,19 @@ _COMMON = (
         metavar="PATTERN",
         help=r"Keep together what agrees in a part of its name: 'patient_\d+', or '(\w+)/' for the first "
         "folder; or in a column of the samples: column:subject.",
+    ),
+    _shared(
+        "--append",
+        is_flag=True,
+        help="Add SRC... to DST, a store, as its next version; with its options. What it has is skipped.",
+    ),
+    _shared("--replace", is_flag=True, help="With --append: put changed sources in the place of the old."),
+    _shared(
+        "--check",
+        multiple=True,
+        type=click.Path(),
+        metavar="DIR",
+        help="With --append: refuse if a source of the store is missing in DIR, or changed (several).",
     ),
     _shared("--overwrite", is_flag=True, help="Replace a finished store, once the new one is sealed."),
     _shared("--restart", is_flag=True, help="Discard an unfinished conversion instead of resuming it."),
@@ -318,6 +332,7 @@ Examples:
   unistore convert FAMILY --help                     what a family takes
   unistore convert scans/ new.zarr --split train=0.8,val=0.2 --group-by 'patient_\d+'
   unistore convert scans/ new.zarr --split train=0.8,val=0.2 --split-from old.zarr
+  unistore convert recordings/ train.zarr --append   add what is new, as a version
 """
 
 
@@ -336,6 +351,11 @@ def _detect_command(sources: Sequence[str]) -> str:
 
 
 def _convert(family: str | None, **arguments: Any) -> int:
+    if arguments["append"]:
+        return append_sources(family, arguments)
+    of_append = [arguments.pop(name) for name in ("append", "replace", "check")]
+    if any(of_append):
+        raise click.UsageError("--replace and --check need --append")
     given_paths = [*arguments["sources"], *arguments.get("follow_links_to", ())]
     start_early(given_paths, family, [CONVERSION], decodes=not arguments["dry_run"])
     from unistore.conversion.convert import convert_with, make_converter, source_paths
@@ -406,7 +426,7 @@ def convert() -> None:
     \b
     Every family takes --dry-run, --codec, --split, --split-by, --split-seed,
     --split-from, --group-by, --overwrite, --restart, --work, --workers,
-    --scheduler, --memory, --on-error, --exclude and --json.
+    --scheduler, --memory, --on-error, --exclude, --append and --json.
     """  # noqa: D301  an escape that keeps click from wrapping
 
 

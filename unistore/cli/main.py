@@ -16,6 +16,7 @@ import click
 
 from unistore.cli.commands import doctor, export, inspect, statistics, verify
 from unistore.cli.convert import convert
+from unistore.cli.growing import remove, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
 from unistore.cli.side import attach
 from unistore.errors import InputError, UnistoreError
@@ -70,7 +71,7 @@ def completion(context: click.Context, shell: str) -> None:
     say(completion_class.source_template % completion_class.source_vars())
 
 
-for command in (convert, inspect, verify, statistics, attach, export, doctor):
+for command in (convert, remove, versions, inspect, verify, statistics, attach, export, doctor):
     cli.add_command(command)
 
 

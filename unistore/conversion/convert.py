@@ -169,7 +169,7 @@ def convert_with(
     """Convert sources of a family with its options."""
     name = family if isinstance(family, str) else family.family
     converter = make_converter(name, options)
-    with resolve_progress(progress) as callbacks, _executor(settings, name, callbacks) as executor:
+    with resolve_progress(progress) as callbacks, executor_for(settings, name, callbacks) as executor:
         return run(
             converter,
             paths,
@@ -182,9 +182,10 @@ def convert_with(
         )
 
 
-def _executor(
+def executor_for(
     settings: Settings, family: str, progress: Progress
 ) -> AbstractContextManager[Dask | Processes]:
+    """Return where the steps of a conversion run."""
     if settings.scheduler is not None:
         from unistore.conversion.executors.dask_executor import Dask
 

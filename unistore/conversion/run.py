@@ -53,6 +53,7 @@ from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import prepare_splits
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter
+from unistore.converters.scan import Stored
 from unistore.converters.survey import Claims
 from unistore.errors import InputError, Problem, StoreError, writing_failed
 from unistore.remote.url import local_path, require_local_path
@@ -399,6 +400,8 @@ def run(
     # as in `unistore.converters.scanning.scan_sources`
     is_named: bool = False,
     claims: Claims | None = None,
+    stored: Stored = Stored(),  # noqa: B008 - immutable
+    check: Callable[[Inputs], object] | None = None,  # refuses sources that were scanned
     progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`."""
@@ -414,10 +417,13 @@ def run(
         skip=settings.skips,
         ask=asking(executor),
         is_named=is_named,
+        stored=stored,
     )
     valid = scan_valid(claims=claims)
     rule = prepare_splits(settings.rule, paths, valid.scan)
     inputs = Inputs.of(valid.converter, valid.scan)
+    if check is not None:
+        check(inputs)
     try:
         with opened as build:
             build.begin(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 from unistore.conversion.build import Journal
 from unistore.converters.files.paths import natural_key
 from unistore.converters.protocol import Ask, Converter, Scan, ask_here
+from unistore.converters.scan import Stored
 from unistore.converters.scanning import claims_for, scan_sources
 from unistore.converters.survey import Claims
 from unistore.errors import ConversionError, InputError, Problem
@@ -74,16 +75,19 @@ def scan_valid_sources(
     ask: Ask = ask_here,
     is_named: bool = False,
     claims: Claims | None = None,
+    stored: Stored = Stored(),  # noqa: B008 - immutable
 ) -> ValidScan:
     """Scan, and with `skip` repeat without the sources that have problems until there are none."""
     claims = claims_for(converter, paths, claims)
     problems = list(skipped)
     left_out = sources_of(problems)
-    must_exclude = [name for name in converter.exclude if name not in left_out]
+    must_exclude = [name for name in converter.exclude if name not in left_out | stored.excluded]
     while True:
         chosen = _without(converter, problems)
         try:
-            scan = scan_sources(chosen, paths, must_exclude, ask, is_named=is_named, claims=claims)
+            scan = scan_sources(
+                chosen, paths, must_exclude, ask, is_named=is_named, claims=claims, stored=stored
+            )
             _check_names(scan)
             return ValidScan(chosen, scan, problems)
         except InputError as error:

@@ -20,6 +20,7 @@ from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Scan
 from unistore.errors import InputError, Problem, StoreError, printable
 from unistore.remote.url import require_local_path
+from unistore.schemas.indices import sample_sources
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_COUNT, is_integer
 from unistore.system.hints import AnyArray, Int64s, JsonObject, PathLike
@@ -56,6 +57,7 @@ class SplitRule:
     taken: SplitList | RecordedSplits | None = None  # splits that are taken over
     # folder of the sources below the folder that was given; names that are hashed begin with it
     below: str = ""
+    is_recorded: bool = False  # whether it is that of a store, so that these sources may leave splits empty
 
     @classmethod
     def recorded(cls, options: Mapping[str, Any]) -> SplitRule | None:
@@ -85,6 +87,7 @@ class SplitRule:
             group_by=pattern,
             taken=origin,
             below=str(options.get("split_below", "")),
+            is_recorded=True,
         )
 
     def to_json(self) -> JsonObject:
@@ -378,7 +381,7 @@ def _of_store(path: str) -> SplitList:
 
 
 def _splits_of_names(store: Store, sources: list[str], splits: AnyArray) -> dict[str, str]:
-    owner = _source_of_samples(store)
+    owner = sample_sources(store)
     present, first = np.unique(owner, return_index=True)
     split_of_source = np.full(len(sources), "", object)
     split_of_source[present] = splits[first]
@@ -403,18 +406,6 @@ def _numbers_in_source(owner: Int64s) -> Int64s:
     numbers = np.empty(len(owner), np.int64)
     numbers[order] = np.arange(len(owner)) - first
     return numbers
-
-
-def _source_of_samples(store: Store) -> Int64s:
-    if store.sample_table == store.attributes.get("main_table"):
-        rows = store.array("sources/rows").read()
-        owner = np.repeat(np.arange(len(rows)), rows)
-    else:
-        owner = store.array(f"{store.sample_table}/source").read().astype(np.int64)
-    if len(owner) != store.sample_count or (owner < 0).any():
-        msg = f"{store.path}: does not say which source each sample is from"
-        raise StoreError(msg)
-    return owner
 
 
 def _own_names(store: Store) -> list[str]:

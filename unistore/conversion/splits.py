@@ -140,7 +140,7 @@ class Units:
         if taken is not None:
             return self._from_list(taken)
         codes = self._hashed(self.rule.seed) if self.rule.method == "hash" else self._exact()
-        if self.rule.method:  # stores that record no method may have splits without samples
+        if not self.rule.is_recorded:
             self._check_filled(codes)
         return UnitSplits(codes, tuple(self.rule.shares))
 
@@ -340,7 +340,7 @@ def prepare_splits(rule: SplitRule | None, paths: Sequence[Path], scan: Scan) ->
     if prepared.by != SOURCE:
         return prepared
     sources = len(scan.sources)
-    if sources < len(rule.shares) and rule.taken is None:
+    if sources < len(rule.shares) and rule.taken is None and not rule.is_recorded:
         names = ", ".join(rule.shares)
         msg = (
             f"--split: {len(rule.shares)} splits ({names}) of {count_of(sources, 'source')}: a source is "

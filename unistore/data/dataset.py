@@ -7,6 +7,7 @@ import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -118,6 +119,8 @@ class Dataset(MapDataset):
         Local folder for copies of the shards that were read. See `Store`. None: no copies.
     cache_limit
         Bytes of all copies in that folder (``"50GB"``).
+    version
+        Number or name of the version of a grown store. None: the newest one now.
 
     Raises
     ------
@@ -145,11 +148,16 @@ class Dataset(MapDataset):
         best: tuple[str, float] | None = None,
         cache_dir: PathLike | None = None,
         cache_limit: str | int = CACHE_LIMIT,
+        version: int | str | None = None,
     ) -> None:
         check = Arguments()
         paths = [path] if isinstance(path, (str, os.PathLike)) else path
         if not isinstance(paths, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in paths):
             check.refuse("path", f"must be a path, or a list of paths, got {path!r}")
+        elif version is not None and len(paths) != 1:
+            check.refuse("version", "is of one store, and several are given", "open each by itself")
+        is_version = isinstance(version, str) or (type(version) is int and version > 0)
+        check.expect("version", version, is_version, "a number from 1 on, or a name", none=True)
         check.names("fields", fields)
         check.names("split", split)
         check.function("transform", transform)
@@ -160,10 +168,13 @@ class Dataset(MapDataset):
         check.raise_problems()
         self.where = chosen
         self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
-        cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
+        self._paths = tuple(os.fspath(path) for path in paths)
+        self._cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
         requested = [fields] if isinstance(fields, str) else fields or ()
-        names_of_stores = [os.fspath(path) for path in paths]
-        self.parts = open_parts(names_of_stores, samples, self.splits, cache, chosen, requested)
+        self._requested = tuple(requested)
+        self.parts = open_parts(
+            self._paths, samples, self.splits, self._cache, chosen, self._requested, version
+        )
         self.samples = self.parts[0].kind
         self.fields = common_fields(self.parts, fields)
         self._adds_epoch = EPOCH in requested and EPOCH not in self.fields
@@ -188,7 +199,30 @@ class Dataset(MapDataset):
     @property
     def path(self) -> str:
         """Return the folder or URL of the store, or of several, separated by commas."""
-        return ", ".join(part.store.path for part in self.parts)
+        return ", ".join(self._paths)
+
+    @property
+    def version(self) -> int | None:
+        """Return the number of the version that is read, None of plain stores and of several."""
+        version = self.parts[0].version
+        return None if version is None or len(self._paths) > 1 else version.number
+
+    def at_version(self, version: int | str) -> Dataset:
+        """Return the same samples of another version of its store: a new Dataset.
+
+        Raises
+        ------
+        InputError
+            If there is no such version, or this reads several stores.
+        """
+        if len(self._paths) > 1:
+            raise wrong_argument("version", "is of one store, and several are given", "open each by itself")
+        other = copy(self)
+        other.__dict__ |= self.__getstate__()
+        other.parts = open_parts(
+            self._paths, self.samples, self.splits, self._cache, self.where, self._requested, version
+        )
+        return other
 
     @property
     def store_offsets(self) -> Int64s:
@@ -201,8 +235,15 @@ class Dataset(MapDataset):
         """Return the required start method of worker processes. None: any."""
         return None if all(part.store.fork_safe for part in self.parts) else "spawn"
 
+    def extends(self, other: Dataset) -> bool:
+        """Return whether the first samples are all samples of `other`, an older version."""
+        shared = zip(self.parts, other.parts, strict=False)
+        are_same = all(part.identity == before.identity for part, before in shared)
+        return are_same and len(other.parts) <= len(self.parts)
+
     def __repr__(self) -> str:
-        stores = repr(self.path) if len(self.parts) == 1 else str([part.store.path for part in self.parts])
+        stores = repr(self.path) if len(self._paths) == 1 else str([*self._paths])
+        stores += "" if self.version is None else f", version={self.version}"
         split = "" if self.splits is None else f", split={'+'.join(self.splits)}"
         try:
             content = f"{len(self)} samples of {first_few(self.fields, _SHOWN)}"
@@ -213,7 +254,7 @@ class Dataset(MapDataset):
     def _repr_html_(self) -> str:
         from unistore.pictures import notebook_html
 
-        shown = [(part.store, part.units()) for part in self.parts]
+        shown = [(part.store, part.units()) for part in self.parts[:_SHOWN]]
         return notebook_html(repr(self), [("fields", ", ".join(self.fields))], shown)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -313,8 +354,7 @@ class Dataset(MapDataset):
         try:
             values = self.reader.read(picks, allocate)
         except MemoryError as error:
-            stores = ", ".join(part.store.path for part in self.parts)
-            msg = f"{stores}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
+            msg = f"{self.path}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
             raise StoreError(msg) from error
         batch = {INDEX: packed_copy(picks.index, allocate)}
         batch |= {self.names.get(key, key): values[key] for key in self.fields}
@@ -516,9 +556,12 @@ class Dataset(MapDataset):
     def digest(self) -> str:
         """Return the digest of what identifies the samples: the stores' seals, kind, splits and seed."""
         seals = [part.store.attributes["seal"] for part in self.parts]
+        removed = [part.removed for part in self.parts]
         identity = [seals[0] if len(seals) == 1 else seals, repr(self.samples), self.splits, self.seed]
         if self.where is not None:
             identity.append(repr(self.where))
+        if any(removed):
+            identity.append(removed)
         return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
 
     def source_of(self, index: int) -> str:
@@ -528,7 +571,7 @@ class Dataset(MapDataset):
         number = int(np.searchsorted(offsets, sample, side="right")) - 1
         part = self.parts[number]
         source = part.source_of(sample - int(offsets[number]))
-        return source if len(self.parts) == 1 else f"{part.name}/{source}"
+        return f"{part.prefix}{source}"
 
     @property
     def reader(self) -> SampleReader:

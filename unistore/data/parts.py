@@ -6,6 +6,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
@@ -24,6 +25,7 @@ from unistore.order.shuffles import uniform_blocks
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside
+from unistore.store.versions import Version, open_stores
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
 from unistore.system.hints import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
@@ -38,9 +40,12 @@ class JoinedReader(SampleReader):
     # A batch from one store is read directly into allocated memory. A mixed one is read store by store into
     # scratch memory, and copied from there
 
-    def __init__(self, readers: Sequence[SampleReader], names: Sequence[str]) -> None:
+    def __init__(
+        self, readers: Sequence[SampleReader], names: Sequence[str], prefixes: Sequence[str]
+    ) -> None:
         self._readers = list(readers)
         self._names = list(names)
+        self._prefixes = list(prefixes)
         self.offsets = offsets_from_lengths(np.array([len(reader) for reader in readers]))
         nothing = Picks(np.empty(0, np.int64), np.empty(0, np.int64))
         empty = [reader.read(nothing, np.empty) for reader in self._readers]
@@ -89,12 +94,15 @@ class JoinedReader(SampleReader):
         return batch
 
     def _read_part(self, number: int, picks: Picks, positions: Int64s, allocate: Allocate) -> Batch:
-        # one seed per store: sample i of one store must not be cropped like sample i of the next one
-        seed = int(words(picks.seed, np.array([number]), np.array([0]), 1)[0, 0])
+        # one seed per store: sample i of one store must not be cropped like sample i of the next one. That of
+        # a store which grew stays the same
+        seed = picks.seed
+        if number or self._prefixes[0]:
+            seed = int(words(picks.seed, np.array([number]), np.array([0]), 1)[0, 0])
         own = Picks(picks.index[positions] - self.offsets[number], picks.epoch[positions], seed)
         batch = self._readers[number].read(own, allocate)
         if SOURCE in batch:
-            names = np.char.add(f"{self._names[number]}/", batch[SOURCE].values)
+            names = np.char.add(self._prefixes[number], batch[SOURCE].values)
             batch[SOURCE] = packed_copy(names, allocate)
         return batch
 
@@ -173,6 +181,24 @@ class DatasetPart(NamedTuple):
     splits: tuple[str, ...] | None  # names of the splits to read; None: all samples
     name: str  # the end of the store's path, as long as it takes to be unique in the Dataset
     where: Where | None = None  # conditions on the samples; None: none
+    prefix: str = ""  # of the names of its sources
+    like: int = 0  # number of the first part of the same family and fields
+    version: Version | None = None  # of the grown store that it is a part of
+
+    @property
+    def path(self) -> str:
+        """Return its folder or URL."""
+        return self.store.path
+
+    @property
+    def removed(self) -> tuple[int, ...]:
+        """Return the numbers of the sources that its version leaves out."""
+        return () if self.where is None else self.where.removed
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Return what says which samples it has, of one Dataset."""
+        return self.store.attributes["seal"], self.removed
 
     def bind(self, fields: Sequence[str]) -> SampleReader:
         """Return the reader of this process."""
@@ -188,7 +214,7 @@ class DatasetPart(NamedTuple):
     def split_codes(self) -> list[int]:
         """Return codes of the splits that are read."""
         names = self.store.split_names()
-        return [names.index(name) for name in self.splits or ()]
+        return [names.index(name) for name in self.splits or () if name in names]
 
     def source_of(self, index: int) -> str:
         """Return the name of the source that a sample comes from."""
@@ -216,7 +242,7 @@ class DatasetPart(NamedTuple):
     def check_splits(self) -> None:
         """Raise an InputError if the store lacks one of the splits. The message lists those that it has."""
         try:
-            split_names = self.store.split_names()
+            split_names = self.store.split_names() if self.version is None else self.version.split_names
         except AbsentError:
             split_names = []
         unknown = [repr(name) for name in self.splits or () if name not in split_names]
@@ -244,6 +270,7 @@ def open_parts(
     cache: Mapping[str, Any],  # arguments of `Store` for local copies
     where: Where | None = None,
     fields: Sequence[str] = (),  # requested keys, which side tables may have
+    version: int | str | None = None,  # of the only path
 ) -> tuple[DatasetPart, ...]:
     """Open the stores of a Dataset."""
     if not paths:
@@ -253,32 +280,41 @@ def open_parts(
     if not isinstance(kind, SampleKind | None):
         cure = "give an instance, as in samples=unistore.Rows()"
         raise wrong_argument("samples", f"is {kind!r}, not a kind of samples", cure)
-    stores = [_open_store(path, cache, fields) for path in paths]
-    kinds = [default_kind(store) if kind is None else kind for store in stores]
-    first = f"{kinds[0]} of a {stores[0].family} store"
+    prefixes = [""] if len(paths) == 1 else [f"{name}/" for name in _short_names(paths)]
+    listed: list[DatasetPart] = []
+    for path, prefix in zip(paths, prefixes, strict=True):
+        opened = open_stores(path, version, **cache)
+        if where is not None and where.best is not None and len(opened.stores) > 1:
+            message = f"is a share of one store, and {path} consists of {len(opened.stores)}"
+            raise wrong_argument("best", message, f"unistore compact {path} DST makes it one")
+        first_like: dict[int, int] = {}
+        for plain, described in zip(opened.stores, opened.parts, strict=True):
+            store = plain.with_side_tables(folders_beside(plain, fields))
+            own_where = where
+            like = len(listed)
+            if described is not None:
+                if store is plain:
+                    like = first_like.setdefault(described.schema, like)
+                if described.removed:
+                    own_where = replace(where or Where({}, None), removed=described.removed)
+            own = kind or (listed[like].kind if like < len(listed) else default_kind(store))
+            listed.append(DatasetPart(store, own, splits, "", own_where, prefix, like, opened.version))
+    names = _short_names([part.path for part in listed])
+    parts = tuple(part._replace(name=name) for part, name in zip(listed, names, strict=True))
+    first = f"{parts[0].kind} of a {parts[0].store.family} store"
     problems = []
-    for store, own in zip(stores, kinds, strict=True):
-        if f"{own} of a {store.family} store" != first:
-            message = f"its samples are {own} of a {store.family} store, and those of {paths[0]} are {first}"
+    for part in parts:
+        if f"{part.kind} of a {part.store.family} store" != first:
+            samples = f"{part.kind} of a {part.store.family} store"
+            message = f"its samples are {samples}, and those of {parts[0].path} are {first}"
             cure = "a Dataset has samples of one kind: give it as samples=…, or open the stores separately"
-            problems.append(Problem(store.path, message, cure, "family"))
+            problems.append(Problem(part.path, message, cure, "family"))
     if problems:
         raise InputError(problems)
-    names = _short_names(paths)
-    parts = tuple(
-        DatasetPart(store, own, splits, name, where)
-        for store, own, name in zip(stores, kinds, names, strict=True)
-    )
     _call_all(lambda part: part.check_splits(), parts)
     if where is not None:
         _call_all(lambda part: where.check(part.store), parts)
     return parts
-
-
-def _open_store(path: str, cache: Mapping[str, Any], fields: Sequence[str]) -> Store:
-    store = Store(path, **cache)
-    beside = folders_beside(store, fields)
-    return Store(path, **cache, beside=beside) if beside else store
 
 
 def common_fields(
@@ -286,7 +322,10 @@ def common_fields(
     fields: Sequence[str] | None,  # requested keys; None: the default ones, the same in every store
 ) -> tuple[str, ...]:
     """Return keys that samples of all stores have."""
-    selected = _call_all(lambda part: part.kind.select(part.store, fields), parts)
+    selected_like = dict.fromkeys(part.like for part in parts)
+    several = _call_all(lambda part: part.kind.select(part.store, fields), [parts[n] for n in selected_like])
+    of_form = dict(zip(selected_like, several, strict=True))
+    selected = [of_form[part.like] for part in parts]
     common = [key for key in selected[0] if all(key in keys for keys in selected)]
     problems = []
     for key in dict.fromkeys(chain.from_iterable(selected)):
@@ -307,7 +346,9 @@ def bind_parts(parts: Sequence[DatasetPart], fields: Sequence[str]) -> SampleRea
     """Return the reader of all samples, store after store."""
     readers = [part.bind(fields) for part in parts]
     check_reach(readers, [part.store.path for part in parts])
-    return readers[0] if len(parts) == 1 else JoinedReader(readers, [part.name for part in parts])
+    if len(parts) == 1:
+        return readers[0]
+    return JoinedReader(readers, [part.name for part in parts], [part.prefix for part in parts])
 
 
 def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dict[str, str]:
@@ -331,6 +372,8 @@ def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> t
     check = Arguments()
     if len(parts) == 1:
         check.refuse("weights", "need several stores, and this is one")
+    if any(part.version is not None for part in parts):
+        check.refuse("weights", "are one a store, and grown ones consist of several", "compact these")
     is_right = matches_type(weights, Sequence[float]) and len(weights) == len(parts)
     is_right = is_right and min(weights) >= 0 and max(weights) > 0
     expected = f"one number a store, {len(parts)} in all, not negative and one of them positive"

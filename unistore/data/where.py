@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from math import ceil
@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from unistore.data.kinds.protocol import SOURCE, source_keys, source_numbers, value_column
+from unistore.data.kinds.protocol import SOURCE, source_keys, value_column
 from unistore.errors import InputError, first_few
-from unistore.schemas.indices import IndexColumn, contradiction, table_columns, whole
+from unistore.schemas.indices import IndexColumn, contradiction, sample_sources, table_columns, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s
@@ -35,6 +35,8 @@ class Where:
 
     conditions: Mapping[str, Condition]
     best: tuple[str, float] | None
+    # numbers of sources that a version of a grown store leaves out
+    removed: tuple[int, ...] = field(default=(), repr=False)
 
     def check(self, store: Store) -> None:
         """Raise an InputError that lists what the store tells, if that is not what is asked."""
@@ -51,8 +53,10 @@ class Where:
 
     def units(self, store: Store, units: Int64s | None) -> Int64s:
         """Return which of `units`, rows of the sample table, are wanted. None: of all rows."""
-        known = known_of(store)
+        known = known_of(store) if self.conditions or self.best else {}
         chosen = np.arange(store.sample_count) if units is None else units
+        if self.removed:
+            chosen = chosen[~np.isin(sample_sources(store)[chosen], self.removed)]
         for name, condition in self.conditions.items():
             chosen = chosen[_fulfil(name, known[name]()[chosen], condition)]
         if self.best is None:
@@ -150,10 +154,7 @@ def _values(store: Store, path: str) -> AnyArray:
 
 
 def _of_sources(store: Store, path: str) -> AnyArray:
-    column = f"{store.sample_table}/source"
-    # without such a column, samples are rows of the main table
-    numbers = source_numbers(store, column if store.has(column) else None)
-    return value_column(store, path).take(numbers(np.arange(store.sample_count)))
+    return value_column(store, path).take(sample_sources(store))
 
 
 def _sums(store: Store, path: str, offsets: str) -> AnyArray:

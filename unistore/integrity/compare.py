@@ -73,6 +73,17 @@ class Receipt:
     left_out: tuple[str, ...]
     libraries: tuple[str, ...] = ()
 
+    def merge(self, other: Receipt) -> Receipt:
+        """Return the receipt of both comparisons, of parts of one store."""
+        return Receipt(
+            values=self.values + other.values,
+            files=self.files + other.files,
+            stored_values=self.stored_values + other.stored_values,
+            sample=self.sample,
+            left_out=tuple(sorted({*self.left_out, *other.left_out})),
+            libraries=tuple(sorted({*self.libraries, *other.libraries}, key=str.lower)),
+        )
+
     @property
     def line(self) -> str:
         """Return one line for a log or a notebook."""
@@ -101,13 +112,20 @@ class _Findings:
 
 
 def compare(
-    store: Store, sources: Sequence[Path], sample: float, progress: Progress, executor: Executor
+    store: Store,
+    sources: Sequence[Path],
+    sample: float,
+    progress: Progress,
+    executor: Executor,
+    others: frozenset[str] = frozenset(),  # names of sources there that are not the store's
 ) -> tuple[list[Problem], Receipt | None]:
     """Compare a sound store with its sources."""
     # There is no receipt if anything differs
     findings = _Findings()
     with _temporary_folder() as work:
-        conversion, new_store = plan_recorded_conversion(store.attributes, sources, work, progress, executor)
+        conversion, new_store = plan_recorded_conversion(
+            store.attributes, sources, work, progress, executor, others
+        )
         if lines := differences(store, new_store):
             shown_lines = "\n  ".join(lines)
             msg = f"{store.path}: these are not the sources that it was made from:\n  {shown_lines}"

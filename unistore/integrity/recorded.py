@@ -19,6 +19,7 @@ from unistore.conversion.run import Conversion
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.converters.files.hdf5.attributes import attribute_label
+from unistore.converters.scan import Stored
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, StoreError, printable
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, text_values
@@ -30,7 +31,12 @@ _SHOWN = 5
 
 
 def plan_recorded_conversion(
-    attributes: Mapping[str, Any], sources: Sequence[Path], work: Path, progress: Progress, executor: Executor
+    attributes: Mapping[str, Any],
+    sources: Sequence[Path],
+    work: Path,
+    progress: Progress,
+    executor: Executor,
+    others: frozenset[str] = frozenset(),  # names of sources there that are not the store's
 ) -> tuple[Conversion, NewStore]:
     """Scan and derive the sources, and plan their conversion with the options of a store."""
     try:
@@ -44,7 +50,7 @@ def plan_recorded_conversion(
     except (KeyError, TypeError, ValueError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
-    scan = scan_sources(converter, sources, (), asking(executor))
+    scan = scan_sources(converter, sources, (), asking(executor), stored=Stored(names=others))
     if "skipped" in options:
         scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
     with FolderBuild(work / "store") as build:

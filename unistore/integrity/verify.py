@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import product
+from functools import partial, reduce
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,7 @@ from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor, asking
 from unistore.conversion.executors.processes import Processes
 from unistore.converters.registry import find_family, get_family
-from unistore.errors import InputError, Problem, StoreError, UnsupportedError
+from unistore.errors import InputError, NoStoreError, Problem, StoreError, UnsupportedError
 from unistore.integrity.compare import Receipt, compare
 from unistore.integrity.files import UNKNOWN_FAMILY, check_files, is_warning
 from unistore.progress import resolve_progress
@@ -26,10 +27,11 @@ from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken, first_row
 from unistore.schemas.tables import text_values
 from unistore.store.manifest import Entry
-from unistore.store.names import REPORT, ROOT, STATISTICS
+from unistore.store.names import REPORT, ROOT, STATISTICS, VERSIONS
 from unistore.store.reader import Store
 from unistore.store.shard_cache import temporary_copies
 from unistore.store.side_tables import read_side_table, side_names
+from unistore.store.versions import Opened, describe_part, find_grown, open_stores
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.array import read_metadata
@@ -266,6 +268,7 @@ def verify(
     *,
     against: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     sample: float = 1.0,
+    version: int | str | None = None,
     workers: int = 0,
     progress: Progress | bool | None = None,
 ) -> Verified:
@@ -284,6 +287,8 @@ def verify(
         damaged.
     sample
         Share of the shards and of the sources to compare, above 0 and up to 1, at least one of each.
+    version
+        Number or name of the version of a grown store, whose parts are verified. None: the newest.
     workers
         Worker processes. 0 verifies in this process. The result does not depend on it.
     progress
@@ -306,8 +311,59 @@ def verify(
     check.integer("workers", workers, most=MAX_WORKERS)
     check.raise_problems()
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
+    path = os.fspath(store)
     with resolve_progress(progress) as callbacks, make_executor(workers) as executor:
-        return verify_with(executor, os.fspath(store), sources, sample, callbacks)
+        if version is None and find_grown(path) is None:
+            return verify_with(executor, path, sources, sample, callbacks)
+        return _verify_parts(executor, open_stores(path, version), sources, sample, callbacks)
+
+
+def _verify_parts(
+    executor: Executor, opened: Opened, against: Sequence[Path], sample: float, progress: Progress
+) -> Verified:
+    """Verify the stores of a version, and that they are as it says."""
+    if against and any(part is not None and part.removed for part in opened.parts):
+        message = "its version leaves out sources that its parts hold"
+        cure = f"compact it, then verify that: unistore compact {opened.path} DST"
+        raise InputError(Problem(opened.path, message, cure, "version"))
+    problems: list[Problem] = []
+    verified: list[Verified] = []
+    names = [frozenset(store.text("sources/path")) if against else frozenset() for store in opened.stores]
+    every = frozenset().union(*names)
+    for store, own in zip(opened.stores, names, strict=True):
+        try:
+            verified.append(verify_with(executor, store.path, against, sample, progress, every - own))
+        except NoStoreError as error:
+            cure = "restore it from a copy"
+            problems.append(Problem(store.path, str(error).removeprefix(f"{store.path}: "), cure, "missing"))
+    for of_part in verified:
+        name = of_part.path.removeprefix(f"{opened.path.rstrip('/')}/")
+        problems += [replace(problem, file=f"{name}/{problem.file}") for problem in of_part.problems]
+    if not problems and opened.version is not None:
+        problems += _listing_problems(opened)
+    receipts = [of_part.receipt for of_part in verified if of_part.receipt is not None]
+    is_compared = bool(receipts) and len(receipts) == len(opened.stores)
+    return Verified(
+        path=opened.path,
+        files=sum(of_part.files for of_part in verified),
+        bytes=sum(of_part.bytes for of_part in verified),
+        problems=tuple(problems),
+        unchecked=tuple(dict.fromkeys(chain.from_iterable(of_part.unchecked for of_part in verified))),
+        receipt=reduce(Receipt.merge, receipts) if is_compared else None,
+    )
+
+
+def _listing_problems(opened: Opened) -> Iterator[Problem]:
+    assert opened.version is not None
+    schemas = list(opened.version.schemas)
+    for store, part in zip(opened.stores, opened.version.parts, strict=True):
+        described = None
+        with suppress(StoreError):
+            described = describe_part(store, schemas, part.removed)
+        if described != part:
+            message = f"says of {part.key} what that is not"
+            key = f"{VERSIONS}/{opened.version.number}.json"
+            yield Problem(key, message, "restore it from a copy, or open another version", "metadata")
 
 
 def verify_with(
@@ -316,11 +372,12 @@ def verify_with(
     against: Sequence[Path] = (),
     sample: float = 1.0,
     progress: Progress = NO_PROGRESS,
+    others: frozenset[str] = frozenset(),  # names of sources in `against` that are not the store's
 ) -> Verified:
     """Run `verify` with an executor."""
     check_exist(against)
     with temporary_copies(root) as copies:
-        return _verify(executor, root, copies, against, sample, progress)
+        return _verify(executor, root, copies, against, sample, progress, others)
 
 
 def _verify(
@@ -330,6 +387,7 @@ def _verify(
     against: Sequence[Path],
     sample: float,
     progress: Progress,
+    others: frozenset[str],
 ) -> Verified:
     checked = check_files(root, progress, executor, copies)
     verified = Verified(path=root, files=len(checked.entries), bytes=checked.bytes, problems=checked.problems)
@@ -355,7 +413,7 @@ def _verify(
     )
     if not against or not verified.ok:
         return verified
-    differing, receipt = compare(store, against, sample, progress, executor)
+    differing, receipt = compare(store, against, sample, progress, executor, others)
     return replace(verified, problems=(*verified.problems, *differing), receipt=receipt)
 
 

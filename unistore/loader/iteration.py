@@ -336,12 +336,23 @@ class EpochProgress:
     def __init__(
         self,
         digest: str,  # of the dataset, see `dataset_digest`
+        version: int | None = None,  # of the grown store that it reads
     ) -> None:
-        self._digest = digest
+        self.follow(digest, version)
         self.epoch = 0
         self.delivered = 0
         self._begun = False
         self._following: int | None = None
+
+    def follow(self, digest: str, version: int | None) -> None:
+        """Go on with the samples of another version."""
+        self._digest = digest
+        self._version = version
+
+    @property
+    def begun(self) -> bool:
+        """Return whether a batch of this epoch was delivered since it was begun or resumed."""
+        return self._begun
 
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the next one to be iterated. Within a resumed epoch, stay where it is."""
@@ -373,12 +384,14 @@ class EpochProgress:
 
     def save(self, sequence: EpochSequence) -> JsonObject:
         """Return the state, a JSON object."""
+        grown = {} if self._version is None else {"store_version": self._version}
         return {
             "version": VERSION,
             "epoch": self.epoch,
             "delivered": self.delivered,
             "digest": self._digest,
             "order": sequence.describe(),
+            **grown,
         }
 
     def load(self, state: Mapping[str, Any], sequence: EpochSequence) -> None:

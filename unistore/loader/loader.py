@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, Self
 
@@ -36,7 +37,7 @@ from unistore.loader.ordering import (
     workers_for,
 )
 from unistore.memory import SlabRing
-from unistore.order.sequences import RankShare
+from unistore.order.sequences import EpochSequence, RankShare
 from unistore.order.shuffles import NAMED
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, checked_epoch
 from unistore.system.machine import available_memory
@@ -199,16 +200,18 @@ class Loader:
         self.seed = int(seed)
         self.sampler = sampler
         self._sampler_epoch = 0
-        self.sequence = sequence_for(
-            dataset,
-            shuffle or False,
-            sampler,
+        self._sequence_for = partial(
+            sequence_for,
+            shuffle=shuffle or False,
+            sampler=sampler,
             seed=self.seed,
             batch_size=self.batch_size,
             subset=subset,
             weights=weights,
             samples_per_epoch=samples_per_epoch,
         )
+        self.sequence = self._sequence_for(dataset)
+        self._extended: EpochSequence | None = None  # order of later epochs, if this one is of an old version
         self.num_workers = workers_for(num_workers, len(self.sequence))
         self.prefetch_factor = int(prefetch_factor or DEFAULT_PREFETCH)
         self._config = BatchConfig(
@@ -222,7 +225,7 @@ class Loader:
         self._pin = pin_memory and _can_pin()
         self._cache = None if cache is None else parse_size(cache)
         self._log_every = log_every
-        self._progress = EpochProgress(dataset_digest(dataset))
+        self._progress = EpochProgress(dataset_digest(dataset), getattr(dataset, "version", None))
         self._stats = Stats()
         self._unreported = Stats()
         self._reported = time.perf_counter()
@@ -252,6 +255,9 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         with self._exclusive():
+            if self._extended is not None and self._progress.begun:
+                self._progress.finish()
+                self._take_extended()
             requests = self._ready_requests()
             self._follow_sampler()
             epoch, start = self._progress.begin()
@@ -273,7 +279,10 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the next one to be iterated. Not needed: every iteration moves on by itself."""
+        is_other = epoch != self.epoch or self._progress.begun
         self._progress.set_epoch(checked_epoch(epoch))
+        if is_other:
+            self._take_extended()
 
     @property
     def epoch(self) -> int:
@@ -287,22 +296,64 @@ class Loader:
         """
         return self._progress.save(self.sequence)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, extend: bool = False) -> None:
         """Continue from the position of a state, in the middle of an epoch too.
 
         Workers, prefetching, batch size, ranks and their number may differ from the run that saved it.
+
+        Parameters
+        ----------
+        state
+            What `state_dict` returned.
+        extend
+            Of a store that has grown since: finish the epoch on the samples of the version that the state is
+            of. The next epoch has all. Later versions may only have added to it.
 
         Raises
         ------
         LoaderError
             The state belongs to other samples or another order.
         """
-        order = state.get("order") if isinstance(state, Mapping) else None
-        sequence = self.sequence.arranged(order) if isinstance(order, Mapping) else self.sequence
+        fields = state if isinstance(state, Mapping) else {}
+        dataset = self.dataset
+        version = getattr(dataset, "version", None)
+        saved = fields.get("store_version", 1)
+        digest = dataset_digest(dataset)
+        is_older = version is not None and fields.get("digest") != digest and saved != version
+        if is_older and not extend:
+            msg = (
+                f"this state is of version {saved!r} of {dataset.path}, and version {version} is read: open "
+                f"Dataset(…, version={saved!r}), or finish its epoch by load_state_dict(state, extend=True)"
+            )
+            raise LoaderError(msg)
+        if is_older:
+            dataset = dataset.at_version(saved)
+            if not self.dataset.extends(dataset):
+                msg = (
+                    f"version {version} of {dataset.path} has not all samples of version {saved!r}: begin a "
+                    "new epoch (leave the state out, and set_epoch), or open that version"
+                )
+                raise LoaderError(msg)
+            digest = dataset_digest(dataset)
+            version = saved
+        whole = self.sequence if self._extended is None else self._extended
+        sequence = self._sequence_for(dataset) if is_older else whole
+        order = fields.get("order")
+        sequence = sequence.arranged(order) if isinstance(order, Mapping) else sequence
+        progress = EpochProgress(digest, version)
         with self._exclusive():
-            self._progress.load(state, sequence)
+            progress.load(state, sequence)
+            self._extended = whole if is_older else None
+            self._progress = progress
             self.sequence = sequence
             self._current = self._requests = None
+
+    def _take_extended(self) -> None:
+        # The epoch of an old version is over
+        if self._extended is not None:
+            self.sequence = self._extended
+            self._progress.follow(dataset_digest(self.dataset), self.dataset.version)
+            self._extended = self._requests = None
 
     def stats(self) -> dict[str, int | float]:
         """Return totals since the loader was made, see `unistore.loader.iteration.Stats`."""
@@ -351,7 +402,10 @@ class Loader:
             self._requests = None
         if self._requests is None:
             self._requests = Requests(
-                self._producer[0], self.sequence, self._share(), across_epochs=self.num_workers > 0
+                self._producer[0],
+                self.sequence,
+                self._share(),
+                across_epochs=self.num_workers > 0 and self._extended is None,
             )
         return self._requests
 
@@ -403,6 +457,7 @@ class Loader:
             advanced = iteration.advance()
             if advanced is None:
                 self._progress.finish()
+                self._take_extended()
                 self._current = None
                 raise StopIteration
             arrival, samples = advanced

@@ -12,6 +12,7 @@ from unistore.converters.registry import families
 from unistore.errors import InputError, Problem, first_few
 from unistore.remote.url import local_path
 from unistore.report.blocks import source_blocks, store_blocks, unfinished_blocks, verdict_table, zarr_blocks
+from unistore.report.grown import GrownReport, describe_grown, grown_blocks
 from unistore.report.sealed import StoreReport, describe_store
 from unistore.report.sources import (
     BUILD_SUFFIX,
@@ -25,6 +26,7 @@ from unistore.report.sources import (
 from unistore.report.text import Block, to_text
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
+from unistore.store.versions import find_grown
 from unistore.system.sizes import count_of
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ class Inspection:
     Attributes
     ----------
     kind
-        ``"store"``, ``"unfinished"`` (a conversion under way or stopped), ``"source"``, ``"zarr"`` (any
+        ``"store"``, ``"grown"`` (a store of several, by versions), ``"unfinished"`` (a conversion under way
+        or stopped), ``"source"``, ``"zarr"`` (any
         other Zarr hierarchy) or ``"unknown"``.
     path
         The path as given.
@@ -61,9 +64,9 @@ class Inspection:
         What is shown.
     """
 
-    kind: Literal["store", "unfinished", "source", "zarr", "unknown"]
+    kind: Literal["store", "grown", "unfinished", "source", "zarr", "unknown"]
     path: str
-    report: StoreReport | UnfinishedReport | SourceReport | ZarrReport | UnknownReport
+    report: StoreReport | GrownReport | UnfinishedReport | SourceReport | ZarrReport | UnknownReport
     problems: Sequence[Problem] = ()
     blocks: Sequence[Block] = ()
 
@@ -161,6 +164,9 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     """
     name = os.fspath(path)
     target = local_path(path)
+    if find_grown(name) is not None:
+        grown = describe_grown(name)
+        return Inspection("grown", name, grown, blocks=grown_blocks(name, grown))
     if target is None:
         return _store(name)
     build = target if target.name.endswith(BUILD_SUFFIX) and target.is_dir() else build_folder(target)

@@ -108,7 +108,7 @@ def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
     if "main_table" in attributes:
         parse_path(attributes["main_table"], "'main_table'")
     parse_count(attributes.get("skipped", 0), "'skipped'")
-    _check_seal(parse_object(attributes["seal"], "'seal'"))
+    parse_seal(attributes["seal"])
     return attributes
 
 
@@ -120,13 +120,16 @@ def _check_field(field: dict[str, Any], member: str) -> None:
             raise _violation(member, field[name], f"a text as its {name}")
 
 
-def _check_seal(seal: dict[str, Any]) -> None:
+def parse_seal(value: object) -> dict[str, Any]:
+    """Parse the seal of a store."""
+    seal = parse_object(value, "'seal'")
     if seal.get("manifest") != MANIFEST:
         raise _violation("seal manifest", seal.get("manifest"), MANIFEST)
     for name in ("digest", "content_digest", "root"):
         parse_digest(seal.get(name), f"seal {name}")
     for name in ("files", "bytes"):
         parse_count(seal.get(name), f"seal {name}")
+    return seal
 
 
 def _violation(member: str, value: object, rule: str) -> GrammarError:

@@ -20,6 +20,12 @@ SIDE_FAMILY = "side_table"
 # Metadata of the root group; written last, which completes the store.
 ROOT = "zarr.json"
 
+# Folders of a grown store: its versions, sealed stores by their digests, names of versions.
+VERSIONS = "versions"
+PARTS = "parts"
+TAGS = "tags"
+FIRST_VERSION = f"{VERSIONS}/1.json"
+
 # In an object store: names the conversion that writes to a prefix; removed once the store is sealed.
 BUILD_MARK = "unistore-build.json"
 
@@ -42,6 +48,11 @@ def folder_beside(store: Path, suffix: str) -> Path:
     """Return the folder beside a store whose name is longer by a suffix."""
     path = Path(os.path.abspath(store))  # noqa: PTH100  resolves "." and "..", but not links
     return path.parent / f"{path.name}.{suffix}"
+
+
+def growth_folder(store: Path) -> Path:
+    """Return the folder beside a store in which its next version is made."""
+    return folder_beside(store, "unistore-growth")
 
 
 _MAX_NAME_BYTES = 255

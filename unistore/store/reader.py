@@ -16,11 +16,11 @@ from unistore.remote.url import BUCKETS, local_path
 from unistore.schemas import indices
 from unistore.schemas.array_specs import GENERAL, ArraySpecs
 from unistore.store.manifest import MANIFEST_LIMIT, GrammarError, parse_root, parse_split_names
-from unistore.store.names import BUILD_MARK, FORMAT_VERSION, ROOT, build_folder
+from unistore.store.names import BUILD_MARK, FIRST_VERSION, FORMAT_VERSION, PARTS, ROOT, build_folder
 from unistore.system.sizes import parse_bytes
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import DocumentError, parse_document, shown
-from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, check_tree
+from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, OpenFiles, Storage, check_tree
 
 if TYPE_CHECKING:
     import zarr
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 CACHE_LIMIT = "20GB"
 
 
-def open_storage(path: str | os.PathLike[str]) -> Storage:
+def open_storage(path: str | os.PathLike[str], files: OpenFiles | None = None) -> Storage:
     """Return the storage of a folder or URL without opening anything."""
     folder = local_path(path)
     if folder is not None:
-        return LocalStorage(folder)
+        return LocalStorage(folder, files)
     from unistore.remote.client import ObjectStorage
 
     return ObjectStorage(os.fspath(path))
@@ -57,6 +57,11 @@ class Store:
         Bytes of all copies in that folder (``"50GB"``). The least recently used are evicted first.
     beside
         Folders of side tables of this store, whose arrays are read as its own.
+    files
+        Open files that it shares with other stores. None: files of its own.
+    listed
+        What a version of a grown store says of it, in place of its root, which is then read and compared
+        with the first use of an array. None: the root is read now.
 
     Raises
     ------
@@ -72,6 +77,8 @@ class Store:
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: str | int = CACHE_LIMIT,
         beside: Sequence[str | os.PathLike[str]] = (),
+        files: OpenFiles | None = None,
+        listed: dict[str, Any] | None = None,
     ) -> None:
         self.path = os.fspath(path)
         folder = None if cache_dir is None else os.fspath(cache_dir)
@@ -80,11 +87,14 @@ class Store:
             "cache_dir": folder,
             "cache_limit": cache_limit,
             "beside": folders,
+            "files": files,
+            "listed": listed,
         }
-        self.storage: Storage = open_storage(self.path)
+        self.storage: Storage = open_storage(self.path, files)
         self._arrays: dict[str, StoredArray] = {}
         self.cached_indices: dict[str, NDArray[Any]] = {}
-        self.attributes: dict[str, Any] = self._root_attributes()
+        self._is_listed = listed is not None
+        self.attributes: dict[str, Any] = self._root_attributes() if listed is None else listed
         if cache_dir is not None:
             from unistore.store.shard_cache import CachedStorage, ShardCache
 
@@ -137,6 +147,7 @@ class Store:
         """
         array = self._arrays.get(path)
         if array is None:
+            self._read_listed_root()
             if not self.has(path):
                 paths = ", ".join(self.paths())
                 msg = f"{self.path}: no array {path!r}; this {self.family} store has: {paths}"
@@ -166,10 +177,16 @@ class Store:
         StoreError
             If there is no such file, or it is larger than a manifest may be.
         """
+        self._read_listed_root()
         return self.storage.get(key, MANIFEST_LIMIT)
+
+    def with_side_tables(self, folders: Sequence[str]) -> Store:
+        """Return the store with side tables, itself without any."""
+        return type(self)(self.path, **{**self._options, "beside": folders}) if folders else self
 
     def group(self, path: str) -> dict[str, Any]:
         """Return attributes of the group at `path` (``"windows/lung"``)."""
+        self._read_listed_root()
         return self._group_attributes(f"{path}/{ROOT}", self._side_storages.get(path))
 
     def text(self, path: str) -> list[str]:
@@ -196,6 +213,17 @@ class Store:
             return parse_split_names(self._group_attributes(key).get("names", []), "'names'")
         except GrammarError as error:
             raise self._damaged(key, str(error)) from error
+
+    def _read_listed_root(self) -> None:
+        if not self._is_listed:
+            return
+        root = self._root_attributes()
+        if root["seal"] != self.attributes["seal"]:
+            msg = f"{self.path}: is not the store that the version lists; restore it from a copy"
+            raise CorruptionError(msg)
+        fields = {**self.attributes["fields"], **root["fields"]}  # those of side tables, too
+        self.attributes = {**root, "fields": fields}
+        self._is_listed = False
 
     def _root_attributes(self) -> dict[str, Any]:
         try:
@@ -255,6 +283,9 @@ class Store:
             return StoreError(msg)
         if not path.exists():
             return NoStoreError(f"{path}: no such store")
+        if (path / FIRST_VERSION).exists():
+            cure = f"name one in {path / PARTS}, or make it one: unistore compact {path} DST"
+            return NoStoreError(f"{path}: is a grown store of several sealed ones; {cure}")
         msg = f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
         return NoStoreError(msg)
 

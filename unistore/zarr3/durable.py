@@ -26,6 +26,7 @@ PART_SUFFIX = ".part"
 
 fsync = os.fsync
 rename = os.replace
+link = os.link
 write = os.writev
 
 _BYTES_A_CALL = 1 << 19  # so that what was encoded is still in the processor's cache when it is written
@@ -140,6 +141,19 @@ def write_file(root: str | os.PathLike[str], key: str, buffers: Iterable[bytes |
     """Write one file so that it is either absent (or as it was before) or whole, also after a crash."""
     with AtomicFiles(root) as files:
         return files.put(key, buffers)
+
+
+def create_file(root: str | os.PathLike[str], key: str, data: bytes) -> None:
+    """Write one file that must not exist, whole or not at all, though another process does the same."""
+    path = Path(root, *key.split("/"))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
+    write_file(path.parent, temporary.name, [data])
+    try:
+        with _naming(path):
+            link(temporary, path)
+    finally:
+        temporary.unlink()
+    sync_folder(path.parent)
 
 
 def sync_files(files: Iterable[IO[bytes]]) -> None:

@@ -153,7 +153,28 @@ _CAN_PREFETCH = hasattr(os, "posix_fadvise")  # macOS has no such call
 PREFETCH_BYTES = 256 << 20
 # Files that one `LocalStorage` keeps open.
 MAX_OPEN_FILES = 64
+# Files that storages which share an `OpenFiles` keep open together.
+MAX_SHARED_FILES = 256
 _MAX_CHECKED_FOLDERS = 65536
+
+
+class OpenFiles:
+    """The files that one storage, or several together, keep open, and the folders known to be no links."""
+
+    # closed with their last reference, so that files that are being read stay open; `pread` lets threads
+    # and forked children share them
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._checked_folders: set[str] = set()
+        self.open = lru_cache(most)(partial(_open_object, self._checked_folders))
+
+    def __reduce__(self) -> tuple[type[OpenFiles], tuple[int]]:
+        return type(self), (self._most,)
+
+    def path(self, root: str, key: str) -> str:
+        """Return the path of an object, or raise `NotRegularError` if a folder above it is a link."""
+        return _checked_path(self._checked_folders, root, key)
 
 
 class LocalStorage:
@@ -163,17 +184,16 @@ class LocalStorage:
 
     fork_safe = True
 
-    def __init__(self, root: PathLike) -> None:
+    def __init__(self, root: PathLike, files: OpenFiles | None = None) -> None:
         self.root = Path(root)
         self._folder = os.fspath(root)
         self._blocks_read = -1
-        self._checked_folders: set[str] = set()
-        # closed with their last reference, so that files that are being read stay open; `pread` lets threads
-        # and forked children share them
-        self._open = lru_cache(MAX_OPEN_FILES)(partial(_open_object, self._folder, self._checked_folders))
+        self._shared_files = files
+        self._files = OpenFiles(MAX_OPEN_FILES) if files is None else files
+        self._open = partial(self._files.open, self._folder)
 
-    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str]]:
-        return type(self), (self._folder,)
+    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, OpenFiles | None]]:
+        return type(self), (self._folder, self._shared_files)
 
     def __repr__(self) -> str:
         return f"LocalStorage({self._folder!r})"
@@ -270,14 +290,15 @@ class LocalStorage:
 
     def path(self, key: str) -> str:
         """Return the path of an object, or raise `NotRegularError` if a folder above it is a link."""
-        return _checked_path(self._folder, self._checked_folders, key)
+        return self._files.path(self._folder, key)
 
 
-def _checked_path(root: str, checked_folders: set[str], key: str) -> str:
-    folder = key.rpartition("/")[0]
-    if folder and folder not in checked_folders:
+def _checked_path(checked_folders: set[str], root: str, key: str) -> str:
+    below = key.rpartition("/")[0]
+    folder = f"{root}/{below}"
+    if below and folder not in checked_folders:
         path = root
-        for part in folder.split("/"):
+        for part in below.split("/"):
             path = os.path.join(path, part)  # noqa: PTH118
             try:
                 mode = os.lstat(path).st_mode
@@ -292,8 +313,8 @@ def _checked_path(root: str, checked_folders: set[str], key: str) -> str:
     return os.path.join(root, key)  # noqa: PTH118 - a quarter of the time of pathlib
 
 
-def _open_object(root: str, checked_folders: set[str], key: str) -> _FileHandle:
-    return _FileHandle(_checked_path(root, checked_folders, key))
+def _open_object(checked_folders: set[str], root: str, key: str) -> _FileHandle:
+    return _FileHandle(_checked_path(checked_folders, root, key))
 
 
 class _FileHandle:

@@ -66,7 +66,7 @@ def test_read_errors_name_the_file(tmp_path: Path, write: Any, monkeypatch: pyte
     array = write(tmp_path, np.arange(60).reshape(10, 6), (1, 6), (5, 6))
     array.read_rows([0])
     monkeypatch.setattr(storage.os, "pread", fail)
-    array.storage._open.cache_clear()
+    array.storage._files.open.cache_clear()
     with pytest.raises(
         StoreError, match=r"array 'a': shard a/c/0/0 .*a/c/0/0: cannot be read \(Input/output error\)"
     ):

@@ -1,0 +1,443 @@
+"""Stores that grow: versions read as one conversion, whatever is killed, and bad input is refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.growing.folder import Growth, growing
+from unistore.store.manifest import sign_root
+from unistore.zarr3 import durable
+from unistore.zarr3.storage import LocalStorage, OpenFiles
+
+SPLIT = "train=0.6,val=0.4"
+
+
+def write_source(folder: Path, name: str, rows: int = 20, dtype: str = "float32") -> dict[str, Any]:
+    values = np.random.default_rng(list(name.encode())).random((rows, 3)).astype(dtype)
+    folder.mkdir(exist_ok=True, parents=True)
+    np.savez(folder / f"{name}.npz", x=values, label=np.arange(rows) % 5)
+    return {f"{name}.npz": values}
+
+
+def age(*folders: Path) -> None:
+    """Make sources older than the stores that are made of them next."""
+    for folder in folders:
+        for file in folder.iterdir():
+            os.utime(file, (1e9, 1e9))
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> dict[str, Any]:
+    """Four sources by name: a to c in ``old/``, d in ``new/``."""
+    values: dict[str, Any] = {}
+    for name, rows in (("a", 20), ("b", 7), ("c", 31)):
+        values |= write_source(tmp_path / "old", name, rows)
+    values |= write_source(tmp_path / "new", "d", 11)
+    age(tmp_path / "old", tmp_path / "new")
+    return values
+
+
+@pytest.fixture
+def store(tmp_path: Path, sources: dict[str, Any]) -> Path:
+    unistore.convert(tmp_path / "old", tmp_path / "s.zarr", split=SPLIT)
+    return tmp_path / "s.zarr"
+
+
+def check_values(dataset: unistore.Dataset, expected: dict[str, Any]) -> None:
+    """Compare every sample of a dataset with the arrays of its sources."""
+    rows: dict[str, list[Any]] = {}
+    for index in range(len(dataset)):
+        sample = dataset[index]
+        rows.setdefault(sample["source"], []).append(sample["x"].numpy())
+    assert rows.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(np.stack(rows[name]), values)
+
+
+def opened(store: Path, **options: Any) -> unistore.Dataset:
+    return unistore.Dataset(store, fields=["x", "source"], **options)
+
+
+def test_versions_read_as_one_conversion(tmp_path: Path, store: Path, sources: dict[str, Any]) -> None:
+    old = {name: values for name, values in sources.items() if name != "d.npz"}
+    sealed = (store / "unistore-manifest.jsonl").read_bytes()
+    appended = unistore.append(tmp_path / "new", store)
+    assert (appended.version, appended.report and appended.report.samples) == (2, 11)
+    check_values(opened(store), sources)
+    before = opened(store, version=1)
+    check_values(before, old)
+    removed = unistore.remove(store, ["b*", "a.npz"])
+    assert (removed.version, removed.sources, removed.samples) == (3, ("b.npz", "a.npz"), 42)
+    left = {name: sources[name] for name in ("c.npz", "d.npz")}
+    check_values(opened(store), left)
+    check_values(before, old)
+    check_values(pickle.loads(pickle.dumps(opened(store))), left)
+    (first, *_) = (store / "parts").glob("*/unistore-manifest.jsonl")
+    assert sealed in {file.read_bytes() for file in (store / "parts").glob("*/unistore-manifest.jsonl")}, (
+        first
+    )
+    rows = [
+        (one.number, one.sources, one.samples, one.added, one.removed) for one in unistore.versions(store)
+    ]
+    assert rows == [(1, 3, 58, 3, 0), (2, 4, 69, 1, 0), (3, 2, 42, 0, 2)]
+    assert [path.name for path in tmp_path.iterdir() if "growth" in path.name] == []
+
+
+def test_splits_are_those_of_one_conversion(tmp_path: Path, sources: dict[str, Any]) -> None:
+    for number in range(12):
+        write_source(tmp_path / "all", f"s{number}", 3 + number)
+    names = sorted((tmp_path / "all").iterdir())
+    unistore.convert(tmp_path / "all", tmp_path / "one.zarr", split=SPLIT)
+    unistore.convert(names[:6], tmp_path / "s.zarr", split=SPLIT)
+    for name in names[6:]:
+        unistore.append(name, tmp_path / "s.zarr")
+    for split in ("train", "val"):
+        whole = opened(tmp_path / "one.zarr", split=split)
+        grown = opened(tmp_path / "s.zarr", split=split)
+        assert len(whole) == len(grown) > 0
+        assert {grown.source_of(row) for row in range(len(grown))} == {
+            whole.source_of(row) for row in range(len(whole))
+        }
+    with pytest.raises(unistore.InputError, match="no split 'test'; it has train, val"):
+        opened(tmp_path / "s.zarr", split="test")
+
+
+def test_known_sources_are_skipped_refused_or_replaced(
+    tmp_path: Path, store: Path, sources: dict[str, Any]
+) -> None:
+    same = unistore.append(tmp_path / "old", store)
+    assert (same.version, same.report, same.skipped) == (1, None, ("a.npz", "b.npz", "c.npz"))
+    unistore.append(tmp_path / "new", store, check=tmp_path / "old")
+    unistore.remove(store, "c.npz")
+    changed = write_source(tmp_path / "old", "a", 20)
+    with pytest.raises(unistore.InputError, match=r"a\.npz: was changed after it was converted"):
+        unistore.append(tmp_path / "old", store)
+    write_source(tmp_path / "old", "a", 25)
+    with pytest.raises(unistore.InputError, match=r"a\.npz: the store has .* bytes of this name"):
+        unistore.append(tmp_path / "old", store)
+    with pytest.raises(unistore.InputError, match=r"a\.npz: was changed since it was converted"):
+        unistore.append(tmp_path / "new", store, check=tmp_path / "old")
+    changed = write_source(tmp_path / "old", "a", 25)
+    appended = unistore.append(tmp_path / "old", store, replace=True)
+    assert (appended.replaced, appended.skipped) == (("a.npz",), ("b.npz", "c.npz"))
+    expected = {**sources, **changed}
+    del expected["c.npz"]
+    check_values(opened(store), expected)
+    unistore.append(tmp_path / "old" / "c.npz", store)
+    check_values(opened(store), {**sources, **changed})
+
+
+def test_a_source_under_a_longer_name_is_refused(tmp_path: Path, store: Path) -> None:
+    shutil.copytree(tmp_path / "old", tmp_path / "all" / "day1")
+    write_source(tmp_path / "all" / "day2", "e")
+    with pytest.raises(unistore.InputError, match=r"day1/a\.npz: holds the values of a\.npz"):
+        unistore.append(tmp_path / "all", store)
+    assert [one.number for one in unistore.versions(store)] == [1]
+
+
+def _exact(tmp_path: Path) -> None:
+    unistore.convert(tmp_path / "old", tmp_path / "s.zarr", split=f"exact:{SPLIT}", overwrite=True)
+
+
+def _wider(tmp_path: Path) -> None:
+    write_source(tmp_path / "new", "d", dtype="float64")
+
+
+def _linked(tmp_path: Path) -> None:
+    (tmp_path / "s.zarr").rename(tmp_path / "real.zarr")
+    (tmp_path / "s.zarr").symlink_to(tmp_path / "real.zarr")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (_exact, "has splits that depend on all sources"),
+        (_wider, "field 'x': differs between stores: float32"),
+        (_linked, "is a link and will not be touched"),
+        (lambda path: (path / "new" / "d.npz").write_bytes(b"PK\3\4 cut"), "d.npz"),
+        (lambda path: shutil.rmtree(path / "s.zarr"), "no such store"),
+    ],
+)
+def test_refused_appends_change_nothing(
+    tmp_path: Path, store: Path, prepare: Callable[[Path], object], message: str
+) -> None:
+    prepare(tmp_path)
+    before = sorted(path for path in tmp_path.rglob("*"))
+    with pytest.raises(unistore.UnistoreError, match=message):
+        unistore.append(tmp_path / "new", store)
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_arguments_are_refused_by_name(tmp_path: Path, store: Path) -> None:
+    with pytest.raises(unistore.InputError, match="has no version 2"):
+        opened(store, version=2)
+    unistore.append(tmp_path / "new", store)
+    cases: list[tuple[str, Callable[[], object]]] = [
+        ("has no version 'x'", lambda: opened(store, version="x")),
+        ("has no version 3", lambda: opened(store, version=3)),
+        ("version", lambda: opened(store, version=0)),
+        ("version", lambda: unistore.Dataset([store, store], version=1)),
+        ("best", lambda: opened(store, best=("source", 0.5))),
+        ("weights", lambda: opened(store, weights=[1, 2])),
+        ("nothing would be left", lambda: unistore.remove(store, "*")),
+        ("matches no source", lambda: unistore.remove(store, "z")),
+        ("cannot name a version", lambda: unistore.versions(store, tag="../x")),
+        ("grow a copy in a folder", lambda: unistore.remove("s3://bucket/s.zarr", "a")),
+    ]
+    for message, call in cases:
+        with pytest.raises(unistore.InputError, match=message):
+            call()
+    with pytest.raises(unistore.NoStoreError, match="is a grown store of several sealed ones"):
+        unistore.Store(store)
+
+
+def test_names_of_versions_stay(tmp_path: Path, store: Path) -> None:
+    unistore.append(tmp_path / "new", store)
+    unistore.versions(store, tag="paper", version=1)
+    assert len(opened(store, version="paper")) == 58
+    with pytest.raises(unistore.InputError, match="'paper' is version 1"):
+        unistore.versions(store, tag="paper")
+    (store / "tags" / "paper").write_text("seven")
+    with pytest.raises(unistore.CorruptionError, match="tags/paper is damaged"):
+        opened(store, version="paper")
+
+
+def _resigned(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
+    def damage(data: bytes) -> bytes:
+        document = json.loads(data)
+        change(document)
+        document["root"] = "0" * 32
+        return sign_root(json.dumps(document).encode())
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-20],
+        lambda data: data.replace(b'"samples": 58', b'"samples": 59'),
+        lambda data: b"[]",
+        _resigned(lambda document: document.update(format_version=2)),
+        _resigned(lambda document: document.update(number=7)),
+        _resigned(lambda document: document.pop("parts")),
+        _resigned(lambda document: document["parts"][0].update(schema=5)),
+        _resigned(lambda document: document["parts"][0].update(samples=-1)),
+        _resigned(lambda document: document["parts"][0].update(removed=[9])),
+        _resigned(lambda document: document["parts"][0].update(removed=[1, 0])),
+        _resigned(lambda document: document["parts"][0]["seal"].update(digest="../../x")),
+        _resigned(lambda document: document["schemas"][0].update(family="../x")),
+        _resigned(lambda document: document["schemas"][0]["fields"].update({"../x": {}})),
+    ],
+)
+def test_damaged_documents_are_refused(tmp_path: Path, store: Path, damage: Callable[[bytes], bytes]) -> None:
+    unistore.append(tmp_path / "new", store)
+    document = store / "versions" / "2.json"
+    document.write_bytes(damage(document.read_bytes()))
+    with pytest.raises(unistore.CorruptionError, match=r"versions/2\.json is damaged"):
+        opened(store)
+    assert len(opened(store, version=1)) == 58
+
+
+def test_a_part_that_is_gone_or_another_is_refused(tmp_path: Path, store: Path) -> None:
+    unistore.append(tmp_path / "new", store)
+    first, second = (part.path for part in opened(store).parts)
+    shutil.rmtree(first)
+    with pytest.raises(unistore.NoStoreError, match="no such store"):
+        len(opened(store))
+    shutil.copytree(second, first)
+    with pytest.raises(unistore.CorruptionError, match="is not the store that the version lists"):
+        len(opened(store))
+
+
+class _Killer:
+    """Ends the process at a call into the system, counted from the commit of a version."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+        self.armed = False
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self.armed:
+                if self.left == 0:
+                    os._exit(9)
+                self.left -= 1
+            return function(*arguments, **options)
+
+        return call
+
+
+def run_killed(step: int, action: Callable[[], object]) -> int:
+    """Run an action in a child that ends at a step of its commit, and return its exit code."""
+    child = os.fork()
+    if child == 0:
+        killer = _Killer(step)
+        for name in ("rename", "link"):
+            setattr(durable, name, killer.wrap(getattr(durable, name)))
+        commit = Growth.commit
+
+        def armed(*arguments: Any, **options: Any) -> Any:
+            killer.armed = True
+            return commit(*arguments, **options)
+
+        Growth.commit = armed  # type: ignore[method-assign]
+        try:
+            action()
+        except BaseException:
+            os._exit(8)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize(("command", "grown"), [("append", False), ("append", True), ("remove", False)])
+def test_killed_at_any_step_it_is_old_or_new(
+    tmp_path: Path, store: Path, sources: dict[str, Any], command: str, grown: bool
+) -> None:
+    if grown:
+        write_source(tmp_path / "other", "e", 5)
+        unistore.append(tmp_path / "other", store)
+    old = len(opened(store))
+    new = old + 11 if command == "append" else old - 7
+    shutil.copytree(store, tmp_path / "kept")
+    work = tmp_path / "s.zarr.unistore-growth"
+
+    def action() -> object:
+        return unistore.append(tmp_path / "new", store) if command == "append" else remove_b(store)
+
+    for step in range(40):
+        code = run_killed(step, action)
+        assert len(opened(store)) in ({new} if code == 0 else {old, new})
+        if code == 0:
+            break
+        assert code == 9
+        action()
+        assert len(opened(store)) == new
+        assert not work.exists()
+        shutil.rmtree(store)
+        shutil.copytree(tmp_path / "kept", store)
+    assert step > 2
+
+
+def remove_b(store: Path) -> None:
+    """Remove a source, if a killed process did not."""
+    with growing(store) as growth:
+        is_left = growth.version.sources
+    if is_left in (3, 4) and "b.npz" in {opened(store).source_of(row) for row in range(len(opened(store)))}:
+        unistore.remove(store, "b.npz")
+
+
+def test_one_writer_at_a_time(tmp_path: Path, store: Path) -> None:
+    with growing(store):
+        code = run_killed(10**9, lambda: unistore.remove(store, "a.npz"))
+    assert code == 8
+    assert len(opened(store)) == 58
+    durable.create_file(tmp_path, "versions/2.json", b"first")
+    with pytest.raises(unistore.ConversionError, match=r"2\.json"):
+        durable.create_file(tmp_path, "versions/2.json", b"second")
+    assert (tmp_path / "versions" / "2.json").read_bytes() == b"first"
+    assert len(list((tmp_path / "versions").iterdir())) == 1
+
+
+def test_parts_share_open_files(tmp_path: Path) -> None:
+    files = OpenFiles(3)
+    storages = []
+    for number in range(8):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        (folder / "x").write_bytes(bytes([number]) * 4)
+        storages.append(LocalStorage(folder, files))
+    for number, storage in enumerate(storages):
+        assert list(storage.read_many(["x"], [0], [4])) == [bytes([number]) * 4]
+    assert files.open.cache_info().currsize == 3
+    again = pickle.loads(pickle.dumps(storages))
+    assert again[0]._files is again[1]._files
+
+
+def test_verify_looks_at_each_part_and_at_the_document(
+    tmp_path: Path, store: Path, sources: dict[str, Any]
+) -> None:
+    unistore.append(tmp_path / "new", store)
+    shutil.copytree(tmp_path / "old", tmp_path / "all", dirs_exist_ok=True)
+    shutil.copytree(tmp_path / "new", tmp_path / "all", dirs_exist_ok=True)
+    verified = unistore.verify(store, against=tmp_path / "all")
+    assert verified.ok
+    assert verified.receipt is not None
+    assert verified.receipt.values == sum(values.size + len(values) for values in sources.values())
+    assert unistore.verify(store, version=1).files < verified.files
+    unistore.remove(store, "a.npz")
+    with pytest.raises(unistore.InputError, match="leaves out sources that its parts hold"):
+        unistore.verify(store, against=tmp_path / "all")
+    listed = unistore.Dataset(store).parts[0].version
+    assert listed is not None
+    document = json.loads(listed.data)
+    document["parts"][1]["splits"] = {"train": 1, "val": 10}
+    document["root"] = "0" * 32
+    (store / "versions" / "3.json").write_bytes(sign_root(json.dumps(document).encode()))
+    (problem,) = unistore.verify(store).problems
+    assert (problem.file, problem.kind) == ("versions/3.json", "metadata")
+    first = Path(unistore.Dataset(store).parts[0].store.path)
+    (first / "unistore-manifest.jsonl").write_text("")
+    shutil.rmtree(unistore.Dataset(store).parts[1].store.path)
+    problems = unistore.verify(store).problems
+    assert {problem.kind for problem in problems} >= {"missing"}
+    assert any(problem.file.startswith(f"parts/{first.name}/") for problem in problems)
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "sources"])
+def test_a_loader_finishes_the_epoch_of_an_older_version(tmp_path: Path, store: Path, shuffle: Any) -> None:
+    def loader(version: int | None) -> unistore.Loader:
+        dataset = opened(store, version=version)
+        return unistore.Loader(dataset, batch_size=8, shuffle=shuffle, num_workers=0)
+
+    first = loader(None)
+    epoch = [batch["index"].tolist() for batch in first]
+    batches = iter(first)
+    second = [next(batches)["index"].tolist() for _ in range(3)]
+    state = json.loads(json.dumps(first.state_dict()))
+    rest = [batch["index"].tolist() for batch in batches]
+    assert len(epoch) == len(second) + len(rest)
+    unistore.append(tmp_path / "new", store)
+    again = loader(1)
+    again.load_state_dict(state)
+    assert [batch["index"].tolist() for batch in again] == rest
+    newer = loader(None)
+    with pytest.raises(unistore.LoaderError, match=r"version=1.*extend=True"):
+        newer.load_state_dict(state)
+    newer.load_state_dict(state, extend=True)
+    batches = iter(newer)
+    assert [next(batches)["index"].tolist()] == rest[:1]
+    middle = newer.state_dict()
+    assert middle["store_version"] == 1
+    newer = loader(None)
+    newer.load_state_dict(middle, extend=True)
+    assert [batch["index"].tolist() for batch in newer] == rest[1:]
+    assert newer.state_dict()["store_version"] == 2
+    assert sum(len(batch["index"]) for batch in newer) == 69
+    fresh = loader(2)
+    fresh.set_epoch(2)
+    newer.set_epoch(2)
+    assert [batch["index"].tolist() for batch in newer] == [batch["index"].tolist() for batch in fresh]
+    unistore.remove(store, "b.npz")
+    with pytest.raises(unistore.LoaderError, match="has not all samples of version 1"):
+        loader(None).load_state_dict(state, extend=True)
+
+
+def test_inspect_tells_versions_and_parts(tmp_path: Path, store: Path) -> None:
+    unistore.append(tmp_path / "new", store)
+    inspection = unistore.inspect(store)
+    assert inspection.is_good
+    assert inspection.kind == "grown"
+    details = inspection.details
+    assert (details["samples"], details["sources"], sum(details["splits"].values())) == (69, 4, 69)
+    assert "2 of 2" in str(inspection)

@@ -1,0 +1,1 @@
+"""Stores that grow: versions that list sealed stores."""

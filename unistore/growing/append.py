@@ -1,0 +1,364 @@
+"""``unistore.append``: convert new sources into a sealed store of their own, and list it in a version."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unistore.conversion.convert import executor_for, recorded_converter, source_paths
+from unistore.conversion.keys import Inputs
+from unistore.conversion.run import Report, run
+from unistore.conversion.settings import Settings
+from unistore.conversion.split_rule import SplitRule
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.protocol import Converter
+from unistore.converters.scan import SourcePart, Stored
+from unistore.converters.survey import Claims
+from unistore.data.parts import bind_parts, common_fields, open_parts
+from unistore.errors import InputError, Problem, StoreError, first_few
+from unistore.growing.folder import Growth, growing
+from unistore.progress import resolve_progress
+from unistore.store.names import ROOT
+from unistore.store.reader import Store
+from unistore.store.versions import Part, describe_part
+from unistore.system.hints import PathLike
+from unistore.system.progress import Progress
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_REPLACE = "--replace puts it in the place of the old one"
+# Options that select sources or follow from them, and may differ between the parts of a store
+_MAY_DIFFER = ("codecs", "exclude", "skipped", "split_below", "splits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """What an append did.
+
+    Attributes
+    ----------
+    store
+        The grown store.
+    version
+        Number of the new version, or of the one there is if nothing was new.
+    report
+        Report of the conversion of the new sources. None: nothing was new.
+    skipped
+        Sources that the store has already, or has removed.
+    replaced
+        Sources in whose place the new ones are.
+    """
+
+    store: str
+    version: int
+    report: Report | None = None
+    skipped: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A source of the store."""
+
+    part: int  # number of its part in the version
+    number: int  # its number there
+    size: int  # bytes of its files
+    digest: bytes  # of its values
+    sealed: float  # modification time of the root of its part, seconds
+    is_removed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sources:
+    """The sources that a store has, by name."""
+
+    known: Mapping[str, _Known]  # those of the version
+    removed: Mapping[str, _Known]  # those that the version leaves out
+    replaces: bool
+
+    def is_stored(self, part: SourcePart, given: frozenset[str]) -> bool:
+        """Return whether a source has the name and bytes of one that is known, as it was sealed."""
+        # what was removed comes back where its file is given, not with its folder
+        known = self.known.get(part.name)
+        if known is None and given.isdisjoint(map(str, part.files)):
+            known = self.removed.get(part.name)
+        if known is None:
+            return False
+        states = [file.stat() for file in part.files]
+        is_older = all(state.st_mtime < known.sealed for state in states)
+        return is_older and sum(state.st_size for state in states) == known.size
+
+    def check(self, inputs: Inputs) -> None:
+        """Refuse sources that the store has, with other bytes."""
+        scan = inputs.scan
+        problems = []
+        if scan.numbered:
+            message = "are named by numbers, which further sources change"
+            cure = "convert all of them together, into a new store"
+            problems.append(Problem("the sources", message, cure, "name"))
+        for name, size in zip(scan.sources.names, inputs.sizes().tolist(), strict=True):
+            known = self.known.get(name)
+            if known is None or self.replaces:
+                continue
+            message = f"the store has {known.size:,} bytes of this name, and these are {size:,}"
+            if known.size == size:
+                message = "was changed after it was converted into the store, in name and size the same"
+            cure = f"{_REPLACE}; if it is another source, give the folder above, so that names differ"
+            problems.append(Problem(name, message, cure, "changed", name))
+        if problems:
+            raise InputError(problems)
+
+    def check_digests(self, new: Store) -> None:
+        """Refuse sources that the store has under another name, as names begin at another folder."""
+        known = {(known.size, known.digest): name for name, known in self.known.items()}
+        problems = []
+        for name, size, digest in _source_rows(new):
+            other = known.get((size, digest), name)
+            if other != name and (f"/{name}".endswith(f"/{other}") or f"/{other}".endswith(f"/{name}")):
+                message = f"holds the values of {other}, which the store has"
+                cure = f"give the folder at which its names begin, or --exclude {name}"
+                problems.append(Problem(name, message, cure, "changed", name))
+        if problems:
+            raise InputError(problems)
+
+
+def _source_rows(store: Store) -> Iterable[tuple[str, int, bytes]]:
+    sizes = store.array("sources/bytes").read().tolist()
+    digests = map(bytes, store.array("sources/digest").read())
+    return zip(store.text("sources/path"), sizes, digests, strict=True)
+
+
+def known_sources(stores: Sequence[Store], parts: Sequence[Part]) -> dict[str, _Known]:
+    """Return the sources of a version and those that it leaves out, by name."""
+    known: dict[str, _Known] = {}
+    for number, (store, part) in enumerate(zip(stores, parts, strict=True)):
+        sealed = Path(store.path, ROOT).stat().st_mtime
+        for row, (name, size, digest) in enumerate(_source_rows(store)):
+            source = _Known(number, row, size, digest, sealed, row in part.removed)
+            if source.is_removed:
+                known.setdefault(name, source)
+            else:
+                known[name] = source
+    return known
+
+
+def append(
+    sources: PathLike | Iterable[PathLike],
+    store: PathLike,
+    *,
+    replace: bool = False,
+    check: PathLike | Iterable[PathLike] = (),
+    exclude: Sequence[str] = (),
+    restart: bool = False,
+    workers: int = 0,
+    scheduler: str | Client | None = None,
+    memory: str | int | None = None,
+    on_error: str = "fail",
+    progress: Progress | bool | None = None,
+) -> Appended:
+    """Add new sources to a store, as its next version. Nothing that is sealed changes, nor is read again.
+
+    Family, options and the rule of splits are those of the store. A store that never grew becomes a grown
+    one: a folder of versions and of sealed stores, of which it is the first.
+
+    Parameters
+    ----------
+    sources
+        Files and folders. Names of sources begin at their common folder: give the folder that was converted,
+        or files of it. Sources that the store has, by name and size and not modified since, are skipped, and
+        so are those that were removed, unless their files are given.
+    store
+        Folder of the store.
+    replace
+        Put changed sources in the place of those of the same name. False: they are refused.
+    check
+        Folders of the sources that the store has: refuse if one is missing there, or changed.
+    exclude
+        Names of sources to leave out.
+    restart
+        Discard an unfinished append instead of continuing it.
+    workers, scheduler, memory, on_error, progress
+        As of `unistore.convert`.
+
+    Raises
+    ------
+    InputError
+        For bad sources, for sources that the store has with other bytes, for columns that differ from those
+        of the store, for a store whose splits depend on all sources.
+    ConversionError
+        If writing failed, after which the same call continues.
+
+    Examples
+    --------
+    >>> unistore.append("recordings/", "train.zarr")  # doctest: +SKIP
+    """
+    paths = source_paths(sources)
+    with growing(store) as growth:
+        sources_by_name = known_sources(growth.stores, growth.version.parts)
+        known = _Sources(
+            known={name: source for name, source in sources_by_name.items() if not source.is_removed},
+            removed={name: source for name, source in sources_by_name.items() if source.is_removed},
+            replaces=replace,
+        )
+        options = growth.stores[0].attributes.get("options", {})
+        settings = Settings(
+            codec=options.get("codec", "auto"),
+            split=_split_rule(growth, options),
+            overwrite=True,
+            restart=restart,
+            workers=workers,
+            scheduler=scheduler,
+            memory=memory,
+            on_error=on_error,
+        )
+        converter = recorded_converter(growth.stores[0].family, options)
+        if check:
+            _check_sources(converter, source_paths(check), known)
+        return _append(growth, converter, paths, known, exclude, settings, progress)
+
+
+def _append(
+    growth: Growth,
+    converter: Converter,
+    paths: Sequence[Path],
+    known: _Sources,
+    exclude: Sequence[str],
+    settings: Settings,
+    progress: Progress | bool | None,
+) -> Appended:
+    store = os.fspath(growth.store)
+    claims = Claims(paths, converter)
+    found = _parts_of(converter, claims)
+    stored_parts = [part for part in found if known.is_stored(part, claims.listing.given)]
+    skipped = tuple(part.name for part in stored_parts)
+    if found and len(skipped) == len(found):
+        return Appended(store=store, version=growth.version.number, skipped=skipped)
+    files: set[str] = set()
+    for part in stored_parts:
+        files.update(map(str, part.files))
+    stored = Stored(frozenset(skipped), frozenset(files), frozenset(converter.exclude))
+    converter = converter.excluding((*dict.fromkeys([*converter.exclude, *exclude]),))
+    with (
+        resolve_progress(progress) as callbacks,
+        executor_for(settings, converter.family, callbacks) as executor,
+    ):
+        report = run(
+            converter,
+            paths,
+            growth.new_store,
+            settings,
+            executor=executor,
+            claims=claims,
+            stored=stored,
+            check=known.check,
+            progress=callbacks,
+        )
+    new = Store(growth.new_store)
+    try:
+        _check_forms(growth.stores[0], new)
+        known.check_digests(new)
+    except InputError:
+        shutil.rmtree(growth.new_store)
+        raise
+    names = new.text("sources/path")
+    replaced = tuple(name for name in names if name in known.known)
+    schemas = list(growth.version.schemas)
+    parts = without_sources(growth, [known.known[name] for name in replaced], schemas)
+    parts.append(describe_part(new, schemas))
+    version = growth.commit(parts, schemas, adds_store=True)
+    report = dataclasses.replace(report, destination=f"{store}/{parts[-1].key}")
+    return Appended(store=store, version=version.number, report=report, skipped=skipped, replaced=replaced)
+
+
+def _parts_of(converter: Converter, claims: Claims) -> list[SourcePart]:
+    # What is wrong is told by the conversion
+    with suppress(InputError):
+        return list(converter.find(claims.listing, Exclusion(())).parts)
+    return []
+
+
+def _split_rule(growth: Growth, options: Mapping[str, Any]) -> SplitRule | None:
+    try:
+        rule = SplitRule.recorded(options)
+    except (KeyError, TypeError, ValueError) as error:
+        msg = f"{growth.store}: its options do not say how it was converted ({error})"
+        raise StoreError(msg) from error
+    if rule is None or (rule.method == "hash" and rule.taken is None):
+        return rule
+    message = "has splits that depend on all sources (exact: shares, or a list)"
+    cure = "convert all sources together, with --split train=0.8,val=0.2, whose splits stay when it grows"
+    raise InputError(Problem(str(growth.store), message, cure, "split"))
+
+
+def _check_sources(converter: Converter, folders: Sequence[Path], known: _Sources) -> None:
+    claims = Claims(folders, converter)
+    found = {part.name: part for part in _parts_of(converter, claims)}
+    problems = []
+    for name in known.known:
+        if name not in found:
+            problems.append(
+                Problem(name, f"is not in {first_few([*map(str, folders)])}", "", "missing", name)
+            )
+        elif not known.is_stored(found[name], claims.listing.given):
+            problems.append(Problem(name, "was changed since it was converted", _REPLACE, "changed"))
+    if problems:
+        raise InputError(problems)
+
+
+def _check_forms(first: Store, new: Store) -> None:
+    """Refuse a store that is not of the same options and columns as the first part."""
+    parts = open_parts([first.path, new.path], None, None, {})
+    bind_parts(parts, common_fields(parts, None))
+    cure = "convert these sources into a store of their own"
+    problems = []
+    before = _plain_options(first)
+    now = _plain_options(new)
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            message = f"is {before.get(name)!r} in the store, and {now.get(name)!r} of the new sources"
+            problems.append(Problem(f"option {name}", message, cure, "option"))
+    common = [path for path in new.paths() if first.has(path)]
+    differing = [
+        path for path in common if _contradict(first.array(path).attributes, new.array(path).attributes)
+    ]
+    message = "has other attributes than in the store"
+    problems += [Problem(path, message, cure, "attributes") for path in differing]
+    if problems:
+        raise InputError(problems)
+
+
+def _plain_options(store: Store) -> dict[str, Any]:
+    options = store.attributes.get("options", {})
+    merged = {**options, **options.get("found", {})}
+    return {name: value for name, value in merged.items() if name not in ("found", *_MAY_DIFFER)}
+
+
+def _contradict(before: Any, now: Any) -> bool:
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        return any(_contradict(before[name], now[name]) for name in before.keys() & now.keys())
+    return bool(before != now)
+
+
+def without_sources(
+    growth: Growth, sources: Iterable[_Known], schemas: list[Mapping[str, Any]]
+) -> list[Part]:
+    """Return the parts of a version without some of its sources, and without parts that are left empty."""
+    removed: dict[int, set[int]] = {}
+    for source in sources:
+        removed.setdefault(source.part, set()).add(source.number)
+    parts = []
+    for number, (store, part) in enumerate(zip(growth.stores, growth.version.parts, strict=True)):
+        if number in removed:
+            left_out = tuple(sorted({*part.removed, *removed[number]}))
+            if len(left_out) < part.sources:
+                parts.append(describe_part(store, schemas, left_out))
+        else:
+            parts.append(part)
+    return parts

@@ -1,0 +1,147 @@
+"""``unistore.remove`` and ``unistore.versions``: versions without sources, and what versions there are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from unistore.errors import InputError, Problem, first_few
+from unistore.growing.append import known_sources, without_sources
+from unistore.growing.folder import growing, tag_version
+from unistore.store.versions import GrownStore, Version, find_grown, open_stores
+from unistore.system.arguments import Arguments
+from unistore.system.hints import PathLike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSummary:
+    """One version of a store: its number and names, what it has, and what changed since the one before."""
+
+    number: int
+    tags: tuple[str, ...]
+    sources: int
+    samples: int
+    parts: int
+    added: int  # sources
+    removed: int  # sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """What a removal did: the new version, the sources that it lacks, and the samples that are left."""
+
+    store: str
+    version: int
+    sources: tuple[str, ...]
+    samples: int
+
+
+def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
+    """Make a version of a store without some of its sources. Their bytes stay until `unistore.compact`.
+
+    Parameters
+    ----------
+    store
+        Folder of the store.
+    pattern
+        Names of sources, or patterns: ``"lab_a/*"``. ``*`` stands for slashes, too.
+
+    Raises
+    ------
+    InputError
+        If a pattern matches no source, or nothing would be left.
+    """
+    check = Arguments()
+    check.names("pattern", pattern)
+    check.raise_problems()
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    with growing(store) as growth:
+        sources = known_sources(growth.stores, growth.version.parts)
+        known = {name: source for name, source in sources.items() if not source.is_removed}
+        chosen: dict[str, None] = {}
+        problems = []
+        for one in patterns:
+            names = [name for name in known if name == one or fnmatchcase(name, one)]
+            chosen |= dict.fromkeys(names)
+            if not names:
+                message = f"matches no source of {growth.store}"
+                cure = f"as {first_few([*known])}"
+                problems.append(Problem(one, message, cure, "option"))
+        if problems:
+            raise InputError(problems)
+        schemas: list[Mapping[str, Any]] = list(growth.version.schemas)
+        parts = without_sources(growth, [known[name] for name in chosen], schemas)
+        if not parts:
+            msg = f"{growth.store}: nothing would be left; remove the folder to remove the store"
+            raise InputError(msg)
+        version = growth.commit(parts, schemas)
+    return Removed(
+        store=os.fspath(growth.store), version=version.number, sources=tuple(chosen), samples=version.samples
+    )
+
+
+def versions(store: PathLike, *, tag: str | None = None, version: int | None = None) -> list[VersionSummary]:
+    """Return the versions of a store, the oldest first. A store that never grew has one.
+
+    Parameters
+    ----------
+    store
+        Folder or URL of the store.
+    tag
+        Give this name to a version first, for ever: ``unistore.Dataset(store, version=tag)``.
+    version
+        Number of the version to name. None: the newest.
+
+    Raises
+    ------
+    StoreError
+        If there is no store, or a version is damaged.
+    InputError
+        If the name is invalid, or that of another version.
+    """
+    if tag is not None:
+        tag_version(store, tag, version)
+    opened = open_stores(os.fspath(store))
+    if opened.version is None:
+        only = opened.stores[0]
+        sources = len(only.array("sources/bytes"))
+        return [
+            VersionSummary(
+                number=1,
+                tags=(),
+                sources=sources,
+                samples=only.sample_count,
+                parts=1,
+                added=sources,
+                removed=0,
+            )
+        ]
+    grown = find_grown(os.fspath(store))
+    assert grown is not None
+    return _summaries(grown)
+
+
+def _summaries(grown: GrownStore) -> list[VersionSummary]:
+    tags = grown.tags()
+    summaries = []
+    before: Version | None = None
+    for number in grown.numbers():
+        version = grown.read(number)
+        keys = {part.key for part in before.parts} if before else set()
+        added = sum(part.sources - len(part.removed) for part in version.parts if part.key not in keys)
+        summaries.append(
+            VersionSummary(
+                number=number,
+                tags=tuple(name for name, tagged in tags.items() if tagged == number),
+                sources=version.sources,
+                samples=version.samples,
+                parts=len(version.parts),
+                added=added,
+                removed=(before.sources if before else 0) + added - version.sources,
+            )
+        )
+        before = version
+    return summaries

@@ -1,0 +1,310 @@
+"""Versions of a grown store: documents that list sealed stores, and the stores that a path stands for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unistore.errors import CorruptionError, InputError, Problem, StoreError, first_few
+from unistore.remote.url import is_url, local_path
+from unistore.schemas.indices import sample_sources
+from unistore.store.manifest import (
+    GrammarError,
+    parse_count,
+    parse_object,
+    parse_root,
+    parse_seal,
+    parse_split_names,
+    root_is_intact,
+    sign_root,
+)
+from unistore.store.names import FIRST_VERSION, FORMAT_VERSION, PARTS, ROOT, TAGS, VERSIONS, growth_folder
+from unistore.store.reader import Store, open_storage
+from unistore.zarr3.documents import DocumentError, is_list_of, parse_document, shown
+from unistore.zarr3.storage import MAX_SHARED_FILES, AbsentError, OpenFiles
+
+VERSION_FORMAT = 1
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+_VERSION_FILE = re.compile(r"[1-9][0-9]{0,8}\.json")
+_TAG_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A sealed store of a version, and what the version leaves out of it."""
+
+    seal: Mapping[str, Any]
+    schema: int  # number of its schema in the version
+    # in the sealed store
+    sources: int
+    samples: int
+    removed: tuple[int, ...] = ()  # numbers of the sources that are left out, ascending
+    # that are left
+    left: int
+    splits: Mapping[str, int]  # samples by split
+
+    @property
+    def key(self) -> str:
+        """Return its folder in the grown store."""
+        return f"{PARTS}/{self.seal['digest']}.zarr"
+
+    @classmethod
+    def from_json(cls, value: object, schemas: int) -> Part:
+        """Parse a part of a document. Raises `GrammarError`."""
+        members = parse_object(value, "a part")
+        counts = {name: parse_count(members.get(name), name) for name in ("sources", "samples", "left")}
+        splits = parse_object(members.get("splits"), "splits")
+        parse_split_names([*splits], "splits")
+        removed = members.get("removed")
+        if not is_list_of(removed, int) or sorted({*removed}) != removed:
+            msg = f"removed is {shown(removed)}, expected ascending numbers of sources"
+            raise GrammarError(msg)
+        part = cls(
+            seal=parse_seal(members.get("seal")),
+            schema=parse_count(members.get("schema"), "schema"),
+            removed=tuple(removed),
+            splits={name: parse_count(count, f"split {name}") for name, count in splits.items()},
+            **counts,
+        )
+        is_inside = all(0 <= number < part.sources for number in removed)
+        if part.schema >= schemas or not is_inside or part.left > part.samples:
+            msg = f"part {part.key} names a schema, sources or samples that are not there"
+            raise GrammarError(msg)
+        return part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """A version of a grown store."""
+
+    number: int
+    parent: str | None  # digest of the version before
+    schemas: tuple[Mapping[str, Any], ...]  # family, tables and fields of the parts
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def data(self) -> bytes:
+        """Return the document, signed."""
+        document = {
+            "format_version": VERSION_FORMAT,
+            "number": self.number,
+            "parent": self.parent,
+            "schemas": list(self.schemas),
+            "parts": [asdict(part) for part in self.parts],
+            "root": "0" * 32,
+        }
+        return sign_root(json.dumps(document, allow_nan=False).encode())
+
+    @property
+    def digest(self) -> str:
+        """Return the digest of the document."""
+        digest: str = json.loads(self.data)["root"]
+        return digest
+
+    @property
+    def samples(self) -> int:
+        """Return the samples of all parts that are left."""
+        return sum(part.left for part in self.parts)
+
+    @property
+    def sources(self) -> int:
+        """Return the sources of all parts that are left."""
+        return sum(part.sources - len(part.removed) for part in self.parts)
+
+    @property
+    def split_names(self) -> list[str]:
+        """Return the names of the splits of all parts."""
+        names: dict[str, int] = {}
+        for part in self.parts:
+            names |= part.splits
+        return [*names]
+
+    @classmethod
+    def parse(cls, data: bytes, number: int) -> Version:
+        """Parse a document. Raises `GrammarError` and `DocumentError`."""
+        document = parse_document(data)
+        if document.get("format_version") != VERSION_FORMAT:
+            written = shown(document.get("format_version"))
+            msg = f"format version {written}, this unistore reads {VERSION_FORMAT}; install a matching one"
+            raise GrammarError(msg)
+        if not root_is_intact(data) or document.get("number") != number:
+            raise GrammarError("its digest or number is not that of its content")
+        schemas = document.get("schemas")
+        parts = document.get("parts")
+        parent = document.get("parent")
+        if not is_list_of(schemas, dict) or not is_list_of(parts, dict) or not isinstance(parent, str | None):
+            raise GrammarError("lacks its schemas or parts")
+        version = cls(
+            number=number,
+            parent=parent,
+            schemas=tuple(schemas),
+            parts=tuple(Part.from_json(part, len(schemas)) for part in parts),
+        )
+        for part in {part.schema: part for part in version.parts}.values():
+            parse_root(version.attributes(part))
+        version.__dict__["data"] = data
+        return version
+
+    def attributes(self, part: Part) -> dict[str, Any]:
+        """Return what the version says of a part, as the root of a store has it."""
+        samples = {"table": self.schemas[part.schema].get("table"), "count": part.samples}
+        described = {"format_version": FORMAT_VERSION, "samples": samples, "seal": part.seal}
+        return {**self.schemas[part.schema], **described}
+
+
+def describe_part(store: Store, schemas: list[Mapping[str, Any]], removed: tuple[int, ...] = ()) -> Part:
+    """Return the part that a store is, and append its schema to `schemas` if it is not there."""
+    attributes = store.attributes
+    fields = {}
+    for path, field in attributes["fields"].items():
+        fields[path] = {name: value for name, value in field.items() if name != "amplification"}
+    table = attributes["samples"]["table"]
+    main_table = attributes.get("main_table", table)
+    schema = {"family": store.family, "table": table, "main_table": main_table, "fields": fields}
+    if schema not in schemas:
+        schemas.append(schema)
+    kept = np.flatnonzero(~np.isin(sample_sources(store), removed))
+    splits = {}
+    if store.has("splits/code"):
+        codes, names = store.splits()
+        splits = {name: int(np.count_nonzero(codes[kept] == code)) for code, name in enumerate(names)}
+    return Part(
+        seal=attributes["seal"],
+        schema=schemas.index(schema),
+        sources=len(store.array("sources/bytes")),
+        samples=store.sample_count,
+        removed=removed,
+        left=len(kept),
+        splits=splits,
+    )
+
+
+class GrownStore:
+    """A folder of versions, or its URL."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._storage = open_storage(path)
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of its versions, ascending."""
+        folder = local_path(self.path)
+        if folder is not None:
+            files = [file.name for file in (folder / VERSIONS).iterdir()]
+            return sorted(int(name.removesuffix(".json")) for name in files if _VERSION_FILE.fullmatch(name))
+        number = 1
+        while self._storage.size(f"{VERSIONS}/{number + 1}.json") is not None:
+            number += 1
+        return list(range(1, number + 1))
+
+    def tags(self) -> dict[str, int]:
+        """Return the numbers of its named versions, by name, of a folder."""
+        folder = Path(self.path, TAGS)
+        names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+        return {name: self._tagged(name) for name in names if _TAG.fullmatch(name)}
+
+    def _tagged(self, name: str) -> int:
+        text = self._storage.get(f"{TAGS}/{name}", _TAG_BYTES).strip()
+        if not text.isdigit():
+            msg = f"{self.path}: {TAGS}/{name} is damaged: it holds no number of a version"
+            raise CorruptionError(msg)
+        return int(text)
+
+    def number_of(self, version: int | str | None) -> int:
+        """Return the number of a version by number or name. None: the newest."""
+        numbers = self.numbers()
+        if version is None:
+            return numbers[-1]
+        if isinstance(version, str) and _TAG.fullmatch(version):
+            try:
+                version = self._tagged(version)
+            except AbsentError as error:
+                tags = first_few([*self.tags()] if not is_url(self.path) else []) or "none"
+                raise _no_version(self.path, version, f"its named versions: {tags}") from error
+        if not str(version).isdecimal() or int(version) not in numbers:
+            raise _no_version(self.path, version, f"it has {numbers[0]} to {numbers[-1]}")
+        return int(version)
+
+    def read(self, version: int | str | None = None) -> Version:
+        """Read a version by number or name. None: the newest."""
+        number = self.number_of(version)
+        key = f"{VERSIONS}/{number}.json"
+        try:
+            return Version.parse(self._storage.get(key), number)
+        except (GrammarError, DocumentError) as error:
+            msg = f"{self.path}: {key} is damaged: {error}; restore it from a copy, or open another version"
+            raise CorruptionError(msg) from error
+
+
+def _no_version(path: str, version: object, cure: str) -> InputError:
+    return InputError(Problem(path, f"has no version {version!r}", cure, "version"))
+
+
+def check_tag(name: str) -> None:
+    """Refuse what cannot name a version."""
+    if not _TAG.fullmatch(name):
+        cure = "begin with a letter, then letters, digits, '.', '_' and '-', 64 at most"
+        raise InputError(Problem("--tag", f"{name!r} cannot name a version", cure, "option"))
+
+
+class Opened(NamedTuple):
+    """The stores that a path stands for, and the version that lists them, None of a plain store."""
+
+    path: str
+    stores: tuple[Store, ...]
+    version: Version | None = None
+
+    @property
+    def parts(self) -> tuple[Part | None, ...]:
+        """Return what the version says of each store."""
+        return (None,) * len(self.stores) if self.version is None else self.version.parts
+
+
+def find_grown(path: str) -> GrownStore | None:
+    """Return the grown store at a path, None if there is none."""
+    folder = local_path(path)
+    if folder is None:
+        storage = open_storage(path)
+        is_grown = storage.size(ROOT) is None and storage.size(FIRST_VERSION) is not None
+        return GrownStore(path) if is_grown else None
+    if not os.path.lexists(folder):
+        # a plain store that a killed process was about to make a grown one
+        folder = growth_folder(folder) / "grown"
+    is_grown = (folder / FIRST_VERSION).is_file() and not (folder / ROOT).exists()
+    return GrownStore(os.fspath(folder)) if is_grown else None
+
+
+def open_stores(path: str, version: int | str | None = None, **cache: Any) -> Opened:
+    """Open the stores that a path stands for: itself, or the parts of a version, which open with first use.
+
+    Raises
+    ------
+    StoreError
+        If there is no store, or the version is damaged.
+    InputError
+        If there is no such version.
+    """
+    try:
+        store = Store(path, **cache)
+    except StoreError:
+        grown = find_grown(path)
+        if grown is None:
+            raise
+        listed = grown.read(version)
+        files = OpenFiles(MAX_SHARED_FILES)
+        stores = []
+        for part in listed.parts:
+            folder = f"{grown.path.rstrip('/')}/{part.key}"
+            stores.append(Store(folder, files=files, listed=listed.attributes(part), **cache))
+        return Opened(path, tuple(stores), listed)
+    if version not in (None, 1, "1"):
+        raise _no_version(path, version, "a store that never grew is its version 1")
+    return Opened(path, (store,))
