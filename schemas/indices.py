@@ -218,6 +218,15 @@ def source_rows(store: StoreView) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return first, rows
 
 
+def sample_rows(store: StoreView) -> NDArray[np.int64]:
+    """Row of every sample in its table, (samples,), without rows that are none: points of no segment."""
+    rows = np.arange(store.sample_count)
+    path = f"{store.attributes['samples']['table']}/number"
+    if store.has(path) and "no_sample" in store.array(path).attributes:
+        rows = np.flatnonzero(whole(store, path) != store.array(path).attributes["no_sample"])
+    return rows
+
+
 def sample_sources(store: StoreView) -> NDArray[np.int64]:
     """Number of the source of every sample, (samples,)."""
     table = store.attributes["samples"]["table"]
@@ -225,7 +234,9 @@ def sample_sources(store: StoreView) -> NDArray[np.int64]:
         rows = source_rows(store)[1]
         numbers = np.repeat(np.arange(len(rows)), rows)
     else:
-        numbers = whole(store, f"{table}/source").astype(np.int64)
+        of_rows = whole(store, f"{table}/source").astype(np.int64)
+        rows = sample_rows(store)
+        numbers = of_rows[rows[rows < len(of_rows)]]
     if len(numbers) != store.sample_count or (numbers < 0).any():
         raise contradiction(store, table, "does not say which source each sample is from")
     return numbers

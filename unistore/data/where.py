@@ -14,7 +14,14 @@ import numpy as np
 
 from unistore.data.kinds.protocol import SOURCE, source_keys, value_column
 from unistore.errors import InputError, first_few
-from unistore.schemas.indices import IndexColumn, contradiction, sample_sources, table_columns, whole
+from unistore.schemas.indices import (
+    IndexColumn,
+    contradiction,
+    sample_rows,
+    sample_sources,
+    table_columns,
+    whole,
+)
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s
@@ -134,7 +141,7 @@ def known_of(store: Store) -> Known:
             known[key] = partial(_of_sources, store, path)
     offsets = f"{table}/offsets"
     if store.has(offsets):
-        known[f"{noun}.length"] = IndexColumn(store, offsets).lengths
+        known[f"{noun}.length"] = partial(_lengths, store, offsets)
         if store.has(rewards := f"{store.attributes.get('main_table', table)}/reward"):
             known[f"{noun}.return"] = partial(_sums, store, rewards, offsets)
     texts = [path.removesuffix("/data") for path in store.paths() if store.specs.is_text(path, store.paths())]
@@ -151,6 +158,10 @@ def known_of(store: Store) -> Known:
 
 def _values(store: Store, path: str) -> AnyArray:
     return value_column(store, path).take(np.arange(store.sample_count))
+
+
+def _lengths(store: Store, offsets: str) -> AnyArray:
+    return IndexColumn(store, offsets).lengths()[sample_rows(store)]
 
 
 def _of_sources(store: Store, path: str) -> AnyArray:
