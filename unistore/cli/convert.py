@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from unistore.cli.growing import append_sources
 from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.conversion.executors.worker_process import CONVERSION, start_early
 from unistore.converters.options import Option, Options, declared
@@ -21,6 +20,7 @@ from unistore.system.arguments import MAX_COUNT
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
+    from unistore import Appended
     from unistore.conversion.dry_run import DryRun
     from unistore.conversion.run import Report
     from unistore.conversion.settings import Settings
@@ -322,6 +322,11 @@ class FamilyGroup(click.Group):
 
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3  # Exit code of a conversion that left something out because of problems
+# Options of a conversion that an append has, too; all others are the store's own
+_OF_APPEND = (
+    *("sources", "destination", "append", "replace", "check", "exclude"),
+    *("restart", "workers", "scheduler", "memory", "on_error", "as_json"),
+)
 MAX_REASON = 100  # Characters of a reason in the table of what was left out
 MAX_ROWS = 50  # Rows of that table
 
@@ -352,7 +357,7 @@ def _detect_command(sources: Sequence[str]) -> str:
 
 def _convert(family: str | None, **arguments: Any) -> int:
     if arguments["append"]:
-        return append_sources(family, arguments)
+        return _append(family, arguments)
     of_append = [arguments.pop(name) for name in ("append", "replace", "check")]
     if any(of_append):
         raise click.UsageError("--replace and --check need --append")
@@ -394,6 +399,54 @@ def _convert(family: str | None, **arguments: Any) -> int:
     else:
         say_done(report_text(report))
     return SKIPPED if report.skipped else 0
+
+
+def _append(family: str | None, arguments: Mapping[str, Any]) -> int:
+    """Run ``unistore convert SRC... STORE --append``."""
+    from unistore import append
+    from unistore.store.versions import open_stores
+
+    context = click.get_current_context()
+    given = click.core.ParameterSource.COMMANDLINE
+    others = [name for name in arguments if context.get_parameter_source(name) is given]
+    if foreign := [f"--{name.replace('_', '-')}" for name in others if name not in _OF_APPEND]:
+        msg = f"{', '.join(foreign)}: with --append, options are those of the store"
+        raise click.UsageError(msg)
+    store = arguments["destination"]
+    own_family = open_stores(store).stores[0].family
+    if family not in (None, own_family):
+        msg = f"{store} is {own_family.replace('_', ' ')}; leave the family out"
+        raise click.UsageError(msg)
+    with progress_bar() as bar:
+        appended = append(
+            arguments["sources"],
+            store,
+            replace=arguments["replace"],
+            check=arguments["check"],
+            exclude=arguments["exclude"],
+            restart=arguments["restart"],
+            workers=arguments["workers"],
+            scheduler=arguments["scheduler"],
+            memory=arguments["memory"],
+            on_error=arguments["on_error"],
+            progress=bar,
+        )
+    if arguments["as_json"]:
+        say_json(asdict(appended))
+    else:
+        say_done(_appended_text(appended))
+    return SKIPPED if appended.report is not None and appended.report.skipped else 0
+
+
+def _appended_text(appended: Appended) -> str:
+    skipped = f"skipped, as the store has or removed them: {count_of(len(appended.skipped), 'source')}"
+    lines = [f"{appended.store}: up to date: version {appended.version}"]
+    if appended.report is not None:
+        lines = [f"appended to {appended.store}: version {appended.version}"]
+        lines += report_text(appended.report).splitlines()[1:-1]
+    if appended.replaced:
+        lines.append(f"  in the place of old ones: {count_of(len(appended.replaced), 'source')}")
+    return "\n".join([*lines, *([f"  {skipped}"] if appended.skipped else [])])
 
 
 def _is_up_to_date(family: str, options: Any, *arguments: Any) -> bool:

@@ -1,76 +1,13 @@
-"""Commands for stores that grow: ``convert --append``, ``remove``, ``versions``."""
+"""Commands for stores that grow: ``remove``, ``versions``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from unistore.cli.output import progress_bar, say, say_done, say_json
+from unistore.cli.output import say, say_done, say_json
 from unistore.system.sizes import count_of
-
-if TYPE_CHECKING:
-    from unistore import Appended
-
-# Options of a conversion that an append has, too; all others are the store's own
-_OF_APPEND = (
-    *("sources", "destination", "append", "replace", "check", "exclude"),
-    *("restart", "workers", "scheduler", "memory", "on_error", "as_json"),
-)
-
-
-def append_sources(family: str | None, arguments: Mapping[str, Any]) -> int:
-    """Run ``unistore convert SRC... STORE --append``."""
-    from unistore import append
-    from unistore.cli.convert import SKIPPED
-    from unistore.store.versions import open_stores
-
-    context = click.get_current_context()
-    given = click.core.ParameterSource.COMMANDLINE
-    others = [name for name in arguments if context.get_parameter_source(name) is given]
-    if foreign := [f"--{name.replace('_', '-')}" for name in others if name not in _OF_APPEND]:
-        msg = f"{', '.join(foreign)}: with --append, options are those of the store"
-        raise click.UsageError(msg)
-    store = arguments["destination"]
-    own_family = open_stores(store).stores[0].family
-    if family not in (None, own_family):
-        msg = f"{store} is {own_family.replace('_', ' ')}; leave the family out"
-        raise click.UsageError(msg)
-    with progress_bar() as bar:
-        appended = append(
-            arguments["sources"],
-            store,
-            replace=arguments["replace"],
-            check=arguments["check"],
-            exclude=arguments["exclude"],
-            restart=arguments["restart"],
-            workers=arguments["workers"],
-            scheduler=arguments["scheduler"],
-            memory=arguments["memory"],
-            on_error=arguments["on_error"],
-            progress=bar,
-        )
-    if arguments["as_json"]:
-        say_json(asdict(appended))
-    else:
-        say_done(_appended_text(appended))
-    return SKIPPED if appended.report is not None and appended.report.skipped else 0
-
-
-def _appended_text(appended: Appended) -> str:
-    from unistore.cli.convert import report_text
-
-    skipped = f"skipped, as the store has or removed them: {count_of(len(appended.skipped), 'source')}"
-    lines = [f"{appended.store}: up to date: version {appended.version}"]
-    if appended.report is not None:
-        lines = [f"appended to {appended.store}: version {appended.version}"]
-        lines += report_text(appended.report).splitlines()[1:-1]
-    if appended.replaced:
-        lines.append(f"  in the place of old ones: {count_of(len(appended.replaced), 'source')}")
-    return "\n".join([*lines, *([f"  {skipped}"] if appended.skipped else [])])
-
 
 _REMOVE_EXAMPLES = """\b
 Examples:
