@@ -31,7 +31,7 @@ from unistore.store.names import REPORT, ROOT, STATISTICS, VERSIONS
 from unistore.store.reader import Store
 from unistore.store.shard_cache import temporary_copies
 from unistore.store.side_tables import read_side_table, side_names
-from unistore.store.versions import Opened, describe_part, find_grown, open_stores
+from unistore.store.versions import OpenedStores, describe_part, find_grown, open_stores
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.array import read_metadata
@@ -319,7 +319,7 @@ def verify(
 
 
 def _verify_parts(
-    executor: Executor, opened: Opened, against: Sequence[Path], sample: float, progress: Progress
+    executor: Executor, opened: OpenedStores, against: Sequence[Path], sample: float, progress: Progress
 ) -> Verified:
     """Verify the stores of a version, and that they are as it says."""
     if against and any(part is not None and part.removed for part in opened.parts):
@@ -353,7 +353,7 @@ def _verify_parts(
     )
 
 
-def _listing_problems(opened: Opened) -> Iterator[Problem]:
+def _listing_problems(opened: OpenedStores) -> Iterator[Problem]:
     assert opened.version is not None
     schemas = list(opened.version.schemas)
     for store, part in zip(opened.stores, opened.version.parts, strict=True):

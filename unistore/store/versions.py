@@ -255,7 +255,7 @@ def check_tag(name: str) -> None:
         raise InputError(Problem("--tag", f"{name!r} cannot name a version", cure, "option"))
 
 
-class Opened(NamedTuple):
+class OpenedStores(NamedTuple):
     """The stores that a path stands for, and the version that lists them, None of a plain store."""
 
     path: str
@@ -282,7 +282,7 @@ def find_grown(path: str) -> GrownStore | None:
     return GrownStore(os.fspath(folder)) if is_grown else None
 
 
-def open_stores(path: str, version: int | str | None = None, **cache: Any) -> Opened:
+def open_stores(path: str, version: int | str | None = None, **cache: Any) -> OpenedStores:
     """Open the stores that a path stands for: itself, or the parts of a version, which open with first use.
 
     Raises
@@ -304,7 +304,7 @@ def open_stores(path: str, version: int | str | None = None, **cache: Any) -> Op
         for part in listed.parts:
             folder = f"{grown.path.rstrip('/')}/{part.key}"
             stores.append(Store(folder, files=files, listed=listed.attributes(part), **cache))
-        return Opened(path, tuple(stores), listed)
+        return OpenedStores(path, tuple(stores), listed)
     if version not in (None, 1, "1"):
         raise _no_version(path, version, "a store that never grew is its version 1")
-    return Opened(path, (store,))
+    return OpenedStores(path, (store,))
