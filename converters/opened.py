@@ -310,8 +310,10 @@ class Opened:
     @property
     def groups(self) -> Sequence[str]:
         """Paths of all groups, in natural order."""
-        paths = [name.split("/") for name in self.arrays]
-        groups = {"/".join(path[:depth]) for path in paths for depth in range(1, len(path))}
+        groups = set[str]()
+        for name in self.arrays:
+            parts = name.split("/")
+            groups.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
         return sorted(groups, key=natural_key)
 
     @property

@@ -164,13 +164,18 @@ class Options:
 
     def __post_init__(self) -> None:
         check = Arguments()
-        for each in declared(type(self)):
-            value = each.normalized(getattr(self, each.name))
-            if not check.expect(each.flag, value, matches_type(value, each.hint), describe_type(each.hint)):
+        for declaration in declared(type(self)):
+            value = declaration.normalized(getattr(self, declaration.name))
+            if not check.expect(
+                declaration.flag,
+                value,
+                matches_type(value, declaration.hint),
+                describe_type(declaration.hint),
+            ):
                 continue
-            value = each.converted(value)
-            if check.expect(each.flag, value, each.is_within(value), each.bounds):
-                object.__setattr__(self, each.name, value)
+            value = declaration.converted(value)
+            if check.expect(declaration.flag, value, declaration.is_within(value), declaration.bounds):
+                object.__setattr__(self, declaration.name, value)
         check.raise_problems()
 
     def recorded(self) -> dict[str, Any]:
@@ -186,25 +191,29 @@ class Options:
 def declared(options: type[Options]) -> tuple[Option, ...]:
     """Return all options of a class, its own first."""
     hints = get_type_hints(options)
-    shared = {each.name: each for each in fields(Options)}
-    found = [each for each in fields(options) if _DECLARED in each.metadata]
-    found.sort(key=lambda each: each.name in shared)
-    taken = [each for each in found if each.name in RESERVED or each is not shared.get(each.name, each)]
-    if taken:
+    shared = {entry.name: entry for entry in fields(Options)}
+    declarations = [entry for entry in fields(options) if _DECLARED in entry.metadata]
+    declarations.sort(key=lambda entry: entry.name in shared)
+    clashes = [
+        entry
+        for entry in declarations
+        if entry.name in RESERVED or entry is not shared.get(entry.name, entry)
+    ]
+    if clashes:
         where, package = f"{options.__module__}:{options.__qualname__}", options.__module__.partition(".")[0]
         cure = f"give it another name in the package {package}"
-        flags = [each.name.replace("_", "-") for each in taken]
+        flags = [entry.name.replace("_", "-") for entry in clashes]
         messages = [f"declares --{flag}, the name of an option of every conversion" for flag in flags]
         raise InputError([Problem(where, message, cure, "family") for message in messages])
     return tuple(
         Option(
-            name=each.name,
-            hint=hints[each.name],
-            **_form_of(hints[each.name], f"{options.__name__}.{each.name}"),
-            default=each.default if each.default_factory is MISSING else each.default_factory(),
-            **each.metadata[_DECLARED],
+            name=entry.name,
+            hint=hints[entry.name],
+            **_form_of(hints[entry.name], f"{options.__name__}.{entry.name}"),
+            default=entry.default if entry.default_factory is MISSING else entry.default_factory(),
+            **entry.metadata[_DECLARED],
         )
-        for each in found
+        for entry in declarations
     )
 
 
@@ -214,8 +223,8 @@ def _form_of(hint: Any, where: str) -> dict[str, Any]:
     if hint in (bool, int, float, str):
         return one
     if origin in (Union, types.UnionType) and len(inner) == 2 and types.NoneType in inner:
-        return _form_of(next(each for each in inner if each is not types.NoneType), where)
-    if origin is Literal and all(isinstance(each, str) for each in inner):
+        return _form_of(next(variant for variant in inner if variant is not types.NoneType), where)
+    if origin is Literal and all(isinstance(variant, str) for variant in inner):
         return {**one, "kind": str, "choices": inner}
     if origin is tuple and len(set(inner) - {Ellipsis}) == 1:
         of_one = _form_of(inner[0], where)

@@ -379,8 +379,8 @@ def _notes(left_out: Sequence[LeftOutFile], *, unnamed: bool) -> list[str]:
             by_reason.setdefault(reason, []).append(path.name)
     notes = []
     for reason, names in list(by_reason.items())[:_REASONS]:
-        listed = count_of(len(names), "file") if unnamed else first_few(names, _SHOWN)
-        notes.append(f"left out, {reason}: {listed}")
+        shown = count_of(len(names), "file") if unnamed else first_few(names, _SHOWN)
+        notes.append(f"left out, {reason}: {shown}")
     if len(by_reason) > _REASONS:
         notes.append(f"and files left out for {len(by_reason) - _REASONS} further reasons")
     return notes

@@ -256,16 +256,16 @@ class Claims:
         # unreadable ones, stands for all that lie in it.
         suffixes = _default_converter(get_family(family)).suffixes
         own_folders: set[str] = set()
-        others: list[str] = []
+        left_out: list[str] = []
         for seen in self:
             name = name_below(seen.path, self.folders)
             if seen.family == family or isinstance(seen.verdict, Refused):
                 own_folders.update(folders_of(name))
             elif seen.family and get_family(seen.family).general and has_ending(seen.path, suffixes):
-                others.append(name)
+                left_out.append(name)
         free = (
             next((folder for folder in folders_of(name) if folder not in own_folders), name)
-            for name in others
+            for name in left_out
         )
         return list(dict.fromkeys(free))
 

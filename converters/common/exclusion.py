@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 
 from unistore.converters.common.faults import as_problem
 from unistore.errors import InputError, Location, Problem, first_few
@@ -50,9 +51,8 @@ class Exclusion:
         absent = sorted({name.rstrip("/") for name in expected} - set(self._found))
         if not absent:
             return []
-        names = list(
-            dict.fromkeys(covering_name for name in existing for covering_name in (name, *folders_of(name)))
-        )
+        covering = chain.from_iterable((name, *folders_of(name)) for name in existing)
+        names = list(dict.fromkeys(covering))
         return [_not_found(name, names) for name in absent]
 
 

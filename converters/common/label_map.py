@@ -76,12 +76,12 @@ class LabelMap:
     """The maps of all datasets, and what the stored numbers are called."""
 
     def __init__(self, text: str, ignored: int | None) -> None:
-        said = json.loads(text)
+        document = json.loads(text)
         self._datasets: dict[str, Numbering] = {}
-        for dataset, numbers in said["datasets"].items():
+        for dataset, numbers in document["datasets"].items():
             known = {0: 0} | {int(number): stored for number, stored in numbers.items()}
             self._datasets[dataset] = Numbering(tuple(sorted(known.items())), ignored)
-        self.classes: Mapping[str, str] = said["classes"]
+        self.classes: Mapping[str, str] = document["classes"]
 
     def numbering(self, path: Path, location: str) -> Numbering:
         """Return the numbering of the dataset that a file is of: of the innermost folder that has a map."""
@@ -90,8 +90,8 @@ class LabelMap:
                 return self._datasets[folder]
         if _OTHERS in self._datasets:
             return self._datasets[_OTHERS]
-        listed = first_few(list(self._datasets), 5)
-        message = f"is in no folder that --label-map names: {listed}"
+        names = first_few(list(self._datasets), 5)
+        message = f"is in no folder that --label-map names: {names}"
         raise InputError(
             Problem(location, message, f'add its dataset, or "{_OTHERS}" for all others', "label")
         )
@@ -103,8 +103,8 @@ class LabelMap:
         message = "names a dataset of which no labels are here"
         cure = "name a folder that label files lie in"
         if absent or not paths:
-            listed = absent or ["*"]
-            raise InputError([Problem(f"--label-map {name}", message, cure, "option") for name in listed])
+            datasets = absent or ["*"]
+            raise InputError([Problem(f"--label-map {name}", message, cure, "option") for name in datasets])
 
     def called(self, numbering: Numbering, classes: Mapping[str, str]) -> dict[str, str]:
         """Return the names of stored numbers, given those of a dataset's own. The map's come first."""
@@ -138,14 +138,14 @@ def _whole(text: str) -> str:
     where = f"--label-map {text[:60]}"
     if _PAIRS.fullmatch(text):
         pairs = [pair.split("=") for pair in text.split(",")]
-        said: Any = _once([(number, int(stored)) for number, stored in pairs], where)
+        document: Any = _once([(number, int(stored)) for number, stored in pairs], where)
     else:
-        said = _read(text, where)
-    if isinstance(said, dict) and "datasets" not in said:
-        said = {"datasets": {_OTHERS: said}}
+        document = _read(text, where)
+    if isinstance(document, dict) and "datasets" not in document:
+        document = {"datasets": {_OTHERS: document}}
     checked: dict[str, Any] = {"datasets": {}, "classes": {}}
-    if isinstance(said, dict):
-        checked |= said
+    if isinstance(document, dict):
+        checked |= document
     if len(checked) > 2 or not _is_valid(checked):
         cure = 'expected {"datasets": {"FOLDER": {"1": 2}}, "classes": {"2": "liver"}}'
         raise InputError(Problem(where, "is no label map", cure, "option"))
@@ -167,11 +167,11 @@ def _read(text: str, where: str) -> Any:
 
 def _once(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
     """Return pairs by their keys, of which none may stand twice."""
-    found = dict(pairs)
-    numbers = {int(key) if _is_number(key) else key for key in found}
+    mapping = dict(pairs)
+    numbers = {int(key) if _is_number(key) else key for key in mapping}
     if len(numbers) < len(pairs):
         raise InputError(Problem(where, "says one label twice", "leave one out", "option"))
-    return found
+    return mapping
 
 
 def _is_valid(said: Mapping[str, Any]) -> bool:
@@ -190,8 +190,8 @@ def _is_map(numbers: object) -> bool:
         return False
     if not all(type(stored) is int and abs(stored) < 1 << 31 for stored in numbers.values()):
         return False
-    known = [0, *map(int, numbers)]
-    return max(known) - min(known) < _WIDEST
+    numbers_with_zero = [0, *map(int, numbers)]
+    return max(numbers_with_zero) - min(numbers_with_zero) < _WIDEST
 
 
 def _is_number(text: object) -> bool:

@@ -199,7 +199,8 @@ def _sorted(names: Iterable[str]) -> list[str]:
 
 def _roles(volumes: Volumes, kinds: Sequence[str]) -> list[str]:
     """Return the roles of some kinds that any volume has, by kind and in natural order."""
-    roles = {array.role for volume in volumes for array in volume.detail.arrays}
+    arrays = chain.from_iterable(volume.detail.arrays for volume in volumes)
+    roles = {array.role for array in arrays}
     return list(
         chain.from_iterable(_sorted(role for role in roles if role.startswith(f"{kind}/")) for kind in kinds)
     )

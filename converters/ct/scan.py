@@ -129,9 +129,9 @@ class _Scanning:
             with collected.attempt(group.name):
                 image = _choose_image(images, self._options.resolution, group.name)
                 parts = tuple([file.path for file in slices])
-                known = None if series is None else series.pixels
-                self._add("image", "", replace(image, parts=parts, known=known))
-                if parts and known is None:
+                pixels = None if series is None else series.pixels
+                self._add("image", "", replace(image, parts=parts, known=pixels))
+                if parts and pixels is None:
                     collected.problems += gap_in(group.name, [image, *slices])
         first = group.files[0]
         is_case = first.name != group.name

@@ -218,11 +218,11 @@ class VolumeReader:
 
 def _count_classes(kind: str, label: VolumeArray) -> int:
     """Count voxels of a label or mask other than 0 and 1, and raise if they are floats."""
-    others = count_mask(label).others
-    if not others or label.kind.kind != "f":
-        return others
+    foreign_voxels = count_mask(label).others
+    if not foreign_voxels or label.kind.kind != "f":
+        return foreign_voxels
     if kind == MASKS:
-        raise _not_a_mask(label, others)
+        raise _not_a_mask(label, foreign_voxels)
     message = f"is taken for a label by its name, but is {label.kind} and not a mask of 0 and 1"
     cure = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
     raise label.file.problem(message, cure, "dtype")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,8 +141,9 @@ def count_mask(mask: VolumeArray) -> Ones:
 
 def _state(*arrays: VolumeArray) -> tuple[tuple[int, int], ...]:
     """Return size and modification time of all files."""
-    paths = [path for array in arrays for path in (array.file.path, *array.file.parts)]
-    return tuple([(status.st_size, status.st_mtime_ns) for status in [path.stat() for path in paths]])
+    paths = chain.from_iterable((array.file.path, *array.file.parts) for array in arrays)
+    statuses = [path.stat() for path in paths]
+    return tuple((status.st_size, status.st_mtime_ns) for status in statuses)
 
 
 @lru_cache(maxsize=512)
@@ -199,14 +201,14 @@ def _label_values(values: NDArray[Any], before: NDArray[np.bool_]) -> NDArray[np
 def _count_mask(mask: VolumeArray, state: tuple[tuple[int, int], ...]) -> Ones:  # noqa: ARG001
     test = inside(None, mask.kind)
     counts = np.zeros(mask.shape[0], np.int64)
-    others = 0
+    foreign_voxels = 0
     is_scaled = mask.kind.kind == "f"
     for box, (values,) in slabs([mask]):
         counts[box[0]] += _per_plane(test(values))
         if values.itemsize > 1 or int(values.view(np.uint8).max()) > 1:
-            others += int(np.count_nonzero((values != 0) & (values != 1)))
+            foreign_voxels += int(np.count_nonzero((values != 0) & (values != 1)))
         is_scaled = is_scaled and bool(((values >= 0) & (values <= 1)).all())
-    return Ones(counts, others, is_scaled and others > 0)
+    return Ones(counts, foreign_voxels, is_scaled and foreign_voxels > 0)
 
 
 def _per_plane(is_inside: NDArray[np.bool_]) -> NDArray[np.int64]:

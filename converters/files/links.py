@@ -75,7 +75,7 @@ def _common_base(roots: Sequence[Path]) -> Path:
 
 def _cure_of(links: Sequence[Path], roots: Sequence[Path]) -> str:
     targets = folders_of_targets(links, roots)
-    return shlex.join(word for target in targets for word in ("--follow-links-to", str(target)))
+    return " ".join(shlex.join(["--follow-links-to", str(target)]) for target in targets)
 
 
 @dataclass

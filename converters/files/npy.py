@@ -105,8 +105,12 @@ def _parsed(head: bytes) -> NpyHeader:
         raise _refused("empty", "is empty (0 bytes)", _COPY_AGAIN)
     if not head.startswith(_SIGNATURE[: len(head)]):
         message = f"is no .npy file: it begins with {head[:8]!r}"
-        known = lfs_pointer_problem(head, "")
-        raise InputError(known) if known else _refused("format", message, "save it with np.save")
+        pointer_problem = lfs_pointer_problem(head, "")
+        raise (
+            InputError(pointer_problem)
+            if pointer_problem
+            else _refused("format", message, "save it with np.save")
+        )
     version = ".".join(map(str, head[6:8]))
     if len(head) >= 8 and version not in ("1.0", "2.0", "3.0"):
         raise _refused("version", f"has npy version {version}, expected 1.0, 2.0 or 3.0")

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
 
 import numpy as np
@@ -119,11 +119,11 @@ class Listing:
         links = list(filter(is_suitable, self.aliases))
         refused = {path: problem for path, problem in self.file_problems if is_suitable(path)}
         problems = [*self.problems, *refused.values()]
-        others = (*links, *refused, *(problem.file for problem in self.problems))
+        left_out = (*links, *refused, *(problem.file for problem in self.problems))
         for folder in filter(Path.is_dir, self.roots):
             inside = folder.resolve()
             below = slice(*rows_below(self.files, inside))
-            if not chosen[below].any() and not any(path.startswith(f"{inside}{os.sep}") for path in others):
+            if not chosen[below].any() and not any(path.startswith(f"{inside}{os.sep}") for path in left_out):
                 message = f"no {' or '.join(suffixes)} file in this folder"
                 problems.append(Problem(printable(str(folder)), message, kind="missing"))
         if problems:
@@ -280,21 +280,21 @@ def is_store(folder: Path) -> bool:
 
 def folders_of_targets(links: Iterable[Path], roots: Sequence[Path]) -> list[Path]:
     """Return the fewest folders that contain all targets of links and none of the given paths."""
-    given = [real_path(root) for root in roots]
+    real_roots = [real_path(root) for root in roots]
     targets = {real_path(link) for link in links}
-    return _covering({each if each.is_dir() else each.parent for each in targets}, given)
+    return _covering({each if each.is_dir() else each.parent for each in targets}, real_roots)
 
 
 def _covering(folders: set[Path], excluded: Sequence[Path]) -> list[Path]:
     if not folders:
         return []
     top = Path(os.path.commonpath(folders))
-    if top in folders or not any(each.is_relative_to(top) for each in excluded):
+    if top in folders or not any(path.is_relative_to(top) for path in excluded):
         return [top]
     groups: dict[str, set[Path]] = {}
     for folder in folders:
         groups.setdefault(folder.relative_to(top).parts[0], set()).add(folder)
-    return [each for name in sorted(groups) for each in _covering(groups[name], excluded)]
+    return list(chain.from_iterable(_covering(groups[name], excluded) for name in sorted(groups)))
 
 
 def _outside_problem(path: Path) -> Problem:
@@ -323,21 +323,21 @@ def relative_names(files: Sequence[str | Path]) -> list[str]:
     root = os.path.commonpath(list(parents.values()))
     cut = len(root.rstrip(os.sep)) + 1
     escaped = False
-    for at, path in enumerate(names):
+    for number, path in enumerate(names):
         plain = path[cut:].replace(os.sep, "/")
-        names[at] = printable(plain)
-        escaped = escaped or names[at] != plain
+        names[number] = printable(plain)
+        escaped = escaped or names[number] != plain
     return _numbered(names) if escaped else names
 
 
 def _numbered(plain: Sequence[str]) -> list[str]:
     """Unique names: equal ones get ``~2``, ``~3``, …."""
     names: dict[str, None] = {}
-    for each in plain:
-        name, number = each, 1
+    for path in plain:
+        name, number = path, 1
         while name in names:
             number += 1
-            name = f"{each}~{number}"
+            name = f"{path}~{number}"
         names[name] = None
     return list(names)
 

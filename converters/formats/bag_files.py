@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,7 +201,8 @@ def _by_metadata(file: SourceFile, stack: ExitStack) -> Bag:
         cure = "unpack it: ros2 bag convert"
         raise file.problem("names files that are compressed as a whole", cure, "format")
     bag = Bag([_opened(file.beside(name), stack) for name in names], mode == "message", distro)
-    present = sum(connection.msgcount for bag_file in bag.files for connection in bag_file.connections)
+    connections = chain.from_iterable(bag_file.connections for bag_file in bag.files)
+    present = sum(connection.msgcount for connection in connections)
     if present < count or not names:
         message = f"says {count:,} messages, and its files have {present:,}"
         raise file.problem(message, "copy all files of the folder again", "truncated")

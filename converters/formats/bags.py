@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -217,7 +218,8 @@ class _Topic:
             publishers = [connection for connection in bag_file.connections if connection.topic == name]
             if publishers:
                 self._parts.append((bag_file, publishers))
-        self.count = sum(one.msgcount for _, publishers in self._parts for one in publishers)
+        connections = chain.from_iterable(publishers for _, publishers in self._parts)
+        self.count = sum(connection.msgcount for connection in connections)
         self._records: tuple[int, NDArray[Any]] = (0, np.empty(0))
 
     @property

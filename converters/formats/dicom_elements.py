@@ -56,8 +56,8 @@ def read_elements(path: Path) -> Elements | None:
     with path.open("rb") as file:
         head = file.read(_MOST)
     try:
-        found, start = _found(head)
-        texts = {tag: found[tag].decode("ascii").rstrip("\0 ") for tag in found.keys() - _WHOLE.keys()}
+        elements, start = _found(head)
+        texts = {tag: elements[tag].decode("ascii").rstrip("\0 ") for tag in elements.keys() - _WHOLE.keys()}
         values: dict[str, Any] = {name: texts[tag] for tag, name in _TEXTS.items() if tag in texts}
         for tag, name in _DECIMALS.items():
             if texts.get(tag):
@@ -67,33 +67,35 @@ def read_elements(path: Path) -> Elements | None:
         return None
     if any("\\" in values[name] for name in _TEXTS.values() if name in values):
         return None
-    values |= {name: int.from_bytes(found[tag], "little") for tag, name in _WHOLE.items() if tag in found}
+    values |= {
+        name: int.from_bytes(elements[tag], "little") for tag, name in _WHOLE.items() if tag in elements
+    }
     values["ImageType"] = texts.get(_IMAGE_TYPE, "").split("\\")
     return Elements(values, texts[_SOP_CLASS], start)
 
 
 def _found(head: bytes) -> tuple[dict[int, bytes], int]:
     """Return the wanted values by tag, and where the numbers begin, and raise for what pydicom is to read."""
-    found: dict[int, bytes] = {}
-    at = _BEGIN
+    elements: dict[int, bytes] = {}
+    position = _BEGIN
     syntax = b""
-    while len(head) >= at + 12:
-        group, number, kind, length = _HEAD.unpack_from(head, at)
+    while len(head) >= position + 12:
+        group, number, kind, length = _HEAD.unpack_from(head, position)
         tag = group << 16 | number
-        start = at + 8
+        start = position + 8
         if group != 2 and not syntax:
-            syntax = found[_SYNTAX].rstrip(b"\0")
+            syntax = elements[_SYNTAX].rstrip(b"\0")
         if syntax == _IMPLICIT:
-            (length,) = _LENGTH.unpack_from(head, at + 4)
+            (length,) = _LENGTH.unpack_from(head, position + 4)
         elif kind in _LONG:
-            (length,) = _LENGTH.unpack_from(head, at + 8)
-            start = at + 12
+            (length,) = _LENGTH.unpack_from(head, position + 8)
+            start = position + 12
         if tag == _PIXELS and syntax in (_IMPLICIT, _EXPLICIT):
-            return found, start
+            return elements, start
         if length == _UNDEFINED or tag in _SEQUENCES:
             break
-        at = start + length
+        position = start + length
         if tag in _WANTED:
-            found[tag] = head[start:at]
+            elements[tag] = head[start:position]
     message = "is no plain header of one plane"
     raise ValueError(message)

@@ -131,8 +131,8 @@ def _planes(data_set: Any, start: int, number_bytes: int) -> Iterator[Plane]:
             return
         slope = _numbers_of(sources, "RescaleSlope") or (1.0,)
         intercept = _numbers_of(sources, "RescaleIntercept") or (0.0,)
-        at = start + number * frame_bytes if start else 0
-        yield Plane(number, position, orientation, spacing, slope[0], intercept[0], at)
+        start_of_frame = start + number * frame_bytes if start else 0
+        yield Plane(number, position, orientation, spacing, slope[0], intercept[0], start_of_frame)
 
 
 def _first(data_set: Any, name: str) -> Any:

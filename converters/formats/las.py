@@ -223,8 +223,8 @@ def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch
     """Pack the points as a file holds them, one dimension after the other."""
     from laspy.point.record import PackedPointRecord
 
-    known = {*arrays, *(axis for axis in _AXES if axis.lower() in arrays)}
-    lacking = [name for name in header.point_format.dimension_names if name not in known]
+    names = {*arrays, *(axis for axis in _AXES if axis.lower() in arrays)}
+    lacking = [name for name in header.point_format.dimension_names if name not in names]
     if lacking:
         message = f"was converted without {', '.join(lacking)}"
         raise file.problem(message, _INSTEAD, "option")

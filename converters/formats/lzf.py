@@ -10,20 +10,20 @@ def decompress(packed: bytes, size: int) -> bytes:
     """Decompress LZF: runs of bytes, and copies of what stands at most 8,192 bytes before."""
     # Raises a ValueError or IndexError if the bytes do not give `size` of them.
     out = bytearray()
-    at = 0
-    while at < len(packed) and len(out) <= size:
-        control = packed[at]
-        at += 1
+    position = 0
+    while position < len(packed) and len(out) <= size:
+        control = packed[position]
+        position += 1
         if control < _RUN:
-            out += packed[at : at + control + 1]
-            at += control + 1
+            out += packed[position : position + control + 1]
+            position += control + 1
             continue
         length = control >> 5
         if length == _LONG:
-            length += packed[at]
-            at += 1
-        back = ((control & (_RUN - 1)) << 8 | packed[at]) + 1
-        at += 1
+            length += packed[position]
+            position += 1
+        back = ((control & (_RUN - 1)) << 8 | packed[position]) + 1
+        position += 1
         if back > len(out):
             raise ValueError("a copy of nothing")
         copied = out[len(out) - back : len(out) - back + length + 2]

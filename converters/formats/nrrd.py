@@ -87,9 +87,9 @@ def _header(file: SourceFile) -> tuple[Mapping[str, Any], int, SourceFile]:
     if header["encoding"].lower() not in ("raw", "gzip", "gz"):
         message = f"is encoded as {header['encoding']}, which is not read"
         raise file.problem(message, _CURE)
-    others = [kind for kind in header.get("kinds", ()) if kind.lower() not in _EXTENDED]
-    if others:
-        message = f"has an axis of the kind {others[0]}, a volume single numbers"
+    kinds = [kind for kind in header.get("kinds", ()) if kind.lower() not in _EXTENDED]
+    if kinds:
+        message = f"has an axis of the kind {kinds[0]}, a volume single numbers"
         raise file.problem(message, "save each as a volume of its own", "shape")
     if name is not None:
         return header, 0, file.beside(name)

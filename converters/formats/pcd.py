@@ -75,13 +75,13 @@ def _colours(packed: Any, order: tuple[int, ...], lo: int, hi: int) -> NDArray[n
 def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
     """Words by the first of their line, the byte after the header, and its lines."""
     header: dict[str, list[str]] = {}
-    at = 0
+    position = 0
     for number, line in enumerate(file.head(_MOST_HEADER).splitlines(keepends=True), 1):
-        at += len(line)
+        position += len(line)
         key, *words = line.decode("latin-1").split() or ["#"]
         header[key] = words
         if key == "DATA" and line.endswith(b"\n") and len(words) == 1:
-            return header, at, number
+            return header, position, number
     raise file.problem("has a header without DATA", "copy it again", "truncated")
 
 
@@ -129,13 +129,13 @@ def _decompressed(file: SourceFile, dtype: np.dtype[Any], start: int, count: int
             message = f"holds no LZF data ({error})"
             raise file.problem(message, "write it again", "damaged") from None
 
-    def rows_of(at: int, form: np.dtype[Any], lo: int, hi: int) -> NDArray[Any]:
-        return np.frombuffer(points(), form, count, at)[lo:hi]
+    def rows_of(position: int, form: np.dtype[Any], lo: int, hi: int) -> NDArray[Any]:
+        return np.frombuffer(points(), form, count, position)[lo:hi]
 
     fields = {}
-    at = 0
+    position = 0
     for name in dtype.names or ():
         form = dtype[name]
-        fields[name] = LazyRows((count, *form.shape), form.base, partial(rows_of, at, form))
-        at += count * form.itemsize
+        fields[name] = LazyRows((count, *form.shape), form.base, partial(rows_of, position, form))
+        position += count * form.itemsize
     return fields

@@ -194,8 +194,8 @@ class ReplayZarr(Format):
             try:
                 if file.path.name == _METADATA:
                     hierarchy = _in_folder(file)
-                    others = sorted(hierarchy.names - {f"{ENDS}/{_METADATA}"})
-                    further = [file.beside(f"../../{name}") for name in others]
+                    names = sorted(hierarchy.names - {f"{ENDS}/{_METADATA}"})
+                    further = [file.beside(f"../../{name}") for name in names]
                 else:
                     hierarchy = _in_archive(file, stack)
                     further = []

@@ -108,8 +108,8 @@ def _opened(file: SourceFile) -> Iterator[Any]:
 
 def _check_tables(file: SourceFile, tiff: Any) -> None:
     """Refuse a file in which the table of a page is missing: tifffile leaves out what follows."""
-    at = tiff.pages.next_page_offset
-    behind = file.bytes()[at : at + tiff.tiff.offsetsize]
+    next_page = tiff.pages.next_page_offset
+    behind = file.bytes()[next_page : next_page + tiff.tiff.offsetsize]
     if not len(behind) or behind.any():
         raise file.problem("lacks the table of a page", "copy it again", "truncated")
 
@@ -146,9 +146,9 @@ def _spacing(tiff: Any) -> dict[str, Any]:
             unit = pixels.get(f"PhysicalSize{axis}Unit", "µm")  # as OME's schema has it
             lengths[axis] = pixels.get(f"PhysicalSize{axis}", 0) * MILLIMETRES.get(unit.lower(), 0)
     elif tiff.imagej_metadata:
-        said = tiff.imagej_metadata
-        unit = MILLIMETRES.get(str(said.get("unit", "")).lower(), 0)
-        lengths["Z"] = said.get("spacing", 0) * unit
+        metadata = tiff.imagej_metadata
+        unit = MILLIMETRES.get(str(metadata.get("unit", "")).lower(), 0)
+        lengths["Z"] = metadata.get("spacing", 0) * unit
         for axis in "YX":
             tag = tiff.pages[0].tags.get(f"{axis}Resolution")
             pixels_a_unit, units = (0, 0) if tag is None else tag.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 
 from unistore.converters.common.columns import length_table, storable
 from unistore.converters.common.left_out import NO_COLUMN, has_values
@@ -66,7 +67,7 @@ def choose(
     if problems:
         raise InputError(problems)
     used = {key: path for key, path in stored.items() if key in xyz or datasets[path].shape != ()}
-    problems = [problem for path in used.values() for problem in datasets[path].problems()]
+    problems = list(chain.from_iterable(datasets[path].problems() for path in used.values()))
     if problems:
         raise InputError(problems)
     places = {}

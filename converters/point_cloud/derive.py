@@ -42,8 +42,8 @@ def partition_of(
 ) -> Partition:
     """Return segments given by their rows, those of no segment last, as number -1, in the source's order."""
     # `pieces` are the rows of all segments, one behind the other. A row may be in several segments.
-    listed = int(lengths.sum())
-    rows = work.column(index_dtype(points), listed + points)
+    count = int(lengths.sum())
+    rows = work.column(index_dtype(points), count + points)
     is_unlisted = work.column("?", points)
     is_unlisted[:] = True
     end = 0
@@ -56,8 +56,8 @@ def partition_of(
         unlisted = np.flatnonzero(is_unlisted[lo:hi]) + lo
         rows[end : end + len(unlisted)] = unlisted
         end += len(unlisted)
-    if end > listed:
-        lengths = np.append(lengths, end - listed)
+    if end > count:
+        lengths = np.append(lengths, end - count)
         numbers = np.append(numbers, NO_SEGMENT)
     return Partition(rows[:end], lengths, numbers)
 

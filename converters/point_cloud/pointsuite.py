@@ -280,7 +280,7 @@ def _lengths(groups: SegmentGroups, column: str) -> Ints:
 def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Described:
     """Complete what is said of a file of segments. `members` are the datasets of each that are read."""
     segments = SegmentGroups(opened)
-    others: dict[str, None] = {}
+    further: dict[str, None] = {}
 
     def is_recounted(path: str, item: h5py.HLObject, name: str, entry: Entry) -> bool:
         if name != COUNT or not path.startswith(f"{SEGMENTS}/"):
@@ -292,10 +292,10 @@ def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Des
         opened,
         replace(chosen, memory=len(segments.keys) * _SEGMENT_MEMORY),
         list(chosen.layout.arrays.values()) if in_data else [],
-        _objects_inside(segments, members, others),
+        _objects_inside(segments, members, further),
         is_recounted,
     )
-    left_out = [(f"{SEGMENTS}/segment_N/{name}", NO_COLUMN) for name in others]
+    left_out = [(f"{SEGMENTS}/segment_N/{name}", NO_COLUMN) for name in further]
     return replace(
         whole,
         layout=whole.layout._replace(unit="m"),
@@ -305,7 +305,7 @@ def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Des
 
 
 def _objects_inside(
-    segments: SegmentGroups, members: Sequence[str], others: dict[str, None]
+    segments: SegmentGroups, members: Sequence[str], further: dict[str, None]
 ) -> Iterator[tuple[str, h5py.HLObject]]:
     """Return groups of the segments and those of their datasets that are read, none of them linked."""
     # Names of what else they hold are added to `others`.
@@ -314,7 +314,7 @@ def _objects_inside(
         group = unlinked(segments.parent, key)
         if isinstance(group, h5py.Group):
             names = names_in(group, location_of(segments.file.name, path))
-            others |= dict.fromkeys(name for name in names if name not in members)
+            further |= dict.fromkeys(name for name in names if name not in members)
             yield path, group
             for name in members:
                 item = unlinked(group, name)

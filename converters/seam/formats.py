@@ -152,13 +152,13 @@ def format_by_ending(formats: Sequence[Format], name: str) -> Format:
 
 def formats_of(kinds: Sequence[type[Format] | str]) -> tuple[Format, ...]:
     """Return formats that a family names, by class or by name."""
-    wanted = []
+    chosen = []
     for kind in kinds:
         if not isinstance(kind, str):
-            wanted.append(kind())
+            chosen.append(kind())
         elif kind in formats():
-            wanted.append(formats()[kind])
+            chosen.append(formats()[kind])
         else:
             cure = "install the package that adds it"
             raise InputError(Problem(f"format {kind}", "is not known", cure, "format"))
-    return tuple(wanted)
+    return tuple(chosen)

@@ -48,7 +48,7 @@ class SpikeConverter(SeamConverter):
         group = group_of(part)
         values: dict[str, FrameValues] = {}
         images = {}
-        others: list[str] = []
+        left_out: list[str] = []
         openings = [self.opening_of(file) for file in group.files]
         collected = ProblemCollector()
         config = None
@@ -62,7 +62,7 @@ class SpikeConverter(SeamConverter):
                     images[role] = opened.arrays["image"].values.header
                     continue
                 array = values_in(opened, FileArray(opening, file, ""), role)
-                others += [f"{file.name}: {name}" for name in opened.arrays if name != array.array.key]
+                left_out += [f"{file.name}: {name}" for name in opened.arrays if name != array.array.key]
                 if array.is_stream and None in (self.plugin.height, self.plugin.width):
                     config = config_of(file)
                 values[role] = array
@@ -72,7 +72,7 @@ class SpikeConverter(SeamConverter):
             values=values,
             images=images,
             config=config,
-            others=tuple(others),
+            others=tuple(left_out),
         )
         problems = with_source(part.name, [*collected.problems, *self._image_problems(frame)])
         if not (values or images):

@@ -88,9 +88,9 @@ def count_values(values: AnyArray) -> ValueCounts:
         mean = np.where(finite, numbers, 0.0).sum(axis=1) / divisor
         difference = np.where(finite, numbers - mean[:, None], 0.0)
         # What the mean lacks by rounding is added, and taken from the squares.
-        rest = difference.sum(axis=1)
-        deviation = np.maximum(np.square(difference).sum(axis=1) - rest**2 / divisor, 0.0)
-        mean = mean + rest / divisor
+        remainder = difference.sum(axis=1)
+        deviation = np.maximum(np.square(difference).sum(axis=1) - remainder**2 / divisor, 0.0)
+        mean = mean + remainder / divisor
     first_bins = np.arange(len(numbers))[:, None] * CODES + _MIDDLE
     bins, counts = np.unique((first_bins + codes_of(numbers))[finite], return_counts=True)
     low = np.where(finite, numbers, np.inf).min(axis=1, initial=np.inf)
@@ -164,8 +164,8 @@ class Summary(NamedTuple):
         """Return the counts of some splits together. None: of all splits."""
         counts = list(self.by_split.values())
         nothing = count_values(np.zeros((0, len(counts[0].count))))
-        wanted = [part for split, part in self.by_split.items() if splits is None or split in splits]
-        return merge([nothing, *wanted])
+        parts = [part for split, part in self.by_split.items() if splits is None or split in splits]
+        return merge([nothing, *parts])
 
 
 def summarise(

@@ -47,11 +47,11 @@ class Where:
 
     def check(self, store: Store) -> None:
         """Raise an InputError that lists what the store tells, if that is not what is asked."""
-        known = known_of(store)
+        readers = known_of(store)
         names = [*self.conditions] if self.best is None else [*self.conditions, self.best[0]]
-        if unknown := [name for name in names if name not in known]:
+        if unknown := [name for name in names if name not in readers]:
             message = f"{', '.join(unknown)}: {store.path} does not tell this of its samples"
-            raise wrong_argument("where", message, f"it tells {', '.join(known)}")
+            raise wrong_argument("where", message, f"it tells {', '.join(readers)}")
 
     def nothing_left(self, paths: Sequence[str]) -> InputError:
         """Return the error of conditions that no sample of the stores fulfils."""
@@ -60,16 +60,16 @@ class Where:
 
     def units(self, store: Store, units: Int64s | None) -> Int64s:
         """Return which of `units`, rows of the sample table, are wanted. None: of all rows."""
-        known = known_of(store) if self.conditions or self.best else {}
+        readers = known_of(store) if self.conditions or self.best else {}
         chosen = np.arange(store.sample_count) if units is None else units
         if self.removed:
             chosen = chosen[~np.isin(sample_sources(store)[chosen], self.removed)]
         for name, condition in self.conditions.items():
-            chosen = chosen[_fulfil(name, known[name]()[chosen], condition)]
+            chosen = chosen[_fulfil(name, readers[name]()[chosen], condition)]
         if self.best is None:
             return chosen
         name, share = self.best
-        values = known[name]()[chosen]
+        values = readers[name]()[chosen]
         _check_kind(name, values, is_text=False)
         order = np.argsort(-values.astype(np.float64), kind="stable")
         return np.sort(chosen[order[: ceil(round(share * len(chosen), 9))]])
@@ -135,25 +135,25 @@ def known_of(store: Store) -> Known:
     table = store.sample_table
     noun = table.rpartition("/")[2].removesuffix("s")
     samples = np.arange(store.sample_count)
-    known: dict[str, Callable[[], AnyArray]] = {}
+    readers: dict[str, Callable[[], AnyArray]] = {}
     for key, path in source_keys(store).items():
         if store.has(f"{path}/data") or (store.has(path) and store.array(path).shape[1:] == ()):
-            known[key] = partial(_of_sources, store, path)
+            readers[key] = partial(_of_sources, store, path)
     offsets = f"{table}/offsets"
     if store.has(offsets):
-        known[f"{noun}.length"] = partial(_lengths, store, offsets)
+        readers[f"{noun}.length"] = partial(_lengths, store, offsets)
         if store.has(rewards := f"{store.attributes.get('main_table', table)}/reward"):
-            known[f"{noun}.return"] = partial(_sums, store, rewards, offsets)
+            readers[f"{noun}.return"] = partial(_sums, store, rewards, offsets)
     texts = [path.removesuffix("/data") for path in store.paths() if store.specs.is_text(path, store.paths())]
     numbers = [path for path in table_columns(store, table) if store.array(path).shape == samples.shape]
     for path in (*numbers, *texts):
         name = path.removeprefix(f"{table}/")
         if name != path and name not in (SOURCE, "attributes"):
-            known[f"{noun}.{name.replace('/', '.')}"] = partial(_values, store, path)
+            readers[f"{noun}.{name.replace('/', '.')}"] = partial(_values, store, path)
     if store.has(f"{table}/attributes/data"):
         for name, values in _attributes(store, f"{table}/attributes").items():
-            known.setdefault(f"{noun}.{name}", partial(np.asarray, values))
-    return known
+            readers.setdefault(f"{noun}.{name}", partial(np.asarray, values))
+    return readers
 
 
 def _values(store: Store, path: str) -> AnyArray:

@@ -184,8 +184,8 @@ def _write_dataset(
 
     dtype = values.dtype
     if dtype.hasobject:
-        told: Mapping[str, Any] = dtype.metadata or {}
-        dtype = h5py.vlen_dtype(told.get("vlen", np.uint8))
+        metadata: Mapping[str, Any] = dtype.metadata or {}
+        dtype = h5py.vlen_dtype(metadata.get("vlen", np.uint8))
     storage: dict[str, Any] = {}
     if compressed and not values.dtype.hasobject and 0 not in values.shape:
         row_bytes = max(1, prod(values.shape[1:]) * dtype.itemsize)

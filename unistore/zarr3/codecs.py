@@ -98,8 +98,8 @@ def parse_codecs(codecs: object, itemsize: int, where: str) -> Compressor | None
     uncompressed = codecs_document(None, itemsize)
     if codecs == uncompressed:
         return None
-    listed = codecs if isinstance(codecs, list) else []
-    if "zstd" in [codec.get("name") for codec in listed if isinstance(codec, dict)]:
+    entries = codecs if isinstance(codecs, list) else []
+    if "zstd" in [codec.get("name") for codec in entries if isinstance(codec, dict)]:
         return _parse_zstd(codecs, itemsize, where)
     any_options = Blosc(typesize=ANY, cname=ANY, clevel=ANY, shuffle=ANY)
     check_equal(codecs, codecs_document(any_options, itemsize), "codecs of a chunk", where)

@@ -153,9 +153,9 @@ class Processes:
         self._at_work.clear()
 
     def _start(self, need: int, steps: int) -> None:
-        wanted = max(1, self.workers)
-        most = max(1, most_workers(self._memory, wanted, need))
-        if most < min(wanted, steps):
+        count = max(1, self.workers)
+        most = max(1, most_workers(self._memory, count, need))
+        if most < min(count, steps):
             self._tell(f"memory for {count_of(most, 'worker')} of {size(PROCESS)} + {size(need)} each")
         while len(self._processes) > most:
             self._processes.pop().end()

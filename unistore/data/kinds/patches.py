@@ -223,10 +223,10 @@ class Patches(SampleKind):
         require_arrays(store, self, extent_path(store))
         for name, _ in self.shares:
             find_target(store, name)
-        known = [*box_sources(store), "corner", *volume_columns(store)]
-        known += ["valid_extent"] if self.pad == "valid" else []
+        keys = [*box_sources(store), "corner", *volume_columns(store)]
+        keys += ["valid_extent"] if self.pad == "valid" else []
         further = ["valid", "valid_extent"] + (["foreground"] if self.shares else [])
-        return select_keys(known, fields, (*on_request(store), *further))
+        return select_keys(keys, fields, (*on_request(store), *further))
 
 
 class GridCell(NamedTuple):

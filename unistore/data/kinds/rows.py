@@ -169,8 +169,8 @@ class Spans:
         if self.rows is None:
             return values
         starts = offsets_from_lengths(self.hi - self.lo)[:-1]
-        taken: AnyArray = values[self.rows + np.repeat(starts, np.diff(self.offsets))]
-        return taken
+        window: AnyArray = values[self.rows + np.repeat(starts, np.diff(self.offsets))]
+        return window
 
 
 @dataclass(frozen=True, slots=True)

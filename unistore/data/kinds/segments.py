@@ -425,15 +425,15 @@ class _Coordinates:
 
 def _point_columns(store: Store) -> dict[str, str]:
     names = [path.removeprefix(_POINTS) for path in store.paths() if path.startswith(_POINTS)]
-    others = [name for name in names if name not in ("xyz", "source_row")]
-    return {f"points.{name}" if name in _OWN else name: f"{_POINTS}{name}" for name in others}
+    columns = [name for name in names if name not in ("xyz", "source_row")]
+    return {f"points.{name}" if name in _OWN else name: f"{_POINTS}{name}" for name in columns}
 
 
 def _segment_columns(store: Store) -> dict[str, str]:
     names = [path.removeprefix(_SEGMENTS) for path in store.paths() if path.startswith(_SEGMENTS)]
-    others = [name for name in names if name not in _OWN and "/" not in name]
+    columns = [name for name in names if name not in _OWN and "/" not in name]
     points = _point_columns(store)
-    return {f"segment_{name}" if name in points else name: f"{_SEGMENTS}{name}" for name in others}
+    return {f"segment_{name}" if name in points else name: f"{_SEGMENTS}{name}" for name in columns}
 
 
 def rows_of_samples(store: Store) -> Int64s:
