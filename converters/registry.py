@@ -43,6 +43,9 @@ class FamilyRecord:
     export: str = ""  # `export(store) -> Iterator[File]`: the source files of a store; empty: no export
     # The same for other formats, by the value of `--to`: `{"ome-zarr": "package.module:files"}`.
     export_to: Mapping[str, str] = field(default_factory=dict)
+    # `make(store, value, emit, folder) -> Finalized`: what a conversion precomputes, made of a store instead,
+    # by option: `{"voxel_size": "package.module:voxels"}`.
+    from_store: Mapping[str, str] = field(default_factory=dict)
     # `restore(store, scan) -> Restore`: gives each source's arrays back, to be compared with what other
     # libraries read of its files; empty: a store is compared only with what the converter reads.
     restore: str = ""

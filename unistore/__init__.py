@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from unistore.report.inspection import Inspection as Inspection
     from unistore.report.inspection import inspect as inspect
     from unistore.side.attach import attach as attach
+    from unistore.side.derive import derive as derive
     from unistore.store.reader import Store as Store
     from unistore.store.reader import open_zarr as open_zarr
 
@@ -106,6 +107,7 @@ _NAMES = {
     "report.doctor": "Checkup doctor",
     "report.inspection": "Inspection inspect",
     "side.attach": "attach",
+    "side.derive": "derive",
     "store.reader": "Store open_zarr",
 }
 # Module of each public name; the imports above say the same to type checkers, and a test compares both

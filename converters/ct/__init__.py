@@ -24,6 +24,7 @@ FAMILY = FamilyRecord(
         "ome-zarr": "unistore.converters.ct.export:ome_files",
         "nifti": "unistore.converters.ct.export:nifti_files",
     },
+    from_store={"window": "unistore.converters.ct.from_store:window"},
     restore="unistore.converters.ct.restore:restore",
     kind="unistore.data.kinds.defaults:volumes",
     preview="unistore.converters.ct.preview:PREVIEW",

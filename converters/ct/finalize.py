@@ -105,16 +105,7 @@ class _Finalizing:
             self._rows[group] = tuple(counts.tolist())
         self._arrays.append((schema.offsets_field(group), offsets_of(counts)))
         self._add_present(group, {"image", group, f"sparse/{name}"})
-        self._groups[group] = {
-            "width": window.width,
-            "level": window.level,
-            "low": window.low,
-            "high": window.high,
-            "rule": "low <= value <= high",
-            "encoding": encoding,
-            "values": VALUE_SENTENCES[source],
-            "value_source": source,
-        }
+        self._groups[group] = window_attributes(window, encoding, source)
         if scaled:
             usage = f'as the volumes say; Volumes(window="{name}", scale=True) gives them'
             if has_own:
@@ -138,9 +129,7 @@ class _Finalizing:
             raise InputError(lost_values(name))
         if has_own or sparse != "auto":
             return "coords" if has_own else sparse
-        point_bytes = count * sum(field.row_bytes for field in points.fields)
-        mask_bytes = sum(prod(bit_shape(extent)) for extent in self._extents.tolist())
-        return "coords" if point_bytes < mask_bytes else "mask"
+        return smaller_encoding(count, points, self._extents)
 
     def _class_field(self, family: str, group: str) -> Field:
         """Return the column of a mask or label: bits if all voxels are 0 or 1, else integers."""
@@ -251,6 +240,27 @@ class _Finalizing:
                 by_group = {schema.IMAGE: source.name}
             texts.append(json.dumps(by_group, ensure_ascii=False))
         return texts
+
+
+def smaller_encoding(count: int, points: Table, extents: NDArray[np.int32]) -> str:
+    """Return ``"coords"`` or ``"mask"``, whichever has fewer bytes before compression."""
+    point_bytes = count * sum(field.row_bytes for field in points.fields)
+    mask_bytes = sum(prod(bit_shape(extent)) for extent in extents.tolist())
+    return "coords" if point_bytes < mask_bytes else "mask"
+
+
+def window_attributes(window: Window, encoding: str, source: ValueSource) -> dict[str, Any]:
+    """Return the attributes of the group of a window."""
+    return {
+        "width": window.width,
+        "level": window.level,
+        "low": window.low,
+        "high": window.high,
+        "rule": "low <= value <= high",
+        "encoding": encoding,
+        "values": VALUE_SENTENCES[source],
+        "value_source": source,
+    }
 
 
 def _group_of(role: str) -> str:

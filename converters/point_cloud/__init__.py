@@ -21,6 +21,7 @@ FAMILY = FamilyRecord(
     specs="unistore.schemas.point_cloud.specs:SPECS",
     rules="unistore.schemas.point_cloud.specs:RULES",
     export="unistore.converters.point_cloud.restore:files",
+    from_store={"voxel_size": "unistore.converters.point_cloud.from_store:voxels"},
     restore="unistore.converters.point_cloud.restore:restore",
     kind="unistore.data.kinds.defaults:segments",
     preview="unistore.converters.point_cloud.preview:PREVIEW",

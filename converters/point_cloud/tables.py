@@ -258,10 +258,10 @@ def finalize_clouds(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float]) 
     arrays += _source_arrays(scan.sources)
     if dtype == "int32":
         arrays += _quantum_arrays(scan.sources, decimal)
-    voxel_runs = {size: _typical(joined[voxel_group(size)][real]) for size in sizes}
+    voxel_runs = {size: typical_length(joined[voxel_group(size)][real]) for size in sizes}
     return Finalized(
         arrays=arrays,
-        spilled=_tables(columns, voxel_runs, dtype, unit, _typical(lengths[real]), decimal),
+        spilled=_tables(columns, voxel_runs, dtype, unit, typical_length(lengths[real]), decimal),
         samples=int(np.count_nonzero(real)),
         sample_source=of_source[real].astype(np.int64),
     )
@@ -338,5 +338,6 @@ def _layout_text(origin: PointOrigin) -> str:
     )
 
 
-def _typical(lengths: NDArray[np.int64]) -> int:
+def typical_length(lengths: NDArray[np.int64]) -> int:
+    """Return the median length, at least 1: the rows that one sample reads."""
     return max(1, int(np.median(lengths)))

@@ -18,7 +18,7 @@ from unistore.cli.commands import doctor, export, inspect, statistics, verify
 from unistore.cli.convert import convert
 from unistore.cli.growing import remove, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
-from unistore.cli.side import attach
+from unistore.cli.side import attach, derive
 from unistore.errors import InputError, UnistoreError
 
 MAX_PROBLEMS = 50  # Problems listed without ``--json``
@@ -71,7 +71,7 @@ def completion(context: click.Context, shell: str) -> None:
     say(completion_class.source_template % completion_class.source_vars())
 
 
-for command in (convert, remove, versions, inspect, verify, statistics, attach, export, doctor):
+for command in (convert, remove, versions, inspect, verify, statistics, attach, derive, export, doctor):
     cli.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""Commands for side tables: attach."""
+"""Commands for side tables: attach, derive."""
 
 from __future__ import annotations
 
@@ -34,3 +34,35 @@ def attach(store: str, name: str, file: str, table: str | None, overwrite: bool,
         say_json({"name": side.name, "table": side.table, "folder": str(side.folder), "arrays": side.paths})
         return
     say_done(f"attached {side.name} to {side.table} of {store}; no file of the store changed")
+
+
+_DERIVE_EXAMPLES = """\b
+Examples:
+  unistore derive clouds.zarr --voxel-size 0.2
+  unistore derive ct.zarr --window lung --window mine:400:50
+"""
+
+
+@click.command(epilog=_DERIVE_EXAMPLES, short_help="Precompute voxels or windows from a store, beside it.")
+@click.argument("store", metavar="STORE", type=click.Path())
+@click.option("--voxel-size", type=float, multiple=True, help="Point clouds: a voxel grid of this size.")
+@click.option("--window", multiple=True, help="CT volumes: the voxels inside this window.")
+@click.option("--overwrite", is_flag=True, help="Make again what is there already.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON list.")
+def derive(
+    store: str, voxel_size: tuple[float, ...], window: tuple[str, ...], overwrite: bool, as_json: bool
+) -> None:
+    """Make from STORE alone what a conversion with these options precomputes; its sources are not read.
+
+    No file of STORE changes: each is a sealed side table in STORE.unistore-side, which every Dataset of the
+    store reads like arrays of its own.
+    """
+    from unistore import derive
+
+    options = {"voxel_size": voxel_size, "window": window}
+    sides = derive(store, overwrite=overwrite, **{name: value for name, value in options.items() if value})
+    if as_json:
+        say_json([{"name": side.name, "folder": str(side.folder), "arrays": side.paths} for side in sides])
+        return
+    for side in sides:
+        say_done(f"derived {', '.join(side.paths)} of {store}; no file of the store changed")

@@ -61,11 +61,11 @@ class SideTable:
 
     def stale(self, store: Store) -> str:
         """Return what is wrong with a side table that was made for another store, and the cure."""
-        command = f"unistore attach {store.path} {self.name} FILE" if self.table else "unistore derive"
+        what = f"attach {store.path} {self.name} FILE" if self.table else f"derive {store.path}"
         where = self.folder.with_name(f"{self.name}{_DOCUMENT}")
         return (
             f"side table {self.name} was made for other values of this store (another seal); "
-            f"make it again ({command} --overwrite), or remove {where}"
+            f"make it again (unistore {what} --overwrite), or remove {where}"
         )
 
 

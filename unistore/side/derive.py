@@ -1,0 +1,124 @@
+"""``derive``: what a conversion precomputes, made from the store, as side tables."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from unistore.conversion.seal import IndexArrays
+from unistore.converters.protocol import Finalized
+from unistore.converters.registry import FamilyRecord, get_family
+from unistore.errors import InputError, Problem
+from unistore.side.writing import Spool, new_side_table, write_side_table
+from unistore.store.reader import Store
+from unistore.store.side_tables import SideTable, folders_beside, read_side_table, side_names
+from unistore.system.arguments import Arguments, wrong_argument
+from unistore.system.hints import AnyArray, PathLike
+
+
+def derive(store: PathLike, *, overwrite: bool = False, **options: Any) -> tuple[SideTable, ...]:
+    """Make from a store what a conversion with these options would have precomputed, without the sources.
+
+    Every Dataset of the store reads it from then on, as if it had been converted with the options: its
+    arrays have the same values. The files of the store do not change: each value of an option is a sealed
+    side table beside it. What is there already for the store as it is sealed now is left as it is.
+
+    Parameters
+    ----------
+    store
+        Folder of the store.
+    overwrite
+        Make again what is there already.
+    **options
+        Options of the conversion: ``voxel_size=0.2`` of point clouds, ``window="lung"`` of CT volumes, or
+        several: ``voxel_size=(0.1, 0.2)``.
+
+    Returns
+    -------
+    tuple of SideTable
+        A side table for each value of each option.
+
+    Raises
+    ------
+    InputError
+        If an option is not made from a store of this family, its value is invalid, or the store holds what
+        it makes.
+    StoreError
+        If there is no finished store at `store`.
+    ConversionError
+        If writing failed, or another process writes the same side table.
+    """
+    check = Arguments()
+    check.path("store", store)
+    check.flag("overwrite", overwrite)
+    check.expect("options", options, bool(options), "at least one option, as in voxel_size=0.2")
+    check.raise_problems()
+    opened = Store(store)
+    family = get_family(opened.family)
+    _check_options(opened, family, options)
+    checked = family.part("options")(**options)
+    made: list[SideTable] = []
+    for option in options:
+        make = partial(_derive_one, opened, family, option, overwrite=overwrite)
+        made += map(make, getattr(checked, option))
+    return tuple(made)
+
+
+def _check_options(store: Store, family: FamilyRecord, options: dict[str, Any]) -> None:
+    possible = [name.replace("_", "-") for name in family.from_store]
+    problems = []
+    for option in options:
+        if option not in family.from_store:
+            flag = option.replace("_", "-")
+            message = f"--{flag} is not made from a {family.command} store"
+            cure = f"convert its sources again with --{flag}"
+            if possible:
+                cure += f"; what is made: --{', --'.join(possible)}"
+            problems.append(Problem(store.path, message, cure, "option"))
+    if problems:
+        raise InputError(problems)
+
+
+def _derive_one(store: Store, family: FamilyRecord, option: str, value: Any, *, overwrite: bool) -> SideTable:
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{option}-{value}")
+    exists = name in side_names(store)
+    if exists and not overwrite and read_side_table(store, name).is_of(store):
+        return read_side_table(store, name)
+    with new_side_table(store, name, overwrite=exists) as folder, ExitStack() as spools:
+        columns: dict[tuple[str, str], Spool] = {}
+
+        def emit(table: str, column: str, rows: AnyArray) -> None:
+            if (table, column) not in columns:
+                spool = Spool(folder)
+                spools.callback(spool.close)
+                columns[table, column] = spool
+            columns[table, column].append(rows)
+
+        make = partial(family.part("from_store", option), store, value)
+        finalized: Finalized = make(emit, folder)
+        arrays = [*finalized.arrays, *_emitted(finalized, columns)]
+        others = Store(store.path, beside=_without(folders_beside(store, ()), name))
+        for field, _ in arrays:
+            if others.has(field.path):
+                message = f"{value} makes {field.path}, which is in {store.path} already"
+                raise wrong_argument(option, message, "leave it out")
+        write_side_table(folder, store, arrays, table="", groups=finalized.groups)
+        beside = Store(store.path, beside=[folder])
+        for field, _ in arrays:
+            beside.array(field.path)
+    return read_side_table(store, name)
+
+
+def _emitted(finalized: Finalized, columns: dict[tuple[str, str], Spool]) -> IndexArrays:
+    arrays = []
+    for table in finalized.spilled:
+        for column, field in table.columns().items():
+            arrays.append((field, columns[table.name, column].values()))
+    return arrays
+
+
+def _without(folders: tuple[str, ...], name: str) -> list[str]:
+    return [folder for folder in folders if not Path(folder).name.startswith(f"{name}.")]
