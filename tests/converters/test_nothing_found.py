@@ -61,22 +61,6 @@ def test_what_lies_there_is_told(
     assert [path.name for path in tmp_path.iterdir()] == ["src"]
 
 
-@pytest.mark.parametrize("family", ["point_cloud", "trajectory", "spike"])
-def test_the_command_of_the_family_that_is_there(tmp_path: Path, family: str) -> None:
-    volumes(tmp_path)
-    with pytest.raises(InputError, match="unistore convert ct"):
-        unistore.convert(tmp_path, tmp_path.parent / "out.zarr", family)
-
-
-def test_a_given_file_of_another_family(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "cloud.h5", "w") as file:
-        for axis in "xyz":
-            file[axis] = np.arange(5.0)
-    for family in ("spike", "trajectory"):
-        with pytest.raises(InputError, match=r"it is of another family: unistore convert point-cloud"):
-            unistore.convert(tmp_path / "cloud.h5", tmp_path / "out.zarr", family)
-
-
 def test_several_families_are_listed_with_their_commands(tmp_path: Path) -> None:
     source = tmp_path / "a folder"
     source.mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -251,28 +250,6 @@ def test_files_that_are_given_are_never_left_out(folder: Path) -> None:
     assert not scan.left_out
 
 
-@pytest.mark.parametrize(("family", "inside"), [("ct", "seq"), ("point_cloud", "robots"), ("spike", "cts")])
-def test_where_all_is_of_another_family_its_command_is_told(folder: Path, family: str, inside: str) -> None:
-    for name, pattern in (("robots", "*.hdf5"), ("cts", "ct_*.npy")):
-        (folder / name).mkdir()
-        for path in folder.glob(pattern):
-            path.rename(folder / name / path.name)
-    with pytest.raises(InputError) as refused:
-        scan_sources(make_converter(family, {}), [folder / inside])
-    (problem,) = refused.value.problems
-    other = {"seq": "spike", "robots": "trajectory", "cts": "ct"}[inside]
-    assert problem.kind == "family"
-    assert f"unistore convert {other}" in problem.cure
-    assert "name each" in problem.cure
-
-
-def test_what_others_take_does_not_change_what_a_family_is_called(folder: Path) -> None:
-    """Names of sources, which stores keep, are the same with the other families' arrays and without."""
-    with_others = [source.name for source in scan_sources(make_converter("ct", {}), [folder]).sources]
-    shutil.rmtree(folder / "seq")
-    assert [source.name for source in scan_sources(make_converter("ct", {}), [folder]).sources] == with_others
-
-
 def test_an_exclusion_that_matches_nothing_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match=r"--exclude ct_2\.npy: leaves nothing out.*is it ct_1\.npy"):
         scan_sources(make_converter("ct", {"exclude": ("ct_2.npy",)}), [folder])
@@ -281,25 +258,6 @@ def test_an_exclusion_that_matches_nothing_is_refused(folder: Path) -> None:
     reasons = {path.relative_to(folder).as_posix(): why for path, why in scan.left_out}
     assert reasons["cloud.h5"] == "excluded"
     assert scan_sources(make_converter("ct", {"exclude": ("gone",)}), [folder], must_exclude=()).sources
-
-
-def test_every_file_is_asked_about_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By detection, by the scan of a family that was named, and by that of one that was detected before."""
-    asked: Counter[Path] = Counter()
-    look = TrajectoryConverter.look
-
-    def counting(self: TrajectoryConverter, file: Candidate) -> Verdict:
-        asked[file.path] += 1
-        return look(self, file)
-
-    monkeypatch.setattr(TrajectoryConverter, "look", counting)
-    files = {path for path in folder.rglob("*") if path.is_file()}
-    scan_sources(make_converter("ct", {}), [folder])
-    assert asked == dict.fromkeys(files, 1)
-    asked.clear()
-    claims = survey([folder])
-    scan_sources(make_converter("ct", {"exclude": ("ct_1.npy",)}), [folder], claims=claims)
-    assert asked == dict.fromkeys(files, 1)
 
 
 def test_options_that_may_change_a_claim_make_the_table_anew(folder: Path) -> None:

@@ -84,48 +84,6 @@ def test_beyond_the_extent_is_padding(case_name: str, make_case: MakeCase) -> No
                     assert not np.moveaxis(values, at, 0)[length:].any()
 
 
-def test_which_arrays_have_extents(make_case: MakeCase) -> None:
-    arrays = arrays_of(make_case("spike_tiles")[1])
-    extents = {
-        path: {axis: padded["extent"] for padded in array.attrs["padded"] for axis in padded["axes"]}
-        for path, array in arrays.items()
-        if "padded" in array.attrs
-    }
-    pixels = {"y": "frames/spike_extent", "x": "frames/spike_extent"}
-    images = {"image_y": "frames/image_extent", "image_x": "frames/image_extent"}
-    assert extents == {
-        "spikes/bits": {"y": "frames/spike_extent", "x_byte": "frames/spike_extent"},
-        "frames/voxel/3": pixels,
-        "frames/blur": images,
-        "frames/sharp": images,
-    }
-    volumes = arrays_of(make_case("ct_cases")[1])
-    padded = {path for path, array in volumes.items() if "padded" in array.attrs}
-    assert padded == {"volumes/image", "masks/binary/mask", "masks/liver/mask"}
-    geometry = zarr.open_group(make_case("ct_cases")[1], mode="r")["volumes"].attrs["geometry"]
-    assert geometry == {"frame": "LPS", "spacing": "volumes/spacing"}
-
-
-def test_coordinates_are_restored_by_what_their_attribute_says(make_case: MakeCase) -> None:
-    for case, rule in (
-        ("cloud_real", "q * scale + offset"),
-        ("cloud_in_segments", "(q + offset) / scale"),
-    ):
-        store = make_case(case)[1]
-        root = zarr.open_group(store, mode="r")
-        xyz = root["points/xyz"]
-        how = xyz.attrs["quantised"]
-        assert (how["rule"], how["arithmetic"]) == (rule, "float64")
-        lengths = np.diff(root[xyz.attrs["ragged"]["offsets"]][:])
-        row = np.repeat(root[how["row"]][:], lengths)
-        names = {"q": xyz[:].astype(how["arithmetic"]), "scale": root[how["scale"]][:][row]}
-        names["offset"] = root[how["offset"]][:][row]
-        restored = eval(how["rule"], names)
-        offsets = root["segments/offsets"][:]
-        minima = [restored[lo:hi].min(axis=0) for lo, hi in itertools.pairwise(offsets)]
-        assert np.array_equal(minima, root["segments/origin"][:])
-
-
 def test_indices_number_rows(case_name: str, make_case: MakeCase) -> None:
     path = make_case(case_name)[1]
     for array in arrays_of(path).values():

@@ -155,8 +155,6 @@ SPIKE_REQUIRED = [
     *(f"sequences/{name}" for name in ("offsets", "name/data", "name/offsets")),
 ]
 WIDE = "has shape (264, 396, 80), expected (360, 80) at its end, as frames/voxel/5 has (3, 5, 360, 640)"
-CUT = "has shape (2, 8, 9, 2), expected (8, 2) at its end, as volumes/image has (2, 8, 9)"
-BOTH = "coords, offsets, values or mask, offsets"
 
 
 @pytest.mark.parametrize(
@@ -227,59 +225,6 @@ def test_a_fault_of_one_array_is_said_of_it_alone(
     family: str, path: str, changed: str | None, said: str
 ) -> None:
     assert problems(family, {path: changed}) == [f"{path}: {said}"]
-
-
-@pytest.mark.parametrize(
-    ("family", "changes", "said"),
-    [
-        (
-            *("ct", {"volumes/image": "int16 2 8 9"}),
-            [
-                "volumes/image: has shape (2, 8, 9), expected (n, n, n, n)",
-                f"windows/bone/mask: {CUT}",
-                f"masks/1/mask: {CUT}",
-            ],
-        ),
-        *(
-            (
-                *("ct", {f"{group}/coords": None}),
-                [
-                    f"{group}/values: needs the array {group}/coords",
-                    f"{group}/offsets: needs the array {group}/mask",
-                ],
-            )
-            for group in ("windows/lung", "sdf/lung")
-        ),
-        ("ct", {"windows/lung/values": None}, [f"windows/lung: holds coords, offsets, expected {BOTH}"]),
-        (
-            *("ct", {"windows/lung/mask": "uint8 2 8 9 2"}),
-            [f"windows/lung: holds coords, mask, offsets, values, expected {BOTH}"],
-        ),
-        ("ct", {"masks/1/mask": None}, ["masks/1: holds neither, expected mask or label"]),
-        (
-            *("ct", dict.fromkeys(["windows/lung/offsets", "masks/1/mask", "sdf/lung/values"])),
-            [
-                f"windows/lung: holds coords, values, expected {BOTH}",
-                "masks/1: holds neither, expected mask or label",
-                "sdf/lung: holds coords, offsets, expected coords, offsets, values",
-            ],
-        ),
-        (
-            *("trajectory", {"steps/action": "float32 8", "episodes/source": "int32 9"}),
-            [
-                "steps/action: has 8 rows, expected 9 (the rows of steps/next_valid)",
-                f"episodes/source: has 9 rows, expected 3 {COUNT})",
-            ],
-        ),
-        (
-            *("spike", dict.fromkeys(STORES["spike"])),
-            [f"{path}: is missing" for path in SPIKE_REQUIRED],
-        ),
-        ("rows", dict.fromkeys(STORES["rows"]), ["rows: holds no array"]),
-    ],
-)
-def test_all_problems_are_told_at_once(family: str, changes: dict[str, str | None], said: list[str]) -> None:
-    assert problems(family, changes) == said
 
 
 def test_a_spike_store_has_spikes_or_voxels() -> None:

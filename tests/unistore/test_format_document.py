@@ -61,7 +61,7 @@ def test_its_check_finds_damage(stores: dict[str, Path], tmp_path: Path) -> None
 
     shutil.copytree(stores["point_cloud"], tmp_path / "clouds.zarr")
     (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    for name in ("zarr.json", "unistore-manifest.jsonl", "points/xyz/c/0/0", "splits/zarr.json"):
+    for name in ("zarr.json", "points/xyz/c/0/0"):
         path = tmp_path / "clouds.zarr" / name
         whole = path.read_bytes()
         path.write_bytes(whole[:100].replace(b"1", b"2") + whole[100:] if name == "zarr.json" else whole[:-1])
@@ -180,8 +180,10 @@ def test_it_names_every_member_of_a_manifest_line() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "float64", "bool"])
-@pytest.mark.parametrize("chunk", [(4096,), (4096, 3), (1, 32, 32, 32)])
+@pytest.mark.parametrize(
+    ("dtype", "chunk"),
+    [("uint8", (4096,)), ("int32", (4096, 3)), ("float64", (1, 32, 32, 32)), ("bool", (4096, 3))],
+)
 def test_its_table_of_codecs(preset: str, dtype: str, chunk: tuple[int, ...]) -> None:
     import numpy as np
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from unistore.memory import MAX_PREFETCHED, Slab, SlabRing
+from unistore.memory import Slab, SlabRing
 
 
 def test_a_slab_comes_back_with_its_last_view_and_not_before():
@@ -63,14 +63,6 @@ def test_ring_grows_only_where_nothing_is_lent():
     ring.close()
 
 
-def test_rare_large_batches_do_not_make_every_slab_large():
-    ring = SlabRing(in_flight=3, held=1, budget=1 << 30)
-    for _ in range(50):
-        ring.observe(100_000)
-    ring.observe(50_000_000)
-    assert ring.slab_size < 200_000
-
-
 def test_ring_keeps_to_its_budget():
     ring = SlabRing(in_flight=8, held=4, budget=4 << 20)
     assert ring.batches_in_flight == 1
@@ -79,25 +71,6 @@ def test_ring_keeps_to_its_budget():
     assert ring.batches_in_flight == 2
     taken = [ring.take() for _ in range(5)]
     assert sum(slab is not None for slab in taken) == 3
-
-
-def test_batches_without_memory_are_made_ahead():
-    ring = SlabRing(in_flight=8, held=4, budget=1 << 30)
-    ring.observe(0)
-    assert ring.take() is None
-    assert ring.batches_in_flight == 8
-    ring.observe(1000)
-    assert ring.take().size >= 1000
-    assert ring.batches_in_flight == 8
-
-
-def test_large_batches_are_few_ahead():
-    ring = SlabRing(in_flight=8, held=4, budget=1 << 40, least=3)
-    ring.observe(MAX_PREFETCHED // 8)
-    assert 3 < ring.batches_in_flight < 8
-    assert ring.batches_in_flight * ring.slab_size <= MAX_PREFETCHED
-    ring.observe(MAX_PREFETCHED)
-    assert ring.batches_in_flight == 3
 
 
 def test_finalizer_of_a_lease_runs_once_and_after_the_last_user():

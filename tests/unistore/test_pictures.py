@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ import pytest
 
 import unistore
 from tests.cases import REAL
-from unistore.converters.preview import Preview, evenly, parts_of, preview_of
+from unistore.converters.preview import Preview, preview_of
 from unistore.errors import InputError, StoreError
-from unistore.pictures import MARK, notebook_html, pictures_html, sample_picture
+from unistore.pictures import pictures_html, sample_picture
 from unistore.store.reader import Store
 
 pytest.importorskip("matplotlib", reason="matplotlib draws the pictures: pip install 'unistore[plot]'")
@@ -186,46 +185,9 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_notebooks_show_a_few_of_many(rows: Store) -> None:
-    numbers = np.arange(2, 9)
-    shown = notebook_html("<Store>", [("a", "b" * 5000)], [(rows, numbers)] * 5)
-    assert [int(found) for found in re.findall(r"<figcaption>sample (\d+)", shown)] == [2, 5, 8] * 2
-    assert "&lt;Store&gt;" in shown
-    assert "b" * 601 not in shown
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_reprs_are_short_and_hold_no_address(rows: Store) -> None:
-    dataset = unistore.Dataset(rows.path)
-    with unistore.Loader(dataset, 4, num_workers=0, shuffle=True) as loader:
-        shown: Sequence[Any] = [dataset, loader, unistore.inspect(rows.path), rows]
-        for each in shown:
-            assert len(repr(each).splitlines()) <= 3
-            assert len(repr(each)) < 400
-            assert " at 0x" not in repr(each)
-            assert each._repr_html_().count("<img") == 3
-        assert "batch_size=4, num_workers=0, Shuffled, epoch 0, 3 batches" in repr(loader)
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_a_split_shows_its_own_samples(make_store: Any) -> None:
     path = make_store(
         "rows", {"rows/x": np.arange(9.0)}, count=9, splits={"train": range(4), "val": range(4, 9)}
     )
     shown = unistore.Dataset(path, split="val")._repr_html_()
     assert re.findall(r"<figcaption>sample (\d+)", shown) == ["4", "6", "8"]
-
-
-def test_files_can_be_told_to_be_ours(rows: Store) -> None:
-    assert MARK.encode() in sample_picture(rows, 0)[:1024]
-
-
-def test_spread_numbers_and_ranges() -> None:
-    assert evenly(3, 10, 4).tolist() == [3, 5, 7, 9]
-    assert evenly(3, 5, 9).tolist() == [3, 4]
-    assert evenly(3, 3, 4).size == 0
-    first, last = parts_of(0, 1_000_000, 6400)
-    assert (last - first).sum() == 6400
-    assert (first[0], last[-1]) == (0, 1_000_000)
-    assert (first[1:] >= last[:-1]).all()
-    assert [each.tolist() for each in parts_of(5, 9, 100)] == [[5], [9]]

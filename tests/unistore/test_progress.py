@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from pathlib import Path
 
@@ -46,15 +45,3 @@ def test_a_terminal_has_bars_unless_they_are_refused(
     unistore.convert(source, store, progress=progress)
     unistore.export(store, source.with_name("out"), progress=progress)
     assert ("0/720 bytes" in terminal.getvalue()) == (progress is None)
-
-
-def test_what_cannot_be_told_is_refused(source: Path) -> None:
-    with pytest.raises(unistore.InputError, match=r"progress: must be True, False, None, or have begin"):
-        unistore.convert(source, source.with_name("a.zarr"), progress="yes")  # type: ignore[arg-type]
-    assert not source.with_name("a.zarr").exists()
-
-
-def test_a_report_is_short_where_it_is_shown(source: Path) -> None:
-    store = source.with_name("a.zarr")
-    said = re.escape(f"Report('{store}': 30 rows from 1 source, ")
-    assert re.fullmatch(said + r"[\d.]+ kB\)", repr(unistore.convert(source, store)))

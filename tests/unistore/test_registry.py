@@ -17,7 +17,6 @@ import pytest
 
 import unistore
 from tests.detection import detect
-from tests.programs import printed
 from unistore.cli.convert import SharedOption, add_family_options
 from unistore.cli.convert import convert as unistore_convert
 from unistore.cli.main import main
@@ -25,7 +24,6 @@ from unistore.conversion.convert import convert, make_converter
 from unistore.converters import plugin, registry
 from unistore.converters.options import RESERVED, Options, declared, option
 from unistore.converters.registry import families, get_family, own_families
-from unistore.converters.survey import survey
 from unistore.errors import InputError, StoreError
 from unistore.report.suggestions import convert_command
 from unistore.schemas.array_specs import GENERAL, SAMPLES, ArraySpec, ArraySpecs
@@ -103,18 +101,6 @@ def test_records_are_whole() -> None:
         assert converter.family == each.name
 
 
-def test_importing_the_registry_and_all_options_is_light() -> None:
-    code = (
-        "import sys; from unistore.converters.registry import families\n"
-        "from unistore.converters.options import declared\n"
-        "for each in families().values(): declared(each.part('options'))\n"
-        "import unistore.cli.main\n"
-        "print({'numpy', 'h5py', 'cv2', 'torch'} & set(sys.modules))"
-    )
-    output = printed("-c", code, cwd=ROOT.parent)
-    assert output == "set()\n"
-
-
 SONAR = registry.FamilyRecord(
     name="sonar",
     summary="Sonar pings: .bin.",
@@ -187,21 +173,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     families.cache_clear()
     yield
     families.cache_clear()
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_family_that_is_left_out_is_named_once(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = replace(SONAR, converter="unistore_gone:Converter")
-    monkeypatch.setattr(registry, "_installed", lambda point: gone if point.name == "sonar" else None)
-    (tmp_path / "a.txt").write_text("about")
-    survey([tmp_path])
-    (line,) = capsys.readouterr().err.splitlines()
-    reason = (
-        "unistore_gone:Converter cannot be imported: ModuleNotFoundError: No module named 'unistore_gone'"
-    )
-    assert line == f"unistore: family sonar is left out: {reason}"
 
 
 @pytest.mark.usefixtures("installed")
@@ -328,16 +299,6 @@ def test_an_option_or_a_family_that_is_not_known() -> None:
         make_converter("radar", {})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Strange(Options):
-    when: complex = option(0j, "Cannot be typed.")
-
-
-def test_an_annotation_that_no_option_has() -> None:
-    with pytest.raises(TypeError, match=r"Strange\.when: an option cannot be <class 'complex'>"):
-        declared(Strange)
-
-
 def test_reserved_names_are_those_of_every_conversion() -> None:
     group: Any = unistore_convert
     parameters = group.get_command(click.Context(group), "rows").params
@@ -373,31 +334,6 @@ def test_an_option_with_the_name_of_one_of_every_conversion(options: type[Option
             )
             for flag in ("--dry-run", "--exclude")
         ]
-
-
-class CollidingConverter(Colliding):
-    family = "sonar"
-
-
-@pytest.mark.usefixtures("installed")
-def test_the_family_of_such_an_option_is_refused_and_the_others_work(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    parts = {"options": f"{__name__}:Colliding", "converter": f"{__name__}:CollidingConverter"}
-    colliding = replace(SONAR, **parts)
-    monkeypatch.setattr(registry, "_installed", lambda point: colliding if point.name == "sonar" else None)
-    group: Any = unistore_convert
-    monkeypatch.delitem(group.commands, "sonar", raising=False)
-    for arguments in (["sonar", "--help"], ["sonar", "a", "b.zarr"]):
-        with pytest.raises(SystemExit) as left:
-            main(["convert", *arguments])
-        assert left.value.code == 2
-        assert "Colliding: declares --dry-run, the name of an" in " ".join(capsys.readouterr().err.split())
-    with pytest.raises(InputError, match="declares --dry-run"):
-        make_converter("sonar", {})
-    with pytest.raises(SystemExit) as left:
-        main(["convert", "rows", "--help"])
-    assert left.value.code == 0
 
 
 def test_a_store_of_a_family_that_is_not_installed(make_store: Any, tmp_path: Path) -> None:

@@ -298,32 +298,6 @@ def test_auto_takes_the_smaller_form(tmp_path: Path, convert_in_memory: Callable
     assert converted.arrays["windows/none/coords"].shape == (0, 3)
 
 
-def test_splits_come_from_folders(tmp_path: Path) -> None:
-    for name in ("train/a.npy", "train/b.npy", "test/c.npy", "d.npy"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        np.save(tmp_path / name, ct_like((3, 4, 5)))
-    scan = scan_sources(ct_converter(), [tmp_path])
-    assert [(s.name, s.split) for s in scan.sources] == [
-        ("d.npy", None),
-        ("test/c.npy", "test"),
-        ("train/a.npy", "train"),
-        ("train/b.npy", "train"),
-    ]
-
-
-def test_windows_are_recorded_with_their_numbers() -> None:
-    same = ct_converter(window=("lung", "w:400:50", "lung"))
-    assert same == ct_converter(window=["lung:1500:-600", "w:4e2:50.0"])
-    assert same.plugin.recorded()["window"] == ["lung:1500.0:-600.0", "w:400.0:50.0"]
-    with pytest.raises(InputError, match="two widths or levels"):
-        ct_converter(window=("lung", "lung:10:10"))
-    with pytest.raises(InputError, match=r"--sparse: must be one of .*got 'maybe'"):
-        ct_converter(sparse="maybe")
-    for tile in ((0, 1, 2), (1, 2), 3):
-        with pytest.raises(InputError, match="--tile: must be"):
-            ct_converter(tile=tile)
-
-
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_distance_fields_are_read_in_blocks(

@@ -12,7 +12,6 @@ import pytest
 import unistore
 from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.registry import get_family
-from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError
 from unistore.schemas.array_specs import ArrayInfo
@@ -142,19 +141,6 @@ def test_labels_of_what_is_no_volume_are_no_volumes(tmp_path: Path) -> None:
     assert set(families(tmp_path).values()) == {"rows"}
 
 
-@pytest.mark.parametrize("name", ["label", "labels", "y", "data_y"])
-def test_labels_of_rows_make_rows(tmp_path: Path, name: str) -> None:
-    root = tmp_path / "a"
-    made = save(root, **{"data": image(9, 4, 5), name: classes(9)})
-    assert families(root) == {"data.npy": "rows", f"{name}.npy": "rows"}
-    unistore.convert(root, tmp_path / "a.zarr")
-    sample = unistore.Dataset(tmp_path / "a.zarr")[3]
-    np.testing.assert_array_equal(sample["data"], made["data"][3])
-    assert sample[name] == made[name][3]
-    save(root, **{name: classes(8)})
-    assert families(root)["data.npy"] == "ct", "another length is no label of its rows"
-
-
 def test_damaged_partners(tmp_path: Path) -> None:
     save(tmp_path / "a", p=image(), p_seg=classes(dtype="i2"), q=image(), q_seg=classes(dtype="i2"))
     (tmp_path / "a/p.npy").write_bytes(b"damaged")
@@ -231,12 +217,6 @@ def test_labels_of_other_habits(
     for name, field in zip(labels, fields, strict=True):
         np.testing.assert_array_equal(dataset[0][field], made[name])
     assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "set"]).problems == ()
-
-
-def test_a_label_of_no_image_is_said_to_be_a_volume(tmp_path: Path) -> None:
-    save(tmp_path, scan=image(), organ_seg_final=classes(dtype="i2"))
-    notes = " | ".join(scan_sources(ct_converter(), [tmp_path]).notes)
-    assert "called like labels, but of no image that is there, so volumes: organ_seg_final.npy" in notes
 
 
 def test_classes_under_names_of_masks(tmp_path: Path) -> None:

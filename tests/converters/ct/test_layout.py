@@ -140,30 +140,3 @@ def test_given_windows_folder_is_no_case(tmp_path: Path) -> None:
 def test_a_windows_folder_without_windows_is_no_case(tmp_path: Path) -> None:
     lay(tmp_path, "drivers/windows/a.npy", "drivers/windows/b.npy")
     assert grouped(tmp_path) == {"drivers/windows/a.npy": {"a.npy"}, "drivers/windows/b.npy": {"b.npy"}}
-
-
-def test_every_file_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
-    lay(
-        tmp_path,
-        "metadata.csv",
-        "a.hdr",
-        "b.img",
-        "case/ct_original.npy",
-        "case/notes.npy",
-        "case/windows/odd.npy",
-        "case/masks/odd.npy",
-        "files/x.npy",
-        "files/y.npy",
-        "files/info.json",
-        "files/plain.npz",
-        "files/masks/z_binary.npy",
-    )
-    found = find(tmp_path)
-    assert [part.name for part in found.parts] == ["case", "files/x.npy", "files/y.npy"]
-    assert {path.relative_to(tmp_path.resolve()).as_posix(): why for path, why in found.left_out} == {
-        "case/notes.npy": "lies beside the volume of a case folder",
-        "case/windows/odd.npy": "does not say its window, as lung_w1500_l-600 does",
-        "files/info.json": "is of no case folder",
-        "files/masks/z_binary.npy": "is the mask of no volume",
-        "files/plain.npz": "is no window of a volume",
-    }

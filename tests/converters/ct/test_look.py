@@ -8,11 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.detection import detect
-from tests.real_ct import LUNG, VOLUME
 from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.family import converter as ct_converter
-from unistore.converters.ct.names import suffixes
 from unistore.converters.scan import Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.errors import InputError
 
@@ -26,7 +23,6 @@ CASE = ("cases", "is the volume of a case folder")
 WINDOW = ("cases", "is a window of a case folder")
 CASE_MASK = ("cases", "is a mask of a case folder")
 NAMED = ("files", "names an intensity window")
-NO_WINDOW = "is no window of a volume"
 
 
 def save(path: Path, content: np.ndarray | dict[str, np.ndarray] | str) -> Path:
@@ -114,22 +110,6 @@ def test_names_decide(
     assert taken(save(tmp_path / name, content), tmp_path) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("a.npz", SPARSE, NO_WINDOW),
-        ("c/windows/odd.npz", {"a": HU}, NO_WINDOW),
-        ("x_lung_w1500_l-600.npz", {"a": HU}, NO_WINDOW),
-        ("a.txt", "text", f"is no {', '.join([*suffixes(), '.npz', 'info.json'])} file"),
-        ("info.json", "{}", "describes no case folder"),
-    ],
-)
-def test_what_is_no_volume_is_left_out(
-    tmp_path: Path, name: str, content: str | dict[str, np.ndarray], reason: str
-) -> None:
-    assert left_out(save(tmp_path / name, content), tmp_path) == reason
-
-
 COMPANIONS: list[tuple[str, np.ndarray | dict[str, np.ndarray] | str, tuple[str, str]]] = [
     ("c/masks/1_binary.npy", MASK, CASE_MASK),
     ("c/windows/odd.npz", {"a": HU}, WINDOW),
@@ -169,14 +149,6 @@ def test_a_case_is_known_by_its_windows(tmp_path: Path) -> None:
     assert "float32" in left_out(case["volume"], tmp_path)
 
 
-def test_a_mask_beside_its_volume(tmp_path: Path) -> None:
-    mask = save(tmp_path / "set/masks/a_binary.npy", MASK)
-    save(tmp_path / "set/b.npy", HU)
-    left_out(mask, tmp_path)
-    save(tmp_path / "set/a.npy", HU)
-    assert taken(mask, tmp_path) == ("files", "is the mask of a.npy")
-
-
 def spoil(path: Path) -> None:
     path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': broken")
 
@@ -208,14 +180,3 @@ def test_damaged_headers_are_refused(
     found = verdict(path, tmp_path)
     assert isinstance(found, Refused)
     assert found.problem.location == path.name
-
-
-def test_real_files(ct_samples: Path) -> None:
-    assert taken(ct_samples / "pydicom_CT_small.dcm", ct_samples)[0] == "series"
-    assert taken(ct_samples / "totalseg_ct_cropped.nii.gz", ct_samples)[0] == "files"
-    assert taken(ct_samples / LUNG, ct_samples) == NAMED
-    assert taken(ct_samples / VOLUME, ct_samples)[0] == "files"
-    found = detect([ct_samples])
-    assert found is not None
-    assert found.family == "ct"
-    assert detect([ct_samples / "none"]) is None

@@ -15,7 +15,6 @@ import pytest
 
 import unistore
 from unistore import convert, export, verify
-from unistore.converters.formats import volumes
 from unistore.errors import InputError
 
 REAL = Path(__file__).parents[2] / "data/samples/ct/totalseg_ct_cropped.nii.gz"
@@ -142,22 +141,3 @@ def test_four_axes_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "in/a.nii.gz", np.zeros((4, 5, 6, 2), "i2"))
     with pytest.raises(InputError, match=r"has 4 axes \(2, 6, 5, 4\); a volume has three"):
         convert(tmp_path / "in", tmp_path / "a.zarr")
-
-
-def test_a_compressed_volume_is_decoded_once_where_nothing_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(tmp_path / "in/a.nii.gz", crop(0))
-    read: list[int] = []
-    fill = volumes.Planes.read_into
-
-    def counted(self: volumes.Planes, lo: int, hi: int, out: Any) -> Any:
-        read.append(hi - lo)
-        return fill(self, lo, hi, out)
-
-    monkeypatch.setattr(volumes.Planes, "read_into", counted)
-    convert(tmp_path / "in", tmp_path / "a.zarr")
-    assert sum(read) == 20
-    read.clear()
-    convert(tmp_path / "in", tmp_path / "b.zarr", window=("lung",), sparse="mask")
-    assert sum(read) == 3 * 20, "to count the window, for the image, for the window"

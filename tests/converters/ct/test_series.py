@@ -143,45 +143,6 @@ def test_slices_of_several_sizes_and_directions(tmp_path: Path) -> None:
     assert "several sizes or dtypes" in problem_of(tmp_path / "c")
 
 
-def test_what_is_no_slice_is_left_out_by_name(tmp_path: Path) -> None:
-    series(tmp_path / "in")
-    series(tmp_path / "in", 1, [0], name="scout")
-    scout = pydicom.dcmread(tmp_path / "in/scout")
-    scout.ImageType = ["ORIGINAL", "PRIMARY", "LOCALIZER"]
-    scout.save_as(tmp_path / "in/scout")
-    for name, uid in (("contours", "481.3"), ("labels", "66.4"), ("dose", "481.2")):
-        data_set = pydicom.dcmread(tmp_path / "in/scout")
-        data_set.file_meta.MediaStorageSOPClassUID = f"1.2.840.10008.5.1.4.1.1.{uid}"
-        data_set.SOPClassUID = data_set.file_meta.MediaStorageSOPClassUID
-        data_set.save_as(tmp_path / f"in/{name}")
-    scan = scan_sources(make_converter("ct", {}), [tmp_path / "in"])
-    assert len(scan.sources) == 1
-    reasons = {path.name: reason for path, reason in scan.left_out}
-    assert reasons == {
-        "contours": "is DICOM of the kind RT Structure Set Storage, no image",
-        "dose": "is DICOM of the kind RT Dose Storage, no image",
-        "labels": "is DICOM of the kind Segmentation Storage, no image",
-        "scout": "is a DICOM localiser, no slice of a volume",
-    }
-
-
-def test_a_header_that_cannot_be_read_is_left_out_with_skip(tmp_path: Path) -> None:
-    pixels = series(tmp_path / "in")
-    header = (tmp_path / "in/IM0000").read_bytes()[:132]
-    (tmp_path / "in/Doe.dcm").write_bytes(header + b"\x08\x00\x18\x00UI\xff\x7fDoe^Jane")
-    with pytest.raises(InputError) as error:
-        convert(tmp_path / "in", tmp_path / "a.zarr")
-    (problem,) = error.value.problems
-    assert problem.source == "unreadable-0001"
-    assert "header that cannot be read" in problem.message
-    assert "--exclude unreadable-0001" in problem.cure
-    report = convert(tmp_path / "in", tmp_path / "a.zarr", on_error="skip")
-    assert [entry["left_out"] for entry in report.skipped] == ["unreadable-0001"]
-    assert b"Doe" not in contents(tmp_path / "a.zarr")
-    (sample,) = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())
-    np.testing.assert_array_equal(sample["image"], pixels.astype(np.int16) - 1024)
-
-
 def contents(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 

@@ -144,17 +144,6 @@ def test_other_units(unit: str, times: Callable[[np.ndarray], np.ndarray], tmp_p
     assert unistore.verify(tmp_path / "a.zarr", against=tmp_path / "a.h5").ok
 
 
-def test_a_group_by_name(tmp_path: Path) -> None:
-    left, right = made_up(300), made_up(400, seed=1)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for side, events in (("left", left), ("right", right)):
-            for name in "txyp":
-                file[f"davis/{side}/{name}"] = events[name]
-    options = {"sensor": SENSOR, "events": "davis/right"}
-    unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "events", **options)
-    assert np.array_equal(unistore.Store(tmp_path / "a.zarr").array("events/x").read(), right["x"])
-
-
 def falling(times: np.ndarray) -> np.ndarray:
     times = times.astype("u4")
     times[5_000] = times[4_999] - 1
@@ -232,16 +221,3 @@ def test_events_in_prophesees_own_compression_are_refused_with_the_command(tmp_p
         h5py.Dataset(made)[:] = made_up(32)
     with pytest.raises(InputError, match=r"ECF \(filter 0x8ECF\).*metavision_file_to_dat"):
         unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "events", sensor=SENSOR)
-
-
-def test_a_folder_of_events_beside_maps_and_spikes(tmp_path: Path) -> None:
-    """Spike cameras' files end like Prophesee's, and DSEC's maps lie beside its events."""
-    folder = tmp_path / "in"
-    folder.mkdir()
-    write_dsec(folder / "events.h5", made_up(500))
-    with h5py.File(folder / "rectify_map.h5", "w") as file:
-        file["rectify_map"] = np.zeros((HEIGHT, WIDTH, 2), "f4")
-    (folder / "spikes.dat").write_bytes(bytes(range(256)) * 40)
-    write_dat(folder / "events.dat", made_up(600))
-    unistore.convert(folder, tmp_path / "a.zarr", "events", sensor=SENSOR)
-    assert unistore.Store(tmp_path / "a.zarr").text("sources/path") == ["events.dat", "events.h5"]

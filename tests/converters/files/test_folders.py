@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
-
-import pytest
 
 from unistore.converters.files.folders import Folders, ListedFolders
 
@@ -51,18 +48,6 @@ def test_a_link_to_itself_is_not_there(tmp_path: Path) -> None:
     folders = Folders([tmp_path])
     assert not folders.holds(tmp_path, is_x)
     assert folders.holds(tmp_path, lambda path: path.name == "y.npy")
-
-
-def test_a_folder_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lay(tmp_path, *(f"{number}.npy" for number in range(9)))
-    listed = []
-    scandir = os.scandir
-    monkeypatch.setattr("os.scandir", lambda folder: listed.append(folder) or scandir(folder))
-    folders = Folders([tmp_path])
-    for number in range(9):
-        assert folders.has(str(tmp_path / f"{number}.npy"))
-        assert not folders.holds(tmp_path, is_x)
-    assert listed == [tmp_path]
 
 
 def test_folders_of_some_files(tmp_path: Path) -> None:

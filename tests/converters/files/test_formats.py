@@ -8,11 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.files.formats import has_ending, why_left_out
-from unistore.converters.point_cloud.family import converter as point_cloud
+from unistore.converters.files.formats import has_ending
 from unistore.converters.rows.family import converter as rows_converter
-from unistore.converters.scanning import scan_sources
-from unistore.converters.survey import survey
 
 HDF5 = (".h5", ".hdf5")
 
@@ -37,30 +34,6 @@ def test_hdf5_is_known_by_its_content(tmp_path: Path, ending: str, block: int) -
 @pytest.mark.parametrize("name", ["a.h5.tmp", "a.h5.part", "a.h5.bak", "a.h5~", "a.nii", "a.png", "a.npy"])
 def test_unfinished_files_and_other_formats_are_known_by_their_names(tmp_path: Path, name: str) -> None:
     assert not has_ending(hdf5(tmp_path / name, data=np.arange(3)), HDF5)
-
-
-def test_what_cannot_be_looked_at(tmp_path: Path) -> None:
-    assert has_ending(tmp_path / "none.h5", HDF5)
-    assert not has_ending(tmp_path / "none.mat", HDF5)
-    (tmp_path / "folder.mat").mkdir()
-    assert not has_ending(tmp_path / "folder.mat", HDF5)
-    (tmp_path / "empty.mat").touch()
-    assert not has_ending(tmp_path / "empty.mat", HDF5)
-
-
-def test_families_take_hdf5_of_any_ending(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
-    (tmp_path / "rows").mkdir()
-    (tmp_path / "clouds").mkdir()
-    values = np.arange(12).reshape(4, 3)
-    hdf5(tmp_path / "rows/a.mat", 512, x=values)
-    hdf5(tmp_path / "rows/b.h5", x=values + 12)
-    hdf5(tmp_path / "clouds/c.jld2", **{axis: np.arange(5.0) for axis in "xyz"})
-    (tmp_path / "rows/c.mat").write_bytes(b"MATLAB 5.0 MAT-file")
-    found = {seen.path.name: seen.family for seen in survey([tmp_path])}
-    assert found == {"a.mat": "rows", "b.h5": "rows", "c.mat": "", "c.jld2": "point_cloud"}
-    converted = check_contract(rows_converter(), [tmp_path / "rows"], {"rows/x": np.arange(24).reshape(8, 3)})
-    assert any("c.mat" in note for note in converted.scan.notes)
-    assert len(scan_sources(point_cloud(), [tmp_path / "clouds"]).sources) == 1
 
 
 def test_indices_of_pytables_are_skipped(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
@@ -104,20 +77,3 @@ def test_axes_of_pandas_are_skipped(tmp_path: Path, check_contract: Callable[...
 def test_references_of_matlab_are_skipped(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
     path = hdf5(tmp_path / "a.mat", 512, x=np.arange(4.0), **{"#refs#__a": np.arange(9)})
     check_contract(rows_converter(), [path], {"rows/x": np.arange(4.0)})
-
-
-def test_files_that_are_read_with_others_are_told_so(tmp_path: Path) -> None:
-    for name in ("v/a.mhd", "v/a.zraw", "v/b.nhdr", "v/b.raw.gz", "seq/velodyne/0.bin", "seq/labels/0.label"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
-    reasons = {
-        name: why_left_out(tmp_path / name) for name in ("v/a.zraw", "v/b.raw.gz", "seq/labels/0.label")
-    }
-    assert reasons == {
-        "v/a.zraw": "read with a.mhd",
-        "v/b.raw.gz": "read with b.nhdr",
-        "seq/labels/0.label": "read with 0.bin",
-    }
-    assert why_left_out(tmp_path / "seq/labels/1.label") == "labels of a sweep, which is not read"
-    assert why_left_out(tmp_path / "v/c.zraw") == "of no known format"

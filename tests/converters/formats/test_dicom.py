@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-import sys
 import warnings
 from pathlib import Path
 
@@ -14,7 +11,7 @@ import pytest
 import SimpleITK
 from pydicom.data import get_testdata_file
 
-from unistore.converters.formats import dicom, dicom_headers
+from unistore.converters.formats import dicom_headers
 from unistore.converters.formats.dicom import Dicom
 from unistore.converters.formats.dicom_elements import read_elements
 from unistore.converters.formats.dicom_headers import read_header
@@ -120,13 +117,6 @@ def test_an_enhanced_file_has_its_frames_by_their_places(tmp_path: Path) -> None
         assert opened.facts["origin"] == [10.0, 2.0, 1.0]
 
 
-def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = real("MR_small.dcm")
-    monkeypatch.setitem(sys.modules, "pydicom", None)
-    with pytest.raises(InputError, match=r"pip install 'unistore\[medical\]'"):
-        values(path)
-
-
 def test_headers_are_read_as_pydicom_reads_them() -> None:
     """Of every file of its tests that is read without it."""
     folder = real("MR_small.dcm").parent
@@ -160,42 +150,3 @@ def test_headers_that_are_left_to_pydicom(tmp_path: Path, tags: dict[str, object
     assert header == dicom_headers._by_pydicom(tmp_path / "a.dcm")
     assert header.patient == str(data_set.PatientID)
     assert header.pixels.planes[0].slope == 1
-
-
-def test_headers_that_are_known_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = real("MR_small.dcm")
-    expected = values(path)
-    known = (read_header(path).pixels,)
-    monkeypatch.setattr(dicom, "read_header", None)
-    with Dicom().open(SourceFile(path, path.name, known=known)) as opened:
-        np.testing.assert_array_equal(opened.arrays["image"][:], expected)
-    assert pickle.loads(pickle.dumps(known)) == known
-    json.dumps(known)
-
-
-def test_a_file_of_many_compressed_frames_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data_set = pydicom.dcmread(real("MR_small.dcm"))
-    frames = data_set.pixel_array[:2].repeat(32, 0)[None].repeat(3, 0)
-    frames = np.stack([frames[0] + number for number in range(3)]).astype("<i2")
-    data_set.NumberOfFrames = 3
-    data_set.PerFrameFunctionalGroupsSequence = []
-    for number in range(3):
-        place = pydicom.Dataset()
-        place.ImagePositionPatient = [0, 0, number]
-        frame = pydicom.Dataset()
-        frame.PlanePositionSequence = [place]
-        data_set.PerFrameFunctionalGroupsSequence.append(frame)
-    data_set.compress(pydicom.uid.RLELossless, frames, encoding_plugin="pydicom")
-    data_set.save_as(tmp_path / "a.dcm")
-    read = []
-    dcmread = pydicom.dcmread
-
-    def counted(path: Path, **options: object) -> pydicom.FileDataset:
-        read.append(options)
-        return dcmread(path, **options)
-
-    monkeypatch.setattr(pydicom, "dcmread", counted)
-    np.testing.assert_array_equal(values(tmp_path / "a.dcm"), frames)
-    assert len(read) == 2  # its header, and the frames

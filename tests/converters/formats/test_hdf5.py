@@ -57,20 +57,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.h5"
 
 
-def test_members_are_listed_without_a_search(path: Path, walks: list[Any]) -> None:
-    with h5py.File(path, "r+") as file:
-        file["linked"] = h5py.SoftLink("/data")
-    with opened(path) as file:
-        assert file.members()["data"] == "group"
-        assert file.members()["gain"] == "array"
-        assert file.members().keys().isdisjoint({"linked", "gone", "far"})
-        assert list(file.members("data").items()) == [("demo_2", "group"), ("demo_10", "group")]
-        for absent in ("gain", "linked", "linked/demo_2", "data/demo_3", "no/such"):
-            assert file.members(absent) == {}
-        np.testing.assert_array_equal(file.arrays["data/demo_2/actions"][1:3], [[2, 3], [4, 5]])
-        assert not walks
-
-
 def test_sound_arrays_and_all_others(path: Path, walks: list[Any]) -> None:
     with opened(path) as file:
         assert set(file.arrays) == {"data/demo_10/actions", "data/demo_2/actions", "gain", "far"}
@@ -86,31 +72,6 @@ def test_sound_arrays_and_all_others(path: Path, walks: list[Any]) -> None:
         assert file.groups == ["data", "data/demo_2", "data/demo_10"]
         assert file.group_facts("data/demo_2") == {"rate": "nan", "success": True}
         assert len(walks) == 1
-
-
-def test_groups_of_millions_can_be_left_out(path: Path, walks: list[Any]) -> None:
-    with opened(path) as file:
-        few = file.without(["data"])
-        assert "data/demo_2/actions" not in few.arrays
-        assert few.groups == ["data"]
-        assert file.without(["data"]) is few
-        assert "data/demo_2/actions" in file.arrays
-        assert len(walks) == 2
-    with opened(path) as file:
-        assert file.without(["segments"]).groups == file.groups
-        assert len(walks) == 3, "one search serves both, where there is no such group"
-
-
-def test_attributes_that_are_told_are_not_read(path: Path) -> None:
-    def is_told(place: str, name: str, is_plain: bool) -> bool:
-        return is_plain and place == "data/demo_2"
-
-    with opened(path) as file:
-        whole = file.attributes(lambda _: True)
-        rest = file.attributes(lambda _: True, is_told)
-    assert set(whole.kept["data/demo_2"][0]) == {"rate", "success"}
-    assert rest.kept["data/demo_2"][0] == ("rate",)
-    assert whole.single_values == rest.single_values == {"task", "gain"}
 
 
 def test_linked_files_are_closed_at_once(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import laspy
@@ -195,15 +194,3 @@ def test_damage_is_told(tmp_path: Path, ending: str, form: Las) -> None:
     other = tmp_path / f"b{'.las' if ending == '.laz' else '.laz'}"
     write(other)
     assert "compressed (rename it to ." in message(other.read_bytes())
-
-
-@pytest.mark.parametrize(("ending", "form", "module"), [(".las", Las(), "laspy"), (".laz", Laz(), "lazrs")])
-def test_a_missing_library_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, form: Las, module: str
-) -> None:
-    write(tmp_path / f"a{ending}", 9)
-    monkeypatch.setitem(sys.modules, module, None)
-    file = SourceFile(tmp_path / f"a{ending}", f"a{ending}")
-    expected = rf"is read by {module}, which is not installed \(pip install 'unistore\[lidar\]'\)"
-    with pytest.raises(InputError, match=expected), form.open(file):
-        pass

@@ -43,13 +43,6 @@ def test_a_jpeg_is_as_opencv_shows_it(tmp_path: Path, orientation: int) -> None:
     check_format(Jpeg(), tmp_path / "a.jpg", {"image": expected}, {"colour": "rgb"})
 
 
-def test_the_header_is_read_without_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Image.fromarray(PIXELS).save(tmp_path / "a.png")
-    monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("decoded"))
-    with Png().open(SourceFile(tmp_path / "a.png", "a.png")) as opened:
-        assert (opened.arrays["image"].shape, opened.arrays["image"].dtype) == ((19, 23, 4), np.uint8)
-
-
 def test_a_header_that_lies_is_a_problem_of_the_file(tmp_path: Path) -> None:
     Image.fromarray(PIXELS).save(tmp_path / "a.png")
     source = SourceFile(tmp_path / "a.png", "a.png")

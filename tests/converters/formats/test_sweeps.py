@@ -78,23 +78,6 @@ def test_other_files_may_be_sweeps_by_their_size(tmp_path: Path, values: int, ce
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_one_that_no_name_tells_is_refused_with_both_commands(tmp_path: Path) -> None:
-    path = tmp_path / "a.bin"
-    written = write(path, 4, 3)
-    both = r"unistore convert point-cloud .*a\.bin a\.zarr or unistore convert spike .*a\.bin a\.zarr"
-    with pytest.raises(InputError, match=both):
-        convert(path, tmp_path / "store")
-    convert(path, tmp_path / "store", "point_cloud")
-    stored = unistore.open_zarr(tmp_path / "store")
-    assert stored["points/xyz"][...].tobytes() == written[:, :3].tobytes()
-    write(path, 20, 1)
-    with pytest.raises(
-        InputError, match="has 80 bytes, as points of 4 values have and of 5; move those of 4"
-    ):
-        convert(path, tmp_path / "other", "point_cloud")
-
-
-@pytest.mark.usefixtures("in_this_process")
 def test_a_sequence_becomes_a_store(tmp_path: Path) -> None:
     folder = tmp_path / "sequences/00"
     written = write(folder / "velodyne/000000.bin", 4, 50)

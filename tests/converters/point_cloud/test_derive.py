@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from unistore.conversion.convert import convert
 from unistore.conversion.memory import PROCESS, SOURCE, derive_memory, step_budget
 from unistore.conversion.run import run
-from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.point_cloud import derive, scratch
 from unistore.converters.point_cloud.coordinates import bounds_of
 from unistore.converters.point_cloud.derive import blocks_of, partition_of
@@ -25,7 +24,7 @@ from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.point_cloud.grids import GridWindows, voxelise, window_rows
 from unistore.converters.point_cloud.scratch import Workspace
 from unistore.converters.scanning import scan_sources
-from unistore.errors import ConversionError, InputError
+from unistore.errors import InputError
 from unistore.store.reader import Store
 
 STEP = 40
@@ -247,17 +246,6 @@ def test_no_byte_depends_on_steps_or_on_what_may_be_held(
         assert again.digest == whole.digest
 
 
-def test_one_step_is_in_memory_and_more_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scan = scan_sources(point_cloud(voxel_size=(0.5,)), [make(tmp_path / "a.h5", "indices")])
-    absent = tmp_path / "a folder that is not there"
-    emitted: list[int] = []
-    point_cloud(voxel_size=(0.5,)).derive(scan, 0, lambda *rows: emitted.append(len(rows[-1])), absent)
-    assert sum(emitted) >= 1000
-    monkeypatch.setattr(scratch, "STEP", STEP)
-    with pytest.raises(ConversionError, match="a folder that is not there"):
-        point_cloud().derive(scan, 0, lambda *_: None, absent)
-
-
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("layout", ["indices", "columns", "windows"])
 def test_points_that_are_not_finite_are_counted_over_all_steps(tmp_path: Path, layout: str) -> None:
@@ -283,29 +271,6 @@ def test_a_larger_file_takes_no_more_memory(
     files = [make(tmp_path / f"{n}.h5", layout, n) for n in (1000, 9000)]
     small, large = (scan_sources(point_cloud(), [file]).sources[0].memory for file in files)
     assert small == large
-
-
-@pytest.mark.usefixtures("small_steps")
-def test_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path / "a.h5", "indices")
-    with h5py.File(tmp_path / "a.h5", "r+") as file:
-        for key in list(file["data"]):
-            values = file["data"][key][()]
-            del file["data"][key]
-            chunks = (700, *values.shape[1:])
-            file["data"].create_dataset(key, data=values, chunks=chunks, compression="gzip")
-    monkeypatch.setattr(hdf5, "_CHUNK_CACHE", 100)
-    reads: list[str] = []
-    read_rows = hdf5.read_rows
-
-    def count(dataset: h5py.Dataset, *more: Any) -> Any:
-        reads.append(dataset.name)
-        return read_rows(dataset, *more)
-
-    monkeypatch.setattr(hdf5, "read_rows", count)
-    run(point_cloud(), [tmp_path / "a.h5"], tmp_path / "counted")
-    assert 2 <= reads.count("/data/x") <= 3
-    assert scan_sources(point_cloud(), [tmp_path / "a.h5"]).sources[0].memory > 2 * 3 * 700 * 8
 
 
 @pytest.mark.usefixtures("small_steps")

@@ -244,17 +244,3 @@ def test_damage_is_refused_with_the_file(tmp_path: Path) -> None:
     assert isinstance(found["color.npy"].verdict, Taken)
     with pytest.raises(InputError, match=r"coord\.npy"):
         scan_sources(point_cloud(), [tmp_path])
-
-
-def test_a_colon_in_the_name_of_a_column_of_segments(tmp_path: Path) -> None:
-    coordinates = {f"segments__segment_0000__{axis}": points(width=1)[:, 0] for axis in "xyz"}
-    path = hdf5(tmp_path / "run: 1.h5", **coordinates)
-    with h5py.File(path, "r+") as file:
-        file["segments/segment_0000/a: b"] = np.ones(20, "c8")
-    with pytest.raises(InputError, match="has dtype complex64") as caught:
-        scan_sources(point_cloud(), [path])
-    (problem,) = caught.value.problems
-    assert (problem.file, problem.dataset) == ("run: 1.h5", "segments/segment_0000/a: b")
-    assert problem.cure == "leave it out: --map 'a: b='"
-    scan = scan_sources(point_cloud(map={"a: b": ""}), [path])
-    assert "points/a: b" not in {field.path for table in scan.tables for field in table.fields}

@@ -100,15 +100,6 @@ def test_the_store_holds_plain_json(sources: Path, tmp_path: Path) -> None:
     assert texts[1]["tile/height"]["unit"] == {"dtype": "text", "encoding": "ascii", "bytes": 1, "value": "m"}
 
 
-def test_the_receipt_counts_them(sources: Path, tmp_path: Path) -> None:
-    store = tmp_path / "a.zarr"
-    unistore.convert(sources, store, "rows")
-    receipt = unistore.verify(store, against=sources).receipt
-    assert receipt is not None
-    assert receipt.values == 3 * 10 + 2 * (1 + 1 + 4 + 1 + 2 + 0)
-    assert receipt.left_out == ()
-
-
 @pytest.mark.parametrize(
     ("place", "name", "value"),
     [
@@ -147,27 +138,6 @@ def test_attributes_go_with_their_arrays(sources: Path, tmp_path: Path) -> None:
     assert b"only" not in zarr.open_array(tmp_path / "b.zarr" / ARRAY / "data", mode="r")[:].tobytes()
     unistore.export(tmp_path / "b.zarr", tmp_path / "back_b")
     assert ("only", "unit") not in attributes_of(tmp_path / "back_b" / "part_0.h5")
-
-
-def test_what_is_not_kept_is_said(tmp_path: Path) -> None:
-    """By the conversion and by the receipt; a file is never refused for it."""
-    folder = tmp_path / "s"
-    folder.mkdir()
-    for number in range(2):
-        with h5py.File(folder / f"{number}.h5", "w") as file:
-            file["lat"] = np.arange(3.0)
-            file["t"] = np.arange(3.0)
-            file["lat"].make_scale("lat")
-            file["t"].dims[0].attach_scale(file["lat"])
-    report = unistore.convert(folder, tmp_path / "a.zarr", "rows")
-    assert "attributes kept: 4 of 2 files (CLASS, NAME)" in report.notes
-    assert [note for note in report.notes if note.startswith("attributes left out")] == [
-        "attributes left out (references): REFERENCE_LIST of lat in 0.h5 and 1 more",
-        "attributes left out (values of variable length): DIMENSION_LIST of t in 0.h5 and 1 more",
-    ]
-    receipt = unistore.verify(tmp_path / "a.zarr", against=folder).receipt
-    assert receipt is not None
-    assert receipt.left_out == ("attribute DIMENSION_LIST of t", "attribute REFERENCE_LIST of lat")
 
 
 def test_attributes_of_many_files_are_bounded(

@@ -31,17 +31,6 @@ def write(path: Path, **arrays: np.ndarray) -> dict[str, np.ndarray]:
     return {name.replace("__", "/"): values for name, values in arrays.items()}
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_npz_members_become_columns(tmp_path: Path, check_contract, save) -> None:
-    data, label = RANDOM.random((50, 4, 3), dtype=np.float32), np.arange(50, dtype=np.uint8)
-    fortran = np.asfortranarray(RANDOM.integers(0, 9, (50, 6)))
-    save(tmp_path / "a.npz", data=data, label=label, fortran=fortran)
-    oracle = {"rows/data": data, "rows/label": label, "rows/fortran": fortran}
-    converted = check_contract(rows_converter(), [tmp_path / "a.npz"], oracle)
-    assert converted.finalized.samples == 50
-    assert any("compressed" in note for note in converted.scan.notes) == (save is np.savez_compressed)
-
-
 def test_hdf5_files_in_natural_order_with_groups_as_paths(tmp_path: Path, check_contract) -> None:
     parts = {}
     for number in (10, 2, 1):

@@ -59,20 +59,6 @@ def test_a_store_is_verified_and_exported(tmp_path: Path) -> None:
     np.testing.assert_array_equal(unistore.Dataset(tmp_path / "a.zarr")[4]["image"], values["data"][4])
 
 
-def test_files_of_matlab_are_said_to_be(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "a.mat", "w", userblock_size=512) as file:
-        file["data"] = np.zeros((3, 9))
-    content = bytearray((tmp_path / "a.mat").read_bytes())
-    assert not any("MATLAB" in note for note in scan_sources(rows_converter(), [tmp_path]).notes)
-    content[:19] = b"MATLAB 7.3 MAT-file"
-    (tmp_path / "a.mat").write_bytes(content)
-    notes = scan_sources(rows_converter(), [tmp_path]).notes
-    assert any(note.startswith("a.mat: written by MATLAB") and "--reverse-axes" in note for note in notes)
-    reversed_axes = scan_sources(rows_converter(reverse_axes=True), [tmp_path])
-    assert not any("MATLAB" in note for note in reversed_axes.notes)
-    assert reversed_axes.sources[0].rows == {"rows": 9}
-
-
 def test_arrays_of_numpy_are_as_they_are(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
     values = RANDOM.random((6, 2))
     np.savez(tmp_path / "a.npz", data=values)

@@ -167,13 +167,6 @@ def test_a_flipped_bit_in_a_png_is_found_when_it_is_read(
     assert "contradicts its checksum" in problem.message
 
 
-def test_nothing_to_convert(tmp_path: Path) -> None:
-    (found,) = problems(tmp_path).values()
-    assert found.kind == "missing"
-    (found,) = problems(tmp_path / "absent").values()
-    assert (found.kind, found.message) == ("missing", "does not exist")
-
-
 def test_a_stream_that_is_gone_after_the_scan(tmp_path: Path) -> None:
     (tmp_path / "a.dat").write_bytes(b"\1" * 8)
     converter = spike_converter(height=2, width=8, layout="packed")

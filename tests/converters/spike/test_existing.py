@@ -135,13 +135,3 @@ def test_grids_of_other_bins_and_axes(tmp_path: Path, sequences: Callable[..., A
     np.save(file, np.zeros((24, 40), np.uint8))
     (problem,) = problems(tmp_path)
     assert (problem.location, problem.kind) == ("a/spike_vox/001.npy", "shape")
-
-
-def test_existing_voxels_are_left_out_by_name(
-    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
-) -> None:
-    made = sequences(tmp_path, {"a": (16,)}, images=None)
-    grids(made, 5, lambda voxel: voxel[:, :, :5])
-    converted = convert_in_memory(spike_converter(**SIZE, voxel_dir="none"), [tmp_path])
-    assert not [path for path in converted.arrays if "voxel" in path]
-    assert any("spike_vox" in str(path) for path, _ in converted.scan.left_out)

@@ -71,12 +71,6 @@ def test_the_described_resolution_is_refused_for_packed_bits(gopro: Path) -> Non
     assert "careful: neighbouring rows of 000.dat hardly correlate as 396 x 640" in notes
 
 
-def test_height_and_width_exchanged_are_remarked(gopro: Path) -> None:
-    extent, _, notes = scan_one(gopro, height=640, width=360)
-    assert extent == [88, 640, 360]
-    assert "careful" in notes
-
-
 def test_several_cameras_fit_and_nothing_decides(
     tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
 ) -> None:
@@ -133,8 +127,3 @@ def test_every_camera_is_found_by_its_typical_size_or_given_size() -> None:
         assert bool(problems) == (camera.layout == "bytes"), (
             "a width and height of bytes are no packed camera"
         )
-
-
-def test_equal_sizes_are_refused_once() -> None:
-    _, problems = choose_resolutions({"a": [1_152_000], "b": [1_152_000], "c": [576_000]}, "packed")
-    assert [problem.location for problem in problems] == ["a", "c"]

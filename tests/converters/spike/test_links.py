@@ -50,18 +50,6 @@ def test_links_that_leave_are_refused_with_the_cure(tmp_path: Path, raw: Path) -
     assert {problem.cure for problem in found} == {f"--follow-links-to {raw}/a"}
 
 
-def test_the_cure_of_links_names_no_folder_with_the_given_paths_in_it(tmp_path: Path, raw: Path) -> None:
-    (tmp_path / "data").mkdir()
-    raw = raw.rename(tmp_path / "data/raw")
-    (raw / "b").rename(tmp_path / "data/b")
-    link_sequence(tmp_path / "data/unified/a", raw / "a")
-    link_sequence(tmp_path / "data/unified/b", tmp_path / "data/b")
-    found = problems(tmp_path / "data/unified")
-    folders = [tmp_path / "data/b", raw / "a"]
-    assert {problem.cure for problem in found} == {" ".join(f"--follow-links-to {each}" for each in folders)}
-    assert len(names(tmp_path / "data/unified", *folders)) == 3
-
-
 def test_the_command_that_inspect_prints(
     tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

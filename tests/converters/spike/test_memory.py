@@ -100,21 +100,6 @@ def test_values_are_refused_when_they_are_read(
     assert [entry["left_out"] for entry in report.skipped] == ["a.npz"]
 
 
-def test_a_compressed_array_in_fortran_order_is_counted_and_not_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Time varies fastest: no block of it can be read without all of it."""
-    spikes = np.asfortranarray(np.random.default_rng(0).integers(0, 2, (50, 10, 16), np.uint8))
-    np.savez_compressed(tmp_path / "a.npz", spk=spikes)
-    scan = scan_sources(spike_converter(), [tmp_path])
-    assert scan.sources[0].reading == spikes.nbytes
-    assert any("spikes a pixel and step" in note for note in scan.notes)
-    monkeypatch.setattr("unistore.converters.spike.gather.LARGE", spikes.nbytes - 1)
-    monkeypatch.setattr("unistore.converters.files.npy.ArrayValues.read_into", None)
-    notes = scan_sources(spike_converter(), [tmp_path]).notes
-    assert not any("spikes a pixel and step" in note for note in notes)
-
-
 @pytest.mark.parametrize("layout", ["packed", "bytes"])
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("block", [1, 700])

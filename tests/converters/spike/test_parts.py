@@ -14,7 +14,6 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import list_files
 from unistore.converters.scan import Found
 from unistore.converters.spike.family import converter as spike_converter
-from unistore.converters.spike.frames import FrameName
 from unistore.errors import InputError
 
 NO_FRAME = "belongs to no frame; their files lie in spike/, spike_vox/, blur/, sharp/"
@@ -42,24 +41,6 @@ def left_out(root: Path, *more: Path, **options: Any) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): why for path, why in found.left_out}
 
 
-def test_a_part_is_a_frame(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path, {"train/a": (8, 8), "test/b": (8,)})
-    found = find(tmp_path)
-    assert not found.problems
-    assert not found.left_out
-    assert [part.name for part in found.parts] == [
-        "test/b/spike/000.dat",
-        "train/a/spike/000.dat",
-        "train/a/spike/001.dat",
-    ]
-    last = found.parts[-1]
-    assert last.files == tuple(tmp_path / name for name in last.detail.names)
-    assert last.roots == (tmp_path,)
-    assert last.detail.names == ("train/a/spike/001.dat", "train/a/blur/001.png", "train/a/sharp/001.png")
-    assert last.detail.roles == ("spike", "blur", "sharp")
-    assert (last.detail.unit, last.detail.detail) == ("train/a", FrameName("train/a", "train"))
-
-
 def test_behind_a_gap_the_sequence_is_another(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path, {"a": (8, 8, 8)}, images=None)
     found = find(tmp_path, exclude=("a/spike/001.dat",))
@@ -67,15 +48,6 @@ def test_behind_a_gap_the_sequence_is_another(tmp_path: Path, sequences: Callabl
         ("a", "a"),
         ("a", "a~2"),
     ]
-
-
-def test_no_header_is_read(tmp_path: Path) -> None:
-    for name in ("a/spike/000.dat", "a/blur/000.png", "b/spike/000.npy", "b/blur/7.jpg"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    found = find(tmp_path)
-    assert [part.name for part in found.parts] == ["a/spike/000.dat"]
-    assert [problem.location for problem in found.problems] == ["b/blur"]
 
 
 def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(

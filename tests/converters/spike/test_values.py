@@ -202,15 +202,6 @@ def test_other_colours_are_converted_when_asked(
     np.testing.assert_array_equal(sharp[2], clear[..., 2::-1])
 
 
-def test_one_large_recording_among_small_ones_is_remarked(tmp_path: Path) -> None:
-    for name, height in (("a", 4), ("b", 4), ("c", 4), ("huge", 120)):
-        np.save(tmp_path / f"{name}.npy", np.ones((8, height, 16), np.uint8))
-    notes = scan_sources(spike_converter(), [tmp_path]).notes
-    (note,) = [note for note in notes if "padded to the largest" in note]
-    for said in ("(huge.npy), 120 x 16 pixels", f"{4 * 120 / 132:.1f} times", "--exclude huge.npy"):
-        assert said in note
-
-
 def test_dark_and_saturated_sequences_are_remarked(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     made = sequences(tmp_path / "s", {"a": (16,), "dark": (16,), "full": (8,)}, images=None)
     for name, byte in (("dark", 0), ("full", 255)):

@@ -179,35 +179,6 @@ def test_mistakes_say_what_would_be_right(
     assert sorted(path.name for path in arrays.parent.iterdir()) == ["arrays"]
 
 
-def test_an_option_of_several_families_goes_with_the_detected_one(
-    arrays: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.savez(arrays / "b.npz", other=np.zeros(3))
-    for number, options in enumerate((["--columns", "union"], ["--columns=union"])):
-        store = arrays.parent / f"{number}.zarr"
-        assert call("convert", *options, str(arrays), str(store), "--codec", "none") == 0
-        assert "rows (arrays): " in capsys.readouterr().err
-        assert unistore.Store(store).attributes["options"]["columns"] == "union"
-    np.save(arrays.parent / "ct_original.npy", np.zeros((3, 4, 5), np.int16))
-    command = ["convert", str(arrays.parent / "ct_original.npy"), str(arrays.parent / "c.zarr")]
-    assert call(*command, "--columns", "union") == 2
-    shown = " ".join(capsys.readouterr().err.split())
-    assert "the sources are ct, and --columns belongs to point-cloud, rows, spike, trajectory" in shown
-
-
-def test_a_folder_that_is_called_like_a_family(
-    arrays: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arrays.rename(arrays.parent / "rows")
-    monkeypatch.chdir(arrays.parent)
-    assert call("convert", "rows", "o.zarr") == 2
-    assert "unistore convert ./rows" in " ".join(capsys.readouterr().err.split())
-    assert call("convert", "./rows", "o.zarr") == 0
-    (arrays.parent / "point_cloud").mkdir()
-    assert call("convert", "point_cloud", "p.zarr") == 2  # the folder, not the family: nothing is in it
-    assert "point_cloud: is an empty folder" in capsys.readouterr().err
-
-
 def test_json_for_mistakes_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("convert", "rows", "a", "o.zarr", "--codec", "fastest", "--json") == 2
     captured = capsys.readouterr()

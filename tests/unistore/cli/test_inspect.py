@@ -8,7 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -73,36 +72,10 @@ def test_nothing_there_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["problems"][0]["kind"] == "missing"
 
 
-def test_what_is_no_source_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "scans.zip").write_bytes(b"PK")
-    assert call(str(tmp_path / "empty")) == 2
-    assert "an empty folder" in capsys.readouterr().out
-    assert call(str(tmp_path / "scans.zip")) == 2
-    assert "unpack it" in capsys.readouterr().out
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links" / "a.npy").symlink_to(tmp_path / "scans.zip")
-    assert call(str(tmp_path / "links")) == 2
-    assert "a.npy: is a link to" in capsys.readouterr().out
-    assert call("") == 2
-    assert "no such file or folder" in capsys.readouterr().err
-
-
 def test_a_broken_seal_exits_with_1(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (store / "unistore-manifest.jsonl").unlink()
     assert call(str(store)) == 1
     assert "DAMAGED" in capsys.readouterr().out
-
-
-def test_out_of_memory_is_no_surprise(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def greedy(path: str) -> None:
-        np.empty(2**62, np.uint8)
-
-    monkeypatch.setattr(import_module("unistore.report.inspection"), "inspect", greedy)
-    assert call("a/b") == 1
-    assert capsys.readouterr().err.startswith("error: out of memory: Unable to allocate")
 
 
 @pytest.mark.parametrize("every", [True, False], ids=["all", "collapsed"])

@@ -50,19 +50,6 @@ def test_statistics_of_every_family(name: str, tmp_path: Path, capsys: Any) -> N
     assert unistore.inspect(path).to_json()["samples_statistics"] == printed
 
 
-def test_what_is_shown(tmp_path: Path, capsys: Any) -> None:
-    path = shutil.copytree(GOLDEN / "rows.zarr", tmp_path / "rows.zarr")
-    assert unistore.inspect(path).to_json()["samples_statistics"] == {}
-    assert call("statistics", str(path)) == 0
-    shown = capsys.readouterr().out
-    assert "data[0]" in shown
-    assert "label" in shown
-    assert "median" in str(unistore.inspect(path))
-    assert "median" in unistore.inspect(path).to_html()
-    (path / STATISTICS).write_bytes(b"nothing")
-    assert f"{STATISTICS} is damaged" in str(unistore.inspect(path))
-
-
 def test_what_is_refused(tmp_path: Path, capsys: Any) -> None:
     assert call("statistics", str(tmp_path / "none.zarr")) != 0
     assert "no such store" in capsys.readouterr().err

@@ -108,18 +108,6 @@ def test_a_build_folder_of_another_user_is_not_taken_over(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["3", "[]", "{}", '{"step": 3}', '{"step": "derive", "batch": "../../home"}', "[" * 10**5]
-)
-def test_a_line_of_the_journal_that_is_no_step_is_told(place: Path, line: str) -> None:
-    build = place / "a.zarr.unistore-build"
-    build.mkdir()
-    (build / "journal.jsonl").write_text(f"{line}\n")
-    with pytest.raises(ConversionError, match=r"line 1 of the journal is damaged; start over with --restart"):
-        unistore.convert(place / "good.npy", place / "a.zarr", "rows")
-    unistore.convert(place / "good.npy", place / "a.zarr", "rows", restart=True)
-
-
-@pytest.mark.parametrize(
     "lines",
     [
         ["3", "[]", "[" * 10**5],

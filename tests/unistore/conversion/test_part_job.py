@@ -18,7 +18,7 @@ from unistore.conversion.job import RowsRead, parts_of
 from unistore.conversion.plan import ShardTask
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.errors import ConversionError, InputError
+from unistore.errors import ConversionError
 
 FILES = 80
 
@@ -93,43 +93,6 @@ def test_parts_are_whole_sources_and_only_where_workers_would_wait(
     monkeypatch.setattr(jobs, "SMALL_SOURCE", 1 << 16)
     monkeypatch.setattr(jobs, "MIN_BATCHES", FILES)
     assert parts_of(job, table, 2) == []
-
-
-def test_problems_of_all_parts_come_together(sources: Path, tmp_path: Path) -> None:
-    damaged = sorted(sources.rglob("part_*3.npz"))
-    for path in damaged:
-        content = bytearray(path.read_bytes())
-        at = content.index(b"\x93NUMPY") + 130
-        content[at] ^= 255
-        path.write_bytes(content)
-    converter = make_converter("rows", {"columns": "union"})
-    errors = []
-    for executor in (Sent(), None):
-        with pytest.raises(InputError) as caught:
-            run(converter, [sources], tmp_path / "out.zarr", executor=executor)
-        errors.append({str(problem) for problem in caught.value.problems})
-    assert errors[0] == errors[1]
-    report = run(converter, [sources], tmp_path / "out.zarr", Settings(on_error="skip"), executor=Sent())
-    assert {entry["left_out"] for entry in report.skipped} == {
-        path.relative_to(sources).as_posix() for path in damaged
-    }
-
-
-def test_a_source_that_changes_after_it_was_read(sources: Path, tmp_path: Path) -> None:
-    class Changing(Sent):
-        def run(self, job: Any, items: Any) -> Iterator[Any]:
-            if kind(job) == "ShardJob":
-                with (sources / "lot_1/part_4.npz").open("ab") as file:
-                    file.write(b"more")
-            yield from super().run(job, items)
-
-    with pytest.raises(ConversionError, match=r"part_4\.npz: changed while it was converted"):
-        run(
-            make_converter("rows", {"columns": "union"}),
-            [sources],
-            tmp_path / "out.zarr",
-            executor=Changing(),
-        )
 
 
 def test_an_interrupted_conversion_reads_parts_again(sources: Path, tmp_path: Path) -> None:

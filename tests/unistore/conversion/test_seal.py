@@ -87,33 +87,6 @@ def test_an_index_that_breaks_its_rule_is_not_sealed(
     assert not tmp_path.with_suffix(".zarr").exists()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"rows/data": ArraySpec(rows=("rows/data", 0))}, "rows/data: its spec refers to itself"),
-        ({"sources/bytes": ArraySpec(rows=("sources/bytes", 0))}, "sources/bytes: its spec refers to itself"),
-        (
-            {
-                "sources/rows": ArraySpec(rows=("sources/bytes", 0)),
-                "sources/bytes": ArraySpec(rows=("sources/rows", 0)),
-            },
-            "sources/rows: its spec refers to itself",
-        ),
-        (
-            {"rows/data": ArraySpec(ascending=True)},
-            "rows/data: has a rule over all rows, and is written shard",
-        ),
-    ],
-)
-def test_specs_that_no_reader_could_hold(
-    wrong: dict[str, ArraySpec], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    np.save(tmp_path / "a.npy", np.arange(12))
-    monkeypatch.setattr(specs, "SPECS", ArraySpecs(arrays=wrong))
-    with pytest.raises(ConversionError, match=message):
-        unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")
-
-
 @pytest.mark.parametrize("change", ["longer", "shorter", "gone"])
 def test_shards_that_changed_before_the_seal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str

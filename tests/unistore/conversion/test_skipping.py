@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.steps import Disturbing
 from unistore.cli.main import main
 from unistore.conversion.convert import convert, make_converter
-from unistore.conversion.executors.local import Serial
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
-from unistore.integrity.repair import repair
 from unistore.store.manifest import parse_manifest
 from unistore.store.reader import Store
 
@@ -207,17 +204,6 @@ def test_what_is_left_equals_the_good_sources_alone(tmp_path: Path, family: str)
     assert REPORT in {line.key for line in lines}
 
 
-def test_values_are_read_once_all_headers_are_sound_or_left_out(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    assert write_rows(tmp_path / "in") == ["1.h5", "3.h5"]
-    with pytest.raises(InputError) as refused:
-        convert(tmp_path / "in", tmp_path / "out", "rows")
-    assert [problem.source for problem in refused.value.problems] == ["1.h5"]
-    report = convert(tmp_path / "in", tmp_path / "out", "rows", on_error="skip")
-    kinds = {entry["left_out"]: entry["kind"] for entry in report.skipped}
-    assert kinds == {"1.h5": "format", "3.h5": "damaged"}
-
-
 def test_a_colon_in_the_name_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -261,31 +247,6 @@ def test_on_workers_too(tmp_path: Path) -> None:
     assert len(serial.skipped) == len(bad)
 
 
-def test_the_store_says_which_files_were_not_taken(tmp_path: Path) -> None:
-    """Files beside the sources, and skipped ones, each counted once, by reason."""
-    folder = tmp_path / "all"
-    folder.mkdir()
-    for number in range(3):
-        np.save(folder / f"part_{number}.npy", np.ones((9, 2), "f4"))
-    with (folder / "part_1.npy").open("r+b") as file:
-        file.truncate(150)
-    for name in ("README.md", "a.e57", "b.e57"):
-        (folder / name).write_bytes(b"something")
-    convert(folder, tmp_path / "out", on_error="skip")
-    written = json.loads((tmp_path / "out" / REPORT).read_text())["verdicts"]
-    counts = {(each["verdict"], each["why"]): (each["files"], each["examples"]) for each in written}
-    assert counts == {
-        ("taken", "rows"): (2, ["part_0.npy", "part_2.npy"]),
-        ("left out", "a text about the others"): (1, ["README.md"]),
-        ("left out", "E57, which is not read"): (2, ["a.e57", "b.e57"]),
-        ("refused", "is truncated: holds 150 of 200 bytes"): (1, ["part_1.npy"]),
-    }
-    (tmp_path / "out" / REPORT).unlink()
-    (folder / "LICENSE").write_bytes(b"came later")
-    repair(tmp_path / "out", folder)
-    assert json.loads((tmp_path / "out" / REPORT).read_text())["verdicts"] == written
-
-
 def test_nothing_to_skip_changes_nothing(tmp_path: Path, toys: Path, toy: Any) -> None:
     fail = run(toy(), [toys], tmp_path / "fail")
     skip = run(toy(), [toys], tmp_path / "skip", Settings(on_error="skip"))
@@ -310,44 +271,6 @@ def spoil(path: Path, row: int = 7) -> None:
         arrays: dict[str, NDArray[Any]] = dict(members)
     arrays["value"][row] = np.nan
     np.savez(path, **arrays)
-
-
-class Counting(Disturbing):
-    """Counts the steps."""
-
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-
-    def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
-        items = list(items)
-        self.items.append(items)
-        yield from Serial().run(job, items)
-
-
-def test_what_is_still_valid_is_taken_over(tmp_path: Path, toy: Any, make_toys: Any) -> None:
-    """The last of many sources is bad: whatever lies before it is neither read nor written again."""
-    toys = make_toys(tmp_path / "in", sources=9, rows=300)
-    spoil(toys / "val/s8.npz")
-    executor = Counting()
-    report = run(toy(), [toys], tmp_path / "out", Settings(on_error="skip"), executor=executor)
-    derived, again, written = executor.items
-    assert (len(derived), len(again)) == (9, 0)
-    assert len(written) == report.tasks
-
-    rows_only = replace(toy(), tables=("rows",))
-    executor = Counting()
-    # "auto" would meet the bad source before anything is written
-    report = run(
-        rows_only, [toys], tmp_path / "rows", Settings(on_error="skip", codec="fast"), executor=executor
-    )
-    first, second = executor.items
-    spoiled = max(number for number, task in enumerate(first) if task.id in {each.id for each in second})
-    assert len(second) <= 2, "only the shard in which the bad source began is written again"
-    assert spoiled > len(first) // 2
-    without = replace(rows_only, exclude=("val/s8.npz",))
-    alone = run(without, [toys], tmp_path / "alone", Settings(codec="fast"), executor=Counting())
-    assert files_of(tmp_path / "rows") == files_of(tmp_path / "alone")
-    assert report.tasks == alone.tasks
 
 
 def test_what_was_left_out_is_not_left_out_under_fail(

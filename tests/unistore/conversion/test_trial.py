@@ -11,8 +11,6 @@ import pytest
 import zarr
 
 import unistore
-from unistore.conversion.job import ShardJob
-from unistore.conversion.plan import ShardTask
 from unistore.errors import InputError
 
 ROWS = 2000
@@ -66,23 +64,6 @@ def test_each_column_has_the_codec_that_serves_it(source: Path, tmp_path: Path) 
             assert (options["cname"], options["shuffle"]) == (cname, shuffle)
             assert options["typesize"] == int(typesize)
             assert f"blosc {cname}" in described[f"rows/{name}"]
-
-
-def test_no_more_rows_are_read_than_chunks_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "parts").mkdir()
-    for part in range(100):
-        np.save(tmp_path / "parts" / f"{part}.npy", values()["noise"][part * 20 :][:20])
-    monkeypatch.setattr("unistore.conversion.new_store.SAMPLE", 1 << 14)
-    tasks: list[ShardTask] = []
-    columns = ShardJob.columns
-
-    def counted(job: ShardJob, task: ShardTask, *given: Any) -> Any:
-        tasks.extend([task] if job.reads_parts else [])
-        return columns(job, task, *given)
-
-    monkeypatch.setattr(ShardJob, "columns", counted)
-    unistore.convert(tmp_path / "parts", tmp_path / "out.zarr", "rows")
-    assert 0 < sum(task.hi - task.lo for task in tasks) < ROWS // 2
 
 
 def test_a_store_is_made_again_without_a_trial(

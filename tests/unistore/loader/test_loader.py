@@ -64,14 +64,6 @@ def test_order_does_not_depend_on_who_makes_batches(data):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_samples_see_the_epoch_in_persistent_workers(data, workers):
-    with Loader(data.Batched(), 50, shuffle=True, num_workers=workers) as loader:
-        for epoch in range(3):
-            for batch in loader:
-                assert torch.equal(batch["draw"], batch["index"] * 31 + epoch)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
 def test_plain_datasets_are_collated_as_torch_does(data, workers):
     dataset = data.Plain()
     expected = list(DataLoader(dataset, 8))
@@ -125,19 +117,6 @@ def test_permuted_images_keep_their_strides(data):
         for batch in loader:
             assert batch["image"].shape == (10, 3, 4, 5)
             assert batch["image"].is_contiguous(memory_format=torch.channels_last)
-
-
-def test_breaking_off_ends_the_epoch_and_the_next_one_is_whole(data):
-    with Loader(data.Batched(), 8, shuffle=True, seed=1, num_workers=2) as loader:
-        whole = [indices(loader) for _ in range(3)]
-    with Loader(data.Batched(), 8, shuffle=True, seed=1, num_workers=2) as loader:
-        for number, batch in enumerate(loader):
-            assert batch["index"].tolist() == whole[0][number]
-            if number == 3:
-                break
-        assert indices(loader) == whole[1]
-        iter(loader)  # not touched: no epoch is lost
-        assert indices(loader) == whole[2]
 
 
 def test_an_iteration_that_was_replaced_says_so(data):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -97,18 +95,3 @@ def test_what_is_left_of_an_epoch_comes_and_then_the_next_one(store, kind, worke
         assert same(list(again), expected[stop * BATCH :])
         sampler.set_epoch(EPOCH + 1)
         assert same(list(again), serial(kind, store, EPOCH + 1))
-
-
-def test_a_state_of_loader_goes_on_in_a_stateful_dataloader(store):
-    """By way of the position: the number of workers and the kind of loader may change in between."""
-    expected = serial("full", store, EPOCH)
-    with unistore.Loader(store, BATCH, shuffle=True, seed=SEED, num_workers=1) as loader:
-        loader.set_epoch(EPOCH)
-        batches = iter(loader)
-        assert same([next(batches) for _ in range(4)], expected[: 4 * BATCH])
-        state = json.loads(json.dumps(loader.state_dict()))
-        del batches
-    sampler = SequenceSampler(Shuffled(len(store), SEED), BATCH, start=state["delivered"])
-    sampler.set_epoch(state["epoch"])
-    rest = StatefulDataLoader(store, BATCH, sampler=sampler, collate_fn=unistore.collate)
-    assert same(list(rest), expected[4 * BATCH :])

@@ -32,19 +32,3 @@ def test_same_batches_as_the_loader(dataset, world, drop_last):
                     expected = [batch["data"].tolist() for batch in theirs]
                     assert [batch["data"].tolist() for batch in ours] == expected
                     assert len(sampler) == sum(map(len, expected))
-
-
-def test_a_state_of_the_loader_continues_in_a_dataloader(dataset):
-    with Loader(dataset, 10, shuffle=True, seed=2, num_workers=0) as loader:
-        whole = [batch["data"].tolist() for batch in loader]
-        rest = [batch["data"].tolist() for batch in loader]
-    with Loader(dataset, 10, shuffle=True, seed=2, num_workers=0) as loader:
-        for batch, _ in zip(loader, range(7), strict=False):
-            del batch
-        state = loader.state_dict()
-        done = state["delivered"] // 10
-    sampler = SequenceSampler(Shuffled(203, 2), 10, start=state["delivered"])
-    theirs = DataLoader(dataset, 10, sampler=sampler, collate_fn=unistore.collate, num_workers=1)
-    assert [batch["data"].tolist() for batch in theirs] == whole[done:]
-    sampler.set_epoch(1)
-    assert [batch["data"].tolist() for batch in theirs] == rest

@@ -37,17 +37,6 @@ def test_like_a_list(items: list[Any], block: int, size: int, data: st.DataObjec
     assert [some[number] for number in numbers] == [items[number] for number in numbers]
 
 
-def test_many_alike_take_little() -> None:
-    """What millions of sources cost: their differences."""
-    items = [
-        {"name": f"lot/episode_{number}.hdf5", "columns": ["action", "qpos"] * 20} for number in range(5000)
-    ]
-    whole = len(pickle.dumps(PackedObjects(items)))
-    assert whole < 60 * len(items)
-    assert len(pickle.dumps(PackedObjects(items).only([17]))) < whole / 10
-    assert len(pickle.dumps(PackedObjects(items).only([]))) < 200
-
-
 @given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=9), data=st.data())
 def test_sources_as_columns_are_what_they_are_made_of(counts: list[int], data: st.DataObject) -> None:
     items = [

@@ -111,34 +111,6 @@ def test_chunks_of_a_batch_are_decoded_once(tmp_path: Path, write: Any, decoded:
     assert len(decoded) == len(set(decoded))
 
 
-def test_partly_needed_chunks_are_kept(tmp_path: Path, write: Any, decoded: list[int]) -> None:
-    array = volumes(write, tmp_path)
-    box = [1, 2, 2], [2, 8, 10]
-    for _ in range(3):
-        np.testing.assert_array_equal(array.read_box(*box), VOLUMES[1:2, 2:8, 2:10])
-    assert len(decoded) == 6 + 6  # those that are missed again are kept
-    assert CHUNKS.nbytes == 6 * 4 * 4 * 4
-
-
-def test_chunks_that_are_part_of_the_output_are_decoded_into_it(
-    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = np.arange(64 * 3, dtype="f8").reshape(64, 3)
-    array = write(tmp_path, values, (8, 3), (32, 3))
-    targets: list[Any] = []
-    decode = ChunkReader.decode
-    monkeypatch.setattr(
-        ChunkReader,
-        "decode",
-        lambda self, located, into, **fresh: (targets.extend(into), decode(self, located, into, **fresh))[1],
-    )
-    out = np.empty((64, 3))
-    array.read_ranges([4, 40], [36, 64], out[:56])
-    assert len(targets) == 5 + 3  # the first and the last chunk of the first range are needed in part
-    assert sum(np.shares_memory(target, out) for target in targets) == 3 + 3
-    np.testing.assert_array_equal(out[:56], np.concatenate([values[4:36], values[40:]]))
-
-
 @pytest.mark.parametrize("chunk", [(8, 3), (1, 3), (8, 2)])
 def test_rows_that_are_shared_are_taken_and_the_others_read(
     tmp_path: Path, write: Any, chunk: tuple[int, int]

@@ -88,17 +88,3 @@ def test_what_is_shared_is_kept_as_chunks(array: StoredArray, sizes: list[int]) 
     np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
     assert len(shared) == array.chunk_count
     assert 12 not in sizes
-
-
-def test_absent_chunks_and_many_rows_of_few_chunks_are_read_as_ever(
-    tmp_path: Path, write: Any, array: StoredArray, sizes: list[int]
-) -> None:
-    few = np.random.default_rng(1).permutation(800)
-    np.testing.assert_array_equal(array.read_rows(few), VALUES[few])
-    assert 12 not in sizes
-    empty = VALUES.copy()
-    empty[160:176] = 0
-    other = write(tmp_path, empty, (16, 3), (320, 3), "none", path="b")
-    rows = one_of_each_chunk(2)
-    np.testing.assert_array_equal(other.read_rows(rows), empty[rows])
-    assert 12 not in sizes

@@ -80,19 +80,6 @@ def test_files_that_are_written_together_are_named_once_all_are_on_disk(
     ]
 
 
-def test_a_large_file_is_on_its_way_to_disk_while_it_is_written(
-    tmp_path: Path, operations: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(durable, "_BYTES_A_CALL", 4)
-    monkeypatch.setattr(durable, "_BYTES_A_SYNC", 8)
-    with AtomicFiles(tmp_path) as files:
-        files.put("x", [b"1234"] * 6)
-    what = [name for name, _ in operations]
-    assert what.count("write") == 6
-    assert what.index("rename") - what[: what.index("rename")].count("fsync") == 6
-    assert what.count("fsync") == 3 + 1 + 1, "three on the way, one of the whole file, the folder's"
-
-
 @pytest.mark.parametrize("name", ["write", "fsync", "rename"])
 def test_of_files_that_fail_together_none_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -97,34 +97,3 @@ def test_threads_share_an_array(
     monkeypatch.setattr(storage, "MAX_OPEN_FILES", 2)
     values = np.random.default_rng(0).integers(0, 9, (64, 300))
     read_by_threads(write(tmp_path, values, chunk, (16, 300)), values)
-
-
-def test_reads_are_announced_while_they_come_from_a_disk(
-    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = np.random.default_rng(0).integers(0, 256, (40, 100), np.uint8)
-    array = write(tmp_path, values, (1, 100), (8, 100))
-    array.read_rows(range(40))  # indexes are known from now on
-    prefetched: list[int] = []
-    monkeypatch.setattr(storage.os, "posix_fadvise", lambda _, __, size, ___: prefetched.append(size))
-    disk = iter((True, False, True, True))
-    monkeypatch.setattr(storage.LocalStorage, "_reads_disk", lambda _: next(disk))
-    rows = [3, 17, 31, 38]
-    for expected in (4, 4, 8):
-        np.testing.assert_array_equal(array.read_rows(rows), values[rows])
-        assert len(prefetched) == expected
-    assert min(prefetched) > 100  # a chunk and its checksum
-    monkeypatch.setattr(storage, "PREFETCH_BYTES", 2 * prefetched[0] + 1)
-    array.read_rows(rows)
-    assert len(prefetched) == 10
-
-
-def test_what_is_announced_and_missing_is_said_where_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage.LocalStorage, "_reads_disk", lambda _: True)
-    (tmp_path / "x").write_bytes(bytes(range(100)))
-    read = LocalStorage(tmp_path).read_many(["x", "y", "x"], [5, 0, 7], [2, 3, 4])
-    assert next(read) == bytes([5, 6])
-    with pytest.raises(StoreError, match="y: no such file"):
-        next(read)

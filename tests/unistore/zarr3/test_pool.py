@@ -83,17 +83,6 @@ def test_chunks_stay_until_others_need_their_room(
     assert read == [100, 0]
 
 
-def test_pools_share_the_memory(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "POOL_BYTES", 400 * CHUNK)
-    kept = [write(tmp_path / str(number), VALUES, (16, 3), (320, 3)) for number in range(4)]
-    rows = np.arange(0, 3200, 16)
-    for each in kept:
-        np.testing.assert_array_equal(each.read_rows(rows[:10]), VALUES[rows[:10]])
-    for each in [*kept, *kept]:
-        np.testing.assert_array_equal(each.read_rows(rows[::-1]), VALUES[rows[::-1]])
-    assert [int((each._pool._chunk_in >= 0).sum()) for each in kept] == [100] * 4
-
-
 def test_a_damaged_chunk_is_named_and_others_are_read(
     tmp_path: Path, array: StoredArray, small_pools: None
 ) -> None:

@@ -6,7 +6,6 @@ import bz2
 import ctypes
 import gc
 import json
-import math
 import random
 import subprocess
 import sys
@@ -22,7 +21,6 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from isal import isal_zlib
 from numpy.typing import NDArray
 
 from tests.waiting import patience
@@ -302,19 +300,6 @@ def test_text_in_a_chunk_that_is_too_short(tmp_path: Path, compression: str | No
     refused = "80 bytes, expected 160|is damaged: looking at it"
     with pytest.raises(InputError, match=refused), open_hdf5(tmp_path / "a.h5") as file:
         read_objects(file["cut"], "cut", 3)
-
-
-def test_rows_that_follow_are_not_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(20000).reshape(1000, 20), chunks=(100, 7), compression="gzip")
-    decoded = []
-    stream = lambda: decoded.append(1) or isal_zlib.decompressobj()  # noqa: E731
-    monkeypatch.setitem(filters_module._DECOMPRESSORS, 1, stream)
-    with h5py.File(tmp_path / "a.h5") as file:
-        dataset = file["x"]
-        for lo in range(0, 1000, 37):
-            read_rows(dataset, "x", lo, min(lo + 37, 1000))
-    assert len(decoded) == 10 * math.ceil(20 / 7)
 
 
 def test_a_shuffle_wider_than_its_chunk_changes_nothing(tmp_path: Path) -> None:

@@ -180,20 +180,6 @@ def test_object_dtypes_are_refused_unless_asked_for(tmp_path: Path) -> None:
         assert "null dataspace" in check_dataset(file["empty"], "empty")[0].message
 
 
-def test_metadata_of_many_datasets_are_not_kept(tmp_path: Path) -> None:
-    path, numbers = tmp_path / "a.h5", range(1700)
-    with h5py.File(path, "w") as file:
-        for number in numbers:
-            file[f"{number}/a"] = number
-    bounds = []
-    for opened in (h5py.File(path), open_hdf5(path)):
-        with opened as file:
-            for _ in range(2):
-                assert all(file[f"{number}/a"][()] == number for number in numbers)
-            bounds.append(file.id.get_mdc_size()[0])
-    assert bounds[1] <= 2 << 20 < bounds[0]
-
-
 def test_values_come_in_native_byte_order(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["big"] = np.arange(6, dtype=">i4").reshape(3, 2)

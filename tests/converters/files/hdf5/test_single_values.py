@@ -103,19 +103,6 @@ def test_a_changed_one_is_named(source: tuple[Path, str], name: str, tmp_path: P
         unistore.verify(tmp_path / "a.zarr", against=path)
 
 
-def test_what_cannot_be_kept_is_said(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.arange(5)
-        file["reference"] = file["x"].ref
-        file["long"] = "x" * (300 << 10)
-    report = unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", map={"x": "x"})
-    assert "attributes left out (references): reference in a.h5" in report.notes
-    assert "attributes left out (larger than 256 KiB): long in a.h5" in report.notes
-    receipt = unistore.verify(tmp_path / "a.zarr", against=tmp_path / "a.h5").receipt
-    assert receipt is not None
-    assert receipt.left_out == ("long", "reference")
-
-
 def test_a_single_value_that_was_added_is_told(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.arange(10.0)

@@ -4,11 +4,10 @@ import io
 import os
 import pickle
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,35 +163,6 @@ def test_rows_are_read_into_memory_of_their_dtype(tmp_path: Path, how: str) -> N
         assert not wider.any()
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_a_compressed_member_is_decompressed_once_by_readers_that_go_on(
-    tmp_path: Path, order: Literal["C", "F"], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array = np.asarray(np.random.default_rng(0).integers(0, 256, (30_000, 3), np.uint8), order=order)
-    decompressed = 0
-    make = zlib.decompressobj
-
-    class Counting:
-        def __init__(self, *arguments: int) -> None:
-            self._stream = make(*arguments)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._stream, name)
-
-        def decompress(self, *arguments: Any) -> bytes:
-            nonlocal decompressed
-            content = self._stream.decompress(*arguments)
-            decompressed += len(content)
-            return content
-
-    path = saved(tmp_path, "deflated", array)
-    monkeypatch.setattr(zlib, "decompressobj", Counting)
-    with opened(path) as values:
-        parts = [values[lo : lo + 999] for lo in range(0, len(array), 999)]
-    np.testing.assert_array_equal(np.concatenate(parts), array)
-    assert array.nbytes <= decompressed < 1.2 * array.nbytes
-
-
 @pytest.mark.parametrize("how", ["npy", "stored"])
 def test_a_file_that_is_cut_off_after_its_header_was_read(tmp_path: Path, how: str) -> None:
     path = saved(tmp_path, how, ARRAYS["int16"])
@@ -302,13 +272,6 @@ def test_what_is_no_npy(tmp_path: Path, content: bytes, kind: str, words: str) -
     with pytest.raises(InputError) as error:
         whole(path)
     assert words in only_problem(error, kind)
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    for read in (read_header, npz_members):
-        with pytest.raises(InputError) as error:
-            read(tmp_path / "none")
-        assert "No such file" in only_problem(error, "unreadable")
 
 
 @pytest.mark.parametrize(

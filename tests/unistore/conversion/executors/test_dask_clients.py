@@ -90,18 +90,6 @@ def test_a_scheduler_file_and_the_certificates_of_the_configuration(
     assert done.digest == digest
 
 
-def test_clients_that_do_not_serve(
-    secure: LocalCluster, security: Security, sources: Path, tmp_path: Path
-) -> None:
-    with Client(secure.scheduler_address, security=security, set_as_default=False) as client:
-        pass
-    with pytest.raises(InputError, match="expected a client that is connected"):
-        unistore.convert(sources, tmp_path / "out.zarr", "rows", scheduler=client)
-    with pytest.raises(InputError, match=r"--scheduler.* or a distributed\.Client"):
-        unistore.convert(sources, tmp_path / "out.zarr", "rows", scheduler=8786)  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_inside_of_tasks(sources: Path, tmp_path: Path) -> None:
     """As a script sends them: functions of ``__main__`` that name unistore, to a worker with its nanny."""
     script = {"__name__": "__main__", "unistore": unistore}

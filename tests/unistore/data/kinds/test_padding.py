@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -309,18 +308,6 @@ def test_windows(make_store: Any, pad: Any, history: int, horizon: int, stride: 
     assert at == len(dataset)
 
 
-@pytest.mark.parametrize(
-    ("history", "horizon", "stride"), [(3, 4, 1), (1, 4, 2), (2, 1, 3), (9, 9, 1), (4, 5, 4)]
-)
-def test_windows_count_what_they_refuse(make_store: Any, history: int, horizon: int, stride: int) -> None:
-    path, _ = write_episodes(make_store)
-    steps = [(t, length) for length in EPISODES for t in range(0, length, stride)]
-    beyond = sum(t < history - 1 or t + horizon > length for t, length in steps)
-    with pytest.raises(InputError, match=rf"leave their episode in {beyond} of {len(steps)} samples"):
-        len(unistore.Dataset(path, unistore.Windows(history=history, horizon=horizon, stride=stride)))
-    assert len(unistore.Dataset(path, unistore.Windows(history=1, horizon=1, stride=stride))) == len(steps)
-
-
 CURE = re.compile(r"\((unistore\.\w+\(.*?\)) (?:fits|has samples)")
 
 
@@ -353,32 +340,3 @@ def test_boxes_name_the_largest_that_fits(make_store: Any, kind: Any, fits: str)
         dataset[0]
     with pytest.raises(InputError, match="reach beyond"):
         next(iter(DataLoader(dataset, shuffle=True)))
-
-
-def test_limits_that_leave_nothing(make_store: Any, make_scans: Callable[..., Any]) -> None:
-    path, _ = write_frames(make_store, 1)
-    said = refused(unistore.Dataset(path, unistore.Clips(5, crop=4)))
-    assert "no 5 frames follow one another in one sequence and one resolution: the most are 4" in said
-    assert CURE.findall(said) == ["unistore.Clips(length=4, crop=4)"]
-    assert len(unistore.Dataset(path, unistore.Clips(4, crop=4))) == 1
-    assert CURE.findall(refused(unistore.Dataset(path))) == ["unistore.Clips(length=4, crop=(7, 11))"]
-
-    for sparse in ("coords", "mask"):
-        scans = make_scans(sparse=sparse, splits={"train": [0, 1], "val": [2], "none": []})
-        most = int(scans.inside(2).sum())
-        kind = unistore.SparsePoints(min_points=most + 1)
-        assert len(unistore.Dataset(scans.path, kind)) == 2
-        said = refused(unistore.Dataset(scans.path, kind, split="val"))
-        assert f"no volume has min_points={most + 1} points of windows/low: the most are {most}" in said
-        assert CURE.findall(said) == [f"unistore.SparsePoints(min_points={most})"]
-        assert len(unistore.Dataset(scans.path, unistore.SparsePoints(min_points=most), split="val")) == 1
-        assert len(unistore.Dataset(scans.path, kind, split="none")) == 0, "no limit is at fault"
-
-    path, _ = write_episodes(make_store)
-    said = refused(unistore.Dataset(path, unistore.Windows(history=5, horizon=5, pad="drop")))
-    assert "the longest has 8 steps" in said
-    assert CURE.findall(said) == ['unistore.Windows(history=5, horizon=5, pad="edge")']
-    with pytest.raises(InputError, match="the longest has 8 steps"):
-        unistore.Loader(
-            unistore.Dataset(path, unistore.Windows(history=5, horizon=5, pad="drop")), 2, num_workers=0
-        )
