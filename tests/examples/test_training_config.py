@@ -309,12 +309,6 @@ def test_what_is_no_file(load, tmp_path: Path) -> None:
     assert "can't decode byte 0xe9" in refusal(load, tmp_path / "latin.yaml")
 
 
-def test_a_huge_file_is_not_read(load, tmp_path: Path) -> None:
-    with (tmp_path / "huge.yaml").open("wb") as file:
-        file.truncate(1 << 40)
-    assert refusal(load, tmp_path / "huge.yaml").endswith("it has more than 65,536 bytes")
-
-
 def test_what_it_comes_to_is_printed(
     read, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,23 +192,6 @@ def test_faults_of_restore_and_draw_name_the_plugin(
     assert "unistore_events.Events failed: KeyError" in unistore.inspect(store).to_html()
 
 
-@pytest.mark.usefixtures("in_this_process")
-def test_what_fails_while_values_are_read_is_of_the_file(
-    events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from unistore.converters.formats import hdf5
-
-    def damaged(*arguments: Any) -> Any:
-        raise ValueError("invalid code lengths set")
-
-    monkeypatch.setattr(hdf5.HDF5Dataset, "read", damaged)
-    with pytest.raises(
-        InputError, match=r"e0\.h5: cannot be read: ValueError: invalid code lengths"
-    ) as caught:
-        unistore.convert(events[0], tmp_path / "e.zarr", "dvs")
-    assert {problem.kind for problem in caught.value.problems} == {"damaged"}
-
-
 @pytest.mark.parametrize(
     ("part", "message"),
     [
@@ -290,31 +273,6 @@ def test_memory_that_a_family_takes_is_counted(
     with pytest.raises(InputError, match=r"500.0 MB is too little: .* for reading a\.wav = .*GB"):
         unistore.convert(recordings[0], tmp_path / "b.zarr", "audio", memory="500MB")
     unistore.convert(recordings[0], tmp_path / "b.zarr", "audio", memory="4GB")
-
-
-@pytest.mark.parametrize("wrong", ["flip", "order"])
-def test_against_catches_a_family_that_reads_wrong(
-    wrong: str,
-    recordings: tuple[Path, dict[str, np.ndarray]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The store agrees with what the family reads, and not with what the format opens."""
-    from unistore_audio import Audio
-
-    change = {
-        "flip": lambda rows: rows[:, ::-1],
-        "order": lambda rows: rows[::-1],
-    }[wrong]
-
-    def rows(self: Any, opened: Any, lo: int, hi: int) -> dict[str, Any]:
-        return {"pcm": change(opened.arrays["pcm"][lo:hi])}
-
-    monkeypatch.setattr(Audio, "rows", rows)
-    unistore.convert(recordings[0], tmp_path / "a.zarr", "audio")
-    found = unistore.verify(tmp_path / "a.zarr", against=recordings[0])
-    assert {problem.kind for problem in found.problems} == {"source"}
-    assert any("pcm" in problem.location for problem in found.problems)
 
 
 class Tape:

@@ -84,13 +84,6 @@ def store(robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path) -> P
     return tmp_path / "r.zarr"
 
 
-@pytest.mark.parametrize("path", ["sources/forces/offsets", "sources/touches/offsets"])
-def test_offsets_that_do_not_end_with_the_table_are_found(store: Path, path: str) -> None:
-    (shard,) = (store / path).glob("c/*")
-    shard.write_bytes(shard.read_bytes()[::-1])
-    assert not unistore.verify(store).ok
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -184,12 +177,4 @@ def test_a_family_whose_tables_cannot_be(tables: Mapping[str, Any], message: str
 
     wrong = type("Wrong", (Robot,), {"schema": replace(Robot.schema, tables=tables)})
     with pytest.raises(InputError, match=message):
-        record_of(wrong)
-
-
-def test_a_family_that_forgets_derive() -> None:
-    from unistore_robot import Robot
-
-    wrong = type("Wrong", (Robot,), {"derive": plugin.Family.derive})
-    with pytest.raises(InputError, match="has tables touches, and no method derive"):
         record_of(wrong)

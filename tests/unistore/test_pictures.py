@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ import pytest
 import unistore
 from tests.cases import REAL
 from unistore.converters.preview import Preview, preview_of
-from unistore.errors import InputError, StoreError
+from unistore.errors import StoreError
 from unistore.pictures import pictures_html, sample_picture
 from unistore.store.reader import Store
 
@@ -103,45 +100,6 @@ def test_an_image_of_a_row_is_that_image(tmp_path: Path) -> None:
 @pytest.fixture
 def rows(make_store: Any) -> Store:
     return Store(make_store("rows", {"rows/x": np.arange(40.0).reshape(10, 4)}, count=10))
-
-
-@pytest.mark.parametrize("sample", [-1, 10])
-def test_a_number_that_no_sample_has(rows: Store, sample: int) -> None:
-    with pytest.raises(InputError, match=rf"sample: is {sample}, and .* has samples 0 to 9"):
-        sample_picture(rows, sample)
-
-
-def test_without_matplotlib_the_install_line_is_told(rows: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = builtins.__import__
-
-    def absent(name: str, *arguments: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(f"No module named {name!r}")
-        return found(name, *arguments)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(InputError, match=re.escape("pip install 'unistore[plot]'")):
-        sample_picture(rows, 0)
-    shown = rows._repr_html_()
-    assert "unistore[plot]" in shown
-    assert "<img" not in shown
-    assert "<table" in shown
-    assert shown.count("unistore[plot]") == 1, "told once"
-
-
-def test_the_users_matplotlib_stays_as_it_is(rows: Store) -> None:
-    code = (
-        "import sys, matplotlib\n"
-        "matplotlib.rcParams['font.size'] = 33.0\n"
-        "backend = matplotlib.rcParams._get('backend')\n"
-        "from unistore.pictures import sample_picture\n"
-        "from unistore.store.reader import Store\n"
-        "sample_picture(Store(sys.argv[1]), 0)\n"
-        "assert 'matplotlib.pyplot' not in sys.modules\n"
-        "assert matplotlib.rcParams['font.size'] == 33.0\n"
-        "assert matplotlib.rcParams._get('backend') is backend\n"
-    )
-    subprocess.run([sys.executable, "-c", code, rows.path], check=True)
 
 
 def test_names_of_columns_are_no_formulas(tmp_path: Path, make_store: Any) -> None:

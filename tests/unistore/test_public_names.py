@@ -9,7 +9,6 @@ import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import unistore
@@ -94,23 +93,3 @@ def test_a_task_that_names_unistore_is_pickled(tmp_path: Path) -> None:
         "print(pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())(sys.argv[2]))"
     )
     assert in_a_fresh_process(run, sent, store) == "NoStoreError\n"
-
-
-def test_the_zarr_group_of_a_store(make_store: object) -> None:
-    path = make_store("rows", {"rows/a": np.arange(5)}, count=5)  # type: ignore[operator]
-    group = unistore.open_zarr(path)
-    assert group["rows/a"][3] == 3
-    assert group.read_only
-
-
-def test_wrong_arguments_are_told_by_name(tmp_path: Path) -> None:
-    def refused(function: object, *arguments: object, **options: object) -> list[str]:
-        with pytest.raises(unistore.InputError) as found:
-            function(*arguments, **options)  # type: ignore[operator]
-        return [problem.location for problem in found.value.problems]
-
-    assert refused(unistore.verify, 3, sample=0, workers=-1) == ["store", "sample", "workers"]
-    assert refused(unistore.verify, 3, sample=float("nan")) == ["store", "sample"]
-    assert refused(unistore.repair, None, tmp_path, workers="two") == ["store", "workers"]
-    assert refused(unistore.export, 1, 2) == ["store", "destination"]
-    assert refused(unistore.doctor, 5) == ["store"]

@@ -19,7 +19,6 @@ import unistore
 from tests.detection import detect
 from unistore.cli.convert import SharedOption, add_family_options
 from unistore.cli.convert import convert as unistore_convert
-from unistore.cli.main import main
 from unistore.conversion.convert import convert, make_converter
 from unistore.converters import plugin, registry
 from unistore.converters.options import RESERVED, Options, declared, option
@@ -197,21 +196,6 @@ def test_a_family_that_cannot_be_imported_is_named_and_the_others_work(
     (line,) = capsys.readouterr().err.splitlines()
     assert "family sonar is left out" in line
     assert "PingConverter failed: AttributeError" in line
-
-
-@pytest.mark.usefixtures("installed")
-def test_the_command_line_of_a_family_from_outside(capsys: pytest.CaptureFixture[str]) -> None:
-    def call(*arguments: str) -> str:
-        with pytest.raises(SystemExit):
-            main(["convert", *arguments])
-        captured = capsys.readouterr()
-        return " ".join((captured.out + captured.err).split())
-
-    assert "sonar Sonar pings: .bin." in call("--help")
-    told = call("sonar", "--help")
-    assert "--gain FLOAT Multiply echoes by this. [default: 1.0]" in told
-    assert "unistore convert sonar pings/ pings.zarr --gain 2" in told
-    assert "PingConverter" in call("a", "b.zarr", "--gain", "2"), "the option implies the family"
 
 
 SPELLED: dict[str, Any] = {

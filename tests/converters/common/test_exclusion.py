@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from unistore.conversion.convert import make_converter
-from unistore.converters.common.exclusion import Exclusion, ProblemCollector, with_source
-from unistore.converters.scanning import scan_sources
+from unistore.converters.common.exclusion import Exclusion, ProblemCollector
 from unistore.errors import InputError, Problem
 
 RNG = np.random.default_rng(0)
@@ -44,11 +43,6 @@ def test_a_name_that_leaves_nothing_out_is_a_problem(name: str, near: str) -> No
     assert (near in problem.cure) if near else ("is it" not in problem.cure)
     assert exclusion.not_found(["clouds"], there) == []
     assert Exclusion([]).notes() == []
-
-
-def test_problems_keep_the_part_that_they_are_about() -> None:
-    problems = [Problem("a.h5", "bad"), Problem("a.h5: data/demo_1/x", "bad", source="a.h5: data/demo_1")]
-    assert [problem.source for problem in with_source("a.h5", problems)] == ["a.h5", "a.h5: data/demo_1"]
 
 
 def test_attempts_are_told_together() -> None:
@@ -98,26 +92,3 @@ def test_a_sequence_goes_on_behind_a_gap_under_a_name_of_its_own(
     for source in converted.scan.sources:
         numbers = {"".join(filter(str.isdigit, file.stem)).lstrip("0") for file in source.files}
         assert len(numbers) == 1, "blur and sharp belong to the spikes"
-
-
-def test_folders_of_a_sequence_that_do_not_match_name_the_sequence(tmp_path: Path) -> None:
-    write_sequence(tmp_path / "a", 3)
-    write_sequence(tmp_path / "b", 3)
-    (tmp_path / "a/blur/001.png").unlink()
-    with pytest.raises(InputError) as caught:
-        scan_sources(make_converter("spike", SPIKE), [tmp_path])
-    assert {problem.source for problem in caught.value.problems} == {"a"}
-    scan = scan_sources(make_converter("spike", {**SPIKE, "exclude": ["a"]}), [tmp_path])
-    assert {source.name.split("/")[0] for source in scan.sources} == {"b"}
-
-
-def test_a_cut_file_among_streams_of_a_known_camera_is_named(tmp_path: Path) -> None:
-    """Without --height and --width: the size that most files have decides."""
-    for number in range(4):
-        size = 88 * 360 * 80 - (1000 if number == 2 else 0)
-        (tmp_path / f"{number:03d}.dat").write_bytes(RNG.integers(1, 255, size, "u1").tobytes())
-    with pytest.raises(InputError) as caught:
-        scan_sources(make_converter("spike", {}), [tmp_path])
-    assert [problem.source for problem in caught.value.problems] == ["002.dat"]
-    assert "360 x 640" in str(caught.value)
-    assert "bytes over" in str(caught.value)

@@ -6,7 +6,6 @@ import errno
 
 import pytest
 
-from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.common.faults import as_problem
 from unistore.errors import ConversionError, InputError, Problem, StoreError
 
@@ -57,15 +56,3 @@ def test_what_is_raised_on_purpose_passes(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, as_problem("a.h5"):
         raise error
     assert caught.value is error
-
-
-def test_problems_of_several_attempts_are_collected() -> None:
-    problems = [Problem("before", "x")]
-    collected = ProblemCollector(problems)
-    with collected.attempt("a.h5: x"):
-        raise RuntimeError("broken")
-    with collected.attempt("b.h5"):
-        raise InputError("words alone")
-    assert [each.location for each in problems[1:]] == ["a.h5: x", "b.h5"]
-    with pytest.raises(InputError):
-        collected.check()

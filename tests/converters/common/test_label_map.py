@@ -83,11 +83,6 @@ def test_what_is_no_label_map(text: str) -> None:
         checked_map(text, None)
 
 
-def test_an_ignored_label_needs_a_map() -> None:
-    with pytest.raises(InputError, match="--ignore-label"):
-        unistore.convert("in", "out", "ct", ignore_label=255)
-
-
 def volumes(root: Path) -> dict[str, np.ndarray]:
     made = {}
     for number, dataset in enumerate(("A", "B")):
@@ -118,20 +113,6 @@ def test_volumes_of_two_datasets_in_one_numbering(tmp_path: Path) -> None:
     assert unistore.verify(store, against=tmp_path / "in").problems == ()
     np.save(tmp_path / "in/A/labelsTr/c.npy", made["A"][::-1])
     assert not unistore.verify(store, against=tmp_path / "in").ok
-
-
-def test_names_of_datasets_follow(tmp_path: Path) -> None:
-    volumes(tmp_path / "in")
-    names = {"A": {"1": "spleen", "6": "liver"}, "B": {"1": "liver"}}
-    for dataset, labels in names.items():
-        said = {"labels": {"background": 0} | {name: int(number) for number, name in labels.items()}}
-        (tmp_path / f"in/{dataset}/dataset.json").write_text(json.dumps(said))
-    with pytest.raises(InputError, match="give both one numbering by --label-map"):
-        unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
-    maps = json.dumps({"datasets": TWO["datasets"]})
-    unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", label_map=maps, ignore_label=255)
-    attributes = unistore.Store(tmp_path / "a.zarr").array("labels/label/label").attributes
-    assert attributes["classes"] == {"0": "background", "1": "liver", "2": "spleen"}
 
 
 def test_a_map_of_a_dataset_that_is_not_there(tmp_path: Path) -> None:

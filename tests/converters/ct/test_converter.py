@@ -154,19 +154,6 @@ def test_volumes_of_every_kind_in_one_folder(tmp_path: Path, check_contract: Cal
     assert_valid(converted)
 
 
-def test_halves_stay_halves(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
-    image = ct_like((6, 7, 9)).astype("<f2")
-    image[0, 0, 1:4] = np.nan
-    np.save(tmp_path / "ct.npy", image)
-    converted = check_contract(
-        ct_converter(window=("lung", "bone")), [tmp_path], {"volumes/image": image[None]}
-    )
-    assert converted.arrays["volumes/image"].dtype == np.float16
-    np.testing.assert_array_equal(converted.arrays["volumes/nan"], [3])
-    assert converted.finalized.groups["volumes"] == {"nan_voxels": 3}
-    np.testing.assert_array_equal(unpacked(converted, "windows/lung/mask")[0], inside(image, "lung"))
-
-
 def test_case_folders(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
     root = tmp_path / "dataset"
     images = [ct_like((8, 9, 10), 1), ct_like((6, 9, 17), 2)]
@@ -230,17 +217,6 @@ def test_case_folders(tmp_path: Path, check_contract: Callable[..., Any]) -> Non
     assert "and not needed: lung_w1500_l-600_sparse.npz" in notes
     assert "metadata.csv" in notes
     assert_valid(converted)
-
-
-@pytest.mark.parametrize("given", ["", "processed", "processed/case_1"])
-def test_case_folders_are_found_from_any_height(
-    tmp_path: Path, convert_in_memory: Callable[..., Any], given: str
-) -> None:
-    image = ct_like((5, 6, 7))
-    make_case(tmp_path / "set" / "processed" / "case_1", image, 1024)
-    converted = convert_in_memory(ct_converter(), [tmp_path / "set" / given])
-    np.testing.assert_array_equal(converted.arrays["volumes/image"], image[None])
-    assert text(converted, "volumes/name") == ["case_1"]
 
 
 def test_resolution_chooses(tmp_path: Path, convert_in_memory: Callable[..., Any]) -> None:

@@ -188,15 +188,6 @@ def test_points_that_are_no_indices(tmp_path: Path, write: Callable[[Path], None
     assert words in problem.message
 
 
-def test_a_file_cut_while_it_is_converted(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.npy", GOOD)
-    converter = ct_converter(window=("lung",))
-    scan = scan_sources(converter, [path])
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InputError, match=r"a.npy: is truncated: holds 228 of 248 bytes"):
-        converter.derive(scan, 0, lambda *_: None, None)
-
-
 def test_plain_arrays_beside_volumes_are_left_out_unless_they_are_given(tmp_path: Path) -> None:
     good, flat = save(tmp_path / "good.npy", GOOD), save(tmp_path / "flat.npy", GOOD[0])
     dose = save(tmp_path / "dose.npy", GOOD.astype("f4"))

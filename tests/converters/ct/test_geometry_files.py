@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import unistore
 from unistore import convert, export
-from unistore.errors import InputError
 
 SPACING, ORIGIN = [2.5, 0.75, 0.5], [-10.0, 20.0, 30.5]
 DIRECTION = [0.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, 0.0]
@@ -70,10 +68,3 @@ def test_one_outside_of_the_sources_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "in/a.geometry.json").symlink_to(tmp_path / "secret.json")
     convert(tmp_path / "in", tmp_path / "a.zarr", "ct")
     assert not unistore.Store(tmp_path / "a.zarr").has("volumes/spacing")
-
-
-def test_a_damaged_one_is_named(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", volume(0))
-    (tmp_path / "a.geometry.json").write_text("{")
-    with pytest.raises(InputError, match=r"a\.geometry\.json: is no JSON"):
-        convert(tmp_path / "a.npy", tmp_path / "a.zarr", "ct")

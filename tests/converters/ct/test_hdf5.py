@@ -11,7 +11,6 @@ import pytest
 import unistore
 from unistore import verify
 from unistore.conversion.convert import convert
-from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(3)
 
@@ -35,11 +34,3 @@ def test_volumes_and_their_labels(tmp_path: Path) -> None:
     receipt = verify(tmp_path / "store", against=folder).receipt
     assert receipt is not None
     assert receipt.libraries == ("h5py",)
-
-
-def test_several_arrays_are_no_volume(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["ct"] = RANDOM.integers(-1000, 1000, (6, 8, 10), "i2")
-        file["mask"] = RANDOM.integers(0, 2, (6, 8, 10), "u1")
-    with pytest.raises(InputError, match=r"a\.h5: holds 2 arrays; a volume is one \(save one a file"):
-        convert(tmp_path / "a.h5", tmp_path / "store", "ct")

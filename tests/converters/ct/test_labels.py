@@ -141,18 +141,6 @@ def test_labels_of_what_is_no_volume_are_no_volumes(tmp_path: Path) -> None:
     assert set(families(tmp_path).values()) == {"rows"}
 
 
-def test_damaged_partners(tmp_path: Path) -> None:
-    save(tmp_path / "a", p=image(), p_seg=classes(dtype="i2"), q=image(), q_seg=classes(dtype="i2"))
-    (tmp_path / "a/p.npy").write_bytes(b"damaged")
-    assert families(tmp_path / "a")["p_seg.npy"] == "ct"
-    report = unistore.convert(tmp_path / "a", tmp_path / "kept.zarr", on_error="skip")
-    assert report.samples == 1
-    assert "p.npy" in problems_of(tmp_path / "a")
-    (tmp_path / "a/p.npy").unlink()
-    (tmp_path / "a/q_seg.npy").write_bytes(b"")
-    assert families(tmp_path / "a")["q.npy"] == "ct"
-
-
 @pytest.mark.parametrize(
     ("label", "message"),
     [

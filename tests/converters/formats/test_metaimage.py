@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import SimpleITK
 
-import unistore
 from unistore.converters.formats.metaimage import MetaImage
 from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError
@@ -51,14 +50,6 @@ def test_whole_and_truncated(tmp_path: Path, compressed: bool) -> None:
 def test_dtypes(tmp_path: Path, dtype: str) -> None:
     write(tmp_path / "a.mha", dtype)
     check_format(MetaImage(), tmp_path / "a.mha", {"image": VOXELS.astype(dtype)})
-
-
-def test_converted_with_both_files(tmp_path: Path) -> None:
-    write(tmp_path / "in/a.mhd")
-    unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
-    assert unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
-    sample = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())[0]
-    np.testing.assert_array_equal(sample["image"], VOXELS)
 
 
 def test_a_missing_partner_and_one_outside(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,19 +83,6 @@ def test_an_export_has_every_attribute(sources: Path, tmp_path: Path) -> None:
     unistore.convert(back, again, "rows")
     one, two = (zarr.open_array(each / ARRAY / "data", mode="r")[:] for each in (store, again))
     np.testing.assert_array_equal(one, two)
-
-
-def test_the_store_holds_plain_json(sources: Path, tmp_path: Path) -> None:
-    unistore.convert(sources, tmp_path / "a.zarr", "rows")
-    group = zarr.open_group(tmp_path / "a.zarr" / ARRAY, mode="r")
-    data, offsets = group["data"][:], group["offsets"][:]
-    texts = [json.loads(data[lo:hi].tobytes()) for lo, hi in pairwise(offsets)]
-    assert texts[2] == {}
-    assert texts[1][""]["written"] == {"dtype": "<i2", "value": 1}
-    assert texts[1]["tile"] == {
-        "bounds": {"dtype": ">f4", "shape": [2, 2], "value": [0.5, 1.5, "NaN", "-Infinity"]}
-    }
-    assert texts[1]["tile/height"]["unit"] == {"dtype": "text", "encoding": "ascii", "bytes": 1, "value": "m"}
 
 
 @pytest.mark.parametrize(

@@ -86,13 +86,6 @@ def test_npy_files_side_by_side_and_in_parts(tmp_path: Path, check_contract) -> 
     assert "y  8" in message
 
 
-def test_npy_files_of_like_rows_are_parts_of_one_array(tmp_path: Path, check_contract) -> None:
-    np.save(tmp_path / "b.npy", np.arange(3.0, dtype="f4"))
-    np.save(tmp_path / "a.npy", np.arange(4, dtype="u2"))
-    converted = check_contract(rows_converter(), [tmp_path], {"rows/data": np.float32([0, 1, 2, 3, 0, 1, 2])})
-    assert any("one after the other" in note for note in converted.scan.notes)
-
-
 def test_structured_arrays_give_a_column_a_field(tmp_path: Path, check_contract) -> None:
     points = np.zeros(9, [("xyz", "<f4", 3), ("class", ">u2")])
     points["xyz"], points["class"] = RANDOM.random((9, 3)), np.arange(9)
@@ -206,11 +199,6 @@ def test_names_that_no_array_can_have(tmp_path: Path, check_contract, name: str,
     check_contract(rows_converter(map={"fine": name}), [tmp_path / "a.h5"], {"rows/fine": np.arange(3)})
 
 
-def test_an_array_cannot_lie_inside_another(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", **{"a": np.arange(3), "a/b": np.arange(3)})
-    assert "lies inside the array 'a'" in problems_of(rows_converter(), tmp_path / "a.npz")
-
-
 def test_no_rows_and_no_values(tmp_path: Path, check_contract) -> None:
     np.save(tmp_path / "a.npy", np.empty((0, 3)))
     assert problems_of(rows_converter(), tmp_path / "a.npy") == "a.npy: no rows (check what wrote it)"
@@ -218,15 +206,6 @@ def test_no_rows_and_no_values(tmp_path: Path, check_contract) -> None:
     check_contract(rows_converter(), [tmp_path], {"rows/data": np.ones((2, 3))})
     np.save(tmp_path / "c.npy", np.empty((4, 0)))
     assert "hold no values" in problems_of(rows_converter(), tmp_path / "c.npy")
-
-
-@pytest.mark.parametrize(("excluded", "rows"), [("a.npz", 4), ("seq/a.npz", 4), ("seq/b.npz", 3)])
-def test_names_of_sources_and_of_files_leave_out(tmp_path: Path, excluded: str, rows: int) -> None:
-    (tmp_path / "seq").mkdir()
-    np.savez(tmp_path / "seq/a.npz", x=np.arange(3))
-    np.savez(tmp_path / "seq/b.npz", x=np.arange(4))
-    scan = scan_sources(rows_converter(exclude=(excluded,)), [tmp_path])
-    assert [source.rows["rows"] for source in scan.sources] == [rows]
 
 
 def test_a_file_of_scalars_alone(tmp_path: Path) -> None:

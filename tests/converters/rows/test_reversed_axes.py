@@ -12,8 +12,6 @@ import pytest
 
 import unistore
 from unistore.converters.rows.family import converter as rows_converter
-from unistore.converters.scanning import scan_sources
-from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(2)
 
@@ -57,28 +55,3 @@ def test_a_store_is_verified_and_exported(tmp_path: Path) -> None:
     matlab(tmp_path / "a/a.mat")
     assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "a/a.mat"]).problems != ()
     np.testing.assert_array_equal(unistore.Dataset(tmp_path / "a.zarr")[4]["image"], values["data"][4])
-
-
-def test_arrays_of_numpy_are_as_they_are(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
-    values = RANDOM.random((6, 2))
-    np.savez(tmp_path / "a.npz", data=values)
-    check_contract(rows_converter(reverse_axes=True), [tmp_path], {"rows/data": values})
-
-
-def test_lengths_that_differ_and_damage(tmp_path: Path) -> None:
-    matlab(tmp_path / "a.mat")
-    with pytest.raises(InputError, match="do not share axis 0") as caught:
-        scan_sources(rows_converter(), [tmp_path])
-    assert "--reverse-axes" in caught.value.problems[0].cure
-    with h5py.File(tmp_path / "a.mat", "a") as file:
-        file["more"] = np.zeros((3, 4))
-    with pytest.raises(InputError, match=r"more +4"):
-        scan_sources(rows_converter(reverse_axes=True), [tmp_path])
-    with h5py.File(tmp_path / "b.mat", "w") as file:
-        file.create_dataset("data", data=RANDOM.random((40, 30)), chunks=(40, 30), compression="gzip")
-        at = file["data"].id.get_chunk_info(0).byte_offset
-    content = bytearray((tmp_path / "b.mat").read_bytes())
-    content[at + 20 : at + 60] = bytes(40)
-    (tmp_path / "b.mat").write_bytes(content)
-    with pytest.raises(InputError, match=r"b\.mat"):
-        unistore.convert(tmp_path / "b.mat", tmp_path / "b.zarr", "rows", reverse_axes=True)

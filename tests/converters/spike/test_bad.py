@@ -10,7 +10,6 @@ import cv2
 import numpy as np
 import pytest
 
-from unistore.converters.protocol import Converter, Scan
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError, Problem
@@ -21,25 +20,6 @@ def problems(paths: Path | list[Path], **options: Any) -> dict[str, Problem]:
         scan_sources(spike_converter(**options), [paths] if isinstance(paths, Path) else paths)
     assert error.value.problems, "problems are listed"
     return {problem.location: problem for problem in error.value.problems}
-
-
-def read_all(converter: Converter, scan: Scan) -> None:
-    """Read every row of the first source."""
-    for table in scan.tables:
-        rows = scan.sources[0].rows[table.name]
-        columns = table.columns().items()
-        out = {name: np.zeros((rows, *field.row_shape), field.dtype) for name, field in columns}
-        converter.read(scan, table.name, 0, 0, rows, out)
-
-
-def reading_problem(path: Path, **options: Any) -> Problem:
-    """The one Problem that shows only when values are read."""
-    converter = spike_converter(**options)
-    scan = scan_sources(converter, [path])
-    with pytest.raises(InputError) as error:
-        read_all(converter, scan)
-    (problem,) = error.value.problems
-    return problem
 
 
 def test_every_bad_file_is_reported_at_once(
@@ -151,26 +131,3 @@ def test_two_files_for_one_frame(
     np.save(tmp_path / "a/spike/000.npy", record(8, 24, 40))
     (problem,) = problems(tmp_path, height=24, width=40).values()
     assert (problem.kind, problem.location) == ("count", "a/spike/000.npy")
-
-
-@pytest.mark.parametrize("frames", ["tiles", "keep"])
-def test_a_flipped_bit_in_a_png_is_found_when_it_is_read(
-    tmp_path: Path, sequences: Callable[..., Any], frames: str
-) -> None:
-    sequences(tmp_path, {"a": (8,)})
-    file = tmp_path / "a/blur/000.png"
-    raw = bytearray(file.read_bytes())
-    raw[len(raw) // 2] ^= 16
-    file.write_bytes(raw)
-    problem = reading_problem(tmp_path, height=24, width=40, frames=frames)
-    assert (problem.location, problem.kind) == ("a/blur/000.png", "corrupt")
-    assert "contradicts its checksum" in problem.message
-
-
-def test_a_stream_that_is_gone_after_the_scan(tmp_path: Path) -> None:
-    (tmp_path / "a.dat").write_bytes(b"\1" * 8)
-    converter = spike_converter(height=2, width=8, layout="packed")
-    scan = scan_sources(converter, [tmp_path])
-    (tmp_path / "a.dat").unlink()
-    with pytest.raises(InputError, match=r"a\.dat: cannot be read: FileNotFoundError"):
-        read_all(converter, scan)

@@ -106,15 +106,6 @@ def test_sizes_of_no_known_camera(tmp_path: Path) -> None:
     assert (problem.kind, problem.location) == ("unknown size", "a.dat")
 
 
-def test_the_remainder_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "a.dat"
-    file.write_bytes(np.resize(np.arange(256, dtype=np.uint8), 5 * 12_500).tobytes())
-    problem = refusal(file, height=360, width=640)
-    assert problem.kind == "size"
-    assert "62,500 bytes are 2 frames of 360 x 640 in packed bits (28,800 bytes each)" in problem.message
-    assert "4,900 bytes over" in problem.message
-
-
 def test_every_camera_is_found_by_its_typical_size_or_given_size() -> None:
     for camera in CAMERAS:
         for length in camera.lengths:

@@ -118,16 +118,6 @@ def test_broken_links(tmp_path: Path, raw: Path) -> None:
     assert "fix the link" in found[0].cure
 
 
-def test_parts_of_a_tree_may_be_given(tmp_path: Path, sequences: Callable[..., Any]) -> None:
-    sequences(tmp_path, {"train/a": (8, 8), "test/b": (8,)})
-    assert names(tmp_path / "train") == ["a/spike/000.dat", "a/spike/001.dat"]
-    scan = scan_sources(spike_converter(**SIZE), [tmp_path / "train"])
-    assert scan.sources[0].split == "train"
-    assert names(tmp_path / "train/a") == ["spike/000.dat", "spike/001.dat"]
-    assert names(tmp_path / "train/a/spike") == ["000.dat", "001.dat"]
-    assert names(tmp_path / "train/a/spike/001.dat") == ["001.dat"]
-
-
 def test_numbered_files_are_a_sequence_and_others_stand_alone(
     tmp_path: Path,
     record: Callable[..., Any],

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.detection import detect
 from unistore.converters.scan import Candidate, LeftOut, Verdict
 from unistore.converters.spike.family import converter as spike_converter
-from unistore.errors import InputError
 
 
 def look(path: Path, **options: Any) -> Verdict:
@@ -26,23 +24,3 @@ def test_arrays_named_spk(tmp_path: Path) -> None:
     assert found is not None
     assert (found.family, found.reason) == ("spike", "a.npz holds spk (2, 3, 4)")
     assert look(tmp_path / "b.npz") == LeftOut("holds no spk")
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("a.dat", "empty"),
-        ("spike/a.dat", "empty"),
-        ("a.npz", "empty"),
-        ("a.npy", "empty"),
-        ("spike/a.npy", "empty"),
-        ("blur/a.png", "empty"),
-    ],
-)
-def test_damaged_files_are_problems(tmp_path: Path, name: str, kind: str) -> None:
-    for folder in ("spike", "blur"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / name).write_bytes(b"")
-    with pytest.raises(InputError) as error:
-        look(tmp_path / name)
-    assert [problem.kind for problem in error.value.problems] == [kind]

@@ -65,15 +65,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-@pytest.mark.parametrize("word", ["point-cloud", "point_cloud", "pointcloud", "PointCloud"])
-def test_a_family_by_any_of_its_spellings(asked: list[Any], word: str) -> None:
-    assert call("convert", word, "a.h5", "b.h5", "out.zarr", "--voxel-size", "0.5", "--workers", "3") == 0
-    paths, destination, family, options = asked[0]
-    assert (paths, destination, family) == (["a.h5", "b.h5"], "out.zarr", "point_cloud")
-    assert options["voxel_size"] == (0.5,)
-    assert (options["workers"], options["codec"], options["columns"]) == (3, "auto", "exact")
-
-
 def test_options_reach_their_converter(asked: list[Any]) -> None:
     assert call("convert", "ct", "v", "out.zarr", "--window", "lung", "--window", "mine:400:50") == 0
     assert asked[-1][3]["window"] == ("lung", "mine:400:50")
@@ -91,33 +82,6 @@ def test_options_reach_their_converter(asked: list[Any]) -> None:
 def test_every_option_of_a_converter_can_be_typed(family: str) -> None:
     options = get_family(family).part("options")
     assert {field.name for field in dataclasses.fields(options)} <= {each.name for each in params(family)}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_help_of_a_family_has_examples(family: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("convert", family, "--help") == 0
-    out = capsys.readouterr().out
-    own, _, shared = out.partition("Options of every conversion:")
-    assert "Options of this family:" in own
-    assert "--dry-run" in shared
-    assert "--help" in shared
-    examples = re.findall(r"^ +(unistore convert \S+ .*)$", out, re.MULTILINE)
-    assert len(examples) >= 3
-    known = {name for parameter in params(family) for name in parameter.opts}
-    for example in examples:
-        assert example.startswith(f"unistore convert {family} ")
-        assert set(re.findall(r"--[a-z-]+", example)) <= known
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["convert"], ["inspect"], ["verify"], ["export"], ["doctor"], *(["convert", f] for f in FAMILIES)],
-)
-def test_help_fits_a_terminal_of_80_columns(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*arguments, "-h") == 0
-    out = capsys.readouterr().out
-    assert [line for line in out.splitlines() if len(line) > 80] == []
-    assert "..." not in re.sub(r"(SRC|ARGS)?\]?\.\.\.", "", out), "a sentence is cut"
 
 
 @pytest.mark.parametrize(
@@ -177,13 +141,6 @@ def test_mistakes_say_what_would_be_right(
     assert said in shown
     assert "detect" not in shown
     assert sorted(path.name for path in arrays.parent.iterdir()) == ["arrays"]
-
-
-def test_json_for_mistakes_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("convert", "rows", "a", "o.zarr", "--codec", "fastest", "--json") == 2
-    captured = capsys.readouterr()
-    assert "fastest" in json.loads(captured.out)["error"]
-    assert captured.err == ""
 
 
 def test_for_real(arrays: Path, capsys: pytest.CaptureFixture[str]) -> None:

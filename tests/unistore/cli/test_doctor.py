@@ -51,29 +51,6 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_seconds_without_measure_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("a.zarr", "--seconds", "1") == 2
-    assert "--measure" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        ("Patch(8)", "they are Clips, Episodes, Events, Patches"),
-        ("Patches(size=len)", "not a kind of samples"),
-        ("Patches(sizes=8)", "unexpected keyword"),
-        ("Patches(", "not a kind of samples"),
-        ("8", "they are"),
-        ("SampleKind()", "they are"),
-        ("ReplayBuffer('a.zarr')", "they are"),
-        ("Patches(-8)", "at least 1"),
-    ],
-)
-def test_samples_that_are_none(kind: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("a.zarr", "--samples", kind) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(str(store), "--json") == 0
     found = json.loads(capsys.readouterr().out)

@@ -34,14 +34,6 @@ def call(*arguments: str) -> int:
     return left.value.code
 
 
-def test_piped_text_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(str(store)) == 0
-    printed = capsys.readouterr()
-    assert printed.out == f"{unistore.inspect(store)}\n"
-    assert printed.err == ""
-    assert "\x1b" not in printed.out
-
-
 def test_json_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(str(store), "--json") == 0
     found = json.loads(capsys.readouterr().out)

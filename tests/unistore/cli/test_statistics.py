@@ -48,11 +48,3 @@ def test_statistics_of_every_family(name: str, tmp_path: Path, capsys: Any) -> N
     assert (path / STATISTICS).is_file()
     assert unistore.verify(path).ok
     assert unistore.inspect(path).to_json()["samples_statistics"] == printed
-
-
-def test_what_is_refused(tmp_path: Path, capsys: Any) -> None:
-    assert call("statistics", str(tmp_path / "none.zarr")) != 0
-    assert "no such store" in capsys.readouterr().err
-    path = shutil.copytree(GOLDEN / "ct_windows.zarr", tmp_path / "ct.zarr")
-    assert call("statistics", str(path)) != 0
-    assert "name one; the store holds: bone, brain, lung" in capsys.readouterr().err

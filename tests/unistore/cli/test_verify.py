@@ -75,9 +75,3 @@ def test_wrong_use(
     code, _, err = left_with(capsys, store, *arguments)
     assert code == 2
     assert message in err
-
-
-def test_no_store(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = left_with(capsys, tmp_path / "nothing.zarr")
-    assert code == 2
-    assert "no such store" in err

@@ -36,10 +36,6 @@ def fields(draw: st.DrawFn) -> Field:
     return make_field(draw(st.sampled_from(DTYPES)), row_shape, tile, draw(st.integers(1, 100_000)))
 
 
-def volume(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=object))
-
-
 @given(st.lists(fields(), min_size=1, max_size=5), st.integers(0, 10_000_000))
 def test_every_table_is_cut_into_whole_chunks_at_the_same_rows(columns: list[Field], rows: int) -> None:
     layouts = lay_out_table(columns, rows)
@@ -68,16 +64,6 @@ def test_no_shard_is_longer_than_the_rows_need(columns: list[Field], rows: int) 
     layouts = lay_out_table(columns, rows)
     longest = max(lay.chunk[0] for lay in layouts)
     assert layouts[0].shard[0] < rows + longest
-
-
-@given(fields())
-def test_a_chunk_is_neither_tiny_nor_huge(field: Field) -> None:
-    chunk = chunk_shape(field)
-    size = volume(chunk) * np.dtype(field.dtype).itemsize
-    if field.tile is None and field.row_bytes:
-        assert size <= max(layout.LARGEST_ROW, layout.LARGEST_CHUNK)
-        if field.row_bytes <= layout.SMALLEST_CHUNK:
-            assert size > layout.SMALLEST_CHUNK / 2
 
 
 @pytest.mark.parametrize(

@@ -143,16 +143,6 @@ def test_a_folder_without_its_journal_is_not_trusted(
     assert not (store / "rows/stale").exists()
 
 
-def test_all_problems_together_and_nothing_left(tmp_path: Path, toys: Path, toy: Any, store: Path) -> None:
-    """Problems seen by the scan."""
-    (toys / "train/s0.npz").write_bytes(b"not a zip")
-    np.savez(toys / "val/s2.npz", value=np.zeros((3, 3)))
-    with pytest.raises(InputError) as caught:
-        run(toy(), [toys], store)
-    assert [problem.location for problem in caught.value.problems] == ["s0.npz", "s2.npz"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["sources"]
-
-
 @pytest.mark.parametrize("tables", [("rows",), ("rows", "points", "windows/low")], ids=["read", "derive"])
 def test_problems_of_the_values_together_and_nothing_left(
     tmp_path: Path, toys: Path, toy: Any, store: Path, tables: tuple[str, ...]

@@ -17,8 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from unistore.cli.main import main
-from unistore.conversion.convert import convert, make_converter
-from unistore.conversion.executors.processes import Processes
+from unistore.conversion.convert import convert
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
@@ -234,17 +233,6 @@ def test_the_row_of_a_damaged_frame(tmp_path: Path) -> None:
     report = convert(folder, tmp_path / "out.zarr", "trajectory", images="keep", on_error="skip")
     (entry,) = report.skipped
     assert (entry["file"], entry["dataset"], entry["row"]) == ("run: 1.hdf5", "observations/images/top", 1)
-
-
-def test_on_workers_too(tmp_path: Path) -> None:
-    bad = write_family("trajectory", tmp_path / "all")
-    converter = make_converter("trajectory", {})
-    settings = Settings(on_error="skip")
-    serial = run(converter, [tmp_path / "all"], tmp_path / "serial", settings)
-    with Processes(2) as executor:
-        parallel = run(converter, [tmp_path / "all"], tmp_path / "parallel", settings, executor=executor)
-    assert (parallel.digest, parallel.skipped) == (serial.digest, serial.skipped)
-    assert len(serial.skipped) == len(bad)
 
 
 def test_nothing_to_skip_changes_nothing(tmp_path: Path, toys: Path, toy: Any) -> None:

@@ -165,17 +165,6 @@ def test_an_empty_split_is_refused_with_a_seed_that_fills_it() -> None:
     assert set(splits.values()) == {"train", "val"}
 
 
-def test_the_shares_reached_are_told() -> None:
-    scan, finalized = make([10] * 20)
-    assigned = assign_splits(scan, finalized, rule())
-    assert np.bincount(assigned.codes[:]).tolist() == [190, 10]
-    reached = "splits of 200 samples: train 95 %, val 5 % (--split-seed 0)"
-    assert assigned.notes == (reached,)
-    reached, warning = assign_splits(scan, finalized, rule("exact:train=0.8,val=0.2")).notes
-    assert reached == "splits of 200 samples: train 80 %, val 20 % (exact)"
-    assert "move others" in warning
-
-
 GROUPED = [f"{place}/patient_{number // 2}_{'xy'[number % 2]}.npy" for place in "ab" for number in range(60)]
 PATIENT = r"patient_\d+"
 

@@ -14,7 +14,6 @@ import torch
 from torch.utils.data import DataLoader
 
 import unistore
-from tests.spikes import stored_spikes
 from unistore.errors import InputError
 from unistore.order.permutation import At
 from unistore.order.sequences import Weighted
@@ -161,25 +160,6 @@ def test_volumes_of_one_extent_are_dense_and_others_boxes(make_scans: Callable[.
     assert padded["image"].shape == (2, 8, 9, 10)
 
 
-def spikes(make_store: Any, frames: int, height: int, width: int, seed: int) -> Path:
-    rng = np.random.default_rng(seed)
-    bits = rng.integers(0, 2, (frames, 9, height, width)).astype(np.uint8)
-    return make_store(
-        "spike",
-        {
-            **stored_spikes(bits),
-            "sources/path": [f"{number}.dat" for number in range(frames)],
-            "frames/spike_extent": np.tile(np.array([height, width], np.int32), (frames, 1)),
-            "frames/image_extent": np.tile(np.array([height, width], np.int32), (frames, 1)),
-            "frames/blur": rng.integers(0, 255, (frames, height, width, 3)).astype(np.uint8),
-            "sequences/offsets": np.array([0, frames]),
-            "sequences/name": ["a"],
-        },
-        count=frames,
-        table="frames",
-    )
-
-
 def test_every_store_has_draws_of_its_own(make_scans: Callable[..., Any]) -> None:
     scans = make_scans([(30, 30, 30)] * 4)
     dataset = unistore.Dataset([scans.path, scans.path], unistore.Patches(5), fields=["corner"], seed=3)
@@ -201,16 +181,6 @@ def test_fields_that_differ_are_named(make_rows: Callable[..., Path]) -> None:
     with pytest.raises(InputError) as caught:
         unistore.Dataset(paths, fields=["extra"])
     assert [problem.location for problem in caught.value.problems] == [str(paths[0]), str(paths[2])]
-
-
-def test_dtypes_and_shapes_that_differ_are_named(make_rows: Callable[..., Path]) -> None:
-    other = {"rows/value": np.arange(4, dtype=np.int16), "rows/data": np.zeros((4, 3, 5), np.float32)}
-    paths = [make_rows(5), make_rows(4, **other)]
-    with pytest.raises(InputError) as caught:
-        len(unistore.Dataset(paths))
-    assert [problem.location for problem in caught.value.problems] == ["field 'data'", "field 'value'"]
-    assert f"float32 (3, 4) in {paths[0].name}; float32 (3, 5) in {paths[1].name}" in str(caught.value)
-    assert f"int64 () in {paths[0].name}; int16 () in {paths[1].name}" in str(caught.value)
 
 
 def test_stores_of_different_kinds_are_refused(

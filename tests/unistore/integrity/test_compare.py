@@ -117,28 +117,6 @@ def with_sources(case: Any, folder: Path) -> list[Path]:
     return copies
 
 
-def test_sources_that_were_packed_anew(make_case: Make, tmp_path: Path) -> None:
-    """Another size and other chunks, the same values."""
-    case, store = make_case("robot_d4rl")
-    (source,) = with_sources(case, tmp_path)
-    with h5py.File(source, "r+") as file:
-        values = file["actions"][()]
-        del file["actions"]
-        file.create_dataset("actions", data=values, chunks=(4, 3), compression="gzip")
-    assert source.stat().st_size != case.sources[0].stat().st_size
-    assert verify(store, against=[source]).receipt == verify(store, against=case.sources).receipt
-
-
-@pytest.mark.parametrize("name", ["cloud_real", "spike_tiles"])
-def test_with_other_defaults_of_shards(name: str, make_case: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store has the shards of the program that made it."""
-    case, store = make_case(name)
-    monkeypatch.setattr("unistore.conversion.plan.SHARD", 5000)
-    verified = verify(store, against=case.sources)
-    assert verified.problems == ()
-    assert verified.receipt is not None
-
-
 def edit(path: Path, dataset: str, at: Any, value: Any) -> None:
     with h5py.File(path, "r+") as file:
         data = file[dataset]

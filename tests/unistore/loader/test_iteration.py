@@ -63,31 +63,6 @@ def test_the_next_epoch_is_made_while_this_one_ends(workers: int, tmp_path: Path
         assert dataset.total() <= 24 + 8 * workers, "batches made ahead were thrown away"
 
 
-def test_another_epoch_is_made_anew(nothing_left: None) -> None:
-    expected = epochs(6)
-    with Loader(range(6), 2, shuffle=True, num_workers=1) as loader:
-        assert epoch_of(loader) == expected[0]
-        loader.set_epoch(4)
-        assert epoch_of(loader) == expected[4]
-        saved = loader.state_dict()
-        assert epoch_of(loader) == expected[5]
-        loader.load_state_dict({**saved, "epoch": 2, "delivered": 4})
-        assert epoch_of(loader) == expected[2][2:]
-        assert epoch_of(loader) == expected[3]
-
-
-def test_an_epoch_that_is_left_early_is_followed_by_the_next(nothing_left: None) -> None:
-    expected = epochs(3)
-    with Loader(range(6), 2, shuffle=True, num_workers=2) as loader:
-        for left_after in range(3):
-            loader.set_epoch(0)
-            iteration = iter(loader)
-            delivered = [np.asarray(next(iteration)).tolist() for _ in range(left_after + 1)]
-            assert delivered == expected[0][: left_after + 1]
-            assert epoch_of(loader) == expected[1]
-        assert epoch_of(loader) == expected[2]
-
-
 def test_errors_of_batches_that_nobody_asks_for_are_not_raised(tmp_path: Path, nothing_left: None) -> None:
     dataset = Counted(tmp_path, 6, bad=3)
     with Loader(dataset, 2, num_workers=1) as loader:

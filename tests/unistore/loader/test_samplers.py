@@ -60,24 +60,6 @@ def test_random_without_replacement(data: Any, count: int | None) -> None:
         assert len(set(ours[start : start + 43])) == len(ours[start : start + 43])
 
 
-def test_random_is_what_shuffle_is(data: Any) -> None:
-    dataset = data.Batched(43)
-    with Loader(dataset, 10, shuffle=True, seed=3, num_workers=0) as loader:
-        state, expected = loader.state_dict(), [drawn(loader), drawn(loader)]
-    with Loader(dataset, 10, sampler=RandomSampler(dataset), seed=3, num_workers=0) as loader:
-        loader.load_state_dict(state)
-        assert [drawn(loader), drawn(loader)] == expected
-
-
-def test_random_with_replacement(data: Any) -> None:
-    dataset = data.Batched(10)
-    sampler = RandomSampler(dataset, replacement=True, num_samples=5000)
-    counts = Counter(flat(loaded(dataset, sampler, 100)))
-    assert sum(counts.values()) == 5000
-    assert len(counts) == 10
-    assert all(abs(count - 500) < 120 for count in counts.values())
-
-
 def test_a_random_subset(data: Any) -> None:
     chosen = [5, 3, 40, 3, 17]
     for indices in (chosen, torch.tensor(chosen), np.array(chosen)):
@@ -199,12 +181,3 @@ def test_what_is_refused(data: Any, make: Any, said: str, cure: str) -> None:
     assert problem.location == "sampler"
     assert said in problem.message
     assert cure in problem.cure
-
-
-def test_ranks_are_said_once(data: Any) -> None:
-    dataset = data.Batched(43)
-    sampler: Any = DistributedSampler(dataset, 2, 1)
-    with pytest.raises(InputError, match="rank: DistributedSampler says the rank"):
-        Loader(dataset, 4, sampler=sampler, rank=1, world_size=2)
-    placement = Loader(dataset, 4, sampler=sampler, num_workers=0)
-    assert (placement.rank, placement.world_size) == (1, 2)

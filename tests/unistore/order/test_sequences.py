@@ -12,7 +12,6 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.order.sampler import Shuffle
 from unistore.order.sequences import InOrder, RankShare, Repeated, Shuffled, Subset, Weighted
 from unistore.order.shuffles import BlockShuffle, uniform_blocks
 
@@ -99,15 +98,6 @@ def test_any_stretch_of_a_repeated_sequence(first: int, stop: int) -> None:
     found = Repeated(Shuffled(43, 1), 200).indices(2, first, stop)
     assert found.tolist() == np.resize(once, 200)[first:stop].tolist()
     assert found.dtype == np.int64
-
-
-def test_shuffled_is_the_order_of_the_sampler():
-    sampler = Shuffle(1000, seed=4)
-    sampler.set_epoch(2)
-    assert [at.index for at in sampler] == Shuffled(1000, 4).indices(2, 0, 1000).tolist()
-    assert np.array_equal(
-        Shuffled(1000, 4).indices(2, 300, 500), Shuffled(1000, 4).indices(2, 0, 1000)[300:500]
-    )
 
 
 @settings(max_examples=60)

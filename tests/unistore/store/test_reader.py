@@ -173,25 +173,6 @@ def test_a_root_that_lacks_something(path: Path, name: str) -> None:
         Store(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("samples", "../x"),
-        ("samples", {"count": "4", "table": "rows"}),
-        ("samples", {"count": 4}),
-        ("fields", ["rows/x"]),
-        ("fields", {"rows/x": 1}),
-        ("seal", -1),
-        ("options", []),
-        ("created_with", "me"),
-    ],
-)
-def test_a_root_of_other_kinds(path: Path, name: str, value: Any) -> None:
-    change_root(path, **{name: value})
-    with pytest.raises(StoreError, match=f"{name[:5]}.*expected.*unistore verify"):
-        Store(path)
-
-
 def test_a_missing_group(path: Path) -> None:
     with pytest.raises(StoreError, match="nowhere"):
         Store(path).group("nowhere")

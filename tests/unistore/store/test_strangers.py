@@ -234,14 +234,6 @@ def test_documents_that_are_not_strict_json(path: Path, what: str) -> None:
         assert verify(path).problems
 
 
-@pytest.mark.parametrize("what", ["deep list", "deep object", "a list", "empty"])
-def test_zarr_errors_are_told_in_one_line(path: Path, what: str) -> None:
-    (path / "zarr.json").write_bytes(JSON[what])
-    with pytest.raises(StoreError, match=r"cannot be opened as a Zarr group \(") as raised:
-        unistore.open_zarr(path)
-    assert len(str(raised.value).splitlines()) == 1
-
-
 def test_inspect_of_zarr_whose_document_is_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "zarr.json")
     found = unistore.inspect(tmp_path)

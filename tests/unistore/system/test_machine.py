@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from unistore.system.machine import MemoryLimit, cpu_quota, memory_limits
+from unistore.system.machine import MemoryLimit, cpu_quota, memory_limits, usable_cores
 
 Build = Callable[[str, dict[str, str]], tuple[Path, Path]]
 
@@ -33,12 +33,20 @@ def build(tmp_path: Path) -> Build:
         ("0::/\n", {}, None),
         ("0::/\n", {"cpu.max": "max 100000\n"}, None),
         ("0::/a/b\n", {"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "400000 100000\n"}, 1.5),
+        ("0::/a/b\n", {"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "max 100000\n"}, 4),
+        ("4:cpuacct,cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
         ("3:cpu:/x\n", {"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 0.5),
         ("3:memory:/\n", {"memory/cpu.max": "100000 100000"}, None),
     ],
 )
 def test_cpu_quota(build: Build, lines: str, files: dict[str, str], quota: float | None) -> None:
     assert cpu_quota(*build(lines, files)) == quota
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("max", 16), ("250000", 2.5), ("6400000", 16)])
+def test_usable_cores(build: Build, monkeypatch: pytest.MonkeyPatch, quota: str, cores: float) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)), raising=False)
+    assert usable_cores(*build("0::/\n", {"cpu.max": f"{quota} 100000\n"})) == cores
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from unistore.errors import InputError
-from unistore.system.machine import usable_cores
 from unistore.system.workers import plan
 
 
@@ -53,43 +50,3 @@ def test_a_number_is_taken_as_it_is() -> None:
 def test_nonsense_is_refused(asked: str | int) -> None:
     with pytest.raises(InputError, match="workers"):
         plan(asked, cores=8)
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A machine of 16 cores with the given cgroup files."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-
-    def build(lines: str, files: dict[str, str]) -> float:
-        process, cgroups = tmp_path / "proc", tmp_path / "cgroup"
-        process.mkdir()
-        (process / "cgroup").write_text(lines)
-        for name, text in files.items():
-            file = cgroups / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-        return usable_cores(process, cgroups)
-
-    return build
-
-
-@pytest.mark.parametrize(
-    ("lines", "files", "cores"),
-    [
-        ("0::/\n", {}, 16),
-        ("0::/\n", {"cpu.max": "max 100000\n"}, 16),
-        ("0::/\n", {"cpu.max": "250000 100000\n"}, 2.5),
-        ("0::/a/b\n", {"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "max 100000\n"}, 4),
-        ("0::/a/b\n", {"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "200000 100000\n"}, 2),
-        (
-            "4:cpu,cpuacct:/job\n",
-            {"cpu,cpuacct/job/cpu.cfs_quota_us": "300000", "cpu,cpuacct/job/cpu.cfs_period_us": "100000"},
-            3,
-        ),
-        ("4:cpuacct,cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 16),
-        ("7:memory:/\n", {"memory/cpu.max": "100000 100000"}, 16),
-        ("0::/\n", {"cpu.max": "6400000 100000\n"}, 16),
-    ],
-)
-def test_quota_and_affinity(machine, lines: str, files: dict[str, str], cores: float) -> None:
-    assert machine(lines, files) == cores

@@ -96,16 +96,6 @@ def test_children_read_after_the_parent_has(tmp_path: Path, write: Any, method: 
     assert done.stdout.strip() == "equal", done.stderr
 
 
-def test_importing_the_engine_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, unistore.zarr3\n"
-        "heavy = {'torch', 'zarr', 'h5py', 'dask', 'distributed', 'cv2', 'obstore'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    output = printed("-c", code, cwd=ROOT)
-    assert output.strip() == "[]"
-
-
 def test_blosc_threads_are_off() -> None:
     code = "import unistore.zarr3, numcodecs.blosc; print(numcodecs.blosc.use_threads)"
     output = printed("-c", code, cwd=ROOT)

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
-from unistore.data.kinds.foreground import find_target
 from unistore.errors import InputError
 from unistore.order.permutation import At
 from unistore.store.reader import Store
@@ -207,20 +206,6 @@ def test_names_that_are_none(store: Path, sources: Path, tmp_path: Path) -> None
         unistore.Dataset(store, unistore.Patches(4), fields=["foreground"])
 
 
-def test_a_name_of_several_things_is_refused(tmp_path: Path) -> None:
-    case = tmp_path / "sources" / "a"
-    (case / "masks").mkdir(parents=True)
-    np.save(case / "ct_original.npy", np.zeros((8, 8, 8), np.int16))
-    np.save(case / "masks" / "1_binary.npy", np.eye(8, dtype=np.uint8)[None].repeat(8, 0))
-    unistore.convert(tmp_path / "sources", tmp_path / "a.zarr", "ct", foreground_locations=5)
-    opened = Store(str(tmp_path / "a.zarr"))
-    assert find_target(opened, "1") == ("masks/1", None)
-    opened.array("masks/1/mask").attributes["classes"] = {"1": "1", "2": "two"}  # type: ignore[index]
-    with pytest.raises(InputError, match=r"'1' is several things .*give one: masks/1, masks/1:1"):
-        find_target(opened, "1")
-    assert find_target(opened, "two") == ("masks/1", 2)
-
-
 def test_a_location_outside_its_volume_is_found(
     store: Path, tmp_path: Path, forge: Callable[..., None]
 ) -> None:
@@ -233,11 +218,3 @@ def test_a_location_outside_its_volume_is_found(
     assert problem.kind == "values"
     assert "row 5 is [" in problem.message
     assert "outside volume 0" in problem.message
-
-
-def test_statistics_of_boxes_are_one_number(make_scans: Any) -> None:
-    scans = make_scans([(9, 9, 9)])
-    dataset = unistore.Dataset(scans.path, unistore.Patches(4, random=False), fields=["image"])
-    whole = dataset.statistics("image")
-    part = dataset.statistics("image", subset=np.arange(len(dataset)))
-    assert whole.mean.shape == part.mean.shape == part.q50.shape == ()

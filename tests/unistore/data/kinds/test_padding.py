@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader
 
 import unistore
 from tests.spikes import stored_spikes
@@ -85,11 +83,6 @@ def test_pads_that_are_none(wrong: Any) -> None:
     ):
         with pytest.raises(InputError, match=expected):
             make()
-
-
-def test_numbers_of_numpy_are_those_of_python() -> None:
-    assert repr(unistore.Patches(8, pad=np.int16(-3))) == repr(unistore.Patches(8, pad=-3))  # type: ignore[arg-type]
-    assert repr(unistore.Patches(8, pad=np.float32(0.5))) == repr(unistore.Patches(8, pad=0.5))  # type: ignore[arg-type]
 
 
 EXTENTS = ((9, 4, 12), (3, 20, 7), (8, 8, 8))
@@ -308,35 +301,7 @@ def test_windows(make_store: Any, pad: Any, history: int, horizon: int, stride: 
     assert at == len(dataset)
 
 
-CURE = re.compile(r"\((unistore\.\w+\(.*?\)) (?:fits|has samples)")
-
-
 def refused(dataset: unistore.Dataset) -> str:
     with pytest.raises(InputError) as found:
         len(dataset)
     return str(found.value)
-
-
-@pytest.mark.parametrize(
-    ("kind", "fits"),
-    [
-        (unistore.Patches(96), "unistore.Patches(size=(3, 4, 7))"),
-        (unistore.Patches((3, 9, 3), random=False), "unistore.Patches(size=(3, 4, 3), random=False)"),
-        (unistore.Patches(4, per_volume=2), "unistore.Patches(size=(3, 4, 4), per_volume=2)"),
-        (unistore.Patches((4, 3, 3)), "unistore.Patches(size=3)"),
-    ],
-)
-def test_boxes_name_the_largest_that_fits(make_store: Any, kind: Any, fits: str) -> None:
-    path, *_ = write_scans(make_store, "i2")
-    dataset = unistore.Dataset(path, kind)
-    said = refused(dataset)
-    assert CURE.findall(said) == [fits]
-    assert str(path) in said
-    assert all(word in said for word in ('"edge"', '"zero"', '"valid"', '"drop"', "a number"))
-    assert len(unistore.Dataset(path, eval(fits))) > 0
-    with pytest.raises(InputError, match="reach beyond"):
-        unistore.Loader(dataset, 2, num_workers=0)
-    with pytest.raises(InputError, match="reach beyond"):
-        dataset[0]
-    with pytest.raises(InputError, match="reach beyond"):
-        next(iter(DataLoader(dataset, shuffle=True)))

@@ -327,26 +327,6 @@ def test_volumes_with_too_few_points_are_left_out(make_scans: Callable[..., Any]
     assert [sample["name"] for sample in kept] == ["case1"]
 
 
-def test_windows_are_checked(make_scans: Callable[..., Any]) -> None:
-    path = make_scans().path
-    with pytest.raises(InputError, match="no window 'liver'; the store holds: low"):
-        unistore.Dataset(path, unistore.SparsePoints("liver"))
-    with pytest.raises(InputError, match=r"--window low:0:1: is no known window"):
-        unistore.Dataset(path, unistore.SparsePoints("low:0:1"))
-    with pytest.raises(InputError, match=r"min_points: is 6.*leave it out, or convert with --window bone"):
-        unistore.Dataset(path, unistore.SparsePoints("bone", min_points=6))
-    windows = make_scans(image=False).path
-    with pytest.raises(InputError, match="no window 'bone'; the store holds: low"):
-        unistore.Dataset(windows, unistore.SparsePoints("bone"))
-    with pytest.raises(InputError, match="max_points: is 5, below min_points, 6"):
-        unistore.SparsePoints(min_points=6, max_points=5)
-    for wrong in ((3, 3), 0, (1, 2, -1)):
-        with pytest.raises(InputError, match="size: must be"):
-            unistore.Patches(wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="per_volume"):
-        unistore.Patches(8, random=False, per_volume=2)
-
-
 @pytest.mark.parametrize("shape", [(3, 5, 8), (2, 3, 11), (4, 7, 64), (1, 1, 1), (5, 300, 70)])
 @pytest.mark.parametrize("density", [0.0, 0.05, 0.9, 1.0])
 def test_points_of_a_mask(shape: tuple[int, int, int], density: float) -> None:
