@@ -172,23 +172,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("family", "sources"),
-    [
-        ("ct", ["ct_0.npy", "ct_1.npy"]),
-        ("spike", ["seq/spike/0.npy", "seq/spike/1.npy"]),
-        ("point_cloud", ["cloud.h5"]),
-        ("trajectory", ["robot.hdf5"]),
-    ],
-)
-def test_naming_a_family_leaves_out_what_others_take(folder: Path, family: str, sources: list[str]) -> None:
-    scan = scan_sources(make_converter(family, {}), [folder])
-    found = sorted(path.relative_to(folder).as_posix() for each in scan.sources for path in each.files)
-    assert found == sources
-    assert all(why.startswith("of another family: unistore convert ") for _, why in scan.left_out)
-    assert len(scan.left_out) == 6 - len(sources)
-
-
 @pytest.mark.parametrize("family", ["ct", "point_cloud", "trajectory"])
 def test_plain_arrays_beside_a_named_family_are_a_problem(folder: Path, family: str) -> None:
     converter = make_converter(family, {})

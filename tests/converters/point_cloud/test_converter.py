@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -193,27 +192,6 @@ def test_a_list_means_a_file_that_is_left_out_not_another_of_its_name(tmp_path: 
         assert {source.name: source.split for source in scan.sources} == {"b.h5": "train", "two/a.h5": None}
 
 
-def test_unlabelled_points_are_remarked_on(tmp_path: Path, convert_in_memory) -> None:
-    data = columns(5)
-    data["classification"][:] = 0
-    path = write(tmp_path / "a.h5", data)
-    converted = convert_in_memory(point_cloud(), [path])
-    assert converted.fields["points/classification"].attributes["unlabelled"] == "every value is 0"
-    both = convert_in_memory(point_cloud(), [path, write(tmp_path / "b.h5", columns(5))])
-    assert "unlabelled" not in both.fields["points/classification"].attributes
-
-
-def test_columns_that_differ_between_files(tmp_path: Path, check_contract) -> None:
-    less = columns(4)
-    del less["intensity"]
-    paths = [write(tmp_path / "a.h5", columns(3)), write(tmp_path / "b.h5", less)]
-    message = problems_of(point_cloud(), *paths)
-    assert "intensity: uint16 in a.h5, missing in b.h5" in message
-    joined = check_contract(point_cloud(columns="union"), paths)
-    np.testing.assert_array_equal(joined.arrays["points/intensity"][3:], 0)
-    assert "points/intensity" not in check_contract(point_cloud(columns="intersection"), paths).arrays
-
-
 def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     data = columns(6)
     write(tmp_path / "good.h5", data)
@@ -326,19 +304,6 @@ def test_links_out_of_the_given_paths(tmp_path: Path, check_contract) -> None:
     converted = check_contract(point_cloud(columns="intersection"), [inside, outside])
     assert outside / "b.h5" in converted.scan.sources[0].files
     np.testing.assert_array_equal(converted.arrays["points/xyz"][:4, 2] * 0.01, data["z"])
-
-
-def test_a_damaged_chunk_is_an_error_naming_the_dataset(tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        for axis in "xyz":
-            file.create_dataset(axis, data=RANDOM.random(3000), chunks=(1000,), compression="gzip")
-    with h5py.File(path) as file:
-        where = file["y"].id.get_chunk_info(1).byte_offset
-    with path.open("r+b") as stream:
-        stream.seek(where + 20)
-        stream.write(os.urandom(100))
-    assert "a.h5: y: rows 1000:2000 cannot be read" in problems_of_values(path)
 
 
 def test_names_that_a_store_keeps(tmp_path: Path) -> None:

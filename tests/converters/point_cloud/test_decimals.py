@@ -132,15 +132,6 @@ def test_what_is_no_decimal_stays_a_float(change, tmp_path: Path) -> None:
     assert "decimal" not in root["points/xyz"].attrs
 
 
-def test_beside_another_that_has_none(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    write(tmp_path / "in/a.h5", rounded(2))
-    write(tmp_path / "in/b.h5", np.random.default_rng(1).normal(size=(COUNT, 3)))
-    unistore.convert(tmp_path / "in", tmp_path / "out.zarr", "point_cloud")
-    assert zarr.open_array(tmp_path / "out.zarr/points/xyz", mode="r").dtype == np.float64
-    assert unistore.verify(tmp_path / "out.zarr", against=tmp_path / "in").ok
-
-
 @given(
     st.lists(st.tuples(st.integers(-(10**9), 10**9), st.integers(0, 5)), min_size=3, max_size=60),
     st.integers(1, 20),

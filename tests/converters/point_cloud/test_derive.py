@@ -14,10 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.conversion.convert import convert
-from unistore.conversion.memory import PROCESS, SOURCE, derive_memory, step_budget
 from unistore.conversion.run import run
-from unistore.converters.point_cloud import derive, scratch
+from unistore.converters.point_cloud import scratch
 from unistore.converters.point_cloud.coordinates import bounds_of
 from unistore.converters.point_cloud.derive import blocks_of, partition_of
 from unistore.converters.point_cloud.family import converter as point_cloud
@@ -312,30 +310,3 @@ def test_wrong_indices_of_several_steps(tmp_path: Path, at: int, row: int, expec
         file["segments/segment_0000/indices"] = index
     with pytest.raises(InputError, match=f"segments/segment_0000/indices: {expected}"):
         run(point_cloud(), [path], tmp_path / "out")
-
-
-@pytest.mark.usefixtures("in_this_process", "small_steps")
-def test_what_may_be_held_decides_where_points_are_sorted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = make(tmp_path / "a.h5", "indices")
-    monkeypatch.setattr(derive, "_FIXED", 32 << 20)  # so that deriving takes more than a shard
-    scan = scan_sources(point_cloud(voxel_size=(1.0,)), [path])
-    (source,) = scan.sources
-    enough = PROCESS + SOURCE + source.memory_in_core
-    assert 0 < source.memory < source.memory_in_core
-    folders: list[Path | None] = []
-    make_work = Workspace.__init__
-    monkeypatch.setattr(
-        Workspace, "__init__", lambda work, folder: [folders.append(folder), make_work(work, folder)][1]
-    )
-    digests = set()
-    for limit in (enough, enough - 1, None):
-        folders.clear()
-        report = convert(path, tmp_path / str(limit), "point_cloud", memory=limit, voxel_size=(1.0,))
-        digests.add(report.digest)
-        held = limit != enough - 1
-        assert (folders[0] is None) == held
-        taken = source.memory_in_core if held else source.memory
-        assert derive_memory(scan, step_budget(limit, 0)).tolist() == [SOURCE + taken]
-    assert len(digests) == 1

@@ -14,7 +14,7 @@ import pytest
 import unistore
 from unistore.cli.main import main
 from unistore.converters.point_cloud.family import converter as point_cloud
-from unistore.converters.scan import Refused, Taken
+from unistore.converters.scan import Refused
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError
@@ -234,13 +234,3 @@ def test_columns_that_differ_in_case_are_both_kept(
         own = key.removeprefix("points/").rpartition("_")[0]
         np.testing.assert_array_equal(converted.arrays[key], values[own])
         assert any(f"stored as {key.removeprefix('points/')}" in note for note in converted.scan.notes)
-
-
-def test_damage_is_refused_with_the_file(tmp_path: Path) -> None:
-    save(tmp_path, coord=points(), color=points())
-    (tmp_path / "coord.npy").write_bytes(b"\x93NUMPY")
-    found = {seen.path.name: seen for seen in survey([tmp_path])}
-    assert isinstance(found["coord.npy"].verdict, Refused)
-    assert isinstance(found["color.npy"].verdict, Taken)
-    with pytest.raises(InputError, match=r"coord\.npy"):
-        scan_sources(point_cloud(), [tmp_path])

@@ -60,22 +60,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True, capture_output=True)
 
 
-def test_a_full_disk_for_real(small_disk: Path, toys: Path, toy: Any, whole: str) -> None:
-    ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(32 << 10))
-    for _ in range(2):
-        with (
-            pytest.warns(UserWarning, match="the disk has room for .*; uncompressed, this takes up to"),
-            pytest.raises(ConversionError, match=r"No space left on device.*free.*same command"),
-        ):
-            run(toy(), [toys], small_disk / "out.zarr")
-    ballast.unlink()
-    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True, capture_output=True)
-    report = run(toy(), [toys], small_disk / "out.zarr")
-    assert report.digest == whole
-    assert [path.name for path in small_disk.iterdir()] == ["out.zarr"]
-
-
 @pytest.mark.parametrize("writes", [0, 7, 40])
 def test_a_full_disk_at_any_shard(
     toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch, writes: int

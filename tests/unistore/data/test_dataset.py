@@ -137,23 +137,6 @@ def test_pickles_small_and_opens_nothing(rows: Path) -> None:
     assert torch.equal(thawed[5]["data"], dataset[5]["data"])
 
 
-AN_INSTANCE = r"not a kind of samples \(give an instance, as in samples=unistore.Rows\(\)\)"
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (unistore.Rows, AN_INSTANCE),
-        (3, AN_INSTANCE),
-        ("rows", "rows is not a kind of samples: they are Clips"),
-    ],
-)
-def test_what_is_no_kind_of_samples(make_store: Any, kind: Any, message: str) -> None:
-    path = make_store("rows", {"rows/x": np.arange(9)}, count=9)
-    with pytest.raises(InputError, match=message):
-        unistore.Dataset(path, kind)
-
-
 def test_a_kind_asks_for_arrays_and_not_for_the_family(make_store: Any) -> None:
     voxels = np.random.default_rng(0).integers(-1000, 1000, (2, 8, 8, 8)).astype(np.int16)
     path = make_store(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import multiprocessing
 import operator
 from typing import Any
 
@@ -96,12 +95,6 @@ def test_the_cure_of_batch_size_none(data: Any) -> None:
         expected = list(DataLoader(data.Plain(3), batch_size=None))
         for mine, theirs in zip(ours, expected, strict=True):
             assert np.array_equal(mine["array"], theirs["array"])
-
-
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-def test_contexts_and_names_of_start_methods(data: Any, method: str) -> None:
-    for context in (method, multiprocessing.get_context(method)):
-        assert Loader(data.Batched(), multiprocessing_context=context).start_method == method
 
 
 def test_whole_batches_by_default_only_where_ranks_share_a_shuffle(data: Any) -> None:

@@ -206,22 +206,6 @@ def test_other_names_of_keys(make_store: Any) -> None:
             unistore.Dataset(path, kind, names=wrong)
 
 
-def test_options_are_checked(make_store: Any) -> None:
-    path = record(make_store, bins=()).path
-    assert unistore.Dataset(path, unistore.Clips(crop=8)).fields == ("spike", "spike_length", "blur", "sharp")
-    assert unistore.Dataset(path, unistore.Clips(crop=8, voxel_bins=3))[0]["voxel"].shape == (5, 3, 4, 4)
-    with pytest.raises(
-        InputError, match="give the number of bins as voxel_bins; stored numbers of bins: none"
-    ):
-        unistore.Dataset(path, fields=["voxel"])
-    with pytest.raises(InputError, match="length: must be a whole number of at least 1, got 0"):
-        unistore.Clips(0)
-    with pytest.raises(InputError, match="crop: must be"):
-        unistore.Clips(crop=(1, 2, 3))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"unknown field 'flow'.*on request: corner, epoch, frame"):
-        unistore.Dataset(path, fields=["flow"])
-
-
 def test_damaged_frames_are_named(make_store: Any) -> None:
     path = make_store(
         "spike",
