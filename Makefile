@@ -51,6 +51,7 @@ $(VENV)/.docs: $(READY)
 # What README.md and the guides show, drawn from the samples in tests/data
 pictures: $(READY)
 	$(BIN)/python examples/pictures.py
+	$(BIN)/python examples/chart.py
 	$(BIN)/python examples/screenshots.py
 
 # Small datasets written by other projects' own classes, and what these return of them, for the tests. By hand: it
