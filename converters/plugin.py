@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -36,10 +36,8 @@ from unistore.converters.opened import (
     sure,
 )
 from unistore.converters.options import Options, option
+from unistore.converters.views import View, ViewLimits, rows_view
 from unistore.errors import InputError, Problem
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = [
     "API",
@@ -59,10 +57,13 @@ __all__ = [
     "Restored",
     "Schema",
     "SourceFile",
+    "View",
+    "ViewLimits",
     "as_json",
     "maybe",
     "no",
     "option",
+    "rows_view",
     "sure",
 ]
 
@@ -368,7 +369,6 @@ class Family(Options, ABC):
         """
         return Restored({self.schema.source_of(name): column for name, column in columns.items()}, facts)
 
-    def draw(self, sample: Mapping[str, NDArray[Any]], axes: Axes) -> None:
-        """Draw a sample. By default the first column as lines."""
-        first = next(iter(self.schema.columns))
-        axes.plot(sample[first].reshape(len(sample[first]), -1))
+    def view(self, sample: Mapping[str, NDArray[Any]], detail: ViewLimits) -> View:
+        """Return what a page shows of a sample. By default images, lines and numbers of its columns."""
+        return rows_view(sample, detail)

@@ -1,20 +1,17 @@
-"""How a family shows samples of a store: a picture of a sample, and measures of all samples."""
+"""How a family shows samples of a store: a view of a sample, and measures of all samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.registry import get_family
+from unistore.converters.views import View, ViewLimits
 from unistore.schemas.indices import StoreView
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +35,8 @@ def _no_measures(_: StoreView) -> Iterable[Measure]:
 class Preview:
     """How a family shows samples. Samples are numbered as the rows of the store's sample table."""
 
-    # `draw(store, sample, figure)` draws one sample into an empty matplotlib figure of 10 × 3.2 inches, whose
-    # size it may change. What it reads is bounded, whatever the size of the sample.
-    draw: Callable[[StoreView, int, Figure], None]
+    # `view(store, sample, detail)` returns what a page shows of one sample.
+    view: Callable[[StoreView, int, ViewLimits], View]
     # `measures(store)` returns measures. The samples with the largest and the smallest values are among those
     # shown.
     measures: Callable[[StoreView], Iterable[Measure]] = _no_measures
@@ -64,9 +60,3 @@ def parts_of(lo: int, hi: int, most: int, parts: int = 64) -> tuple[NDArray[np.i
         return np.array([lo]), np.array([hi])
     first = evenly(lo, hi - most // parts + 1, parts)
     return first, first + most // parts
-
-
-def bare(axes: Axes, title: str) -> None:
-    """Set the title of an image and hide its axes."""
-    axes.set_title(title)
-    axes.set_axis_off()

@@ -1,61 +1,68 @@
-"""Pictures of volumes: the middle plane of each axis, with windows, labels and masks laid over it."""
+"""Views of volumes: block means of all voxels, and one plane of every axis in full resolution."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.preview import Measure, Preview, bare, parts_of
-from unistore.schemas.ct.fields import LABELS, MASKS, VOLUMES, WINDOWS
-from unistore.schemas.ct.geometry import Geometry, read_geometry
-from unistore.schemas.indices import IndexColumn, StoreView, whole
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from unistore.converters.preview import Measure, Preview, parts_of
+from unistore.converters.views import View, ViewLimits, limits, stride
+from unistore.schemas.ct.fields import IMAGE, LABELS, MASKS, VOLUMES, WINDOWS
+from unistore.schemas.ct.geometry import read_geometry
+from unistore.schemas.ct.windows import PRESETS
+from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, whole
 
 _OVERLAYS = 6
-_POINTS = 200_000
-_PERCENTILES = (1, 99)
+_SLAB_BYTES = 32 << 20
+# Cosine from which on slices count as going toward the head
+_UPWARD = 0.9
 
 
-def draw(store: StoreView, sample: int, figure: Figure) -> None:
-    """Draw one volume."""
+def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
+    """Return one volume, or the points of its first window where the store has no image."""
     extent = IndexColumn(store, f"{VOLUMES}/extent").take(np.array([sample]))[0].tolist()
+    points = [path for path in store.paths() if path.startswith(WINDOWS) and path.endswith("/coords")]
+    if not store.has(IMAGE) and points:
+        return _points(store, points[0], sample, extent, detail)
+    volume = _VolumeBlocks(store, sample, extent, detail)
     geometry = read_geometry(store, sample)
-    spacing = geometry.spacing or [1.0, 1.0, 1.0]
-    depth, height, width = np.maximum(np.multiply(extent, spacing), 1e-9).tolist()
-    widths = [width / height, width / depth, height / depth]
-    widths = [max(width, max(widths) / 4) for width in widths]
-    figure.set_size_inches(10, float(np.clip(9.6 / sum(widths), 2.4, 5)) + 0.9)
-    panels = figure.subplots(1, 3, width_ratios=widths)
-    overlays = {path: f"C{number + 1}" for number, path in enumerate(_overlays(store))}
-    shown = ""
-    for axis, axes in enumerate(panels):
-        rows, columns = (other for other in range(3) if other != axis)
-        plane = geometry.plane(axis)
-        name = f"axis {axis} of 3" if plane is None else f"axis {axis} of 3, {plane}"
-        bare(axes, f"{name}: plane {extent[axis] // 2} of {extent[axis]}")
-        axes.set_aspect(spacing[rows] / spacing[columns])
-        if not all(extent):
-            continue
-        if store.has(f"{VOLUMES}/image"):
-            shown = _show_image(axes, _slice(store, f"{VOLUMES}/image", sample, extent, axis))
-        else:
-            _show_points(store, axes, sample, extent, axis)
-            axes.set_title(f"points of a window, summed along {name}")
-        for path, colour in overlays.items():
-            _show_overlay(axes, _slice(store, path, sample, extent, axis), colour)
-    figure.suptitle(f"volume {sample}: {' × '.join(map(str, extent))}{_length(geometry)}{shown}")
-    if overlays:
-        marks = [
-            panels[0].plot([], [], "s", color=colour, label=path.split("/")[1])[0]
-            for path, colour in overlays.items()
-        ]
-        figure.legend(handles=marks, loc="outside lower center", ncols=len(marks))
+    image, read = volume.means() if store.has(IMAGE) else (np.zeros(volume.shape, np.uint8), 0)
+    arrays = {"image": image}
+    overlays: list[dict[str, Any]] = []
+    for path in _overlays(store):
+        voxels, nbytes = volume.every(path)
+        arrays[f"overlay{len(overlays)}"] = voxels
+        # Windows repeat what the image says
+        overlays.append({"name": path.split("/")[1], "shown": not path.startswith(WINDOWS)})
+        read += nbytes
+    middle = [length // 2 for length in extent]
+    planes = _planes(store, sample, extent, middle) if store.has(IMAGE) and max(volume.block) > 1 else {}
+    if sum(plane.nbytes for plane in planes.values()) <= detail.shown // 2:
+        arrays |= planes
+    unit = store.array(IMAGE).attributes.get("units") or "" if store.has(IMAGE) else ""
+    window = limits(image)
+    head = {
+        "shape": extent,
+        "block": volume.block,
+        "spacing": geometry.spacing,
+        "planes": [geometry.plane(axis) for axis in range(3)],
+        "head_up": geometry.direction is not None and geometry.direction[0] > _UPWARD,
+        "unit": unit,
+        "window": window,
+        "range": [float(np.nan_to_num(bound)) for bound in (image.min(initial=0), image.max(initial=1))],
+        "presets": _presets(unit, window),
+        "overlays": overlays,
+        "full": middle,
+        "note": volume.note(),
+    }
+    spacing = "spacing unknown"
+    if geometry.spacing is not None:
+        spacing = f"{' × '.join(f'{length:g}' for length in geometry.spacing)} mm"
+    title = f"{' × '.join(map(str, extent))} voxels, {spacing}"
+    return View(widget="volume", title=title, head=head, arrays=arrays, read=read)
 
 
 def measures(store: StoreView) -> Iterator[Measure]:
@@ -68,45 +75,129 @@ def measures(store: StoreView) -> Iterator[Measure]:
             yield Measure(name=f"% of voxels in {path.split('/')[1]}", values=share)
 
 
-PREVIEW = Preview(draw=draw, measures=measures)
+PREVIEW = Preview(view=view, measures=measures)
 
 
-def _length(geometry: Geometry) -> str:
-    if geometry.spacing is None:
-        return ", spacing unknown"
-    return f", {' × '.join(f'{length:g}' for length in geometry.spacing)} mm"
+def block_means(voxels: NDArray[Any], block: Sequence[int]) -> NDArray[np.float64]:
+    """Return the means of blocks. Blocks at the ends may be smaller."""
+    sums = voxels
+    counts = np.ones((1, 1, 1))
+    for axis, length in enumerate(block):
+        starts = np.arange(0, voxels.shape[axis], length)
+        sums = np.add.reduceat(sums, starts, axis=axis, dtype=np.float64)
+        lengths = np.diff(starts, append=voxels.shape[axis])
+        counts = counts * lengths.reshape([-1 if one == axis else 1 for one in range(3)])
+    return sums / counts
 
 
-def _slice(store: StoreView, path: str, sample: int, extent: list[int], axis: int) -> NDArray[Any]:
-    """Read the middle slice of an axis, (rows, columns). Bits are unpacked."""
-    is_bits = path.endswith("/mask")
-    middle = extent[axis] // 2
-    lo = [0, 0, 0]
-    hi = [*extent[:2], -(-extent[2] // 8)] if is_bits else list(extent)
-    place = middle // 8 if is_bits and axis == 2 else middle
-    lo[axis] = place
-    hi[axis] = place + 1
-    box = store.array(path).read_box([sample, *lo], [sample + 1, *hi])[0]
-    if is_bits:
-        box = np.unpackbits(box, axis=2, bitorder="little")
-        box = box[:, :, middle % 8 :] if axis == 2 else box[:, :, : extent[2]]
-    plane: NDArray[Any] = np.take(box, 0, axis=axis)
-    return plane
+class _VolumeBlocks:
+    """Reads one volume in slabs of whole blocks."""
+
+    def __init__(self, store: StoreView, sample: int, extent: Sequence[int], detail: ViewLimits) -> None:
+        self._store = store
+        self._sample = sample
+        self._extent = extent
+        column = store.array(IMAGE) if store.has(IMAGE) else None
+        itemsize = 1 if column is None else column.dtype.itemsize
+        edge = detail.edge
+        self.block = [stride(length, edge) for length in extent]
+        while edge > 8 and np.prod(self.shape) * itemsize > detail.shown * 2 // 3:
+            edge -= 4
+            self.block = [stride(length, edge) for length in extent]
+        # Of a volume that is too large to be read, some layers of chunks
+        self._layer = self.block[0]
+        if column is not None and np.prod(extent) * itemsize > detail.read:
+            self._layer = min(column.chunk_shape[1], extent[0])
+            layer_bytes = self._layer * extent[1] * extent[2] * itemsize
+            layers = max(4, detail.read // layer_bytes)
+            self.block[0] = max(self.block[0], stride(extent[0], int(layers)))
+            self._layer = min(self._layer, self.block[0])
+
+    @property
+    def shape(self) -> list[int]:
+        """Return the blocks of each axis."""
+        return [
+            stride(length, size) if length else 0
+            for length, size in zip(self._extent, self.block, strict=True)
+        ]
+
+    def note(self) -> str:
+        """Say what the voxels of the view are."""
+        if max(self.block) == 1:
+            return "all voxels"
+        means = f"means of {' × '.join(map(str, self.block))} voxels"
+        if self._layer < self.block[0]:
+            means += f", of {self._layer} of every {self.block[0]} slices"
+        return means
+
+    def means(self) -> tuple[NDArray[Any], int]:
+        """Return the means of blocks, and the bytes that were read."""
+        array = self._store.array(IMAGE)
+        dtype = array.dtype if array.dtype.kind in "iu" else np.dtype(np.float32)
+        out = np.zeros(self.shape, dtype)
+        read = 0
+        for first, slab in self._slabs(array, self._extent[2]):
+            read += slab.nbytes
+            means = block_means(slab, self.block)
+            out[first : first + len(means)] = np.round(means) if dtype.kind in "iu" else means
+        return out, read
+
+    def every(self, path: str) -> tuple[NDArray[np.uint8], int]:
+        """Return the voxel in the middle of every block of a mask or label, and the bytes that were read."""
+        is_bits = path.endswith("/mask")
+        width = self._extent[2]
+        out = np.zeros(self.shape, np.uint8)
+        read = 0
+        for first, slab in self._slabs(self._store.array(path), -(-width // 8) if is_bits else width):
+            read += slab.nbytes
+            middles = [
+                np.minimum(np.arange(0, length, step) + step // 2, length - 1)
+                for length, step in zip((*slab.shape[:2], width), self.block, strict=True)
+            ]
+            rows = slab[middles[0]][:, middles[1]]
+            if is_bits:
+                rows = np.unpackbits(rows, axis=2, bitorder="little")
+            values = rows[:, :, middles[2]]
+            # A number of a class stays what it is where it fits
+            out[first : first + len(values)] = np.where(values > 0, np.minimum(values, 255), 0)
+        return out, read
+
+    def _slabs(self, array: ArrayView, width: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the number of the first block, and slices of whole blocks, or of one block in part."""
+        depth, height, _ = self._extent
+        slice_bytes = max(1, height * width * array.dtype.itemsize)
+        blocks = max(1, _SLAB_BYTES // (slice_bytes * self.block[0]))
+        if self._layer < self.block[0]:
+            blocks = 1
+        for first in range(0, self.shape[0], blocks):
+            lo = first * self.block[0]
+            hi = min(depth, (first + blocks) * self.block[0])
+            if self._layer < self.block[0]:
+                hi = min(hi, lo + self._layer)
+            box = array.read_box([self._sample, lo, 0, 0], [self._sample + 1, hi, height, width])
+            yield first, box[0]
 
 
-def _show_image(axes: Axes, image: NDArray[Any]) -> str:
-    values = image.astype(np.float32)
-    finite = values[np.isfinite(values)]
-    low, high = np.percentile(finite, _PERCENTILES).tolist() if finite.size else (0.0, 1.0)
-    axes.imshow(values, cmap="gray", vmin=low, vmax=max(high, low + 1e-6))
-    return f", shown from {low:.4g} to {high:.4g}"
+def _planes(
+    store: StoreView, sample: int, extent: Sequence[int], middle: Sequence[int]
+) -> Mapping[str, NDArray[Any]]:
+    """Read the plane in the middle of each axis, (rows, columns)."""
+    planes = {}
+    for axis in range(3):
+        lo = [sample, 0, 0, 0]
+        hi = [sample + 1, *extent]
+        lo[axis + 1] = middle[axis]
+        hi[axis + 1] = middle[axis] + 1
+        plane = store.array(IMAGE).read_box(lo, hi)[0]
+        planes[f"plane{axis}"] = np.take(plane, 0, axis=axis)
+    return planes if all(extent) else {}
 
 
-def _show_overlay(axes: Axes, mask: NDArray[Any], colour: str) -> None:
-    """Show the outline of a window, label or mask."""
-    is_inside = mask != 0
-    if 0 < is_inside.sum() < mask.size and min(mask.shape) > 1:
-        axes.contour(is_inside, [0.5], colors=[colour], linewidths=0.9)
+def _presets(unit: str, window: Sequence[float]) -> list[dict[str, Any]]:
+    own = {"name": "nearly all values", "low": window[0], "high": window[1]}
+    known = PRESETS.values() if unit == "HU" else ()
+    named = [{"name": one.name.replace("_", " "), "low": one.low, "high": one.high} for one in known]
+    return [own, *named]
 
 
 def _overlays(store: StoreView) -> list[str]:
@@ -118,14 +209,21 @@ def _overlays(store: StoreView) -> list[str]:
     return ordered[:_OVERLAYS]
 
 
-def _show_points(store: StoreView, axes: Axes, sample: int, extent: list[int], axis: int) -> None:
-    """Show the points of the first window of a store without images, all along the axis."""
-    path = next((path for path in store.paths() if path.endswith("/coords")), None)
-    if path is None:
-        return
-    lo, hi = IndexColumn(store, f"{path.removesuffix('coords')}offsets").ranges(np.array([sample]))
-    coords = store.array(path).read_ranges(*parts_of(int(lo[0]), int(hi[0]), _POINTS))
-    sides = np.delete(extent, axis)
-    bins = np.minimum(sides, 256)
-    counts, *_ = np.histogramdd(np.delete(coords, axis, 1), bins, [(0, side) for side in sides])
-    axes.imshow(np.log1p(counts), cmap="viridis", extent=(0, sides[1], sides[0], 0))
+def _points(store: StoreView, path: str, sample: int, extent: list[int], detail: ViewLimits) -> View:
+    """Return the points of a window, coloured by their values."""
+    group = path.removesuffix("/coords")
+    lo, hi = IndexColumn(store, f"{group}/offsets").ranges(np.array([sample]))
+    starts, stops = parts_of(int(lo[0]), int(hi[0]), detail.points)
+    coords = store.array(path).read_ranges(starts, stops)
+    arrays = {"xyz": coords[:, ::-1].astype(np.float32)}
+    columns = []
+    if store.has(f"{group}/values"):
+        values = store.array(f"{group}/values").read_ranges(starts, stops).astype(np.float32)
+        arrays["column0"] = values
+        columns.append({"name": "value", "kind": "number", "array": "column0", "limits": limits(values)})
+    shown = len(coords)
+    total = int(hi[0] - lo[0])
+    note = "all points" if shown == total else f"{shown:,} of {total:,} points, in evenly spread runs"
+    head = {"columns": columns, "note": f"{note}, of the window {group.split('/')[1]}"}
+    title = f"{' × '.join(map(str, extent))} voxels"
+    return View(widget="cloud", title=title, head=head, arrays=arrays, read=coords.nbytes * 2)

@@ -1,11 +1,42 @@
-"""What a store of recordings gives back: files, their comparison, pictures."""
+"""What a store of recordings gives back: files, their comparison, views."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from unistore.converters.events.family import EventsFamily
+from unistore.converters.preview import Preview, evenly
 from unistore.converters.seam.record import stored_parts
+from unistore.converters.views import View, ViewLimits, stride
+from unistore.schemas.events.fields import T_OFFSETS
+from unistore.schemas.indices import StoreView, whole
 
 _PARTS = stored_parts(EventsFamily)
 export = _PARTS["export"]
 restore = _PARTS["restore"]
-PREVIEW = _PARTS["preview"]
+_FRAMES = 16  # frames beside the events, at most
+
+
+def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
+    """Return the first events of a recording, and the frames that lie beside them."""
+    events: View = _PARTS["preview"].view(store, sample, detail)
+    if not store.has("frames/image"):
+        return events
+    source = int(whole(store, "recordings/source")[sample])
+    lo, hi = whole(store, "sources/frames/offsets")[source : source + 2].tolist()
+    clock = int(whole(store, T_OFFSETS)[source]) + events.head["time"]["first"]
+    times = store.array("frames/t").read(lo, hi).astype("int64") - clock
+    before_end = int((times <= events.head["time"]["count"]).sum())
+    frames = evenly(lo, lo + before_end, _FRAMES)
+    if not len(frames):
+        return events
+    pixels = store.array("frames/image").read_rows(frames)
+    step = stride(max(pixels.shape[1:3]), detail.side)
+    shown = {"name": "frame", "array": "image0", "times": times[frames - lo].tolist()}
+    arrays = {**events.arrays, "image0": pixels[:, ::step, ::step]}
+    return replace(
+        events, head={**events.head, "images": [shown]}, arrays=arrays, read=events.read + pixels.nbytes
+    )
+
+
+PREVIEW = Preview(view=view, measures=_PARTS["preview"].measures)

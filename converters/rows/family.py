@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import storable
 from unistore.converters.common.left_out import NOT_MAPPED
@@ -36,15 +35,8 @@ from unistore.converters.seam.sources import common_length
 from unistore.errors import location_of, printable
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 _REVERSE = "where rows are on the last axis: --reverse-axes"
 _MATLAB = b"MATLAB 7.3 MAT-file"
-# Values that are drawn as bars, at most; longer arrays are curves
-_BARS = 12
-# Smallest side of an array that is drawn as an image
-_SIDE = 4
 _ALIKE = 256  # arrays of many files have the same names and dtypes
 
 
@@ -94,24 +86,6 @@ class RowsFamily(RowsOptions, Family):
             problems = [problem for problem in problems if problem.dataset in places]
         problems += self._length_problems(head, arrays.values())
         return Chosen(columns, left_out, _notes(head.file, self.reverse_axes), problems)
-
-    def draw(self, sample: Mapping[str, NDArray[Any]], axes: Axes) -> None:
-        """Draw the largest array of a row as an image, a curve or bars, and say its numbers."""
-        rows = {name: values[0] for name, values in sample.items()}
-        largest = max(rows, key=lambda name: rows[name].size)
-        numbers = [f"{name}: {row.item()}" for name, row in rows.items() if row.size == 1][:_BARS]
-        axes.set_title("\n".join([f"{largest} {rows[largest].shape}", *numbers]))
-        image = rows[largest]
-        # The middle of axes before the last two; colours are the last axis of bytes
-        while image.ndim > 2 + (image.shape[-1] == 3 and image.dtype == np.uint8):
-            image = image[len(image) // 2]
-        flat = rows[largest].reshape(-1)
-        if image.ndim > 1 and min(image.shape[:2]) >= _SIDE:
-            axes.imshow(image, cmap="gray", interpolation="nearest")
-        elif len(flat) <= _BARS:
-            axes.bar(range(len(flat)), flat)
-        else:
-            axes.plot(flat)
 
     def _mapped_arrays(self, head: Head, present: Sequence[str]) -> dict[str, str]:
         """Return array in the file of each stored name."""

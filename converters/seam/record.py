@@ -113,7 +113,7 @@ def record_of(family: object) -> PluginRecord:
         converter=f"{family.__module__}:{family.__qualname__}",
         export="as its formats write",
         restore="as its formats read",
-        preview="draw",
+        preview="view",
         batch_size=family.batch_size,
         follows_links=family.follows_links,
         kind_of_family=family,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import format_by_ending, formats_for, formats_of, open_file
 from unistore.converters.seam.sources import RowOrigin
 from unistore.converters.seam.specs import FACTS, FORMAT, stored_tables, table_offsets
+from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.indices import ArrayView, StoreView
 
-# Most rows of a sample that a picture shows
-_DRAWN_ROWS = 200_000
+# Bytes that are read of a sample, at most
+_SAMPLE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,29 +200,29 @@ def _has_library(opening: Format) -> bool:
     return is_own and opening.name in BY_FORMAT
 
 
-def sample_of(family: Family, store: StoreView, number: int) -> Mapping[str, NDArray[Any]]:
-    """Return the columns of a sample, cut off after many rows."""
+def sample_of(family: Family, store: StoreView, number: int, most_bytes: int) -> Mapping[str, NDArray[Any]]:
+    """Return the columns of a sample, cut off where they take more bytes."""
     schema = family.schema
     lo = number
     hi = number + 1
     if schema.samples:
         lo, hi = store.array(f"{schema.samples}/offsets").read(number, number + 2).tolist()
-    stop = min(hi, lo + _DRAWN_ROWS)
-    return {
-        name: store.array(f"{schema.table}/{name}").read(lo, stop) for name in column_names(schema, store)
-    }
+    columns = {name: store.array(f"{schema.table}/{name}") for name in column_names(schema, store)}
+    row_bytes = sum(prod(column.shape[1:]) * column.dtype.itemsize for column in columns.values())
+    stop = min(hi, lo + max(1, most_bytes // max(1, row_bytes)))
+    return {name: column.read(lo, stop) for name, column in columns.items()}
 
 
 def preview_of(family: Family) -> Preview:
     """Return how samples of the family are shown."""
 
-    def draw(store: StoreView, number: int, figure: Any) -> None:
+    def view(store: StoreView, number: int, detail: ViewLimits) -> View:
         with calling(family, f"sample {number}"):
-            family.draw(sample_of(family, store, number), figure.subplots())
+            return family.view(sample_of(family, store, number, min(detail.read, _SAMPLE_BYTES)), detail)
 
     def measures(store: StoreView) -> Iterator[Measure]:
         if family.schema.samples:
             lengths = np.diff(store.array(f"{family.schema.samples}/offsets").read())
             yield Measure(name=family.schema.table, values=lengths)
 
-    return Preview(draw=draw, measures=measures)
+    return Preview(view=view, measures=measures)

@@ -1,28 +1,29 @@
-"""Pictures of episodes: a strip of frames of each camera, and the curves of action, reward and end."""
+"""Views of episodes: frames of each camera, and curves of actions, rewards and observations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.preview import Measure, Preview, bare, evenly
+from unistore.converters.preview import Measure, Preview, evenly
 from unistore.converters.trajectory.stored_steps import StoredStepColumn, step_columns
+from unistore.converters.views import View, ViewLimits, stride
 from unistore.errors import InputError, StoreError
 from unistore.schemas.indices import IndexColumn, StoreView, whole
 from unistore.schemas.trajectory.fields import EPISODES, STEPS
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 _CAMERAS = 4
-_FRAMES = 8
-_FRAME_WIDTH = 160
+_CURVES = 6
+_OBSERVATION = "observation/"
+_JOINTS = ("joint", "qpos", "state", "proprio")  # parts of names of columns that are shown first
+_QUALITY = 85  # of JPEG files
+_JPEG_RATIO = 12  # bytes of pixels in a byte of a JPEG file, about
+_JPEG_HEAD = 600  # bytes of a JPEG file beside its pixels, about
 # Steps that a curve is drawn through
 _STEPS = 2000
 _LINES = 16
@@ -31,34 +32,49 @@ _NUMBERS = 4096
 # Steps in which ends are looked for
 _FLAGS = 1 << 22
 _REWARDS = 16 << 20
-_ENDS = {"terminated": "C3", "truncated": "C1"}
 
 
-def draw(store: StoreView, sample: int, figure: Figure) -> None:
-    """Draw one episode."""
+def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
+    """Return one episode: frames of its cameras, and curves of actions, rewards and observations."""
     lo, hi = (int(bound[0]) for bound in IndexColumn(store, f"{EPISODES}/offsets").ranges(np.array([sample])))
     columns = step_columns(store)
-    observed = [one for one in columns if one.is_image and one.name.startswith("observation/")]
-    cameras = observed[:_CAMERAS] if hi > lo else []
-    figure.set_size_inches(10, 1.6 * len(cameras) + 2.6)
-    figure.suptitle(f"episode {sample}: {hi - lo:,} steps")
-    grid = figure.add_gridspec(len(cameras) + 1, 2, height_ratios=[*(1.6 for _ in cameras), 2.4])
-    frames = evenly(lo, hi, _FRAMES)
-    for number, camera in enumerate(cameras):
-        axes = figure.add_subplot(grid[number, :])
-        name = camera.name.removeprefix("observation/")
-        bare(axes, f"{name}, steps {', '.join(map(str, (frames - lo).tolist()))}")
-        axes.imshow(_strip(store, camera, frames))
-    # Action and reward, or other numbers where they are missing.
-    # Kept frames and ragged rows have no array of this name.
-    plain = [column for column in columns if not column.is_image and store.has(f"{STEPS}/{column.name}")]
-    drawn = [one for one in plain if one.dtype.kind in "iuf" and prod(one.row_shape) <= _NUMBERS]
-    drawn.sort(key=lambda one: (one.name != "action", one.name != "reward", one.name))
-    rows = evenly(lo, hi, _STEPS)
-    for number, column in enumerate(drawn[:2]):
-        axes = figure.add_subplot(grid[-1, number])
-        _draw_curves(axes, column.name, rows - lo, store.array(f"{STEPS}/{column.name}").read_rows(rows))
-        _draw_ends(axes, store, lo, min(hi, lo + _FLAGS))
+    arrays: dict[str, NDArray[Any]] = {}
+    observed = [one for one in columns if one.is_image and one.name.startswith(_OBSERVATION)]
+    cameras: list[dict[str, Any]] = []
+    shown = observed[:_CAMERAS] if hi > lo else []
+    read = 0
+    for camera in shown:
+        row_bytes = prod(camera.row_shape)
+        most = min(
+            detail.frames, detail.read // (len(shown) * row_bytes), _most_frames(camera, detail, len(shown))
+        )
+        frames = evenly(lo, hi, max(2, most))
+        files, size = _files(store, camera, frames, detail.side)
+        number = len(cameras)
+        arrays[f"frames{number}"] = (frames - lo).astype(np.int32)
+        arrays[f"offsets{number}"] = np.cumsum([0, *map(len, files)]).astype(np.int32)
+        arrays[f"camera{number}"] = np.frombuffer(b"".join(files), np.uint8)
+        cameras.append({"name": camera.name.removeprefix(_OBSERVATION), "shape": list(size)})
+        read += len(frames) * row_bytes
+    steps = evenly(lo, hi, _STEPS)
+    arrays["steps"] = (steps - lo).astype(np.int32)
+    curves: list[dict[str, Any]] = []
+    for column in _curve_columns(store, columns):
+        values = store.array(f"{STEPS}/{column.name}").read_rows(steps).reshape(len(steps), -1)
+        arrays[f"curve{len(curves)}"] = values[:, :_LINES].astype(np.float32)
+        name = column.name.removeprefix(_OBSERVATION)
+        curves.append({"name": name, "lines": min(_LINES, values.shape[1]), "of": values.shape[1]})
+        read += values.nbytes
+    frame_counts = [len(arrays[f"frames{number}"]) for number in range(len(cameras))]
+    is_thinned = any(count < hi - lo for count in frame_counts)
+    head = {
+        "steps": hi - lo,
+        "cameras": cameras,
+        "curves": curves,
+        "ends": _ends(store, lo, min(hi, lo + _FLAGS)),
+        "note": f"{max(frame_counts)} of {hi - lo:,} frames" if is_thinned else "",
+    }
+    return View(widget="episode", title=f"{hi - lo:,} steps", head=head, arrays=arrays, read=read)
 
 
 def measures(store: StoreView) -> Iterator[Measure]:
@@ -72,36 +88,58 @@ def measures(store: StoreView) -> Iterator[Measure]:
         yield Measure(name="sum of rewards", values=np.array(sums))
 
 
-PREVIEW = Preview(draw=draw, measures=measures)
+PREVIEW = Preview(view=view, measures=measures)
 
 
-def _strip(store: StoreView, camera: StoredStepColumn, steps: NDArray[np.int64]) -> NDArray[Any]:
-    """Frames side by side, made smaller, (H, W, 3)."""
-    try:
-        frames = [camera.read(step, step + 1)[0] for step in steps.tolist()]
-    except InputError as error:
-        problem = error.problems[0]
-        msg = f"{problem.location}: a frame {problem.message}; run 'unistore verify {store.path}'"
-        raise StoreError(msg) from error
-    shrink = max(1, frames[0].shape[1] // _FRAME_WIDTH)
-    gap = np.full((frames[0].shape[0], 2 * shrink, 3), 255, np.uint8)
-    parts = [part for frame in frames for part in (frame, gap)]
-    return np.concatenate(parts[:-1], axis=1)[::shrink, ::shrink]
+def _curve_columns(store: StoreView, columns: Sequence[StoredStepColumn]) -> list[StoredStepColumn]:
+    """Return actions, rewards, joints and other numbers of a step, in this order."""
+    # Kept frames and ragged rows have no array of this name
+    plain = [column for column in columns if not column.is_image and store.has(f"{STEPS}/{column.name}")]
+    numeric = [one for one in plain if one.dtype.kind in "iuf" and prod(one.row_shape) <= _NUMBERS]
+
+    def rank(column: StoredStepColumn) -> tuple[bool, bool, bool, str]:
+        is_joint = any(word in column.name.lower() for word in _JOINTS)
+        return column.name != "action", column.name != "reward", not is_joint, column.name
+
+    return sorted(numeric, key=rank)[:_CURVES]
 
 
-def _draw_curves(axes: Axes, column: str, steps: NDArray[np.int64], values: NDArray[Any]) -> None:
-    axes.set_xlabel("step")
-    lines = values.reshape(len(steps), -1) if len(steps) else np.empty((0, 0))
-    shown = min(lines.shape[1], _LINES)
-    axes.plot(steps, lines[:, :shown], linewidth=1)
-    axes.set_title(column if shown < 2 else f"{column}, {shown} of {lines.shape[1]} numbers")
+def _most_frames(camera: StoredStepColumn, detail: ViewLimits, cameras: int) -> int:
+    """Return how many frames of a camera fit a view, by the usual size of a JPEG file."""
+    step = stride(max(camera.row_shape[:2]), detail.side)
+    file_bytes = prod(camera.row_shape) // step**2 // _JPEG_RATIO + _JPEG_HEAD
+    return detail.shown // (2 * cameras * file_bytes)
 
 
-def _draw_ends(axes: Axes, store: StoreView, lo: int, hi: int) -> None:
-    """Lines where the episode terminated or was cut."""
-    for name, colour in _ENDS.items():
+def _files(
+    store: StoreView, camera: StoredStepColumn, steps: NDArray[np.int64], side: int
+) -> tuple[list[bytes], tuple[int, int]]:
+    """Return frames as JPEG files, made smaller, and their height and width."""
+    import cv2
+
+    files = []
+    size = (0, 0)
+    for step in steps.tolist():
+        try:
+            frame = camera.read(step, step + 1)[0]
+        except InputError as error:
+            problem = error.problems[0]
+            msg = f"{problem.location}: a frame {problem.message}; run 'unistore verify {store.path}'"
+            raise StoreError(msg) from error
+        shrink = stride(max(frame.shape[:2]), side)
+        height, width = (max(1, length // shrink) for length in frame.shape[:2])
+        if shrink > 1:
+            frame = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)
+        _, file = cv2.imencode(".jpg", frame[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
+        files.append(file.tobytes())
+        size = (height, width)
+    return files, size
+
+
+def _ends(store: StoreView, lo: int, hi: int) -> list[dict[str, Any]]:
+    """Return the steps at which the episode terminated or was cut."""
+    ends = []
+    for name in ("terminated", "truncated"):
         steps = np.flatnonzero(store.array(f"{STEPS}/{name}").read(lo, hi))[:_LINES].tolist()
-        for number, step in enumerate(steps):
-            axes.axvline(step, color=colour, linestyle=":", label=None if number else name)
-        if steps:
-            axes.legend(loc="best")
+        ends += [{"name": name, "step": step} for step in steps]
+    return ends

@@ -174,8 +174,8 @@ def test_commands_and_code_of_the_page(installed: Installed) -> None:
     (installed.folder / "checked").mkdir()
     installed.script(f"{check}\nif __name__ == '__main__':\n    test_sonar(Path('checked'))\n")
     page = (installed.folder / "pings.html").read_text()
-    assert page.count("<img") == (4 if importlib.util.find_spec("matplotlib") else 0)
-    assert "pings: 64, the largest" in page or "unistore[plot]" in page
+    assert page.count("<img") >= 4
+    assert "64 pings, the largest" in page
     assert tree(installed.folder / "again") == tree(installed.folder / "pings")
     windows = "import unistore\nprint(unistore.Dataset('pings.zarr', 'Window(pings=1)')[0]['echoes'].shape)"
     assert installed.script(windows) == "torch.Size([1, 50])\n"

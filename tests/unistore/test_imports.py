@@ -61,11 +61,11 @@ AT_TOP: dict[str, set[str]] = {
 
 IN_FUNCTIONS: dict[str, set[str]] = {
     "unistore.conversion.executors": {"dask", "distributed"},
-    "unistore.converters": {"cv2", "h5py", "matplotlib"},
+    "unistore.converters": {"cv2", "h5py"},
     "unistore.data.kinds": {"cv2"},
     "unistore.exporting": {"cv2", "h5py"},
     "unistore.loader": {"torch"},
-    "unistore.pictures": {"matplotlib"},
+    "unistore.pictures": {"cv2"},
     "unistore.remote": {"obstore"},
     "unistore.store": {"zarr"},
 }
@@ -81,7 +81,7 @@ NEVER: dict[str, set[str]] = {
 }
 """What single modules and packages may not import beyond that, `unistore.data.kinds.replay` apart."""
 
-BY_FORMATS = {"common", "files", "formats", "opened", "plugin"}
+BY_FORMATS = {"common", "files", "formats", "opened", "plugin", "views"}
 BY_FAMILIES = BY_FORMATS | {"options", "preview", "protocol", "registry", "scan", "seam"}
 """What formats and families of this package import of `unistore.converters`: what reads files and describes
 sources, not what asks about them and scans them. Packages of others import `unistore.plugin` alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -21,10 +22,13 @@ _INSPECT_EXAMPLES = """\b
 Examples:
   unistore inspect train.zarr    a store: its content, code to load it
   unistore inspect recordings/   sources: problems, and the command
-  unistore inspect train.zarr --html report.html
+  unistore inspect train.zarr --html     a page, train.html, to look at samples
   unistore inspect train.zarr --sample 17 --plot sample.png
   unistore inspect train.zarr --json
 """
+
+
+_NAMED_LIKE_PATH = " "  # no file is called so
 
 
 def _parse_numbers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -42,7 +46,13 @@ def _parse_numbers(context: click.Context, option: click.Parameter, text: str | 
 @click.argument("path", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--all", "show_all", is_flag=True, help="Show bookkeeping arrays, chunks, shards, codecs, too.")
-@click.option("--html", metavar="FILE", help="Write a page with pictures of samples.")
+@click.option(
+    "--html",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value=_NAMED_LIKE_PATH,
+    help="Write a page to look at samples; without FILE, PATH.html here.",
+)
 @click.option(
     "--samples", callback=_parse_numbers, metavar="N,N,…", help="Show these samples in the page, too."
 )
@@ -74,6 +84,8 @@ def inspect(
         raise click.UsageError("--sample shows one sample here, --html takes --samples N,N,…")
     if plot is not None and not plot.lower().endswith(".png"):
         raise click.UsageError("--plot takes the name of a PNG file, as in sample.png")
+    if html == _NAMED_LIKE_PATH:
+        html = f"{Path(path).absolute().stem or 'page'}.html"
     if (target := plot if html is None else html) is not None:
         check_target(target, overwrite=overwrite)
     if sample is not None:
@@ -107,6 +119,30 @@ def _sample(path: str, sample: int, plot: str | None, *, as_json: bool) -> int:
         say_json(about, indent=1)
     else:
         show(sample_blocks(about))
+    return 0
+
+
+_VIEW_EXAMPLES = """\b
+Examples:
+  unistore view train.zarr               opens a browser; Ctrl-C ends it
+  unistore view train.zarr --no-browser  prints the address alone
+"""
+
+
+@click.command("view", epilog=_VIEW_EXAMPLES, short_help="Look at any sample of a store, in a browser.")
+@click.argument("store", type=click.Path())
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of 127.0.0.1. 0: a free one.")
+@click.option("--browser/--no-browser", default=True, help="Open a browser.  [default: browser]")
+def view(store: str, port: int, browser: bool) -> int:
+    """Serve the page of STORE to this machine, with any sample in full resolution, until Ctrl-C.
+
+    It reads the store and nothing else, and changes nothing. Only who knows the printed address sees it.
+
+    Exit codes: 0 when it is ended, 1 if the store is damaged, 2 if there is none or the port is taken.
+    """
+    from unistore.report.serve import view
+
+    view(store, port=port, open_browser=browser)
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from unistore.cli.commands import doctor, export, inspect, statistics, verify
+from unistore.cli.commands import doctor, export, inspect, statistics, verify, view
 from unistore.cli.convert import convert
 from unistore.cli.growing import remove, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
@@ -28,6 +28,7 @@ Examples:
   unistore inspect recordings/              what it is, and how to convert it
   unistore convert recordings/ train.zarr   detect the family, convert, seal
   unistore inspect train.zarr               its content, and code to load it
+  unistore view train.zarr                  any sample, in a browser
   unistore doctor train.zarr                a Loader for this machine, and why
   unistore verify train.zarr                every byte as it was sealed
   unistore export train.zarr files/         the layout of the sources, exact
@@ -71,7 +72,7 @@ def completion(context: click.Context, shell: str) -> None:
     say(completion_class.source_template % completion_class.source_vars())
 
 
-for command in (convert, remove, versions, inspect, verify, statistics, attach, derive, export, doctor):
+for command in (convert, remove, versions, inspect, view, verify, statistics, attach, derive, export, doctor):
     cli.add_command(command)
 
 

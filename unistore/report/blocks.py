@@ -37,7 +37,8 @@ def number(value: float | None) -> str:
     """Format a value: ``"1,200"``, ``"0.125"``, ``"-"`` for None."""
     if value is None:
         return "-"
-    whole = isinstance(value, int) or 1e4 <= abs(value) < 1e9
+    whole = float(value).is_integer() or abs(value) >= 1e4
+    whole = whole and abs(value) < 1e9
     return f"{value:,.0f}" if whole else f"{value:.4g}"
 
 

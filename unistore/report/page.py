@@ -1,48 +1,62 @@
-"""The renderer that makes one self-contained page of HTML: no scripts, nothing loaded from a network."""
+"""The renderer that makes one self-contained page of HTML: script and data inside, nothing loaded."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import tempfile
+import zlib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from unistore.errors import InputError, Problem, UnistoreError
-from unistore.pictures import MARK, check_sample, facts_html, pictures_html, table_html, text_html
+import numpy as np
+
+from unistore.converters.views import ViewLimits
+from unistore.errors import InputError, Problem, StoreError, UnistoreError
+from unistore.pictures import (
+    MARK,
+    check_sample,
+    facts_html,
+    image_html,
+    sample_view,
+    still_picture,
+    table_html,
+    text_html,
+)
+from unistore.report.blocks import number
 from unistore.report.sealed import StoreReport, describe_store
 from unistore.report.sources import SourceReport
 from unistore.report.text import Block
 from unistore.report.values import sample_noun
+from unistore.report.wire import clean, pack, pack_error
+from unistore.schemas.indices import whole
 from unistore.store.reader import Store
-from unistore.system.sizes import size
+from unistore.system.sizes import count_of, size
 
 _MAX_REQUESTED = 24
+_MAX_SAMPLES = 8
 # Measures whose smallest and largest samples are shown
-_MAX_MEASURES = 6
+_MAX_MEASURES = 2
+_MAX_SPLITS = 3
 # Characters of code, or of a line
 _MAX_TEXT = 20_000
 # Larger sources are not converted for their pictures
 _MAX_TRIAL_BYTES = 64 << 20
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;color:#1b1f24;background:#fff;max-width:1120px;margin:0 auto;
-  padding:1rem}
-h1{font-size:1.4rem;overflow-wrap:anywhere}
-h2{font-size:1.1rem;margin:2rem 0 .5rem;border-bottom:1px solid #d8dee4}
-table{border-collapse:collapse}
-th,td{text-align:left;vertical-align:top;padding:.15rem .8rem .15rem 0}
-.wide{overflow-x:auto}
-.wide td,.wide th{white-space:nowrap;font-size:.85rem}
-.wide tr:nth-child(even){background:#f6f8fa}
-.facts td,li{overflow-wrap:anywhere}
-.facts th{white-space:nowrap}
-li{white-space:pre-wrap}
-figcaption{color:#59636e;font-size:.85rem;overflow-wrap:anywhere}
-pre{background:#f6f8fa;padding:.8rem;overflow-x:auto}
-"""
+_PAGE_BYTES = 4_400_000  # of all samples together, as text
+_READ_BYTES = 128 << 20  # of the store's files, for all samples
+_TRIES = 4  # times that a sample is read, until it fits
+_BAR_WIDTH = 10
+_CHART_HEIGHT = 40
 
 
-def render_page(path: str, report: Any, blocks: Sequence[Block], samples: Sequence[int] = ()) -> str:
-    """Render blocks, of a store with pictures of `samples`, and the first, middle, last and extreme ones."""
+def render_page(
+    path: str, report: Any, blocks: Sequence[Block], samples: Sequence[int] = (), *, live: bool = False
+) -> str:
+    """Render blocks, of a store with `samples` and others. `live`: the script asks a server for them."""
     if len(samples) > _MAX_REQUESTED:
         message = f"are {len(samples)}, at most {_MAX_REQUESTED} are shown"
         raise InputError(Problem("samples", message, kind="option"))
@@ -50,16 +64,35 @@ def render_page(path: str, report: Any, blocks: Sequence[Block], samples: Sequen
         raise InputError(Problem("samples", f"need a store, and {path} is not one", kind="option"))
     parts = list(map(_block, blocks))
     if isinstance(report, StoreReport):
-        parts.insert(2 if report.remarks else 1, _samples(Store(path), report, samples))
+        parts = _store_parts(Store(path), report, samples, parts, live=live)
     elif isinstance(report, SourceReport) and report.sources is not None:
         parts.insert(1, _trial(path, report, report.sources))
     title = text_html(path.rstrip("/").rpartition("/")[2] or path)
+    style = _resource("page.css")
+    script = _resource("page.js")
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:"
+    )
+    if live:
+        policy += "; connect-src 'self'"
+    policy += "; base-uri 'none'; form-action 'none'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="generator" content="{MARK}"><title>{title}</title><style>{_STYLE}</style></head>\n'
-        f"<body><h1>{title}</h1>\n{''.join(parts)}</body></html>\n"
+        '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
+        f'<meta name="generator" content="{MARK}"><title>{title}</title><style>{style}</style></head>\n'
+        f"<body><h1>{title}</h1>\n{''.join(parts)}<script>{script}</script></body></html>\n"
     )
+
+
+@cache
+def _resource(name: str) -> str:
+    return files("unistore.report").joinpath(name).read_text("utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _section(title: str, inner: str) -> str:
@@ -78,6 +111,25 @@ def _block(block: Block) -> str:
     if block.collapsed:
         return f"<details><summary>{text_html(block.title)}</summary>{inner}</details>\n"
     return _section(block.title, inner) if block.title else inner
+
+
+def _store_parts(
+    store: Store, report: StoreReport, samples: Sequence[int], parts: list[str], *, live: bool
+) -> list[str]:
+    """Return what is shown of a store: remarks, samples, how they are spread, and everything else."""
+    facts, *others = parts
+    noun = sample_noun(store.sample_table)
+    amounts = [
+        count_of(store.sample_count, noun),
+        count_of(report.sources.count, "source"),
+        size(report.raw_bytes),
+    ]
+    lead = " · ".join([report.family.replace("_", " "), *amounts])
+    first = [f'<p class="lead">{text_html(lead)}</p>\n']
+    if report.remarks:
+        first.append(others.pop(0))
+    first += [_samples(store, report, samples, live=live), _distributions(report.measures, noun)]
+    return [*first, _section("the store", facts), *others]
 
 
 def _trial(path: str, report: SourceReport, sources: Mapping[str, Any]) -> str:
@@ -99,31 +151,118 @@ def _trial(path: str, report: SourceReport, sources: Mapping[str, Any]) -> str:
         return remarks + _samples(Store(trial), store, ()) + _block(origin)
 
 
-def _samples(store: Store, report: StoreReport, samples: Sequence[int]) -> str:
-    for sample in samples:
+def _samples(store: Store, report: StoreReport, requested: Sequence[int], *, live: bool = False) -> str:
+    """Return the samples that the script shows, and still pictures for browsers without scripts."""
+    for sample in requested:
         check_sample(store, sample)
     noun = sample_noun(store.sample_table)
-    captions = []
-    for sample, reasons in _chosen_samples(store.sample_count, report.measures, samples).items():
+    chosen = _chosen_samples(store, report.measures, requested)
+    if not chosen:
+        return _section("samples", "<p>none</p>")
+    captions = {}
+    for sample, reasons in chosen.items():
+        caption = f"{noun} {sample:,}{_split(store, sample)}"
         reason = ", ".join(filter(None, reasons))
-        caption = f"{noun} {sample}{_split(store, sample)}"
-        captions.append((sample, f"{caption}: {reason}" if reason else caption))
-    return _section("samples", pictures_html(store, captions) or "<p>none</p>")
+        captions[sample] = f"{caption}: {reason}" if reason else caption
+    shown = [{"number": sample, "caption": clean(caption)} for sample, caption in captions.items()]
+    data = {"live": live, "noun": noun, "count": store.sample_count, "samples": shown}
+    stills = "<p>The samples need a browser with scripts.</p>"
+    left_out = 0
+    if not live:
+        read_left = int(_READ_BYTES * max(1.0, report.ratio or 1.0))
+        stills, left_out = _add_views(store, shown, read_left)
+        data["samples"] = shown[: len(shown) - left_out]
+    note = ""
+    if left_out:
+        sentence = f"{count_of(left_out, noun)} more would take too long to read: unistore view"
+        note = f"<p>{text_html(sentence)}</p>"
+    text = json.dumps(data).replace("<", "\\u003c")
+    viewer = '<div id="viewer"></div>'
+    data_block = f'<script type="application/json" id="samples">{text}</script>'
+    return _section("samples", f"{viewer}<noscript>{stills}</noscript>{note}{data_block}")
+
+
+def _add_views(store: Store, shown: Sequence[dict[str, Any]], read_left: int) -> tuple[str, int]:
+    """Add the packed view of each sample. Return still pictures, and how many samples were left out."""
+    stills = ""
+    room = _PAGE_BYTES
+    enough = read_left // 8
+    for position, entry in enumerate(shown):
+        if read_left < enough:
+            return stills, len(shown) - position
+        remaining = len(shown) - position
+        # The first sample is seen at once, and has the finest view
+        share = room // min(2, remaining) if position == 0 else room // remaining
+        caption = entry["caption"]
+        try:
+            still, text, read = _fitting(store, entry["number"], share, read_left)
+            stills += image_html(still, caption)
+        except InputError as error:  # of all samples: the family is not installed
+            entry["data"] = _encoded(pack_error(f"no pictures: {error}"))
+            return f"<p>{text_html(f'no pictures: {error}')}</p>", remaining - 1
+        except StoreError as error:
+            message = f"{caption}: no picture: {error}"
+            stills += f"<p>{text_html(message)}</p>"
+            text = _encoded(pack_error(message))
+            read = 0
+        entry["data"] = text
+        room -= len(text)
+        read_left -= read
+    return stills, 0
+
+
+def _fitting(store: Store, sample: int, share: int, most_read: int) -> tuple[bytes, str, int]:
+    """Return a still picture, the text of a view of at most `share` characters, and the bytes read."""
+    shown = share
+    read = 0
+    for _ in range(_TRIES):
+        view = sample_view(store, sample, ViewLimits(shown=shown, read=max(1 << 20, most_read - read)))
+        read += view.read
+        text = _encoded(pack(view))
+        if len(text) <= share:
+            return still_picture(view), text, read
+        shown = max(1024, shown * share * 9 // (len(text) * 10))
+    msg = f"{store.path}: sample {sample} does not fit a page; see unistore view"
+    raise StoreError(msg)
+
+
+def _encoded(packed: bytes) -> str:
+    return base64.b64encode(zlib.compress(packed, 6)).decode()
 
 
 def _chosen_samples(
-    count: int, measures: Sequence[Mapping[str, Any]], requested: Sequence[int]
+    store: Store, measures: Sequence[Mapping[str, Any]], requested: Sequence[int]
 ) -> dict[int, list[str]]:
+    """Return samples with the reasons: requested ones, one of each split, extreme ones, and a random few."""
     chosen: dict[int, list[str]] = {sample: [] for sample in requested}
-    if count:
-        for sample, position in ((0, "first"), (count // 2, "middle"), (count - 1, "last")):
-            chosen.setdefault(sample, []).append(position)
+    if not store.sample_count:
+        return chosen
+    for sample in _split_samples(store):
+        chosen.setdefault(sample, [])
     for measure in measures[:_MAX_MEASURES]:
         if measure["min"] < measure["max"]:
             for end, bound in (("largest", "max"), ("smallest", "min")):
-                reason = f"{measure['name']}: {measure[bound]:,.4g}, the {end}"
+                reason = f"{number(measure[bound])} {measure['name']}, the {end}"
                 chosen.setdefault(measure[end], []).append(reason)
-    return chosen
+    most = max(_MAX_SAMPLES, len(requested))
+    numbers = np.random.default_rng(0).integers(0, store.sample_count, 4 * _MAX_SAMPLES)
+    for sample in numbers.tolist():
+        if len(chosen) < most:
+            chosen.setdefault(sample, ["at random"])
+    return dict(list(chosen.items())[:most])
+
+
+def _split_samples(store: Store) -> list[int]:
+    """Return a sample of each of the first splits, or the first one."""
+    if not store.has("splits/code"):
+        return [0]
+    codes = whole(store, "splits/code")
+    samples = []
+    for code in range(min(_MAX_SPLITS, len(store.split_names()))):
+        positions = np.flatnonzero(codes == code)
+        if len(positions):
+            samples.append(int(positions[len(positions) // 2]))
+    return samples
 
 
 def _split(store: Store, sample: int) -> str:
@@ -132,3 +271,34 @@ def _split(store: Store, sample: int) -> str:
         return ""
     code = int(store.array("splits/code").read(sample, sample + 1)[0])
     return f" of {names[code]}" if code < len(names) else ""
+
+
+def _distributions(measures: Sequence[Mapping[str, Any]], noun: str) -> str:
+    """Return a chart of each measure, with a row of bars a split."""
+    charts = ""
+    for measure in measures:
+        if len(measure["histogram"]) < 2:
+            continue
+        rows = ""
+        for name, counts in (measure["by_split"] or {f"all {noun}s": measure["histogram"]}).items():
+            rows += f"<tr><th>{text_html(name)}</th><td>{_bars(counts)}</td><td>{sum(counts):,}</td></tr>"
+        bounds = f"<span>{number(measure['min'])}</span><span>{number(measure['max'])}</span>"
+        axis = f'<tr><th></th><td class="axis">{bounds}</td><td></td></tr>'
+        title = text_html(f"{measure['name']} per {noun}")
+        charts += (
+            f'<figure class="chart"><figcaption>{title}</figcaption><table>{rows}{axis}</table></figure>'
+        )
+    return _section("distributions", f'<div class="charts">{charts}</div>') if charts else ""
+
+
+def _bars(counts: Sequence[int]) -> str:
+    most = max(1, *counts)
+    bars = ""
+    for position, count in enumerate(counts):
+        height = round(_CHART_HEIGHT * count / most, 1)
+        if count:
+            height = max(1, height)
+        place = f'x="{position * _BAR_WIDTH}" y="{_CHART_HEIGHT - height:g}"'
+        bars += f'<rect {place} width="{_BAR_WIDTH - 1}" height="{height:g}"/>'
+    box = f"0 0 {_BAR_WIDTH * len(counts)} {_CHART_HEIGHT}"
+    return f'<svg viewBox="{box}" preserveAspectRatio="none" role="img">{bars}</svg>'

@@ -240,7 +240,8 @@ def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
         measures = measures_of(store)
         for measure in measures:
             remarks += measure_remarks(measure, noun)
-        return list(map(describe_measure, measures)), remarks
+        codes, names = store.splits() if store.has("splits/code") else (None, [])
+        return [describe_measure(measure, codes, names) for measure in measures], remarks
     except InputError:  # the family is not installed, or has no preview
         return [], []
     except Exception as error:  # noqa: BLE001  a damaged store or a faulty family must not hide the rest

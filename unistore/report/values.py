@@ -125,11 +125,10 @@ def _sampled_values(array: StoredArray, max_chunks: int) -> NDArray[Any] | None:
     return np.concatenate(parts)
 
 
-def histogram(values: NDArray[Any]) -> list[int]:
-    """Count finite values in equal bins from the smallest to the largest."""
+def histogram(values: NDArray[Any], bounds: tuple[float, float] | None = None) -> list[int]:
+    """Count finite values in equal bins, from the smallest to the largest or between `bounds`."""
     wide = values.astype(np.float64)
-    low = float(wide.min())
-    high = float(wide.max())
+    low, high = bounds or (float(wide.min()), float(wide.max()))
     if not math.isfinite(high - low) or high == low:
         return [int(wide.size)]
     bins = ((wide - low) * (_BINS / (high - low))).astype(np.int64)
@@ -174,16 +173,24 @@ def measures_of(store: Store) -> list[Measure]:
     return [measure for measure in measures if len(measure.values)]
 
 
-def describe_measure(measure: Measure) -> dict[str, Any]:
-    """Describe quantiles and histogram, and the numbers of the smallest and largest sample. JSON values."""
+def describe_measure(
+    measure: Measure, codes: NDArray[np.uint8] | None = None, splits: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Describe quantiles, histograms, and the numbers of the smallest and largest sample. JSON values."""
     values = measure.values.astype(np.float64)
     quantiles = np.quantile(values, list(QUANTILES.values()), method="nearest").tolist()
     numbers = np.arange(len(values)) if measure.samples is None else measure.samples
+    by_split = {}
+    if codes is not None:
+        for code, name in enumerate(splits):
+            own = values[codes[numbers] == code]
+            by_split[name] = histogram(own, (quantiles[0], quantiles[-1]))
     return {
         "name": measure.name,
         "samples": len(values),
         **dict(zip(QUANTILES, quantiles, strict=True)),
         "histogram": histogram(values),
+        "by_split": by_split,
         "smallest": int(numbers[np.argmin(values)]),
         "largest": int(numbers[np.argmax(values)]),
     }

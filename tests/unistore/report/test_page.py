@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import html
+import json
 import re
 import time
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,10 @@ import pytest
 import unistore
 from unistore.cli.main import main
 from unistore.cli.output import write_report
+from unistore.converters.preview import Measure
 from unistore.errors import InputError
 from unistore.pictures import MARK
-
-pytest.importorskip("matplotlib", reason="matplotlib draws the pictures: pip install 'unistore[plot]'")
+from unistore.report.values import describe_measure
 
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=y>&\"'"
 DATA = Path(__file__).parents[2] / "data"
@@ -47,7 +51,8 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        if not {"script", "style"} & set(self.open):
+            self.text += data
 
     def pictures(self) -> list[Any]:
         sources = [found["src"] or "" for tag, found in self.elements if tag == "img"]
@@ -67,26 +72,59 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are chosen, and not drawn."""
-    monkeypatch.setattr("unistore.pictures.sample_picture", lambda *_: b"picture")
+    monkeypatch.setattr("unistore.report.page.still_picture", lambda *_: b"picture")
 
 
 def captions(text: str) -> list[str]:
-    return re.findall(r"<figcaption>(.*?)</figcaption>", text)
+    return [
+        html.unescape(caption) for caption in re.findall(r"<figcaption>(.*?)</figcaption></figure>", text)
+    ]
+
+
+def views(text: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """What the script is given of each sample: JSON and arrays."""
+    data = json.loads(re.findall(r'<script type="application/json" id="samples">(.*?)</script>', text)[0])
+    return [unpacked(zlib.decompress(base64.b64decode(sample["data"]))) for sample in data["samples"]]
+
+
+def unpacked(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    length = int.from_bytes(packed[:4], "little")
+    head = json.loads(packed[4 : 4 + length])
+    arrays = {}
+    for name, about in head["arrays"].items():
+        values = np.frombuffer(
+            packed, about["dtype"], int(np.prod(about["shape"])), 4 + length + about["place"]
+        )
+        arrays[name] = values.reshape(about["shape"])
+    return head, arrays
 
 
 def test_a_page_needs_nothing_beside_it(cloud: Path) -> None:
     text = unistore.inspect(cloud).to_html()
     page = Page(text)
-    assert not re.search(
-        r"https?:|//|@import|url\(", re.sub(r"base64,[^\"]*", "", text).replace(str(cloud), "")
+    plain = re.sub(r"<script.*?</script>|base64,[^\"]*", "", text, flags=re.DOTALL).replace(str(cloud), "")
+    assert not re.search(r"https?:|//|@import|url\(", plain)
+    assert not {tag for tag, _ in page.elements} & {"link", "iframe", "object", "form"}
+    assert not any("style" in attributes or "onload" in attributes for _, attributes in page.elements)
+    policy = next(
+        attributes["content"]
+        for tag, attributes in page.elements
+        if "http-equiv" in attributes and tag == "meta"
     )
-    assert not {tag for tag, _ in page.elements} & {"script", "link", "iframe", "object", "form"}
+    for tag in ("script", "style"):
+        inner = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        assert len(inner) == 1
+        digest = base64.b64encode(hashlib.sha256(inner[0].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in str(policy)
+    assert str(policy).startswith("default-src 'none'")
+    assert "unsafe" not in str(policy)
+    assert "eval(" not in text
     pictures = page.pictures()
     assert len(pictures) == len(captions(text)) >= 4
     assert all(picture.std() > 8 for picture in pictures)
     for said in (
         "points/classification",
-        "per segment",
+        "points per segment",
         "unistore.Dataset(",
         "thin_a.h5",
         "storage of all",
@@ -100,11 +138,22 @@ def test_the_samples_that_stand_out(make_store: Any, cloud: Path, undrawn: None)
     numbers = np.asarray(unistore.open_zarr(cloud)["segments/number"])
     lengths = lengths[numbers != -1]
     found = captions(unistore.inspect(cloud).to_html([3]))
-    assert found[0] == "segment 3"
-    assert "segment 0: first" in found
-    assert f"segment {lengths.argmax()}: points: {lengths.max()}, the largest" in found
-    assert any(each.startswith(f"segment {lengths.argmin()}: ") for each in found)
-    assert any(f"points: {lengths.min()}, the smallest" in each for each in found)
+    assert found[:2] == ["segment 3", "segment 0"]
+    assert f"segment {lengths.argmax()}: {lengths.max()} points, the largest" in found
+    assert f"segment {lengths.argmin()}: {lengths.min()} points, the smallest" in found
+    assert sum(each.endswith(": at random") for each in found) == 4
+    assert len(found) == 8
+
+
+def test_a_sample_and_a_distribution_of_each_split(make_store: Any, undrawn: None) -> None:
+    splits = {"train": range(6), "val": range(6, 9)}
+    path = make_store("rows", {"rows/x": np.arange(9.0)}, count=9, splits=splits)
+    assert {"row 3 of train", "row 7 of val"} <= set(captions(unistore.inspect(path).to_html()))
+    codes = np.repeat([0, 1], [6, 3]).astype(np.uint8)
+    measure = Measure(name="length", values=np.arange(9))
+    described = describe_measure(measure, codes, ["train", "val"])
+    assert sum(described["by_split"]["val"]) == 3
+    assert described["by_split"]["val"][-1] == 1, "bins go from the smallest to the largest of all"
 
 
 def test_hostile_names_are_text(tmp_path: Path, make_store: Any, undrawn: None) -> None:
@@ -116,8 +165,7 @@ def test_hostile_names_are_text(tmp_path: Path, make_store: Any, undrawn: None) 
     )
     text = unistore.inspect(path).to_html()
     page = Page(text)
-    tags = {tag for tag, _ in page.elements}
-    assert "script" not in tags
+    assert len(re.findall("<script", text)) == 2, "data and script"
     assert not any("onerror" in attributes for _, attributes in page.elements)
     assert HOSTILE in page.text
     assert "<th>options</th>" not in text, "facts without a value are not shown"
@@ -142,7 +190,7 @@ def test_sources_are_looked_at_by_a_trial(tmp_path: Path, monkeypatch: pytest.Mo
     np.save(tmp_path / "a.npy", np.random.default_rng(0).random((20, 8, 8)))
     before = sorted(tmp_path.rglob("*"))
     page = Page(unistore.inspect(tmp_path / "a.npy").to_html())
-    assert len(page.pictures()) == 3
+    assert len(page.pictures()) == 8
     assert "from a trial conversion" in page.text
     assert "unistore convert rows" in page.text
     assert sorted(tmp_path.rglob("*")) == before
@@ -163,7 +211,9 @@ def test_an_empty_and_an_unknown_store_have_pages(make_store: Any) -> None:
     empty = make_store("rows", {"rows/x": np.empty((0, 4))}, count=0)
     assert "none" in Page(unistore.inspect(empty).to_html()).text
     foreign = make_store("sonar", {"rows/x": np.ones((9, 4))}, count=9)
-    assert "no pictures: family sonar: is not known" in Page(unistore.inspect(foreign).to_html()).text
+    page = unistore.inspect(foreign).to_html()
+    assert "no pictures: family sonar: is not known" in Page(page).text
+    assert "family sonar: is not known" in views(page)[0][0]["title"]
 
 
 def test_many_samples_cost_no_more(tmp_path: Path, undrawn: None) -> None:
@@ -195,8 +245,9 @@ def test_values_of_damaged_arrays_are_remarked(tmp_path: Path) -> None:
     assert any("rows/data" in remark and "unistore verify" in remark for remark in found.details["remarks"])
     assert "label" in str(found)
     text = found.to_html()
-    assert "row 0: first: no picture: " in text
+    assert "row 0: no picture: " in text
     assert "<figure" not in text
+    assert {head["widget"] for head, _ in views(text)} == {"error"}
 
 
 def call(*words: object) -> int:
@@ -214,7 +265,7 @@ def test_the_page_is_written_whole_and_over_reports_alone(cloud: Path, tmp_path:
     first = page.read_text()
     assert captions(first)[:2] == ["segment 3", "segment 1"]
     assert call(cloud, "--html", page) == 0, "a report of ours is replaced"
-    assert captions(page.read_text())[0] == "segment 0: first"
+    assert captions(page.read_text())[0] == "segment 0"
     page.write_text("my thesis")
     assert call(cloud, "--html", page) == 2
     assert "is there, and is not a report (name another place, or --overwrite)" in capsys.readouterr().err
@@ -230,6 +281,15 @@ def test_the_page_is_written_whole_and_over_reports_alone(cloud: Path, tmp_path:
     assert call(cloud, "--html", tmp_path / "nowhere" / "a.html") == 2
     assert "cannot be written (No such file or directory)" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_page_without_a_name_is_called_as_its_store(
+    cloud: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(cloud, "--html") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["a.html"]
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
