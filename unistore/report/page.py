@@ -262,7 +262,7 @@ def _split_samples(store: Store) -> list[int]:
         positions = np.flatnonzero(codes == code)
         if len(positions):
             samples.append(int(positions[len(positions) // 2]))
-    return samples
+    return samples or [0]
 
 
 def _split(store: Store, sample: int) -> str:
