@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from unistore.loader import LoaderError as LoaderError
     from unistore.loader import SampleError as SampleError
     from unistore.loader import WorkerDiedError as WorkerDiedError
+    from unistore.loader.replay import Replayed as Replayed
+    from unistore.loader.replay import replay as replay
     from unistore.order.permutation import At as At
     from unistore.order.sampler import Shuffle as Shuffle
     from unistore.report.doctor import Checkup as Checkup
@@ -103,6 +105,7 @@ _NAMES = {
     "integrity.repair": "Repaired repair",
     "integrity.verify": "Verified verify",
     "loader": "Loader LoaderError SampleError WorkerDiedError",
+    "loader.replay": "Replayed replay",
     "order.permutation": "At",
     "order.sampler": "Shuffle",
     "report.doctor": "Checkup doctor",

@@ -18,6 +18,7 @@ from unistore.cli.commands import doctor, export, inspect, statistics, verify, v
 from unistore.cli.convert import convert
 from unistore.cli.growing import remove, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
+from unistore.cli.replay import replay
 from unistore.cli.side import attach, derive
 from unistore.errors import InputError, UnistoreError
 
@@ -72,7 +73,12 @@ def completion(context: click.Context, shell: str) -> None:
     say(completion_class.source_template % completion_class.source_vars())
 
 
-for command in (convert, remove, versions, inspect, view, verify, statistics, attach, derive, export, doctor):
+COMMANDS = (
+    *(convert, remove, versions),
+    *(inspect, view, verify, statistics),
+    *(attach, derive, export, replay, doctor),
+)
+for command in COMMANDS:
     cli.add_command(command)
 
 

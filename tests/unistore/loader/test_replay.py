@@ -1,0 +1,155 @@
+"""``replay``: what a state says of a run, against the batches that a Loader delivered."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.cli.main import main
+from unistore.errors import InputError, LoaderError
+
+GOLDEN = Path(__file__).parents[2] / "data" / "golden"
+ORDERS: dict[str, dict[str, Any]] = {
+    "in order": {},
+    "full": {"shuffle": "full", "seed": 3},
+    "blocks": {"shuffle": "blocks", "seed": 4},
+    "sources": {"shuffle": "sources", "seed": 5},
+}
+ONLY_LOADERS: dict[str, dict[str, Any]] = {
+    "subset": {"shuffle": True, "subset": np.arange(0, 900, 3)},
+    "weights": {"shuffle": True, "weights": np.arange(1, 1066)},
+    "sampler": {"sampler": list(range(1000, 0, -1))},
+}
+PATH = GOLDEN / "rows.zarr"
+
+
+def seen(loader: unistore.Loader, steps: int) -> tuple[list[np.ndarray[Any, Any]], list[str], dict[str, Any]]:
+    """Indices of each batch of the epochs that so many steps enter, the last sources, and the state."""
+    indices: list[np.ndarray[Any, Any]] = []
+    sources: list[str] = []
+    while len(indices) < steps:
+        for batch in loader:
+            indices.append(np.array(batch["index"].numpy()))
+            sources += list(batch["source"])
+            if len(indices) == steps:
+                break
+    return indices, sources, json.loads(json.dumps(loader.state_dict()))
+
+
+def make_loader(**options: Any) -> unistore.Loader:
+    dataset = unistore.Dataset(PATH, fields=["label", "source"])
+    return unistore.Loader(dataset, batch_size=100, num_workers=0, **options)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_samples_of_a_store(name: str) -> None:
+    loader = make_loader(**ORDERS[name])
+    indices, sources, state = seen(loader, 16)  # 11 steps an epoch
+    now = unistore.replay(PATH, state)
+    assert (now.epoch, now.first) == (1, 0)
+    np.testing.assert_array_equal(now.index, np.concatenate(indices[11:]))
+    before = unistore.replay(PATH, state, epoch=0)
+    np.testing.assert_array_equal(before.index, np.concatenate(indices[:11]))
+    assert [*before.sources, *now.sources] == sources
+    one = unistore.replay(PATH, state, batch=3, batch_size=100)
+    np.testing.assert_array_equal(one.index, indices[14])
+    assert one.first == 300
+    last = unistore.replay(PATH, state, epoch=0, batch=10, batch_size=100)
+    np.testing.assert_array_equal(last.index, indices[10])
+
+
+@pytest.mark.parametrize("name", ONLY_LOADERS)
+def test_samples_of_a_loader(name: str) -> None:
+    loader = make_loader(**ONLY_LOADERS[name])
+    indices, sources, state = seen(loader, 2)
+    replayed = unistore.replay(make_loader(**ONLY_LOADERS[name]), state)
+    np.testing.assert_array_equal(replayed.index, np.concatenate(indices))
+    assert replayed.sources.tolist() == sources
+    one = unistore.replay(loader, state, batch=1)
+    np.testing.assert_array_equal(one.index, indices[1])
+    with pytest.raises(InputError, match=r"weights, a subset, or a sampler.*replay\(loader, state\)"):
+        unistore.replay(PATH, state)
+
+
+def test_a_finished_epoch_and_ranks() -> None:
+    loader = make_loader(shuffle="full", rank=1, world_size=2, drop_last=False)
+    indices = [np.array(batch["index"].numpy()) for batch in loader]
+    state = loader.state_dict()
+    assert (state["epoch"], state["delivered"]) == (1, 0)
+    np.testing.assert_array_equal(unistore.replay(loader, state, batch=2).index, indices[2])
+    assert sorted(unistore.replay(PATH, state).index) == list(range(1065))
+
+
+STATE = make_loader(shuffle="full").state_dict()
+WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "other store": ({"digest": "0" * 32}, {}, "is of other samples than Dataset.*split and seed"),
+    "other kind": ({}, {"samples": "Ragged()"}, "Ragged reads"),
+    "other seed": ({}, {"seed": 7}, "is of other samples"),
+    "epoch": ({"delivered": 5}, {"epoch": 1}, "the state is of epoch 0: the run was not there yet"),
+    "batch": ({"delivered": 5}, {"batch": 1, "batch_size": 5}, "is 1, and 5 samples of the epoch were deliv"),
+    "size": ({}, {"batch": 1}, "needs batch_size"),
+    "order": ({"order": {}}, {}, "weights, a subset, or a sampler"),
+    "seed of order": ({"order": {**STATE["order"], "seed": "x"}}, {}, "weights, a subset, or a sampler"),
+    "lacks": ({"epoch": None}, {}, "lacks epoch"),
+    "beyond": ({"delivered": 10**9}, {}, "no run of this loader comes there"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_refused(case: str) -> None:
+    changed, arguments, message = WRONG[case]
+    with pytest.raises((InputError, LoaderError), match=message):
+        unistore.replay(PATH, {**STATE, **changed}, **arguments)
+
+
+def test_versions_of_a_grown_store(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "sources").mkdir(exist_ok=True)
+        np.save(tmp_path / "sources" / f"part_{number}.npy", np.arange(10) + 10 * number)
+    store = tmp_path / "store.zarr"
+    unistore.convert([tmp_path / "sources"], store, progress=False)
+    loader = unistore.Loader(unistore.Dataset(store), batch_size=4, shuffle=True, num_workers=0)
+    first = next(iter(loader))["index"].numpy().copy()
+    state = loader.state_dict()
+    unistore.remove(store, "part_0.npy")
+    np.testing.assert_array_equal(unistore.replay(store, state).index, first)
+
+
+def test_the_command(tmp_path: Path, capsys: Any) -> None:
+    path = shutil.copytree(PATH, tmp_path / "rows.zarr")
+    loader = make_loader(shuffle="full", seed=3)
+    indices, sources, state = seen(loader, 2)
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    (tmp_path / "state.pt").write_bytes(pickle.dumps(state))
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(SystemExit, match="0"):
+        main(["replay", str(path), str(tmp_path / "state.json")])
+    lines = [line.split(" ", 2) for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == [str(number) for number in range(200)]
+    assert [int(line[1]) for line in lines] == np.concatenate(indices).tolist()
+    assert [line[2] for line in lines] == sources
+    with pytest.raises(SystemExit, match="0"):
+        main(
+            [
+                "replay",
+                str(path),
+                str(tmp_path / "state.json"),
+                "--batch",
+                "1",
+                "--batch-size",
+                "100",
+                "--json",
+            ]
+        )
+    assert json.loads(capsys.readouterr().out)["index"] == indices[1].tolist()
+    for name, message in {"state.pt": "never loaded", "list.json": "no state", "none.json": "check"}.items():
+        with pytest.raises(SystemExit, match="2"):
+            main(["replay", str(path), str(tmp_path / name)])
+        assert message in capsys.readouterr().err
