@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -217,6 +217,10 @@ class Array:
         whole = getattr(self.values, "whole", None)
         return (self.values if whole is None else whole())[()]
 
+    def objects(self, lo: int, hi: int) -> Iterable[Any]:
+        """Read rows ``lo:hi``, whatever they are, as `item` reads one."""
+        return self[lo:hi]
+
     @property
     def fortran_order(self) -> bool:
         """Whether the last axis varies slowest in the file, so that `T` is read faster."""
@@ -306,6 +310,15 @@ class Opened:
     def all_arrays(self) -> Mapping[str, Array]:
         """`arrays`, and texts, single values and what cannot be read, see `Array.problems`."""
         return self.arrays
+
+    @property
+    def of_any_length(self) -> Mapping[str, Array]:
+        """Those of `all_arrays` whose rows are texts, or objects of any length, and can be read."""
+        return {
+            name: array
+            for name, array in self.all_arrays.items()
+            if len(array.shape) == 1 and array.dtype.kind in "OSU" and not array.problems(as_objects=True)
+        }
 
     @property
     def groups(self) -> Sequence[str]:

@@ -123,6 +123,9 @@ class Column:
     spatial
         Whether the axes are depth, height and width: each row is a volume. Files may differ in extent; the
         store pads rows to the largest, ``<table>/extent`` says how far each reaches, samples are volumes.
+    ragged
+        Whether rows are texts or have any number of values: the array is one of `Opened.of_any_length`, and
+        the name ends in ``_utf8`` or ``_ragged``.
     codec
         Codec that ``--codec auto`` takes: ``"lz4 bitshuffle 2"`` (shuffled bits of elements of 2 bytes) or
         ``"none"``. Empty: the smallest of a trial, which is not always the fastest to decode.
@@ -141,6 +144,7 @@ class Column:
     least: int | None = None
     statistics: bool = False
     spatial: bool = False
+    ragged: bool = False
     codec: str = ""
     dtype: str = ""
     shape: tuple[int, ...] = ()
@@ -175,6 +179,15 @@ class Schema:
     per_sample: Mapping[str, Column] = field(default_factory=dict)
     per_source: Mapping[str, Column] = field(default_factory=dict)
     tables: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)
+
+    @property
+    def ragged(self) -> Sequence[str]:
+        """Those of `columns` whose rows are texts or have any number of values."""
+        return [name for name, column in self.columns.items() if column.ragged]
+
+    def is_ragged(self, table: str) -> bool:
+        """Return whether a table holds the values of such a column."""
+        return table.startswith(f"{self.table}/") and table.removeprefix(f"{self.table}/") in self.ragged
 
     @property
     def spatial(self) -> Sequence[str]:

@@ -16,6 +16,8 @@ _STORABLE = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f
 # Of a float by its size in bytes, with the implicit bit (IEEE 754, table 3.5)
 _SIGNIFICANT_BITS = {2: 11, 4: 24, 8: 53}
 _MAX_FORMS = 6
+TEXT_KINDS = "SUO"  # kinds of the dtypes of texts: of one length, and of any
+ANY_TEXT = np.dtype(object, metadata={"vlen": str})  # of texts of any length, as h5py has it
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class SourceColumn:
     row_shape: tuple[int, ...] = ()  # Shape after axis 0
 
     def __str__(self) -> str:
-        name = np.dtype(self.dtype).name
+        dtype = np.dtype(self.dtype)
+        name = "text" if dtype.kind in TEXT_KINDS else dtype.name
         return f"{name} {self.row_shape}" if self.row_shape else name
 
 
@@ -50,8 +53,16 @@ def any_length(values: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> np.dty
     return np.dtype(object, metadata={"vlen": values, "shape": row_shape})
 
 
+def is_text(dtype: np.dtype[Any]) -> bool:
+    """Return whether rows are texts or byte strings, of one length or any."""
+    told: Mapping[str, Any] = dtype.metadata or {}
+    return dtype.kind in "SU" or told.get("vlen") is str or told.get("vlen") is bytes
+
+
 def values_of(dtype: np.dtype[Any]) -> SourceColumn | None:
-    """Return the form of the values in rows of any length (None: the rows are others)."""
+    """Return the form of the values in rows of any length, texts among them (None: the rows are others)."""
+    if is_text(dtype):
+        return SourceColumn(dtype.str)
     told: Mapping[str, Any] = dtype.metadata or {}
     values = told.get("vlen")
     if not isinstance(values, np.dtype) or not storable(values):
@@ -61,6 +72,8 @@ def values_of(dtype: np.dtype[Any]) -> SourceColumn | None:
 
 def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     """Whether `target` represents every value of `source` exactly (stricter than NumPy's "safe" casts)."""
+    if source.kind in TEXT_KINDS:
+        return False
     if source.kind == "b" or target.kind == "b":
         return source.kind == "b"
     if source.kind == "f":
@@ -132,7 +145,9 @@ class _ColumnSet:
 def _merge(columns: Sequence[SourceColumn | None], numbers: NDArray[np.intc]) -> Merged | None:
     """Merge a column, given as each set of columns has it. `numbers` are the sets of the sources."""
     present = [column for column in columns if column is not None]
-    dtype = promote([np.dtype(column.dtype) for column in present])
+    dtypes_present = [np.dtype(column.dtype) for column in present]
+    are_texts = all(dtype.kind in TEXT_KINDS for dtype in dtypes_present)
+    dtype = np.dtype(np.uint8) if are_texts else promote(dtypes_present)
     if dtype is None or len({column.row_shape for column in present}) > 1:
         return None
 

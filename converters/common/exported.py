@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.indices import ArrayView, StoreView, source_rows
+from unistore.converters.common.columns import ANY_TEXT, any_length
+from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, source_rows
 
 # Each call returns an iterator over all rows of an array, in blocks along axis 0
 Blocks = Callable[[], Iterator[NDArray[Any]]]
@@ -28,7 +29,7 @@ class ExportedArray(NamedTuple):
     """One array of an exported file."""
 
     # `shape` and `dtype`: in the file, byte order included. `object`: rows are byte strings of variable
-    # length, or have any number of values of the dtype `metadata["vlen"]`.
+    # length, or have any number of values of the dtype `metadata["vlen"]`; of texts that is `str` or `bytes`.
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     blocks: Blocks  # its rows, of that dtype or one that casts to it without loss
@@ -145,3 +146,71 @@ def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: np.dtype
     if isinstance(dtype, Mapping):
         dtype = next((dtype_name for dtype_name, sources in dtype.items() if source in sources), None)
     return np.dtype(dtype) if isinstance(dtype, str) else otherwise
+
+
+# Rows with any number of values.
+
+_TEXTS_TOGETHER = 4096
+
+
+def row_bounds(store: StoreView, group: str, lo: int, hi: int) -> NDArray[np.int64]:
+    """Return the offsets of rows ``lo:hi`` of a column with any number of values in a row, (rows + 1,)."""
+    first, last = IndexColumn(store, f"{group}/offsets").ranges(np.arange(lo, hi))
+    return np.concatenate([first, last[-1:]]) if hi > lo else np.zeros(1, np.int64)
+
+
+def rows_of_any_length(store: StoreView, group: str, lo: int, hi: int) -> Iterator[NDArray[Any]]:
+    """Yield the values of each of rows ``lo:hi``, which are read about `BLOCK` bytes at a time."""
+    array = store.array(f"{group}/data")
+    values_together = BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize)
+    bounds = row_bounds(store, group, lo, hi)
+    first = 0
+    while first < hi - lo:
+        fitting = int(np.searchsorted(bounds, bounds[first] + values_together, "right")) - 1
+        last = max(first + 1, fitting)
+        start = int(bounds[first])
+        values = array.read(start, int(bounds[last]))
+        for row in range(first, last):
+            yield values[bounds[row] - start : bounds[row + 1] - start]
+        first = last
+
+
+def ragged_rows(store: StoreView, group: str, lo: int, hi: int, dtype: np.dtype[Any]) -> ExportedArray:
+    """Return rows ``lo:hi`` of a column with any number of values in a row, as objects of a dtype."""
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        for row in rows_of_any_length(store, group, lo, hi):
+            yield as_object(cast_exactly(row, dtype))
+
+    return ExportedArray((hi - lo,), any_length(dtype), blocks)
+
+
+def text_rows(store: StoreView, group: str, source: int, lo: int, hi: int) -> ExportedArray:
+    """Return rows ``lo:hi`` of a column of texts: bytes, or NumPy's texts where a source has these."""
+    dtype = source_dtype(store.array(f"{group}/data").attributes, source, ANY_TEXT)
+    dtype = ANY_TEXT if dtype.hasobject else dtype
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        for first in range(lo, hi, _TEXTS_TOGETHER):
+            rows = rows_of_any_length(store, group, first, min(hi, first + _TEXTS_TOGETHER))
+            texts: list[Any] = [row.tobytes() for row in rows]
+            if dtype.kind == "U":
+                texts = [text.decode("utf-8", "surrogateescape") for text in texts]
+            yield np.array(texts, dtype)
+
+    return ExportedArray((hi - lo,), dtype, blocks)
+
+
+def as_object(value: Any) -> NDArray[Any]:
+    """Return a value as an object array (1,)."""
+    row = np.empty(1, object)
+    row[0] = value
+    return row
+
+
+def objects(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return rows as objects, if they are not. A format has those of one length as an array."""
+    values = np.empty(len(rows), object)
+    for row, value in enumerate(rows):
+        values[row] = value
+    return values

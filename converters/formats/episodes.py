@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,11 @@ class Stretch(Array):
         if row is not None:
             return self.values.item(self._first + row)
         return self.values.item()[self._first : self._first + self._count]
+
+    def objects(self, lo: int, hi: int) -> Iterable[Any]:
+        """See `Array`."""
+        rows: Iterable[Any] = self.values.objects(self._first + lo, self._first + hi)
+        return rows
 
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Array`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, pairwise
@@ -49,6 +49,11 @@ class HDF5Dataset(Array):
     def item(self, row: int | None = None) -> Any:
         """See `Array`."""
         return hdf5.read_objects(self.values, self.location, row)
+
+    def objects(self, lo: int, hi: int) -> Iterable[Any]:
+        """See `Array`."""
+        rows: Iterable[Any] = hdf5.read_objects(self.values, self.location, slice(lo, hi))
+        return rows
 
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read rows as `Array.read` does. An error names the rows of the damaged chunk."""
@@ -179,6 +184,12 @@ class OpenedHdf5(Opened):
             for path, array in self.all_arrays.items()
             if path not in self._unsound and not (array.shape and self._is_single(path))
         }
+
+    @property
+    def of_any_length(self) -> Mapping[str, Array]:
+        """See `Opened`. One text alone is a single value."""
+        arrays = super().of_any_length.items()
+        return {path: array for path, array in arrays if not self._is_single(path)}
 
     def _is_single(self, path: str) -> bool:
         return hdf5_attributes.is_single_value(self.tree.datasets[path])

@@ -16,13 +16,17 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.formats.episodes import OpenedEpisodes
+from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
 from unistore.converters.formats.video import Frames
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Problem
 
+_TASK_INDEX, _TASK = "task_index", "task"
 _NUMBERS = ("frame_index", "episode_index", "index")
 _TIMESTAMP = "timestamp"
 _FACTS = ("codebase_version", "robot_type", "fps")
@@ -47,6 +51,8 @@ class _Feature(NamedTuple):
     @property
     def stored(self) -> np.dtype[Any]:
         """Dtype of its values. Images are files in memory."""
+        if self.dtype == "string":
+            return ANY_TEXT
         return np.dtype(object if self.dtype == "image" else self.dtype)
 
     @property
@@ -145,8 +151,11 @@ class _DatasetMeta:
         arrays: dict[str, Array] = {}
         for episode in episodes:
             arrays |= self._arrays(episode, tables)
+            if _TASK_INDEX in self.info["features"] and _TASK not in self.info["features"]:
+                indices = arrays[f"{episode.group}/{_TASK_INDEX}"]
+                texts = LazyRows((episode.length,), ANY_TEXT, partial(self._task_texts, tasks, indices))
+                arrays[f"{episode.group}/{_TASK}"] = Array(texts)
         largest = max((self._beside(episode.table).size for episode in episodes), default=0)
-        texts = [feature.name for feature in self.features if feature.dtype == "string"]
         numbers = dict.fromkeys(_NUMBERS, "follows from the order of the rows")
         facts = {"tasks": tasks, **{name: self.info.get(name) for name in _FACTS}}
         return OpenedEpisodes(
@@ -154,7 +163,7 @@ class _DatasetMeta:
             facts=facts,
             further=list(self.files.values()),
             memory=3 * largest,
-            left_out={**numbers, **dict.fromkeys(texts, "is text")},
+            left_out=numbers,
             of_groups={"": facts} | {episode.group: {"tasks": list(episode.tasks)} for episode in episodes},
             file=self.file,
         )
@@ -169,9 +178,19 @@ class _DatasetMeta:
                 yield path, Frames(video, feature.image_size, stretch.start, episode.length, self.rate)
             elif feature.name == _TIMESTAMP:
                 yield path, _Timestamps(open_table, episode, self.rate)
-            elif feature.name not in _NUMBERS and feature.dtype != "string":
+            elif feature.name not in _NUMBERS:
                 rows = episode.first_row, episode.length
                 yield path, ParquetColumn(open_table, feature.name, *rows, feature.stored, feature.row_shape)
+
+    def _task_texts(self, tasks: Sequence[str], indices: Array, lo: int, hi: int) -> NDArray[Any]:
+        """Return the task of each step."""
+        texts = np.empty(hi - lo, object)
+        for row, number in enumerate(indices[lo:hi].tolist()):
+            if not 0 <= number < len(tasks):
+                message = f"has task_index {number} in its rows, and meta/tasks lists {len(tasks)}"
+                raise self.file.problem(message, _DAMAGED, "missing")
+            texts[row] = tasks[number]
+        return texts
 
     def _from_tables(self) -> tuple[list[str], list[_Episode]]:
         """Read tasks and episodes of version 3, of which files hold many."""

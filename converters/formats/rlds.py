@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.formats.episodes import OpenedEpisodes
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
@@ -31,6 +32,7 @@ _STEPS = "steps/"
 _SPLIT = re.compile(r".*-(\w+)\.tfrecord")
 _TEXT = "text"
 _AGAIN = "get the file again"
+_DTYPES = {"image": np.dtype(object), _TEXT: ANY_TEXT}  # of features that are bytes
 
 
 class _StatedFeature(NamedTuple):
@@ -40,6 +42,11 @@ class _StatedFeature(NamedTuple):
     kind: str
     dtype: str
     shape: tuple[int, ...]
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """Dtype of its values."""
+        return _DTYPES[self.kind] if self.kind in _DTYPES else np.dtype(self.dtype)
 
 
 class _ProtoField(NamedTuple):
@@ -93,14 +100,12 @@ def _opened(
                 raw_texts = dict.fromkeys(record.strings(feature.name))
                 texts = [text.decode("utf-8", "backslashreplace") for text in raw_texts]
                 facts[name] = texts[0] if len(texts) == 1 else texts
-                if is_step and len(texts) > 1:
-                    left_out[name] = "is text that differs a step; the texts of an episode are kept"
-            elif feature.kind == "unread":
+            if feature.kind == "unread":
                 left_out[name] = f"is {feature.dtype}, which is not read"
-            else:
+            elif is_step or feature.kind != _TEXT:
                 values = LazyRows(
                     (length if is_step else 1, *feature.shape),
-                    np.dtype(object if feature.kind == "image" else feature.dtype),
+                    feature.stored,
                     partial(record.values, feature, length if is_step else 1),
                 )
                 if is_step:
@@ -145,9 +150,12 @@ def _flat(said: Mapping[str, Any], name: str) -> Iterator[_StatedFeature]:
         yield _StatedFeature(name, _TEXT, "", ())
     elif "image" in said:
         yield _StatedFeature(name, "image", "", ())
-    elif said.get("tensor", {}).get("encoding") == "none" and said["tensor"]["dtype"] != "string":
+    elif said.get("tensor", {}).get("encoding") == "none":
         tensor = said["tensor"]
         shape = tuple(map(int, tensor["shape"].get("dimensions", ())))
+        if tensor["dtype"] == "string":
+            yield _StatedFeature(name, "unread" if shape else _TEXT, "string", ())
+            return
         is_fixed = min(shape, default=0) >= 0
         yield _StatedFeature(name, "tensor" if is_fixed else "unread", str(np.dtype(tensor["dtype"])), shape)
     else:
@@ -233,7 +241,7 @@ class _Record:
 
     def values(self, feature: _StatedFeature, length: int, lo: int, hi: int) -> NDArray[Any]:
         """Return rows of a feature."""
-        if feature.kind == "image":
+        if feature.kind in _DTYPES:
             files = self.strings(feature.name)
             values = np.empty(len(files), object)
             values[:] = files

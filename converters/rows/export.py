@@ -15,9 +15,12 @@ from unistore.converters.common.exported import (
     File,
     SourceRows,
     converted,
+    objects,
+    ragged_rows,
     row_values,
     source_dtype,
     sources_of,
+    text_rows,
 )
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
@@ -27,7 +30,8 @@ from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import formats_for
 from unistore.converters.seam.record import stored_parts
 from unistore.converters.seam.stored import file_of_format, formats_of_sources, open_arrays, stored_facts
-from unistore.schemas.indices import StoreView
+from unistore.schemas.indices import ArrayView, StoreView
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.schemas.rows.fields import TABLE
 
 PREVIEW = stored_parts(RowsFamily)["preview"]
@@ -37,14 +41,14 @@ _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.
 def files(store: StoreView) -> Iterator[File]:
     """Yield every file of a rows store."""
     options = store.attributes["options"]
-    paths = [path for path in store.paths() if path.startswith(f"{TABLE}/")]
+    names = _columns(store)
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
     for source, opening in zip(sources, formats_of_sources(RowsFamily(), store, sources), strict=True):
         columns = {
-            path.removeprefix(f"{TABLE}/"): _own_rows(store, path, source)
-            for path in paths
-            if source.number not in store.array(path).attributes.get("missing_in", ())
+            name if store.has(f"{TABLE}/{name}") else _file_name(name): _own_rows(store, name, source)
+            for name, array in names.items()
+            if source.number not in array.attributes.get("missing_in", ())
         }
         arrays = _unmapped(columns, options.get("map", {}))
         joint = _JOINT.fullmatch(source.name)
@@ -81,10 +85,11 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             arrays = []
             for column, place in source.detail.tables[TABLE].places.items():
                 if place.file == file:
-                    values = _own_rows(store, f"{TABLE}/{column}", sources[number])
+                    values = _own_rows(store, column, sources[number])
                     if scan.options.get("reverse_axes") and name == "hdf5":
                         values = _reversed(values)
-                    arrays.append(RestoredArray(place.array, values, place.field))
+                    of_file = objects if values.dtype.hasobject else None
+                    arrays.append(RestoredArray(place.array, values, place.field, of_file=of_file))
             opening = partial(open_arrays, formats[name], source.name)
             files.append(RestoredFile(path, arrays, opening, attributes=texts[number], facts=facts))
         return RestoredFiles(files)
@@ -92,8 +97,30 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     return source
 
 
-def _own_rows(store: StoreView, path: str, source: SourceRows) -> ExportedArray:
+def _columns(store: StoreView) -> dict[str, ArrayView]:
+    """Return the array of each column by name, of ragged ones ``data``."""
+    columns = {}
+    for path in store.paths():
+        group, _, name = path.removeprefix(f"{TABLE}/").rpartition("/")
+        is_ragged = name == "data" and store.has(f"{TABLE}/{group}/offsets")
+        if path.startswith(f"{TABLE}/") and (name != "offsets" or not store.has(f"{TABLE}/{group}/data")):
+            columns[group if is_ragged else path.removeprefix(f"{TABLE}/")] = store.array(path)
+    return columns
+
+
+def _file_name(column: str) -> str:
+    return column.removesuffix(TEXT_SUFFIX).removesuffix(RAGGED_SUFFIX)
+
+
+def _own_rows(store: StoreView, column: str, source: SourceRows) -> ExportedArray:
     """Return the rows of a source, in its own dtype."""
+    path = f"{TABLE}/{column}"
+    if not store.has(path):
+        if column.endswith(TEXT_SUFFIX):
+            return text_rows(store, path, source.number, source.lo, source.hi)
+        data = store.array(f"{path}/data")
+        dtype = source_dtype(data.attributes, source.number, data.dtype)
+        return ragged_rows(store, path, source.lo, source.hi, dtype)
     array = store.array(path)
     values = row_values(array, source.lo, source.hi)
     return converted(values, source_dtype(array.attributes, source.number, array.dtype))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
-from unistore.converters.common.columns import storable
+from unistore.converters.common.columns import is_text, storable, values_of
 from unistore.converters.common.left_out import NOT_MAPPED
 from unistore.converters.files.npy import NPY_NAME
 from unistore.converters.formats.hdf5 import MatlabHdf5
@@ -33,6 +33,7 @@ from unistore.converters.rows.options import RowsOptions
 from unistore.converters.seam.record import ConverterOf
 from unistore.converters.seam.sources import common_length
 from unistore.errors import location_of, printable
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE
 
 _REVERSE = "where rows are on the last axis: --reverse-axes"
@@ -73,10 +74,21 @@ class RowsFamily(RowsOptions, Family):
 
     def choose(self, head: Head) -> Chosen:
         """Take all arrays, or those that ``--map`` names."""
-        present = [key for key in head.arrays if key not in head.facts]
+        ragged = {
+            key: (array.shape, array.dtype)
+            for key, array in head.opened.of_any_length.items()
+            if values_of(array.dtype) is not None
+        }
+        forms = {**head.arrays, **ragged}
+        present = [key for key in forms if key not in head.facts]
         arrays = self._mapped_arrays(head, present)
-        columns = columns_of(tuple((name, key, head.arrays[key][1]) for name, key in arrays.items()))
-        problems = list(head.problems)
+        named = [(name, key, forms[key][1]) for name, key in arrays.items()]
+        columns = {
+            **columns_of(tuple([one for one in named if one[1] not in ragged])),
+            **_ragged_columns([one for one in named if one[1] in ragged]),
+        }
+        read = {location_of(head.file.name, key).dataset for key in ragged}
+        problems = [problem for problem in head.problems if problem.dataset not in read]
         left_out: dict[str, str] = {}
         if self.map:
             places = {location_of(head.file.name, key).dataset for key in self.map.values()}
@@ -84,7 +96,7 @@ class RowsFamily(RowsOptions, Family):
             unmapped += [problem.dataset for problem in problems]
             left_out = dict.fromkeys(unmapped, NOT_MAPPED)
             problems = [problem for problem in problems if problem.dataset in places]
-        problems += self._length_problems(head, arrays.values())
+        problems += self._length_problems(head.file.name, {key: forms[key][0] for key in arrays.values()})
         return Chosen(columns, left_out, _notes(head.file, self.reverse_axes), problems)
 
     def _mapped_arrays(self, head: Head, present: Sequence[str]) -> dict[str, str]:
@@ -100,12 +112,11 @@ class RowsFamily(RowsOptions, Family):
             raise InputError([Problem.at(place, message, kind="missing") for place in places])
         return {to: key for to, key in mapped.items() if key not in absent}
 
-    def _length_problems(self, head: Head, keys: Iterable[str]) -> list[Problem]:
+    def _length_problems(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> list[Problem]:
         """Problem of arrays of different lengths, with the option that helps where their last axes agree."""
-        shapes = {key: head.arrays[key][0] for key in keys}
-        _, problems = common_length(shapes, head.file.name)
+        _, problems = common_length(shapes, file)
         if problems and not self.reverse_axes:
-            _, longest = common_length({key: shape[::-1] for key, shape in shapes.items()}, head.file.name)
+            _, longest = common_length({key: shape[::-1] for key, shape in shapes.items()}, file)
             if not longest:
                 problems = [replace(problem, cure=f"{_REVERSE}; or {problem.cure}") for problem in problems]
         return problems
@@ -127,6 +138,15 @@ def columns_of(arrays: tuple[tuple[str, str, np.dtype[Any]], ...]) -> Mapping[st
             columns[name] = _column(name, array, "")
         for field in dtype.names or ():
             columns[f"{name}/{field}"] = _column(f"{name}/{field}", array, field)
+    return columns
+
+
+def _ragged_columns(arrays: Sequence[tuple[str, str, np.dtype[Any]]]) -> dict[str, Column]:
+    """Columns of texts and of rows with any number of values, given as to `columns_of`."""
+    columns = {}
+    for name, array, dtype in arrays:
+        suffix = TEXT_SUFFIX if is_text(dtype) else RAGGED_SUFFIX
+        columns[f"{name}{suffix}"] = replace(_column(name, array, ""), ragged=True)
     return columns
 
 

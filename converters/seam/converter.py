@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import missing_value
+from unistore.converters.common.columns import SourceColumn, missing_value
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.files.folders import Folders
@@ -40,7 +40,8 @@ from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Candidate, Found, LeftOut, Parts, SourcePart, Taken, Verdict
 from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import formats_for, formats_of, open_file
-from unistore.converters.seam.gather import facts_of, finalize_sources, gather_sources
+from unistore.converters.seam.gather import SIZES, facts_of, finalize_sources, gather_sources
+from unistore.converters.seam.ragged import items_in
 from unistore.converters.seam.sources import (
     Choices,
     Origins,
@@ -60,7 +61,7 @@ from unistore.converters.seam.sources import (
     problems_of_facts,
     source_file,
 )
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, location_of
 from unistore.schemas.tables import Table
 from unistore.system.foreign import begin_reading
 
@@ -334,7 +335,10 @@ class SeamConverter(Converter):
                     cuts = list(self.plugin.cut(opened))
                 facts = facts_of(cuts, self.plugin, schema, name, origin.rows)
             for table in scan.tables:
-                if table.spilled and table.name not in schema.derived:
+                if schema.is_ragged(table.name):
+                    counts = self._emit_ragged(opened, name, origin, table, emit)
+                    facts[f"{SIZES}{table.name}"] = counts
+                elif table.spilled and table.name not in schema.derived:
                     self._emit(opened, name, origin, table, emit)
             if schema.derived:
                 facts |= self._derive(opened, name, schema, emit)
@@ -363,6 +367,28 @@ class SeamConverter(Converter):
             self._fill(opened, name, origin, table.name, lo, hi, out)
             for column, rows in out.items():
                 emit(table.name, column, rows)
+
+    def _emit_ragged(
+        self, opened: Opened, name: str, origin: RowOrigin, table: Table, emit: Emit
+    ) -> NDArray[np.int64]:
+        """Emit the values of a column with any number of them in a row, and return their numbers."""
+        values = table.fields[0]
+        counts = np.zeros(origin.rows, np.int64)
+        emit(table.name, "data", np.empty((0, *values.row_shape), values.dtype))
+        main = self.plugin.schema.table
+        place = origin.tables[main].places.get(table.name.removeprefix(f"{main}/"))
+        if place is not None:
+            array = origin.arrays[place.file] if origin.arrays else place.array
+            form = SourceColumn(values.dtype, values.row_shape)
+            row = 0
+            with calling(self._formats_by_name[origin.formats[0]], name):
+                for items in items_in(
+                    opened.of_any_length[array], 0, len(counts), form, location_of(name, array)
+                ):
+                    counts[row : row + len(items.counts)] = items.counts
+                    emit(table.name, "data", items.values)
+                    row += len(items.counts)
+        return counts
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Offsets and numbers of the samples, and what the files say."""

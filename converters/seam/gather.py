@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import Merged, SourceColumn, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector, attribute_arrays
-from unistore.converters.files.paths import split_of
+from unistore.converters.files.paths import size_of, split_of
 from unistore.converters.opened import BLOCK_BYTES
 from unistore.converters.plugin import Column, Cut, Family, Format, Schema
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
@@ -24,6 +24,7 @@ from unistore.converters.seam.formats import format_by_ending
 from unistore.converters.seam.sources import PartGroup, Planned, RowOrigin, RowPlace, ScannedSource, TableRows
 from unistore.converters.seam.specs import FACTS, FORMAT, field_of, is_number, number_dtype, table_offsets
 from unistore.errors import InputError, Problem, first_few, printable
+from unistore.schemas.ragged import value_field
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
@@ -31,6 +32,7 @@ from unistore.system.sizes import count_of
 # Bytes that reading all values of a source takes beside what its format says
 _DERIVING = 4 * BLOCK_BYTES
 _ALIKE = 256
+SIZES = "sizes/"  # before a column, how many values each row has
 
 Arrays = Iterator[tuple[Field, IndexValues]]
 
@@ -91,6 +93,7 @@ def gather_sources(
     merged: dict[str, dict[str, Merged]] = {}
     problems: list[Problem] = []
     mode = getattr(plugin, "columns", "exact")
+    ragged = [name for name, column in seen.tables[main].items() if column.ragged]
     for table in seen.tables:
         forms = list(_forms(table, parts, scanned))
         # Sources without a further table have no rows in it.
@@ -102,8 +105,10 @@ def gather_sources(
         problems += differing
     if not problems and not seen.rows[main]:
         problems.append(Problem(first_few(parts.names), "no rows", "check what wrote it", "empty"))
-    if not problems and not merged[main]:
-        problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
+    if not problems and all(name in ragged for name in merged[main]):
+        problems.append(
+            Problem("files", "have no array of numbers in common", "convert them apart", "columns")
+        )
     if problems:
         raise InputError(problems)
     columns = {table: {name: seen.tables[table][name] for name in merged[table]} for table in merged}
@@ -116,16 +121,21 @@ def gather_sources(
     rows = f"{seen.rows[main]} {schema.table} of {printable(', '.join(schema.columns))}"
     splits = sorted({split for split in sources.splits if split is not None})
     estimated = dict.fromkeys(schema.derived, max(seen.rows.values()))
+    tables = list(_tables(schema, merged, seen))
+    for of_values in tables:
+        if schema.is_ragged(of_values.name):
+            nbytes = sum(map(size_of, sources.files()))
+            estimated[of_values.name] = nbytes // of_values.fields[0].row_bytes
     return Scan(
         family=plugin.name,
         sources=sources,
-        tables=tuple(_tables(schema, merged, seen)),
+        tables=tuple(tables),
         sample_table=schema.samples or schema.table,
         main_table=schema.table,
         options=plugin.recorded(),
         units=seen.units if seen.has_units else (),
         estimated_rows={**estimated, **seen.rows} if seen.forward_only else estimated,
-        needs_facts=bool(schema.samples),
+        needs_facts=bool(schema.samples) or bool(schema.ragged),
         notes=(
             f"{what[:1].lower()}{what[1:]}: {rows} from {count_of(files, 'file')}",
             *([f"splits taken from folder and file names: {', '.join(splits)}"] if splits else ()),
@@ -160,7 +170,7 @@ def _sources(
     """Return all sources, and the number of their files."""
     sources = Sources()
     count = 0
-    is_derived = bool(schema.samples) or seen.forward_only or bool(schema.derived)
+    is_derived = bool(schema.samples or schema.derived or schema.ragged) or seen.forward_only
 
     @lru_cache(_ALIKE)
     def stored(table: str, places: tuple[tuple[str, RowPlace], ...]) -> dict[str, RowPlace]:
@@ -223,6 +233,8 @@ def _tables(
     for table, columns in declared.items():
         fields = []
         for name, column in columns.items():
+            if column.ragged:
+                continue
             if table in schema.derived:
                 form = Merged(column.dtype, column.shape, {})
             elif column.spatial:
@@ -234,6 +246,9 @@ def _tables(
             fields.append(field_of(f"{table}/{name}", column, axis, *form[:2], run, form.attributes))
         is_spilled = seen.forward_only or table in schema.derived
         yield Table(name=table, fields=tuple(fields), spilled=is_spilled)
+    for name in schema.ragged:
+        values = value_field(name, schema.table, *merged[schema.table][name])
+        yield Table(name=f"{schema.table}/{name}", fields=(values,), spilled=True)
 
 
 # Index arrays
@@ -285,9 +300,16 @@ def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
         arrays.append((bounds_field(table_offsets(table), "source", what), offsets_of(lengths)))
     if schema.spatial:
         arrays.append(_extents(schema, origins))
+    spilled = {one.name: one for one in scan.tables if one.spilled}
+    for name in filter(schema.is_ragged, list(spilled)):
+        counts_of_rows = np.concatenate([np.asarray(one[f"{SIZES}{name}"]) for one in facts])
+        what = "row i is data[offsets[i]:offsets[i + 1]]"
+        arrays.append((bounds_field(f"{name}/offsets", "row", what), offsets_of(counts_of_rows)))
+        values = replace(spilled[name].fields[0], run=max(1, int(np.median(counts_of_rows))))
+        spilled[name] = replace(spilled[name], fields=(values,))
     return Finalized(
         arrays=[*arrays, *_origin_arrays(planned, origins)],
-        spilled=tuple(table for table in scan.tables if table.spilled),
+        spilled=tuple(spilled.values()),
         samples=int(samples.sum()),
         sample_source=np.arange(len(samples)),
         sample_runs=samples,

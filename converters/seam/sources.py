@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import SourceColumn, length_table, storable
+from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, length_table, storable, values_of
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.plugin import (
     Array,
@@ -247,11 +247,16 @@ def picks_of(
     picks = []
     for name, column in columns.items():
         key = column.source or name
-        array = whole.arrays.get(key)
-        if array is not None:
-            number, inside = owners.get(key, (0, key))
-            place = RowPlace(number, inside, column.field, _step(array) if column.field else 0)
-            picks.append(Pick(name, column, array.dtype, array.shape[1:], place))
+        array = (whole.of_any_length if column.ragged else whole.arrays).get(key)
+        if array is None:
+            continue
+        number, inside = owners.get(key, (0, key))
+        place = RowPlace(number, inside, column.field, _step(array) if column.field else 0)
+        form = SourceColumn(array.dtype.str, array.shape[1:])
+        if column.ragged:
+            form = values_of(array.dtype) or form
+        dtype = np.dtype(form.dtype) if column.ragged else array.dtype
+        picks.append(Pick(name, column, dtype, form.row_shape, place))
     return tuple(picks)
 
 
@@ -272,7 +277,7 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
         if column.field and dtype.fields is not None:
             inner = dtype.fields[column.field][0]
             form = SourceColumn(inner.base.str, (*row_shape, *inner.shape))
-        wrong = (*_schema_problems(column, dtype, row_shape), *_store_problems(name, form))
+        wrong = (*_schema_problems(column, dtype, row_shape), *_store_problems(name, column, form))
         problems += [(column.source or name, problem) for problem in wrong]
         if column.spatial:  # volumes of any extent are rows of one form
             form = SourceColumn(form.dtype, ())
@@ -298,9 +303,12 @@ def check_columns(
     """Number of rows of a source in a table, and what is wrong. `has_map`: cures may name the option."""
     file = head.file.name
     keys = [column.source or name for name, column in columns.items()]
-    missing = [key for key in keys if key not in head.arrays]
+    ragged = head.opened.of_any_length if any(column.ragged for column in columns.values()) else {}
+    missing = [key for key in keys if key not in head.arrays and key not in ragged]
     problems = [Problem(file, f"holds no {key}", _CURE, "missing") for key in missing]
-    rows, differing = common_length({key: head.arrays[key][0] for key in keys if key not in missing}, file)
+    shapes = {key: shape for key, (shape, _) in head.arrays.items()}
+    shapes |= {key: array.shape for key, array in ragged.items()}
+    rows, differing = common_length({key: shapes[key] for key in keys if key not in missing}, file)
     problems += differing
     for key, problem in picked.problems:
         where = location_of(file, key)
@@ -372,9 +380,10 @@ def _schema_problems(column: Column, dtype: np.dtype[Any], row_shape: tuple[int,
         yield Problem("", f"is {dtype} ({shape}), expected {expected}", _CURE, "dtype")
 
 
-def _store_problems(name: str, form: SourceColumn) -> Iterator[Problem]:
+def _store_problems(name: str, column: Column, form: SourceColumn) -> Iterator[Problem]:
     """Yield what keeps a column out of any store."""
-    if not storable(np.dtype(form.dtype)):
+    is_text = column.ragged and np.dtype(form.dtype).kind in TEXT_KINDS
+    if not is_text and not storable(np.dtype(form.dtype)):
         message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
         yield Problem("", message, "store numbers, or leave it out with --map", "dtype")
     if (reason := name_problem(name)) is not None:

@@ -26,7 +26,7 @@ from unistore.converters.seam.sources import RowOrigin
 from unistore.converters.seam.specs import FACTS, FORMAT, stored_tables, table_offsets
 from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, Problem, printable
-from unistore.schemas.indices import ArrayView, StoreView
+from unistore.schemas.indices import ArrayView, StoreView, table_columns
 
 # Bytes that are read of a sample, at most
 _SAMPLE_BYTES = 64 << 20
@@ -56,9 +56,7 @@ class _StoredRows:
 
 def column_names(schema: Schema, store: StoreView) -> list[str]:
     """Return the columns of a store: those of the schema, or what the files decided."""
-    columns = [
-        path.removeprefix(f"{schema.table}/") for path in store.paths() if path.startswith(f"{schema.table}/")
-    ]
+    columns = [path.removeprefix(f"{schema.table}/") for path in table_columns(store, schema.table)]
     return list(schema.columns) or columns
 
 

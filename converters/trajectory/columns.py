@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import SourceColumn, length_table, storable, values_of
+from unistore.converters.common.columns import SourceColumn, is_text, length_table, storable, values_of
 from unistore.converters.formats.images import decode, encoding_of, header_of
 from unistore.converters.plugin import Array
 from unistore.converters.trajectory.clocks import Stream, Timing, check_clocks, dataset_names
@@ -29,10 +29,11 @@ from unistore.schemas.trajectory.fields import STEPS
 
 # How the rows of an array are converted to those of a column. `squeezed`: (T, 1) to (T,); `flag`: 0/1 to
 # bool; `channels_first`: (T, 3, H, W) to (T, H, W, 3); `padded`, `variable`: compressed frames, zero-padded
-# to one length or of variable length; `ragged`: any number of values in a row.
-Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable", "ragged"]
+# to one length or of variable length; `ragged`: any number of values in a row; `text`.
+Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable", "ragged", "text"]
 
 ENCODED: frozenset[str] = frozenset({"padded", "variable"})  # kinds of compressed frames
+RAGGED: frozenset[str] = frozenset({"ragged", "text"})  # kinds of rows with any number of values
 SMALL = 4096  # bytes up to which an array that is not per step becomes an attribute
 BLOCK = 16 << 20  # bytes read at a time if rows cannot be read directly into the output
 FEW = 8  # rows that are searched for a first compressed frame
@@ -253,9 +254,12 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
         if is_role(column) or column.startswith("next_observation/"):
             message = f"has rows of any length, and would be {column}"
             raise InputError(Problem.at(location, message, "give it another name with --map", "shape"))
-        return Feature(path, "ragged", values.dtype, values.row_shape)
+        kind: Kind = "text" if is_text(dtype) else "ragged"
+        return Feature(path, kind, values.dtype, values.row_shape)
     if not storable(dtype):
-        raise InputError(Problem.at(location, f"has dtype {dtype}, which cannot be stored", kind="dtype"))
+        message = f"has dtype {dtype}, which cannot be stored"
+        cure = "texts need one axis; leave it out with --ignore" if is_text(dtype) else ""
+        raise InputError(Problem.at(location, message, cure, "dtype"))
     if column in ("terminated", "truncated"):
         if shape not in ((), (1,)):
             message = f"has shape {array.shape}, expected one flag a step"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes, names_without_numbers
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
-from unistore.converters.files.paths import split_of
+from unistore.converters.files.paths import size_of, split_of
 from unistore.converters.protocol import Scan, Sources
 from unistore.converters.scan import Parts
 from unistore.converters.trajectory.episode_index import EpisodeIndex, EpisodeOrigin
@@ -62,7 +61,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
                 memory=derive_memory(index, keep=options.images == "keep"),
                 reading=one.reading,
             )
-    nbytes = sum(map(_size_of, sources.files())) if spilled else 0
+    nbytes = sum(map(size_of, sources.files())) if spilled else 0
     episodes = sum(len(one.index.episodes) for one in used)
     steps = sum(one.index.steps for one in used)
     # Tables of next observations are possible until values are compared.
@@ -89,10 +88,6 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
         needs_facts=any(one.index.must_be_compared for one in used),
         shared={"columns": stored},
     )
-
-
-def _size_of(files: Sequence[str]) -> int:
-    return sum(Path(file).stat().st_size for file in files)
 
 
 def _notes(used: Sequence[ScannedFile], stored: StoredColumns, options: TrajectoryOptions) -> Iterator[str]:

@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import SourceColumn, any_length
-from unistore.converters.opened import BLOCK_BYTES
+from unistore.converters.common.columns import any_length
 from unistore.converters.plugin import Array
-from unistore.errors import InputError, Location, Problem
+from unistore.errors import Location, Problem
 
 _OFFSETS = "offsets"
 _SUFFIX = "_offsets"
@@ -100,33 +99,3 @@ def _wrong(offsets: NDArray[Any], lengths: Sequence[int]) -> str:
         counts = " or ".join(map(str, dict.fromkeys(lengths)))
         return f"are offsets from {offsets[0]} to {offsets[-1]}, and the arrays beside have {counts} rows"
     return ""
-
-
-class RaggedItems(NamedTuple):
-    """Values of some rows, one after the other, and how many each row has."""
-
-    values: NDArray[Any]
-    counts: NDArray[np.int64]
-
-
-def items_in(array: Array, lo: int, hi: int, form: SourceColumn, location: Location) -> Iterator[RaggedItems]:
-    """Yield the values of rows ``lo:hi``, about `BLOCK_BYTES` at a time."""
-    pending: list[NDArray[Any]] = []
-    size = 0
-    for row in range(lo, hi):
-        values = np.asarray(array.item(row), form.dtype)
-        if values.shape[1:] != form.row_shape:
-            message = f"has values of shape {values.shape[1:]}, expected {form.row_shape}"
-            raise InputError(Problem.at(location._replace(row=row), message, kind="shape"))
-        pending.append(values)
-        size += values.nbytes
-        if size >= BLOCK_BYTES:
-            yield _joined(pending)
-            pending, size = [], 0
-    if pending:
-        yield _joined(pending)
-
-
-def _joined(rows: Sequence[NDArray[Any]]) -> RaggedItems:
-    counts = np.array([len(row) for row in rows], np.int64)
-    return RaggedItems(np.concatenate(rows), counts)

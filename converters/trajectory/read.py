@@ -14,10 +14,10 @@ from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.formats.images import decode, is_complete, resize
 from unistore.converters.plugin import Array, Opened
 from unistore.converters.protocol import Emit, Facts
-from unistore.converters.trajectory.columns import BLOCK, Feature, flags, frame_of
+from unistore.converters.seam.ragged import RaggedItems, items_in
+from unistore.converters.trajectory.columns import BLOCK, RAGGED, Feature, flags, frame_of
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Span
 from unistore.converters.trajectory.options import Colour
-from unistore.converters.trajectory.ragged import RaggedItems, items_in
 from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredColumn
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.trajectory.clocks import table_of
@@ -160,7 +160,7 @@ def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
                 largest = max(largest, 4 * block)
             elif keep and feature.is_encoded:
                 largest = max(largest, block)
-            elif feature.kind == "ragged":
+            elif feature.kind in RAGGED:
                 largest = max(largest, 2 * BLOCK)
     return largest + _BASE_MEMORY
 

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.common.columns import Merged, SourceColumn, reconcile
-from unistore.converters.trajectory.columns import ENCODED, Feature
+from unistore.converters.trajectory.columns import ENCODED, RAGGED, Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import Problem
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_field, text_field
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import (
@@ -24,7 +25,6 @@ from unistore.schemas.trajectory.fields import (
     JPEG_SUFFIX,
     NEXT,
     OBSERVATION,
-    RAGGED_SUFFIX,
     STEPS,
     column_field,
     column_group,
@@ -32,7 +32,6 @@ from unistore.schemas.trajectory.fields import (
     image_axes,
     is_image,
     moved,
-    ragged_field,
 )
 
 LARGE = 4096  # bytes per step from which an observation is in the table of large ones
@@ -61,9 +60,10 @@ class StoredColumn:
     @property
     def spilled_table(self) -> str:
         """Table of a column with any number of bytes, or values, in a row (empty: it has one value)."""
-        is_ragged = "ragged" in self.kinds
-        suffix = JPEG_SUFFIX if self.keeps else RAGGED_SUFFIX
-        return f"{table_of(self.clock)}/{self.name}{suffix}" if self.keeps or is_ragged else ""
+        if not self.keeps and RAGGED.isdisjoint(self.kinds):
+            return ""
+        suffix = TEXT_SUFFIX if "text" in self.kinds else RAGGED_SUFFIX
+        return f"{table_of(self.clock)}/{self.name}{JPEG_SUFFIX if self.keeps else suffix}"
 
     @property
     def value_form(self) -> SourceColumn:
@@ -79,7 +79,9 @@ class StoredColumn:
     def is_resized(self) -> bool:
         """Whether the store has resized images of it."""
         is_observed = self.name.startswith((_OBSERVATION, _NEXT)) or self.clock != STEPS
-        return self.size is not None and is_observed and "ragged" not in self.kinds and is_image(self.field)
+        return (
+            self.size is not None and is_observed and RAGGED.isdisjoint(self.kinds) and is_image(self.field)
+        )
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -131,6 +133,8 @@ class StoredColumn:
             shape = list(form.row_shape)
             origin = self.origin
             return frame_field(self.name, table, colour=self.colour, shape=shape, dtype=form.dtype, **origin)
+        if "text" in self.kinds:
+            return text_field(self.name, table, **self.origin, **_dtypes(form))
         offsets = {"source_offsets": list(self.offsets)} if self.offsets else {}
         attributes = {**self.origin, **offsets, **_dtypes(form)}
         return ragged_field(self.name, table, form.dtype, form.row_shape, **attributes)
@@ -290,7 +294,7 @@ def merge_columns(
         if keeps and not ENCODED.issuperset(own.kinds):
             message, cure = "is compressed in some sources and plain in others", "use --images raw"
             problems.append(Problem(name, message, cure, "columns"))
-        if "ragged" in own.kinds and len(own.kinds) > 1:
+        if not RAGGED.isdisjoint(own.kinds) and len(own.kinds) > 1:
             message = "has rows of any length in some sources alone"
             problems.append(Problem(name, message, "convert them apart", "columns"))
     stored = StoredColumns(

@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import any_length
 from unistore.converters.common.exported import (
     VALUE,
     ExportedArray,
     File,
     array_values,
-    cast_exactly,
+    as_object,
     converted,
+    objects,
+    ragged_rows,
     row_blocks,
+    row_bounds,
     row_values,
+    rows_of_any_length,
     source_dtype,
+    text_rows,
 )
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes, type_problem
@@ -43,7 +47,8 @@ from unistore.converters.trajectory.stored_steps import (
     following,
     recorded_truncation,
 )
-from unistore.schemas.indices import IndexColumn, StoreView, whole
+from unistore.schemas.indices import StoreView, whole
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.schemas.trajectory.clocks import offsets_path, table_of
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
@@ -52,13 +57,13 @@ from unistore.schemas.trajectory.fields import (
     JPEG_SUFFIX,
     NEXT,
     OBSERVATION,
-    RAGGED_SUFFIX,
     STEPS,
 )
 
 _COLUMNS = (f"{STEPS}/", f"{FINAL}/", f"{CLOCKS}/")
 _KEPT = f"{JPEG_SUFFIX}/data"
 _RAGGED = f"{RAGGED_SUFFIX}/data"
+_TEXT = f"{TEXT_SUFFIX}/data"
 
 
 class _EpisodeRun(NamedTuple):
@@ -87,6 +92,8 @@ class _EpisodeRun(NamedTuple):
         lo, hi = self.rows_in(path)
         if path.endswith(_KEPT):
             return self._frames(path)
+        if path.endswith(_TEXT):
+            return text_rows(self.store, _group(path), self.source, lo, hi)
         if path.endswith(_RAGGED):
             if not self.offsets_name(path, ""):
                 return self.ragged_rows(path)
@@ -103,19 +110,15 @@ class _EpisodeRun(NamedTuple):
 
     def any_length(self, path: str) -> Iterator[NDArray[Any]]:
         """Yield values of every row of a column of any length. `path` is that of the ``data`` array."""
-        data = self.store.array(path)
-        for lo, hi in pairwise(self._row_bounds(path).tolist()):
-            yield data.read(lo, hi)
+        return rows_of_any_length(self.store, _group(path), *self.rows_in(path))
 
     def _row_bounds(self, path: str) -> NDArray[np.int64]:
-        rows = np.arange(*self.rows_in(path))
-        lo, hi = IndexColumn(self.store, f"{path.removesuffix('data')}offsets").ranges(rows)
-        return np.concatenate([lo, hi[-1:]]) if len(rows) else np.zeros(1, np.int64)
+        return row_bounds(self.store, _group(path), *self.rows_in(path))
 
     def frames(self, path: str) -> ExportedArray:
         """Compressed frames without padding."""
         rows = len(self._row_bounds(path)) - 1
-        return ExportedArray((rows,), np.dtype(object), lambda: _as_objects(self.any_length(path)))
+        return ExportedArray((rows,), np.dtype(object), lambda: map(as_object, self.any_length(path)))
 
     def _frames(self, path: str) -> ExportedArray:
         """Compressed frames, padded with zeros to one length or of variable length, as in the source."""
@@ -134,13 +137,9 @@ class _EpisodeRun(NamedTuple):
 
     def ragged_rows(self, path: str) -> ExportedArray:
         """Return rows with any number of values."""
-        array, bounds = self.store.array(path), self._row_bounds(path)
+        array = self.store.array(path)
         dtype = source_dtype(array.attributes, self.source, array.dtype)
-
-        def rows() -> Iterator[NDArray[Any]]:
-            return _as_objects(cast_exactly(row, dtype) for row in self.any_length(path))
-
-        return ExportedArray((len(bounds) - 1,), any_length(dtype), rows)
+        return ragged_rows(self.store, _group(path), *self.rows_in(path), dtype)
 
     def offsets_name(self, path: str, dataset: str) -> str:
         """Name of the dataset that divides a ragged one (empty: its rows are of variable length)."""
@@ -304,12 +303,9 @@ def _in_source_form(values: ExportedArray, path: str, attributes: Mapping[str, A
     return values
 
 
-def _as_objects(rows: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """Yield rows one by one, each as an object array (1,)."""
-    for values in rows:
-        row = np.empty(1, object)
-        row[0] = values
-        yield row
+def _group(path: str) -> str:
+    """Return the group of a column of any length, by its ``data``."""
+    return path.removesuffix("/data")
 
 
 # Comparison with the files of the source.
@@ -375,7 +371,7 @@ def _path_of(store: StoreView, column: str, clock: str) -> str | None:
         paths.append(f"{NEXT}/{key}")
     else:
         path = f"{table_of(clock)}/{column}"
-        paths = [path, f"{path}{_KEPT}", f"{path}{_RAGGED}"]
+        paths = [path, f"{path}{_KEPT}", f"{path}{_RAGGED}", f"{path}{_TEXT}"]
     return next((path for path in paths if store.has(path)), None)
 
 
@@ -384,19 +380,11 @@ def _restored(run: _EpisodeRun, path: str, name: str, feature: Feature, *, swapp
         strip = _without_padding if feature.kind == "padded" else None
         return RestoredArray(name, run.frames(path), of_file=strip)
     if feature.kind == "ragged" and not feature.offsets:
-        return RestoredArray(name, run.ragged_rows(path), of_file=_objects)
+        return RestoredArray(name, run.ragged_rows(path), of_file=objects)
     values = run.values(path)
     if feature.is_encoded:
         return RestoredArray(name, values, of_file=partial(_decoded, swapped=swapped), decoder="OpenCV")
     return RestoredArray(name, values)
-
-
-def _objects(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return rows as objects, if they are not. A format has those of one length as an array."""
-    found = np.empty(len(rows), object)
-    for row, values in enumerate(rows):
-        found[row] = values
-    return found
 
 
 def _without_padding(rows: NDArray[np.uint8]) -> NDArray[Any]:

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import ExportedArray
+from unistore.converters.common.exported import ExportedArray, rows_of_any_length
 from unistore.converters.formats.images import decode
 from unistore.schemas.indices import IndexColumn, StoreView, whole
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
     EPISODES,
     FINAL,
     JPEG_SUFFIX,
-    RAGGED_SUFFIX,
     STEPS,
     is_of_any_length,
 )
@@ -170,6 +170,7 @@ def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[st
     numbers: dict[str, int] = {}
     of_steps = np.zeros(episodes[-1].stop if episodes else 0, np.int64)
     is_numbered = store.has(f"{STEPS}/task_index")
+    column = _task_column(store)
     for episode in episodes:
         steps = slice(episode.start, episode.stop)
         listed = of_sources[episode.source].get("tasks")
@@ -177,10 +178,25 @@ def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[st
             own = store.array(f"{STEPS}/task_index").read(episode.start, episode.stop)
             texts = np.array([numbers.setdefault(str(text), len(numbers)) for text in listed], np.int64)
             of_steps[steps] = texts[own]
+        elif column:
+            own_texts = _texts(store, column, episode)
+            of_steps[steps] = [numbers.setdefault(text, len(numbers)) for text in own_texts]
         else:
             task = _task_of(of_episodes[episode.number]) or _task_of(of_sources[episode.source])
             of_steps[steps] = numbers.setdefault(task, len(numbers))
     return list(numbers), of_steps
+
+
+def _task_column(store: StoreView) -> str:
+    """Return the column of texts that says the task of every step, empty if there is none."""
+    places = [f"{STEPS}/{name}{TEXT_SUFFIX}" for name in _TASKS]
+    places += [f"{STEPS}/observation/{name}{TEXT_SUFFIX}" for name in _TASKS]
+    return next((place for place in places if store.has(f"{place}/data")), "")
+
+
+def _texts(store: StoreView, column: str, episode: StoredEpisode) -> Iterator[str]:
+    for row in rows_of_any_length(store, column, episode.start, episode.stop):
+        yield row.tobytes().decode("utf-8", "backslashreplace")
 
 
 def _task_of(facts: Mapping[str, Any]) -> str:
@@ -223,4 +239,8 @@ def left_out_notes(store: StoreView, form: str) -> list[str]:
     notes = [f"clock {name} is left out: {form} has one rate an episode" for name in streams]
     suffix = f"{RAGGED_SUFFIX}/data"
     ragged = [path.removesuffix(suffix) for path in store.paths() if path.endswith(suffix)]
-    return notes + [f"{path} is left out: its rows are of any length" for path in ragged]
+    notes += [f"{path} is left out: its rows are of any length" for path in ragged]
+    suffix = f"{TEXT_SUFFIX}/data"
+    texts = [path.removesuffix("/data") for path in store.paths() if path.endswith(suffix)]
+    own = _task_column(store)
+    return notes + [f"{path.removesuffix(TEXT_SUFFIX)} is left out: text" for path in texts if path != own]

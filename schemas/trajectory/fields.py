@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from unistore.schemas.array_specs import BYTES, SAMPLES, ArraySpec, ArraySpecs
+from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_spec
 from unistore.schemas.tables import Field, bounds_field, own_axes
 
 FAMILY_NAME = "trajectory"
@@ -17,9 +18,7 @@ CLOCK_OFFSETS = "episodes/clocks"
 NEXT = "steps/next_observation"
 FINAL = "episodes/final_observation"
 JPEG_SUFFIX = "_jpeg"  # ending of the group of a column of compressed frames that are kept as they are
-# Ending of the group of a column whose rows have any number of values, as the scans of a lidar.
-RAGGED_SUFFIX = "_ragged"
-_OF_ANY_LENGTH = (JPEG_SUFFIX, RAGGED_SUFFIX)
+_OF_ANY_LENGTH = (JPEG_SUFFIX, RAGGED_SUFFIX, TEXT_SUFFIX)
 
 CHANNEL = "channel"  # last axis of a colour image array; whoever hands out samples moves it to the front
 
@@ -108,21 +107,6 @@ def frame_field(column: str, table: str, **attributes: object) -> Field:
     )
 
 
-def ragged_field(
-    column: str, table: str, dtype: str, row_shape: tuple[int, ...], **attributes: object
-) -> Field:
-    """``data`` of a column with any number of values, (*row_shape) each, in a row."""
-    group = f"{table}/{column}{RAGGED_SUFFIX}"
-    return Field(
-        path=f"{group}/data",
-        dtype=dtype,
-        row_shape=row_shape,
-        axes=(*own_axes(group, "item", 1), *own_axes(column, "dimension", len(row_shape))),
-        description=f"{column}: the values of all rows, back to back",
-        attributes=attributes,
-    )
-
-
 def bounds_of(group: str) -> Field:
     """``offsets`` beside the ``data`` of a column with any number of bytes, or values, in a row."""
     clock = group.split("/")[1] if group.startswith(f"{CLOCKS}/") else ""
@@ -170,7 +154,8 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         return _clock_offsets_spec(path, paths)
     table = "/".join(path.split("/")[:2]) if path.startswith(f"{CLOCKS}/") else STEPS
     if column_group(path) != path:
-        return _any_length_spec(path, _VALID if table == STEPS else _first_column(table, paths))
+        first = _VALID if table == STEPS else _first_column(table, paths)
+        return ragged_spec(path, (first, 1) if first else None)
     if table != STEPS:
         first = _first_column(table, paths)
         offsets = f"{CLOCK_OFFSETS}/{table.removeprefix(f'{CLOCKS}/')}/offsets"
@@ -182,15 +167,6 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
     if path.startswith(f"{EPISODES}/mask/"):
         return ArraySpec(dtypes=("bool",), row_shape=(), rows=_EPISODES)
     return ArraySpec(rows=_EPISODES) if path.startswith(f"{EPISODES}/") else ArraySpec()
-
-
-def _any_length_spec(path: str, first: str) -> ArraySpec:
-    """Spec of an array of a column with any number of values in a row. `first` has as many rows."""
-    group, _, name = path.rpartition("/")
-    if name == "data":
-        return BYTES if group.endswith(JPEG_SUFFIX) else ArraySpec(beside=(f"{group}/offsets",))
-    rows = (first, 1) if first else None
-    return ArraySpec(dtypes=("int64",), row_shape=(), rows=rows, offsets_of=f"{group}/data")
 
 
 def _first_column(table: str, paths: Collection[str]) -> str:

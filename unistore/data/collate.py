@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -280,7 +281,7 @@ class Collate:
             }
         ragged = {key: kind for key, kind in ragged_keys.items() if key in keys}
         dense = {key: _stacked(key, [sample[key] for sample in samples]) for key in keys if key not in ragged}
-        parts = {key: [torch.as_tensor(sample[key]) for sample in samples] for key in ragged}
+        parts = {key: [_as_part(sample[key]) for sample in samples] for key in ragged}
         return dense | self._numbered(self._collate_ragged(parts, ragged), ragged)
 
     def _numbered(self, batch: dict[str, Any], ragged: Mapping[str, RaggedKey]) -> dict[str, Any]:
@@ -312,13 +313,13 @@ class Collate:
             prefix = f"{group}_" if group else ""
             sizes = [tuple(tensor.shape) if boxed else (len(tensor),) for tensor in tensors]
             if self.ragged == "padded":
-                batch[key] = _padded(tensors, axes=len(sizes[0]))
+                is_text = isinstance(tensors[0], list)
+                batch[key] = tensors if is_text else _padded(tensors, axes=len(sizes[0]))
                 index = {f"{prefix}lengths": torch.tensor(sizes)[:, 0]}
             else:
                 flat = [tensor.reshape(-1) for tensor in tensors] if boxed else tensors
                 offsets = torch.tensor([0, *(len(tensor) for tensor in flat)]).cumsum(0)
-                shape = (int(offsets[-1]), *flat[0].shape[1:])
-                batch[key] = torch.cat(flat, out=empty_tensor(shape, flat[0].dtype))
+                batch[key] = _joined(flat)
                 index = {f"{prefix}offsets": offsets}
             if boxed:
                 index.pop(f"{prefix}lengths", None)
@@ -361,8 +362,22 @@ def _collate_packed(samples: Samples) -> dict[str, Any]:
     return values_of_samples
 
 
+def _joined(parts: list[Any]) -> Any:
+    """Return tensors, or lists of texts, one behind the other."""
+    if isinstance(parts[0], list):
+        return list(chain.from_iterable(parts))
+    shape = (sum(map(len, parts)), *parts[0].shape[1:])
+    return torch.cat(parts, out=empty_tensor(shape, parts[0].dtype))
+
+
+def _as_part(value: Any) -> Any:
+    return value if isinstance(value, list) else torch.as_tensor(value)
+
+
 def _stacked(key: str, values: list[Any]) -> Any:
     shapes = {tuple(value.shape) for value in values if hasattr(value, "shape")}
+    if isinstance(values[0], list):  # texts of several rows
+        return values
     if len(shapes) > 1:
         shown_shapes = ", ".join(map(str, sorted(shapes)))
         cure = f'Collate(groups={{"{key}": ""}})'

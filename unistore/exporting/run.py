@@ -20,6 +20,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from unistore.conversion.lock import Lock, check_own, check_plain
+from unistore.converters.common.columns import is_text
 from unistore.converters.common.exported import VALUE, ExportedArray, File
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, StoreError, named, refusal
@@ -185,7 +186,7 @@ def _write_dataset(
     dtype = values.dtype
     if dtype.hasobject:
         metadata: Mapping[str, Any] = dtype.metadata or {}
-        dtype = h5py.vlen_dtype(metadata.get("vlen", np.uint8))
+        dtype = dtype if is_text(dtype) else h5py.vlen_dtype(metadata.get("vlen", np.uint8))
     storage: dict[str, Any] = {}
     if compressed and not values.dtype.hasobject and 0 not in values.shape:
         row_bytes = max(1, prod(values.shape[1:]) * dtype.itemsize)
@@ -196,7 +197,8 @@ def _write_dataset(
     row = 0
     for block in values.blocks():
         if block.size:
-            dataset[row : row + len(block)] = block[0] if values.dtype.hasobject else block
+            is_one_object = values.dtype.hasobject and len(block) == 1
+            dataset[row : row + len(block)] = block[0] if is_one_object else block
         disk.check()
         row += len(block)
 

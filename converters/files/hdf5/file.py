@@ -232,12 +232,19 @@ def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -
     return np.ascontiguousarray(out.T, native(dataset.dtype))
 
 
-def read_objects(dataset: h5py.Dataset, location: Location, row: int | None = None) -> Any:
-    """Return one row of a dataset, or all of it, as h5py returns it: text, variable length, scalars."""
-    lo, hi = (0, dataset.shape[0] if dataset.shape else 1) if row is None else (row, row + 1)
-    with _reading(dataset, location, "cannot be read" if row is None else f"row {row} cannot be read"):
+def read_objects(dataset: h5py.Dataset, location: Location, rows: slice | int | None = None) -> Any:
+    """Return one row of a dataset, some, or all, as h5py returns them: text, variable length, scalars."""
+    lo, hi = 0, dataset.shape[0] if dataset.shape else 1
+    what = "cannot be read"
+    if isinstance(rows, slice):
+        lo, hi = rows.start, rows.stop
+        what = f"rows {lo}:{hi} cannot be read"
+    elif rows is not None:
+        lo, hi = rows, rows + 1
+        what = f"row {rows} cannot be read"
+    with _reading(dataset, location, what):
         _check_rows(dataset, lo, hi)
-        return dataset[()] if row is None else dataset[row]
+        return dataset[()] if rows is None else dataset[rows]
 
 
 @contextmanager

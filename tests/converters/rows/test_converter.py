@@ -141,10 +141,9 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     np.save(tmp_path / "short.npy", np.arange(100))
     os.truncate(tmp_path / "short.npy", 500)
     np.save(tmp_path / "object.npy", np.array([{}, None], dtype=object), allow_pickle=True)
-    np.savez(tmp_path / "names.npz", names=np.array(["a", "b"]))
     with h5py.File(tmp_path / "never.h5", "w") as file:
         file.create_dataset("data", (4,), "i8")
-        file["words"] = ["a", "b"]
+        file["words"] = np.array([["a", "b"]] * 4, "S1")
     message = problems_of(rows_converter(), tmp_path)
     for expected in (
         "cut.h5: is truncated",
@@ -153,9 +152,8 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
         "text.h5: is not an HDF5 file",
         "short.npy: is truncated: holds 500 of 928 bytes",
         "object.npy: is an array of Python objects",
-        "names.npz: names: has dtype <U1",
         "never.h5: data: was allocated as (4,) but never written",
-        "never.h5: words: has a variable-length or object dtype",
+        "never.h5: words: has dtype |S1",
     ):
         assert expected in message
 

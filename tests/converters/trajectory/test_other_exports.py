@@ -155,7 +155,7 @@ def test_a_dataset_of_lerobot_comes_back(tmp_path: Path) -> None:
     for step in range(len(first)):
         for name, value in first[step].items():
             np.testing.assert_array_equal(again[step][name], value, err_msg=name)
-            if value.ndim < 3:
+            if np.ndim(value) < 3:
                 np.testing.assert_array_equal(encoded[step][name], value, err_msg=name)
     expected = first[9]["observation.images.top"].numpy().astype(float)
     error = np.abs(encoded[9]["observation.images.top"].numpy() - expected).mean()

@@ -16,13 +16,12 @@ from unistore.data.kinds.protocol import (
     require_arrays,
     select_keys,
 )
+from unistore.data.kinds.ragged import count_key, is_ragged
 from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
-    ON_REQUEST,
     EpisodeRows,
     StepColumns,
-    count_key,
-    is_ragged,
+    keys_on_request,
     step_column,
     step_paths,
 )
@@ -43,7 +42,8 @@ class Episodes(SampleKind):
     Keys: every column of the steps, (T, …) with the T steps of the episode, ragged. Images are (T, 3, H, W)
     u1 RGB. Columns of other clocks have rows of their own number and are ragged in the group of the clock's
     name. A column with any number of values in a row has those of all rows, ragged in a group of its own, and
-    ``<key>_counts`` (T,). On request: ``source``, ``episode`` (number), ``episode_name``.
+    ``<key>_counts`` (T,). Texts are lists of T. On request: ``source``, ``episode`` (number),
+    ``episode_name``, and what the store tells of an episode, as ``episode.task``.
     """
 
     @property
@@ -63,7 +63,7 @@ class Episodes(SampleKind):
         for columns in Clocks(store).columns.values():
             keys += columns
             keys += [count_key(key) for key, path in columns.items() if is_ragged(path)]
-        return select_keys(keys, fields, ON_REQUEST[:-1])
+        return select_keys(keys, fields, [key for key in keys_on_request(store, fields) if key != "step"])
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EpisodeReader:
         """Return the reader of the episodes `units`."""
@@ -102,6 +102,8 @@ class EpisodeReader(SampleReader):
                 batch[key] = Packed(by_row.values, by_row.offsets[offsets], key)
                 count = packed_copy(counts[:, 0], allocate).values
                 batch[count_key(key)] = Packed(count, offsets, group)
+            for key, texts in columns.texts.items():
+                batch[key] = Packed(texts.read(rows), offsets, group)
         batch = {key: batch[key] for key in self._fields if key in batch}
         return batch | self._episodes.labels(episodes, self._episodes.offsets[episodes], allocate)
 
@@ -113,7 +115,8 @@ class Transitions(SampleKind):
     Keys: every column of the steps by its dotted name, ``observation.<name>``, ``action``, ``reward``,
     ``terminated``, ``truncated``, ``next_valid``, …, ``next.observation.<name>`` for every observation.
     Images are (3, H, W) u1 RGB. Columns with any number of values in a row, as scans of a lidar, are ragged.
-    On request: ``source``, ``episode`` (number), ``episode_name``, ``step`` (inside the episode).
+    On request: ``source``, ``episode`` (number), ``episode_name``, ``step`` (inside the episode), and what
+    the store tells of an episode, as ``episode.task``.
 
     ``next_valid`` is False at the last step of an episode whose next observation was not recorded. The next
     observation is then a copy of the step's own, and must not be used.
@@ -142,7 +145,7 @@ class Transitions(SampleKind):
         require_arrays(store, self, EPISODE_OFFSETS)
         keys = list(step_paths(store))
         following = [f"{_NEXT}{key}" for key in keys if key.startswith("observation.")]
-        return select_keys([*keys, *following], fields, ON_REQUEST)
+        return select_keys([*keys, *following], fields, keys_on_request(store, fields))
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> TransitionReader:
         """Return the reader of the steps of the episodes `units`."""
@@ -205,6 +208,11 @@ class TransitionReader(SampleReader):
                 else:
                     values = following.stored.values(rows, allocate)
                 batch[f"{_NEXT}{key}"] = Packed((following.stored or column).as_samples(values))
+        for key, texts in self._columns.texts.items():
+            if key in self._own:
+                batch[key] = Packed(texts.read(rows))
+            if key in self._nexts:
+                batch[f"{_NEXT}{key}"] = Packed(texts.read(after))
         for key, ragged in self._columns.ragged.items():
             if key in self._own:
                 batch[key], _ = ragged.read(key, rows[:, None], allocate)

@@ -18,10 +18,13 @@ from unistore.data.kinds.protocol import (
     select_keys,
     source_keys,
 )
+from unistore.data.kinds.ragged import RaggedColumn, RowTexts, is_ragged, is_text
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, rows_of_ranges
 from unistore.errors import InputError
 from unistore.order.permutation import subset
 from unistore.schemas.indices import IndexColumn, table_columns
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
+from unistore.schemas.rows.fields import TABLE
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.hints import AnyArray, Int64s
@@ -58,12 +61,17 @@ class RowReader(SampleReader):
 
     def __init__(self, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
         paths = _paths(store)
-        self._arrays = {name: store.array(paths[name]) for name in fields if name in paths}
+        ragged = {name: paths[name] for name in fields if name in paths and not store.has(paths[name])}
+        self._texts = {name: RowTexts(store, path) for name, path in ragged.items() if is_text(path)}
+        self._ragged = {name: RaggedColumn(store, path) for name, path in ragged.items() if is_ragged(path)}
+        self._arrays = {
+            name: store.array(paths[name]) for name in fields if name in paths and name not in ragged
+        }
         # the walk of most batches has no sources in it
         self._sources = RowValues(store, fields, {}, None) if set(fields) - set(paths) else None
         self._units = _rows_of(store, units)
-        first = store.array(next(iter(paths.values())))
-        self._length = len(first) if self._units is None else len(self._units)
+        first = next(path for path in paths.values() if store.has(path))
+        self._length = len(store.array(first)) if self._units is None else len(self._units)
 
     def __len__(self) -> int:
         return self._length
@@ -75,6 +83,10 @@ class RowReader(SampleReader):
         for name, array in self._arrays.items():
             out = allocate((len(rows), *array.shape[1:]), array.dtype)
             batch[name] = Packed(array.read_rows(rows, out))
+        for name, texts in self._texts.items():
+            batch[name] = Packed(texts.read(rows))
+        for name, column in self._ragged.items():
+            batch[name], _ = column.read(name, rows[:, None], allocate)
         if self._sources is None:
             return batch
         return batch | self._sources.read(rows, allocate)
@@ -86,11 +98,25 @@ def _main_table(store: Store) -> str:
 
 def _paths(store: Store) -> dict[str, str]:
     table = _main_table(store)
-    paths = _keys(store, table)
+    paths = {**_keys(store, table), **_ragged_keys(store, table)}
     if not paths:
         msg = f"{store.path}: its main table {table!r} has no columns for Rows to read"
         raise InputError(msg)
     return paths
+
+
+def _ragged_keys(store: Store, table: str) -> dict[str, str]:
+    """Path of the group of each column with any number of values in a row, by key."""
+    if table != TABLE:
+        return {}
+    keys = {}
+    for path in store.paths():
+        group = path.removesuffix("/data")
+        column = group.removesuffix(TEXT_SUFFIX).removesuffix(RAGGED_SUFFIX)
+        if path.startswith(f"{table}/") and column != group != path and store.has(f"{group}/offsets"):
+            name = column.removeprefix(f"{table}/")
+            keys[f"{table}.{name}" if name in (INDEX, SOURCE) else name] = group
+    return keys
 
 
 def _rows_of(store: Store, units: Int64s | None) -> Int64s | None:

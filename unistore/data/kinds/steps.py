@@ -8,19 +8,19 @@ from math import prod
 from typing import Any, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.data.kinds.images import EncodedImages
 from unistore.data.kinds.protocol import INDEX, SOURCE, RowValues
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, rows_of_ranges
+from unistore.data.kinds.ragged import RaggedColumn, RowTexts, count_key, is_ragged, is_text
+from unistore.data.packed import Allocate, Batch, packed_copy, rows_of_ranges
+from unistore.data.where import Known, known_of
 from unistore.errors import CorruptionError
-from unistore.schemas.indices import IndexColumn, contradiction, whole
+from unistore.schemas.indices import contradiction, whole
 from unistore.schemas.trajectory.fields import (
     CHANNEL,
     EPISODES,
     JPEG_SUFFIX,
     NEXT,
-    RAGGED_SUFFIX,
     STEPS,
     column_group,
     sample_key,
@@ -30,6 +30,7 @@ from unistore.system.hints import AnyArray, Int64s, Shape
 
 EPISODE_OFFSETS = f"{EPISODES}/offsets"
 ON_REQUEST = (SOURCE, "episode", "episode_name", "step")
+_OF_EPISODES = "episode."  # begins the keys of numbers and texts of an episode
 # Reserved keys; a column of that name gets the key ``steps.<name>``
 _RESERVED = frozenset({INDEX, *ON_REQUEST, "history_valid", "horizon_valid"})
 _FRAME_DTYPES = ("uint8", "uint16")
@@ -110,44 +111,18 @@ def _is_frame_shape(shape: Any) -> TypeGuard[list[int]]:
     return extents and 2 <= len(shape) <= 3 and prod(shape) <= _MAX_FRAME_VALUES
 
 
-class RaggedColumn:
-    """A column with any number of values, (*row_shape) each, in a row."""
-
-    def __init__(self, store: Store, group: str) -> None:
-        self._data = store.array(f"{group}/data")
-        self._offsets = IndexColumn(store, f"{group}/offsets")
-
-    def read(
-        self, key: str, rows: Int64s, allocate: Allocate, is_wanted: NDArray[np.bool_] | None = None
-    ) -> tuple[Packed, Int64s]:
-        """Return the values of rows (B, k), one after the other, and how many each row has, (B, k)."""
-        # None where a row is not wanted
-        lo, hi = self._offsets.ranges(rows.reshape(-1))
-        if is_wanted is not None:
-            hi = np.where(is_wanted.reshape(-1), hi, lo)
-        counts = (hi - lo).reshape(rows.shape)
-        out = allocate((int(counts.sum()), *self._data.shape[1:]), self._data.dtype)
-        self._data.read_ranges(lo, hi, out)
-        return Packed(out, offsets_from_lengths(counts.sum(axis=1)), group=key), counts
-
-
 class StepColumns:
     """The columns that are read of a table, by sample key."""
 
     def __init__(self, store: Store, paths: Mapping[str, str], keys: Collection[str]) -> None:
         needed = {key: path for key, path in paths.items() if key in keys or count_key(key) in keys}
         self.ragged = {key: RaggedColumn(store, path) for key, path in needed.items() if is_ragged(path)}
-        self.dense = {key: step_column(store, path) for key, path in needed.items() if not is_ragged(path)}
-
-
-def is_ragged(path: str) -> bool:
-    """Return whether a column, by its path in `step_paths`, has any number of values in a row."""
-    return path.endswith(RAGGED_SUFFIX)
-
-
-def count_key(key: str) -> str:
-    """Return the key of how many values each row of a ragged key has."""
-    return f"{key}_counts"
+        self.texts = {key: RowTexts(store, path) for key, path in needed.items() if is_text(path)}
+        self.dense = {
+            key: step_column(store, path)
+            for key, path in needed.items()
+            if key not in self.ragged and key not in self.texts
+        }
 
 
 def step_column(store: Store, path: str) -> StepColumn:
@@ -165,6 +140,16 @@ def step_paths(store: Store) -> dict[str, str]:
     return paths
 
 
+def keys_on_request(store: Store, fields: Sequence[str] | None) -> list[str]:
+    """Return the keys that samples have on request, with what the store tells of episodes if that is read."""
+    is_read = any(name.startswith(_OF_EPISODES) for name in fields or ())
+    return [*ON_REQUEST, *(_known_of_episodes(store) if is_read else ())]
+
+
+def _known_of_episodes(store: Store) -> Known:
+    return {key: read for key, read in known_of(store).items() if key.startswith(_OF_EPISODES)}
+
+
 class EpisodeRows:
     """The episodes of a store, their rows in one table, and where these come from."""
 
@@ -180,6 +165,9 @@ class EpisodeRows:
         names = {"episode_name": f"{EPISODES}/name"}
         self._labels = RowValues(store, fields, names, f"{EPISODES}/source")
         self._numbers = [key for key in ("episode", "step") if key in fields]
+        is_read = any(key.startswith(_OF_EPISODES) for key in fields)
+        known = _known_of_episodes(store) if is_read else {}
+        self._of_episodes = {key: known[key]() for key in fields if key in known}
 
     def rows(self, stride: int = 1) -> Int64s:
         """Return every `stride`-th row of the used episodes."""
@@ -194,4 +182,6 @@ class EpisodeRows:
         """Return the values of the keys `ON_REQUEST` that are read, of rows of episodes."""
         numbers = {"episode": episodes, "step": rows - self.offsets[episodes]}
         batch = self._labels.read(episodes, allocate)
+        of_episodes = self._of_episodes.items()
+        batch |= {key: packed_copy(values[episodes], allocate) for key, values in of_episodes}
         return batch | {key: packed_copy(numbers[key], allocate) for key in self._numbers}

@@ -20,14 +20,13 @@ from unistore.data.kinds.protocol import (
     require_arrays,
     select_keys,
 )
+from unistore.data.kinds.ragged import count_key, is_ragged, is_text
 from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
-    ON_REQUEST,
     EpisodeRows,
     StepColumn,
     StepColumns,
-    count_key,
-    is_ragged,
+    keys_on_request,
     step_column,
 )
 from unistore.data.packed import Allocate, Batch, Packed, packed_copy
@@ -66,7 +65,7 @@ class WindowReader(SampleReader):
         self._deltas = {
             key: _delta(store, kind, self._clocks, key, dense.get(key))
             for key in kind.delta or {}
-            if key in dense or key in self._columns.ragged
+            if key in dense or key in self._columns.ragged or key in self._columns.texts
         }
         streams = [part.stream for part in self._parts]
         self._in_time = any(stream.in_time for stream in streams)
@@ -123,8 +122,10 @@ class WindowReader(SampleReader):
             for key in part.columns:
                 if key in self._columns.dense:
                     batch[key] = self._values(key, places, ticks, allocate)
+                is_wanted = places.is_real if self._is_filled else None
+                if key in self._columns.texts:
+                    batch[key] = Packed(self._columns.texts[key].read(places.rows, is_wanted))
                 elif key in self._columns.ragged:
-                    is_wanted = places.is_real if self._is_filled else None
                     ragged = self._columns.ragged[key]
                     batch[key], numbers[count_key(key)] = ragged.read(key, places.rows, allocate, is_wanted)
         batch |= {key: packed_copy(numbers[key], allocate) for key in self._fields if key in numbers}
@@ -175,7 +176,7 @@ class Windows(SampleKind):
     Images are (k, 3, H, W) u1 RGB. Of columns with any number of values in a row, as scans of a lidar, a
     window has those of its k rows one after the other, and ``<key>_counts`` (k,) says how many each row has.
     On request: ``<name>_timestamps`` (k,), as the source has them (of a rate: int64 nanoseconds). ``source``,
-    ``episode``, ``episode_name``, ``step`` (the tick inside the episode).
+    ``episode``, ``episode_name``, ``step`` (the tick inside the episode), ``episode.task``.
 
     Parameters
     ----------
@@ -280,7 +281,9 @@ class Windows(SampleKind):
             raise wrong_argument("delta", message, f"the windows are of {', '.join(columns)}")
         counts = [count_key(key) for key, path in columns.items() if is_ragged(path)]
         natural = [*columns, *counts, *(part.mask for part in parts)]
-        return select_keys(natural, fields, [*ON_REQUEST, *(part.timestamps for part in parts)])
+        return select_keys(
+            natural, fields, [*keys_on_request(store, fields), *(part.timestamps for part in parts)]
+        )
 
 
 def _is_reference(reference: object) -> bool:
@@ -381,6 +384,8 @@ def _problems(
         why = ""
         if is_ragged(path):
             why = "has any number of values in a row"
+        elif is_text(path):
+            why = "is text"
         elif (dtype := step_column(store, path).dtype).kind != "f":
             why = f"is {dtype}"
         elif any(word in key.lower() for word in _ROTATIONS):
@@ -435,8 +440,8 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
         message = f"{name} has another clock than the ticks, and the store has no times of both"
     elif kind.align_of(name) == "linear":
         message = f"{name} is interpolated, and a row of it is subtracted"
-    elif column is None or name == own or is_ragged(clocks.columns[own][name]):
-        message = f"{key} or {name} has any number of values in a row"
+    elif column is None or name == own or _is_uneven(clocks.columns[own][name]):
+        message = f"{key} or {name} is text, or has any number of values in a row"
     else:
         other = step_column(store, clocks.columns[own][name])
         sizes = [one.row_shape[0] if len(one.row_shape) == 1 else 0 for one in (column, other)]
@@ -447,6 +452,10 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
         message = f"{key} is {forms[0]} and {name} is {forms[1]}: the first must be floating point, and both"
         message += " have these components"
     raise wrong_argument(where, message, cure)
+
+
+def _is_uneven(path: str) -> bool:
+    return is_ragged(path) or is_text(path)
 
 
 def _interpolate(column: StepColumn, rows: Int64s, weights: Float64s, out: AnyArray) -> None:
