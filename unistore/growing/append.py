@@ -105,15 +105,31 @@ class _Sources:
             problems.append(Problem("the sources", message, cure, "name"))
         for name, size in zip(scan.sources.names, inputs.sizes().tolist(), strict=True):
             known = self.known.get(name)
-            if known is None or self.replaces:
+            # one of the same size is told apart by its values, once these were read
+            if known is None or self.replaces or known.size == size:
                 continue
             message = f"the store has {known.size:,} bytes of this name, and these are {size:,}"
-            if known.size == size:
-                message = "was changed after it was converted into the store, in name and size the same"
             cure = f"{_REPLACE}; if it is another source, give the folder above, so that names differ"
             problems.append(Problem(name, message, cure, "changed", name))
         if problems:
             raise InputError(problems)
+
+    def same_rows(self, new: Store) -> tuple[int, ...]:
+        """Return the sources of a new store that have the values of known ones. Refuse those with others."""
+        same = []
+        problems = []
+        for row, (name, _, digest) in enumerate(_source_rows(new)):
+            known = self.known.get(name)
+            if known is None:
+                continue
+            if known.digest == digest:
+                same.append(row)
+            elif not self.replaces:
+                message = "was changed after it was converted into the store, in name and size the same"
+                problems.append(Problem(name, message, _REPLACE, "changed", name))
+        if problems:
+            raise InputError(problems)
+        return tuple(same)
 
     def check_digests(self, new: Store) -> None:
         """Refuse sources that the store has under another name, as names begin at another folder."""
@@ -172,8 +188,9 @@ def append(
     ----------
     sources
         Files and folders. Names of sources begin at their common folder: give the folder that was converted,
-        or files of it. Sources that the store has, by name and size and not modified since, are skipped, and
-        so are those that were removed, unless their files are given.
+        or files of it. Sources that the store has are skipped: by name and size where they were not modified
+        since, else by their values, which are read. So are those that were removed, unless their files are
+        given.
     store
         Folder of the store.
     replace
@@ -264,14 +281,19 @@ def _append(
     try:
         _check_forms(growth.stores[0], new)
         known.check_digests(new)
+        same = known.same_rows(new)
     except InputError:
         shutil.rmtree(growth.new_store)
         raise
     names = new.text("sources/path")
-    replaced = tuple(name for name in names if name in known.known)
+    skipped += tuple(names[row] for row in same)
+    if len(same) == len(names):
+        shutil.rmtree(growth.new_store)
+        return Appended(store=store, version=growth.version.number, skipped=skipped)
+    replaced = tuple(name for name in names if name in known.known and name not in skipped)
     schemas = list(growth.version.schemas)
     parts = without_sources(growth, [known.known[name] for name in replaced], schemas)
-    parts.append(describe_part(new, schemas))
+    parts.append(describe_part(new, schemas, same))
     version = growth.commit(parts, schemas, adds_store=True)
     report = dataclasses.replace(report, destination=f"{store}/{parts[-1].key}")
     return Appended(store=store, version=version.number, report=report, skipped=skipped, replaced=replaced)
@@ -307,7 +329,9 @@ def _check_sources(converter: Converter, folders: Sequence[Path], known: _Source
                 Problem(name, f"is not in {first_few([*map(str, folders)])}", "", "missing", name)
             )
         elif not known.is_stored(found[name], claims.listing.given):
-            problems.append(Problem(name, "was changed since it was converted", _REPLACE, "changed"))
+            message = "was modified after it was converted, or has another size"
+            cure = f"{_REPLACE}; verify --against compares its values"
+            problems.append(Problem(name, message, cure, "changed"))
     if problems:
         raise InputError(problems)
 

@@ -119,13 +119,13 @@ def test_known_sources_are_skipped_refused_or_replaced(
     assert (same.version, same.report, same.skipped) == (1, None, ("a.npz", "b.npz", "c.npz"))
     unistore.append(tmp_path / "new", store, check=tmp_path / "old")
     unistore.remove(store, "c.npz")
-    changed = write_source(tmp_path / "old", "a", 20)
+    np.savez(tmp_path / "old" / "a.npz", x=sources["a.npz"] + 1, label=np.arange(20) % 5)
     with pytest.raises(unistore.InputError, match=r"a\.npz: was changed after it was converted"):
         unistore.append(tmp_path / "old", store)
     write_source(tmp_path / "old", "a", 25)
     with pytest.raises(unistore.InputError, match=r"a\.npz: the store has .* bytes of this name"):
         unistore.append(tmp_path / "old", store)
-    with pytest.raises(unistore.InputError, match=r"a\.npz: was changed since it was converted"):
+    with pytest.raises(unistore.InputError, match=r"a\.npz: was modified after it was converted"):
         unistore.append(tmp_path / "new", store, check=tmp_path / "old")
     changed = write_source(tmp_path / "old", "a", 25)
     appended = unistore.append(tmp_path / "old", store, replace=True)
@@ -135,6 +135,20 @@ def test_known_sources_are_skipped_refused_or_replaced(
     check_values(opened(store), expected)
     unistore.append(tmp_path / "old" / "c.npz", store)
     check_values(opened(store), {**sources, **changed})
+
+
+def test_copied_sources_are_known_by_their_values(
+    tmp_path: Path, store: Path, sources: dict[str, Any]
+) -> None:
+    for file in (tmp_path / "old").iterdir():
+        os.utime(file)
+    copied = unistore.append(tmp_path / "old", store)
+    assert (copied.version, copied.report, copied.skipped) == (1, None, ("a.npz", "b.npz", "c.npz"))
+    shutil.copy(tmp_path / "new" / "d.npz", tmp_path / "old")
+    for replace in (False, True):
+        appended = unistore.append(tmp_path / "old", store, replace=replace)
+        assert (appended.version, appended.replaced) == (2, ())
+    check_values(opened(store), sources)
 
 
 def test_a_source_under_a_longer_name_is_refused(tmp_path: Path, store: Path) -> None:
