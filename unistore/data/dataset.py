@@ -169,11 +169,11 @@ class Dataset(MapDataset):
         self.where = chosen
         self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
         self._paths = tuple(os.fspath(path) for path in paths)
-        self._cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
+        self.cache_options = {"cache_dir": cache_dir, "cache_limit": cache_limit}
         requested = [fields] if isinstance(fields, str) else fields or ()
         self._requested = tuple(requested)
         self.parts = open_parts(
-            self._paths, samples, self.splits, self._cache, chosen, self._requested, version
+            self._paths, samples, self.splits, self.cache_options, chosen, self._requested, version
         )
         self.samples = self.parts[0].kind
         self.fields = common_fields(self.parts, fields)
@@ -220,7 +220,7 @@ class Dataset(MapDataset):
         other = copy(self)
         other.__dict__ |= self.__getstate__()
         other.parts = open_parts(
-            self._paths, self.samples, self.splits, self._cache, self.where, self._requested, version
+            self._paths, self.samples, self.splits, self.cache_options, self.where, self._requested, version
         )
         return other
 

@@ -45,19 +45,23 @@ class CacheFile:
     def __init__(
         self,
         samples: int,  # samples of the dataset: length of the index
-        capacity: int,  # bytes of decoded samples
+        capacity: int,  # bytes of decoded samples, 0 of a complete file, to which none is added
+        descriptor: int | None = None,  # of a complete file, closed with this object; None: a new file
     ) -> None:
         self.samples = samples
         self.capacity = capacity
+        self.descriptor = self._new_file() if descriptor is None else descriptor
+        self._end = weakref.finalize(self, os.close, self.descriptor)
+
+    def _new_file(self) -> int:
         try:
             with tempfile.TemporaryFile(prefix="unistore-cache-") as file:
-                reserve(file.fileno(), self.start, self.start + capacity)
-                self.descriptor = os.dup(file.fileno())
+                reserve(file.fileno(), self.start, self.start + self.capacity)
+                return os.dup(file.fileno())
         except OSError as error:
             message = f"cannot be made in {tempfile.gettempdir()} ({error.strerror})"
             cure = "free space there, set TMPDIR to a folder with room, or leave cache out"
             raise InputError(Problem("cache", message, cure, "option")) from error
-        self._end = weakref.finalize(self, os.close, self.descriptor)
 
     def close(self) -> None:
         """Close the file. Also done when this object is deleted, and at exit."""
@@ -69,7 +73,7 @@ class CacheFile:
     @property
     def start(self) -> int:
         """Return offset of the samples: the header, number of allocated bytes and index, in whole pages."""
-        return aligned(8 * (1 + self.samples), mmap.ALLOCATIONGRANULARITY)
+        return index_end(self.samples)
 
     def region(self, descriptor: int) -> CacheRegion:
         """Return mapped file, for a process that reads and adds samples. The caller closes `descriptor`."""
@@ -88,14 +92,14 @@ class CacheRegion:
         capacity: int,
     ) -> None:
         self._descriptor = descriptor
-        self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
+        self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         header: Int64s = np.frombuffer(self._map, np.int64, 1 + samples)
         self._allocated = header[:1]
         self._index = header[1:]
         self.start = start
         self._capacity = capacity
         self._next = self._end = 0
-        self.full = False
+        self.full = not capacity
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
@@ -153,6 +157,11 @@ class CacheRegion:
     def view(self, offset: int, size: int) -> memoryview:
         """Return a read-only view of `size` bytes at an offset."""
         return memoryview(self._map)[offset : offset + size].toreadonly()
+
+
+def index_end(samples: int) -> int:
+    """Return the offset behind header and index, in whole pages."""
+    return aligned(8 * (1 + samples), mmap.ALLOCATIONGRANULARITY)
 
 
 def aligned(size: int, unit: int = ALIGNMENT) -> int:

@@ -75,21 +75,22 @@ def check_cacheable(dataset: Any) -> None:
 
 def cache_file(dataset: Any, fetch: Fetch, capacity: int) -> CacheFile:
     """Make the cache file of a dataset's chunks or samples."""
-    if _keeps_samples(dataset, fetch):
+    if keeps_samples(dataset, fetch):
         return CacheFile(len(dataset), capacity)
     return CacheFile(sum(array.chunk_count for array in dataset.arrays()), capacity)
 
 
 def cached(dataset: Any, fetch: Fetch, region: CacheRegion) -> Fetch:
     """Return a `Fetch` of the same batches that reads through the cache."""
-    if _keeps_samples(dataset, fetch):
+    if keeps_samples(dataset, fetch):
         return CachedBatches(fetch, region)
     return CachedChunks(fetch, dataset, region)
 
 
 # What comes after decoding is kept, too, where it is the same every time: points of a mask take twenty times
 # as long from cached chunks as from cached samples, segments and volumes about twice as long.
-def _keeps_samples(dataset: Any, fetch: Fetch) -> bool:
+def keeps_samples(dataset: Any, fetch: Fetch) -> bool:
+    """Return whether whole samples are kept, not chunks."""
     return isinstance(fetch, BatchFetch) and bool(dataset.repeats)
 
 

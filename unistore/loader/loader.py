@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
 from unistore.loader.cached import cache_file, cached, check_cacheable
+from unistore.loader.disk_cache import check_disk_cache, disk_cache_file
 from unistore.loader.fetch import InProcess, choose_fetch
 from unistore.loader.iteration import (
     BatchConfig,
@@ -120,7 +121,9 @@ class Loader:
     cache
         Bytes (``"4GB"``) or ``"all"``: keep decoded chunks in a file, in the folder for temporary files,
         that all workers map, until it is full. What is random is drawn from them anew. For a
-        `unistore.Dataset` only. None: no cache.
+        `unistore.Dataset` only. ``"disk"``: keep the samples of a Dataset of which nothing is random in a
+        file of its `cache_dir`, which later runs and other processes find. The first run decodes all of them
+        before its first batch. None: no cache.
     log_every
         Report one line every so many batches. 0: never.
 
@@ -192,9 +195,13 @@ class Loader:
         self.start_method = resolve_start_method(check, multiprocessing_context, dataset)
         self.rank, self.world_size = ranks_of(check, sampler, rank, world_size)
         check.raise_problems()
-        self._packed = choose_fetch(dataset, collate_fn, int(seed)).packed
+        fetch = choose_fetch(dataset, collate_fn, int(seed))
+        self._packed = fetch.packed
         if cache is not None:
             check_cacheable(dataset)
+        self._is_on_disk = cache == "disk"
+        if self._is_on_disk:
+            check_disk_cache(dataset, fetch)
         self.dataset = dataset
         self.batch_size = int(batch_size or 1)
         self.seed = int(seed)
@@ -223,7 +230,7 @@ class Loader:
         )
         self.drop_last = drops_last(drop_last, sampler, self.sequence, self.world_size)
         self._pin = pin_memory and _can_pin()
-        self._cache = None if cache is None else parse_size(cache)
+        self._cache = None if cache is None or self._is_on_disk else parse_size(cache)
         self._log_every = log_every
         self._progress = EpochProgress(dataset_digest(dataset), getattr(dataset, "version", None))
         self._stats = Stats()
@@ -413,6 +420,8 @@ class Loader:
         config = self._config
         fetch = choose_fetch(self.dataset, config.collate, self.seed)
         file = None if self._cache is None else cache_file(self.dataset, fetch, self._cache)
+        if self._is_on_disk:
+            file = disk_cache_file(self.dataset, fetch)
         ring = SlabRing(
             in_flight=self.prefetch_factor * config.workers,
             held=HELD_BATCHES,

@@ -104,6 +104,7 @@ class Store:
         self.sample_table: str = self.attributes["samples"]["table"]
         self.sample_count: int = self.attributes["samples"]["count"]
         self._side_storages: dict[str, Storage] = {}
+        self.side_seals: list[str] = []  # digests of the seals of its side tables
         for side in folders:
             self._add_side_table(Store(side))
 
@@ -258,6 +259,7 @@ class Store:
             **self.attributes,
             "fields": {**self.attributes["fields"], **side.attributes["fields"]},
         }
+        self.side_seals.append(side.attributes["seal"]["digest"])
         for path in (*side.paths(), *about["groups"]):
             self._side_storages[path] = side.storage
 
