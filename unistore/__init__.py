@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from unistore.exporting.run import export as export
     from unistore.growing.append import Appended as Appended
     from unistore.growing.append import append as append
+    from unistore.growing.compact import compact as compact
     from unistore.growing.history import Removed as Removed
     from unistore.growing.history import VersionSummary as VersionSummary
     from unistore.growing.history import remove as remove
@@ -100,6 +101,7 @@ _NAMES = {
     "StoreError UnistoreError UnsupportedError",
     "exporting.run": "Exported export",
     "growing.append": "Appended append",
+    "growing.compact": "compact",
     "growing.history": "Removed VersionSummary remove versions",
     "integrity.compare": "Receipt",
     "integrity.repair": "Repaired repair",

@@ -1,13 +1,14 @@
-"""Commands for stores that grow: ``remove``, ``versions``."""
+"""Commands for stores that grow: ``remove``, ``versions``, ``compact``."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
-from unistore.cli.output import say, say_done, say_json
-from unistore.system.sizes import count_of
+from unistore.cli.output import progress_bar, say, say_done, say_json
+from unistore.system.sizes import count_of, size
 
 _REMOVE_EXAMPLES = """\b
 Examples:
@@ -68,3 +69,42 @@ def versions(store: str, tag: str | None, version: int | None, as_json: bool) ->
         rows.append((*(f"{count:,}" for count in counts), changed.strip(), ", ".join(summary.tags)))
     for line in aligned(rows):
         say(line)
+
+
+_COMPACT_EXAMPLES = """\b
+Examples:
+  unistore compact train.zarr one.zarr
+  unistore compact train.zarr one.zarr --version paper-v1 --order name
+"""
+
+
+@click.command(epilog=_COMPACT_EXAMPLES, short_help="Make one plain store of a version.")
+@click.argument("store", metavar="STORE", type=click.Path())
+@click.argument("destination", metavar="DST", type=click.Path())
+@click.option("--version", metavar="N|NAME", help="The version; the newest by default.")
+@click.option(
+    "--order",
+    type=click.Choice(["version", "name"]),
+    default="version",
+    show_default=True,
+    help="name: sources as one conversion of all of them has them.",
+)
+@click.option("--codec", help="As of convert; that of STORE by default.")
+@click.option("--overwrite", is_flag=True, help="Replace a finished store, once the new one is sealed.")
+@click.option("--restart", is_flag=True, help="Discard an unfinished one instead of resuming it.")
+@click.option("--workers", type=click.IntRange(min=0), default=0, help="Worker processes; 0: this process.")
+@click.option("--memory", metavar="SIZE", help="Memory limit of all processes together: 4GB.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def compact(store: str, destination: str, as_json: bool, **options: Any) -> None:
+    """Make one plain store DST of a version of STORE, without what the version leaves out.
+
+    The same command continues after a kill. STORE stays as it is.
+    """
+    from unistore import compact
+
+    with progress_bar() as bar:
+        report = compact(store, destination, progress=bar, **options)
+    if as_json:
+        say_json(asdict(report))
+    else:
+        say_done(f"sealed {destination}: {count_of(report.samples, 'sample')}, {size(report.stored_bytes)}")

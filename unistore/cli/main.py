@@ -16,7 +16,7 @@ import click
 
 from unistore.cli.commands import doctor, export, inspect, statistics, verify, view
 from unistore.cli.convert import convert
-from unistore.cli.growing import remove, versions
+from unistore.cli.growing import compact, remove, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
 from unistore.cli.replay import replay
 from unistore.cli.side import attach, derive
@@ -74,7 +74,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 COMMANDS = (
-    *(convert, remove, versions),
+    *(convert, remove, versions, compact),
     *(inspect, view, verify, statistics),
     *(attach, derive, export, replay, doctor),
 )

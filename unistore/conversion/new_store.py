@@ -256,7 +256,8 @@ def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
 
 def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> JsonObject:
     """Return every option that decides a store's content."""
-    return {**scan.options, "codec": codec, **({"split": None} if split is None else split.to_json())}
+    recorded = {"split": scan.options.get("split")} if split is None else split.to_json()
+    return {**scan.options, "codec": codec, **recorded}
 
 
 def versions() -> dict[str, str]:

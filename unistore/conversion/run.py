@@ -432,10 +432,8 @@ def run(
                 paths,
             )
             check_resumed(build.journal, skips=settings.skips)
-            if (report := build.finished_report()) is not None:
-                build.remove()
-                lists = {name: tuple(value) for name, value in report.items() if isinstance(value, list)}
-                return Report(**{**report, **lists})
+            if (report := finished_before(build)) is not None:
+                return report
             build.check(overwrite=settings.overwrite)
             build.discard_on_input_error()
             if not build.journal.of(SKIP):
@@ -464,6 +462,16 @@ def run(
                     leave_out(build.journal, error.problems)
     except OSError as error:
         raise writing_failed(error, opened.output_path) from error
+
+
+def finished_before(build: Build) -> Report | None:
+    """Return the report of an earlier run that was killed after its store was in place, and clean up."""
+    report = build.finished_report()
+    if report is None:
+        return None
+    build.remove()
+    lists = {name: tuple(value) for name, value in report.items() if isinstance(value, list)}
+    return Report(**{**report, **lists})
 
 
 def _identity(converter: Converter, first: ValidScan, codec: str, split: SplitRule | None) -> JsonObject:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _REPLACE = "--replace puts it in the place of the old one"
+# Attributes of arrays that say something of single sources, by their numbers
+OF_SOURCES = ("source_dtype", "missing_in")
 # Options that select sources or follow from them, and may differ between the parts of a store
 _MAY_DIFFER = ("codecs", "exclude", "skipped", "split_below", "splits")
 
@@ -366,7 +368,8 @@ def _plain_options(store: Store) -> dict[str, Any]:
 
 def _contradict(before: Any, now: Any) -> bool:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
-        return any(_contradict(before[name], now[name]) for name in before.keys() & now.keys())
+        common = (before.keys() & now.keys()).difference(OF_SOURCES)
+        return any(_contradict(before[name], now[name]) for name in common)
     return bool(before != now)
 
 

@@ -33,7 +33,7 @@ from unistore.errors import (
     named,
     refusal,
 )
-from unistore.integrity.recorded import differences, is_later, plan_recorded_conversion
+from unistore.integrity.recorded import differences, is_compacted, is_later, plan_recorded_conversion
 from unistore.schemas.tables import IndexValues
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
@@ -243,7 +243,9 @@ class _Comparison:
         complete = len(records) == len(tasks)
         digests = source_digests(plan, records) if complete else np.zeros((len(plan.sources), 16), np.uint8)
         # not compared: the size of a source's file, which may differ where its values do not
-        skipped = {"sources/bytes"} if complete else {"sources/bytes", "sources/digest"}
+        skipped = {"sources/bytes"}
+        if not complete or is_compacted(store.attributes["options"]):
+            skipped.add("sources/digest")
         for described, values in self.new_store.index(digests):
             if described.path not in skipped and not is_later(store, described.path):
                 _compare_block(store, described.path, (0,), values, self.findings)

@@ -82,7 +82,7 @@ def differences(store: Store, new_store: NewStore) -> list[str]:
     # Arrays are compared only where sources and options are the same, and if they can be opened
     plan = new_store.plan
     lines = _source_lines(store, new_store)
-    options = store.attributes["options"]
+    options = _without_compaction(store.attributes["options"])
     lines += [
         f"option {name}: {options.get(name)} in the store, {plan.options.get(name)} now"
         for name in sorted(_differing(options, plan.options))
@@ -104,6 +104,19 @@ def differences(store: Store, new_store: NewStore) -> list[str]:
         if form != forms[path]:
             lines.append(f"array {path}: {form} in the store, {forms[path]} now")
     return lines
+
+
+def _without_compaction(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not is_compacted(options):
+        return options
+    of_values = {name: value for name, value in options["found"].items() if name != "compacted"}
+    plain = {name: value for name, value in options.items() if name != "found"}
+    return {**plain, "found": of_values} if of_values else plain
+
+
+def is_compacted(options: Mapping[str, Any]) -> bool:
+    """Return whether the store was made of parts, so that its digests of sources are of other shards."""
+    return "compacted" in options.get("found", {})
 
 
 def is_later(store: Store, path: str) -> bool:

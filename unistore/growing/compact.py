@@ -1,0 +1,346 @@
+"""``unistore.compact``: one plain store of a version, by an ordinary conversion of stored sources."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.conversion.convert import executor_for
+from unistore.conversion.keys import Inputs
+from unistore.conversion.run import Conversion, Report, finished_before, open_build
+from unistore.conversion.settings import Settings
+from unistore.converters.protocol import Candidate, Converter, Facts, Parts, Scanned, SourcePart, Verdict
+from unistore.converters.scan import Finalized, Scan, Sources
+from unistore.errors import InputError, Problem
+from unistore.growing.append import OF_SOURCES
+from unistore.growing.merging import KeptSource, Merging, kept_sources, name_arrays
+from unistore.progress import resolve_progress
+from unistore.remote.url import require_local_path
+from unistore.schemas.indices import table_columns
+from unistore.schemas.tables import Field, Table
+from unistore.store.names import ROOT
+from unistore.store.reader import Store
+from unistore.store.versions import OpenedStores, open_stores
+from unistore.system.arguments import Arguments
+from unistore.system.hints import AnyArray, Int64s, PathLike
+from unistore.system.progress import Progress
+from unistore.zarr3.documents import parse_document
+
+# Arrays of more bytes are read shard by shard, smaller ones at once
+_INDEX_BYTES = 32 << 20
+_SHARED = ("sources/path/", "sources/bytes", "sources/digest", "sources/first_row", "sources/rows", "splits/")
+
+
+@dataclass(frozen=True)
+class StoredSources(Converter):
+    """Reads the sources of a version from its parts."""
+
+    family: str  # type: ignore[misc]
+    stores: tuple[Store, ...]
+    sources: tuple[KeptSource, ...]
+    largest_index: int
+    exclude: tuple[str, ...] = ()
+
+    @cached_property
+    def merging(self) -> Merging:
+        """Return the arrays of all parts as those of one store."""
+        return Merging(self.stores, self.sources)
+
+    # Nothing is looked at, or scanned: `_scan` knows what the parts have
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Return no endings."""
+        return ()
+
+    def look(self, file: Candidate) -> Verdict:
+        """Look at no file."""
+        raise NotImplementedError
+
+    def scan(self, part: SourcePart) -> Scanned:
+        """Scan no file."""
+        raise NotImplementedError
+
+    def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
+        """Gather no files."""
+        raise NotImplementedError
+
+    def read(
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Read rows of a source from its part."""
+        detail = scan.sources.details[source]
+        store = self.stores[detail["part"]]
+        first = detail["first"][table]
+        for column, rows in out.items():
+            values = store.array(f"{table}/{column}").read(first + lo, first + hi)
+            rows[(slice(None), *map(slice, values.shape[1:]))] = values
+
+    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:  # noqa: ARG002
+        """Return the arrays that are no tables."""
+        first = self.stores[0]
+        merging = self.merging
+        direct = {field.path for table in scan.tables for field in table.fields}
+        arrays: dict[str, AnyArray] = {}
+        for path in first.paths():
+            if merging.spans_sources(path):
+                table = path.rpartition("/")[0]
+                arrays[path], names = merging.ranges_of_samples(path)
+                arrays |= name_arrays(f"{table}/name", names, "row")
+        for path in first.paths():
+            if path not in direct and path not in arrays and not path.startswith(_SHARED):
+                arrays[path] = merging.values(path)
+        codes, names_of_splits = merging.splits()
+        samples = merging.rows("splits/code")[1]
+        return Finalized(
+            arrays=[(_field(merging, path), values) for path, values in arrays.items()],
+            samples=len(codes),
+            splits=codes if names_of_splits else None,
+            split_names=names_of_splits,
+            sample_source=np.arange(len(self.sources)),
+            sample_runs=samples,
+            groups=_groups(self.stores),
+        )
+
+
+def _field(merging: Merging, path: str) -> Field:
+    """Return the form of an array, with the chunks that it has."""
+    first = merging.stores[0]
+    array = first.array(path)
+    about = first.attributes["fields"][path]
+    chunks = [store.array(path).chunk_shape for store in merging.stores]
+    run, *tile = map(max, zip(*chunks, strict=True))
+    return Field(
+        path=path,
+        dtype=array.dtype.name,
+        row_shape=merging.shape(path),
+        axes=tuple(about["axes"]),
+        unit=about.get("unit"),
+        description=about.get("description", ""),
+        fill=array.metadata.fill_value.item(),
+        tile=tuple(tile),
+        run=run,
+        statistics=path in first.attributes.get("statistics", {}),
+        attributes=_attributes(merging, path),
+    )
+
+
+def _attributes(merging: Merging, path: str) -> dict[str, Any]:
+    """Return what all parts say of an array, and what they say of single sources, by their new numbers."""
+    every = [store.array(path).attributes for store in merging.stores]
+    attributes = {}
+    for name, value in every[0].items():
+        is_said = all(other.get(name) == value for other in every)
+        if is_said and name not in ("units", "long_name", *OF_SOURCES):
+            attributes[name] = value
+    dtypes: dict[str, list[int]] = {}
+    missing = []
+    for place, source in enumerate(merging.sources):
+        own = every[source.part]
+        said = own.get("source_dtype", {})
+        of_source = {said: [source.number]} if isinstance(said, str) else said
+        for dtype, numbers in of_source.items():
+            if source.number in numbers:
+                dtypes.setdefault(dtype, []).append(place)
+        if source.number in own.get("missing_in", ()):
+            missing.append(place)
+    if dtypes:
+        attributes["source_dtype"] = dtypes if len(dtypes) > 1 else next(iter(dtypes))
+    return {**attributes, "missing_in": missing} if missing else attributes
+
+
+def _groups(stores: Sequence[Store]) -> dict[str, Mapping[str, Any]]:
+    """Return attributes of the groups, which must say the same in all parts."""
+    groups = [dict(_group_attributes(store)) for store in stores]
+    for store, own in zip(stores, groups, strict=True):
+        differing = [name for name in {**own, **groups[0]} if own.get(name) != groups[0].get(name)]
+        if differing:
+            message = f"group {differing[0]} says other things than in {stores[0].path}"
+            raise InputError(Problem(store.path, message, "convert all sources together", "compact"))
+    return dict(groups[0])
+
+
+def _group_attributes(store: Store) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    documents = parse_document(store.read(ROOT))["consolidated_metadata"]["metadata"]
+    for path, document in documents.items():
+        if document["node_type"] == "group" and document.get("attributes") and path != "splits":
+            yield path, document["attributes"]
+
+
+def _tables(converter: StoredSources) -> list[Table]:
+    """Return the tables that are read shard by shard: of large arrays, and of the main table."""
+    merging = converter.merging
+    first = converter.stores[0]
+    main = first.attributes["main_table"]
+    statistics = first.attributes.get("statistics", {})
+    spanning = [path.removesuffix("offsets") for path in first.paths() if merging.spans_sources(path)]
+    sizes = {}
+    for path in first.paths():
+        spec = merging.spec(path)
+        is_bound = spec.ascending or spec.indexes is not None or merging.is_offsets(path)
+        if not is_bound and not path.startswith((*_SHARED, *spanning)):
+            rows = sum(len(store.array(path)) for store in converter.stores)
+            sizes[path] = rows * int(np.prod(merging.shape(path))) * first.array(path).dtype.itemsize
+    of_main = [path for path in table_columns(first, main) if path in sizes]
+    largest = max(of_main, key=sizes.__getitem__)
+    counts_of: dict[str, bytes] = {}
+    fields: dict[str, list[Field]] = {}
+    for path, size in sizes.items():
+        if size <= converter.largest_index and path != largest and path not in statistics:
+            continue
+        counts = merging.rows(path)[1].tobytes()
+        # a table has a name of its own, and the same rows in all columns
+        name = main if path.startswith(f"{main}/") else path.rpartition("/")[0]
+        while name and counts_of.setdefault(name, counts) != counts:
+            name = name.rpartition("/")[0]
+        if name:
+            fields.setdefault(name, []).append(_field(merging, path))
+    return [Table(name=name, fields=tuple(columns)) for name, columns in fields.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredInputs(Inputs):
+    """Sources in parts: their sizes are those of the files that they were converted from."""
+
+    def sizes(self) -> Int64s:
+        return np.array([detail["bytes"] for detail in self.scan.sources.details], np.int64)
+
+
+def _scan(converter: StoredSources, options: Mapping[str, Any]) -> Scan:
+    merging = converter.merging
+    tables = _tables(converter)
+    rows = {table.name: merging.rows(table.fields[0].path) for table in tables}
+    sizes = [store.array("sources/bytes").read().tolist() for store in converter.stores]
+    sources = Sources()
+    for place, (name, part, number) in enumerate(converter.sources):
+        firsts = {table: int(first[place]) for table, (first, _) in rows.items()}
+        sources.add(
+            name=name,
+            files=[f"{converter.stores[part].path}/{ROOT}"],
+            rows={table: int(count[place]) for table, (_, count) in rows.items()},
+            detail={"part": part, "first": firsts, "bytes": sizes[part][number]},
+        )
+    first = converter.stores[0]
+    return Scan(
+        family=first.family,
+        sources=sources,
+        tables=tuple(tables),
+        sample_table=first.sample_table,
+        main_table=first.attributes["main_table"],
+        options=options,
+    )
+
+
+def compact(
+    store: PathLike,
+    destination: PathLike,
+    *,
+    version: int | str | None = None,
+    order: Literal["version", "name"] = "version",
+    codec: str | None = None,
+    overwrite: bool = False,
+    restart: bool = False,
+    workers: int = 0,
+    memory: str | int | None = None,
+    progress: Progress | bool | None = None,
+    largest_index: int = _INDEX_BYTES,
+) -> Report:
+    """Make one plain store of a version of a grown one, without what the version leaves out.
+
+    Parameters
+    ----------
+    store
+        Folder of the store.
+    destination
+        Folder of the new store. After a kill the same call continues there.
+    version
+        Number or name of the version. None: the newest.
+    order
+        ``"version"``: the sources in the order of the version. ``"name"``: that of one conversion of all.
+    codec
+        As of `unistore.convert`. None: the store's.
+    overwrite, restart, workers, memory, progress
+        As of `unistore.convert`.
+    largest_index
+        Bytes of an array that is held in memory; larger ones are read shard by shard.
+
+    Raises
+    ------
+    InputError
+        If parts say different things of what is one in a plain store. The message names it.
+    """
+    check = Arguments()
+    check.one_of("order", order, ("version", "name"))
+    check.integer("largest_index", largest_index)
+    check.raise_problems()
+    source = require_local_path(store, "a store to compact")
+    opened = open_stores(source, version)
+    stores = tuple(opened.stores)
+    _check_alike(stores)
+    removed = [() if part is None else part.removed for part in opened.parts]
+    kept = kept_sources(stores, removed, by_name=order == "name")
+    converter = StoredSources(stores[0].family, stores, tuple(kept), largest_index)
+    options = _options(opened)
+    chosen = codec or options.pop("codec", "auto")
+    settings = Settings(codec=chosen, overwrite=overwrite, restart=restart, workers=workers, memory=memory)
+    scan = _scan(converter, options)
+    inputs = _StoredInputs.of(converter, scan)
+    states = [(one.name, stores[one.part].attributes["seal"]["digest"]) for one in kept]
+    build = open_build(destination, restart=restart)
+    if not build.folder.exists():
+        build.check(overwrite=overwrite)
+    identity = {"compact": os.path.abspath(source), "order": order, "codec": chosen}  # noqa: PTH100
+    with (
+        build,
+        resolve_progress(progress) as callbacks,
+        executor_for(settings, scan.family, callbacks) as executor,
+    ):
+        build.begin(identity, states, [Path(source)])
+        if (report := finished_before(build)) is not None:
+            return report
+        build.check(overwrite=overwrite)
+        build.discard_on_input_error()
+        conversion = Conversion(
+            inputs=inputs, build=build, settings=settings, executor=executor, progress=callbacks
+        )
+        return conversion.execute(None)
+
+
+def _options(opened: OpenedStores) -> dict[str, Any]:
+    every = [store.attributes.get("options", {}) for store in opened.stores]
+    options: dict[str, Any] = dict(every[0])
+    excluded = [name for name in options.get("exclude", ()) if all(name in own["exclude"] for own in every)]
+    for store, part in zip(opened.stores, opened.parts, strict=True):
+        names = store.text("sources/path")
+        excluded += [] if part is None else [names[number] for number in part.removed]
+    options["exclude"] = excluded
+    skipped: list[Any] = []
+    for own in every:
+        skipped += own.get("skipped", ())
+    digest = opened.stores[0].attributes["seal"]["digest"]
+    digest = digest if opened.version is None else opened.version.digest
+    of_values = {name: value for name, value in options.get("found", {}).items() if name != "codecs"}
+    options["found"] = {**of_values, "compacted": digest}
+    return {**options, "skipped": skipped} if skipped else options
+
+
+def _check_alike(stores: Sequence[Store]) -> None:
+    problems = []
+    for store in stores:
+        for path in sorted({*store.paths()} ^ {*stores[0].paths()}):
+            message = f"array {path} is in some of its parts alone"
+            problems.append(Problem(store.path, message, "convert all sources together", "compact"))
+    for path in stores[0].paths() if not problems else ():
+        dtypes = {store.array(path).dtype.name for store in stores}
+        if len(dtypes) > 1:
+            message = f"is {' and '.join(sorted(dtypes))} in its parts"
+            problems.append(Problem(path, message, "convert all sources together", "compact"))
+    if problems:
+        raise InputError(problems)

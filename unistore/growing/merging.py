@@ -1,0 +1,190 @@
+"""Arrays of several stores of one family, joined source by source: rows, offsets, numbers of sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.files.paths import natural_key
+from unistore.errors import InputError, Problem
+from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.indices import sample_sources, table_columns
+from unistore.schemas.tables import offsets_of, text_arrays
+from unistore.store.reader import Store
+from unistore.system.hints import AnyArray, Int64s, Shape
+
+SOURCES = "sources/path/offsets"
+_CURE = "convert all sources together"
+
+
+class KeptSource(NamedTuple):
+    """A source of a version."""
+
+    name: str
+    part: int  # number of its part
+    number: int  # its number there
+
+
+def kept_sources(
+    stores: Sequence[Store], removed: Sequence[Sequence[int]], *, by_name: bool
+) -> list[KeptSource]:
+    """Return the sources that are left, part after part, or in the order of one conversion."""
+    kept = []
+    for part, store in enumerate(stores):
+        names = store.text("sources/path")
+        left = sorted({*range(len(names))}.difference(removed[part]))
+        kept += [KeptSource(names[number], part, number) for number in left]
+    return sorted(kept, key=lambda source: natural_key(source.name)) if by_name else kept
+
+
+class Merging:
+    """The arrays of several stores as those of one, whose sources are `sources`."""
+
+    def __init__(self, stores: Sequence[Store], sources: Sequence[KeptSource]) -> None:
+        self.stores = stores
+        self.sources = sources
+        self._counts = cache(self._count)
+
+    def spec(self, path: str) -> ArraySpec:
+        """Return the spec of an array."""
+        first = self.stores[0]
+        return first.specs.of(path, first.paths())
+
+    def is_offsets(self, path: str) -> bool:
+        """Return whether values are where ranges of rows, or of bits, begin."""
+        return self.spec(path).offsets_of is not None
+
+    def shape(self, path: str) -> Shape:
+        """Return the shape of a row that all rows fit into."""
+        shapes = [store.array(path).shape[1:] for store in self.stores]
+        return tuple(map(max, zip(*shapes, strict=True)))
+
+    def _count(self, part: int, path: str) -> Int64s:
+        """Return rows of each source of a part, ranges where the array has offsets, (sources,)."""
+        store = self.stores[part]
+        count = len(store.array("sources/bytes"))
+        spec = self.spec(path)
+        if spec.rows is not None:
+            owner = spec.rows[0]
+            if owner == SOURCES:
+                return np.ones(count, np.int64)
+            if owner == SAMPLES:
+                return np.bincount(sample_sources(store), minlength=count)
+            return self._counts(part, owner)
+        table = path.rpartition("/")[0]
+        if store.has(f"{table}/source") and self.spec(f"{table}/source").indexes == (SOURCES, -1):
+            return np.bincount(store.array(f"{table}/source").read(), minlength=count)
+        for offsets in store.paths():
+            if self.spec(offsets).offsets_of == path:
+                lengths = np.diff(store.array(offsets).read())
+                ends = np.cumsum(self._counts(part, offsets))
+                sums = np.concatenate([[0], np.cumsum(lengths)])[ends]
+                return np.diff(sums, prepend=0)
+        if path in table_columns(store, store.attributes["main_table"]):
+            return store.array("sources/rows").read().astype(np.int64)
+        samples = store.sample_count
+        ranges = len(store.array(path)) - 1
+        if self.is_offsets(path) and samples and not ranges % samples:  # as many classes in each
+            return np.bincount(sample_sources(store), minlength=count) * (ranges // samples)
+        message = "does not say which of its rows are of which source"
+        raise InputError(Problem(f"{store.path}: {path}", message, _CURE, "compact"))
+
+    def rows(self, path: str) -> tuple[Int64s, Int64s]:
+        """Return the first row of each source in its part, and the number of its rows, (sources,) each."""
+        first = np.empty(len(self.sources), np.int64)
+        count = np.empty(len(self.sources), np.int64)
+        ends = {part: np.cumsum(self._counts(part, path)) for part in {one.part for one in self.sources}}
+        for place, (_, part, number) in enumerate(self.sources):
+            count[place] = self._counts(part, path)[number]
+            first[place] = ends[part][number] - count[place]
+        return first, count
+
+    def _runs(self, path: str) -> Iterator[tuple[int, int, int]]:
+        """Yield (part, start, stop) of rows that follow one another in a part."""
+        first, count = self.rows(path)
+        part = np.array([source.part for source in self.sources])
+        joins = (part[1:] == part[:-1]) & (first[1:] == first[:-1] + count[:-1])
+        starts = np.flatnonzero(np.concatenate([[True], ~joins]))
+        for lo, hi in zip(starts, [*starts[1:], len(part)], strict=True):
+            yield int(part[lo]), int(first[lo]), int(first[hi - 1] + count[hi - 1])
+
+    def values(self, path: str) -> AnyArray:
+        """Return the values of an index array."""
+        spec = self.spec(path)
+        if self.is_offsets(path):
+            return offsets_of(self._gathered(path, lambda part: np.diff(self._whole(part, path))))
+        values = self._gathered(path, lambda part: self._padded(path, self._whole(part, path)))
+        if spec.indexes is not None:
+            _, count = self.rows(path)
+            old = np.array([source.number for source in self.sources])
+            values = values + np.repeat(np.arange(len(old)) - old, count)
+            values = values.astype(self.stores[0].array(path).dtype)
+        return values
+
+    def splits(self) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+        """Return the split code of every sample, and the names by code."""
+        names: dict[str, int] = {}
+        codes = []
+        for store in self.stores:
+            own, own_names = store.splits()
+            new = [names.setdefault(name, len(names)) for name in own_names]
+            if bool(new) != bool(names):
+                message = "has no splits, and other parts have"
+                raise InputError(Problem(store.path, message, _CURE, "compact"))
+            codes.append(np.array(new or [0], np.uint8)[own])
+        return self._gathered("splits/code", codes.__getitem__), tuple(names)
+
+    def _gathered(self, path: str, read: Callable[[int], AnyArray]) -> AnyArray:
+        whole = cache(read)
+        return np.concatenate([whole(part)[lo:hi] for part, lo, hi in self._runs(path)])
+
+    def _whole(self, part: int, path: str) -> AnyArray:
+        return self.stores[part].array(path).read()
+
+    def _padded(self, path: str, values: AnyArray) -> AnyArray:
+        # with fill, where other parts have larger rows
+        shape = self.shape(path)
+        if values.shape[1:] == shape:
+            return values
+        out = np.full((len(values), *shape), self.stores[0].array(path).metadata.fill_value, values.dtype)
+        out[(slice(None), *map(slice, values.shape[1:]))] = values
+        return out
+
+    def ranges_of_samples(self, path: str) -> tuple[Int64s, list[str]]:
+        """Return offsets of named ranges of samples that hold several sources, and their names."""
+        table = path.rpartition("/")[0]
+        names: list[str] = []
+        starts = []
+        place = 0
+        for part, lo, hi in self._runs(self._samples_path(path)):
+            bounds = self.stores[part].array(path).read()
+            texts = self.stores[part].text(f"{table}/name")
+            for row in range(lo, hi):
+                name = texts[int(np.searchsorted(bounds, row, side="right")) - 1]
+                if not names or name != names[-1]:
+                    names.append(name)
+                    starts.append(place)
+                place += 1
+        return np.array([*starts, place], np.int64), names
+
+    def _samples_path(self, path: str) -> str:
+        target = self.spec(path).offsets_of
+        assert isinstance(target, str)
+        return target
+
+    def spans_sources(self, path: str) -> bool:
+        """Return whether offsets divide the samples into ranges that may hold several sources."""
+        spec = self.spec(path)
+        is_free = spec.rows is None and path != SOURCES
+        return (
+            is_free and isinstance(spec.offsets_of, str) and self.spec(spec.offsets_of).rows == (SAMPLES, 0)
+        )
+
+
+def name_arrays(path: str, names: Sequence[str], axis: str) -> dict[str, AnyArray]:
+    """Return the arrays of a text column by path."""
+    return {field.path: values for field, values in text_arrays(path, names, axis=axis)}
