@@ -1,0 +1,110 @@
+"""``unistore view``: one store, read-only, for who knows the address; and its end."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.errors import InputError
+from unistore.pictures import sample_view
+from unistore.report.serve import FULL, ViewServer
+from unistore.report.wire import pack
+
+
+@pytest.fixture
+def store(make_store: Any) -> Path:
+    path: Path = make_store("rows", {"rows/x": np.arange(40.0).reshape(10, 4)}, count=10)
+    return path
+
+
+@pytest.fixture
+def server(store: Path) -> Iterator[ViewServer]:
+    with ViewServer(store) as started:
+        thread = threading.Thread(target=started.serve_forever, args=(0.05,))
+        thread.start()
+        yield started
+        started.shutdown()
+        thread.join()
+
+
+def answer(
+    server: ViewServer, place: str, *, method: str = "GET", host: str | None = None
+) -> tuple[int, bytes, dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection.putrequest(method, place, skip_host=True)
+    connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
+    connection.endheaders()
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    return response.status, content, dict(response.getheaders())
+
+
+def test_the_page_and_every_sample(server: ViewServer) -> None:
+    status, page, headers = answer(server, f"/{server.token}/")
+    assert status == 200
+    assert b"connect-src 'self'" in page
+    assert b'"live": true' in page
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    status, packed, _ = answer(server, f"/{server.token}/samples/7")
+    assert status == 200
+    assert packed == pack(sample_view(server.store, 7, FULL))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("/", "/samples/1", "/TOKEN", "/TOKENx/", "/x/TOKEN/", "/TOKEN/zarr.json", "/TOKEN/../zarr.json"),
+        *("/TOKEN/samples/10", "/TOKEN/samples/-1", "/TOKEN/samples/01", "/TOKEN/samples/1/../../zarr.json"),
+        *("/TOKEN/samples/1?x", "/TOKEN/samples/%31", "/TOKEN/samples/" + "9" * 400),
+    ],
+)
+def test_nothing_else_is_there(server: ViewServer, place: str) -> None:
+    status, content, _ = answer(server, place.replace("TOKEN", server.token))
+    assert (status, content) == (404, b"")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "evil.example:PORT", "127.0.0.1:PORT.evil.example"]
+)
+def test_other_names_of_this_machine_are_refused(server: ViewServer, host: str) -> None:
+    status, _, _ = answer(server, f"/{server.token}/", host=host.replace("PORT", str(server.server_port)))
+    assert status == 404
+
+
+def test_nothing_is_written(server: ViewServer) -> None:
+    for method in ("POST", "PUT", "DELETE"):
+        assert answer(server, f"/{server.token}/", method=method)[0] == 501
+
+
+def test_only_this_machine_is_served_and_tokens_differ(server: ViewServer, store: Path) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+    with ViewServer(store) as other:
+        assert other.token != server.token
+        assert len(other.token) >= 32
+    with pytest.raises(InputError, match=r"port: \d+ cannot be used"):
+        ViewServer(store, server.server_port)
+
+
+@pytest.mark.timeout(60)
+def test_the_command_ends_when_it_is_interrupted(store: Path) -> None:
+    command = [sys.executable, "-m", "unistore", "view", str(store), "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert started.stderr is not None
+        assert started.stdout.readline().startswith("http://127.0.0.1:")
+        assert store.name in started.stdout.readline()
+        started.send_signal(signal.SIGINT)
+        assert started.wait(30) == 0
+        assert started.stderr.read() == ""
