@@ -27,9 +27,12 @@ from unistore.converters.seam.specs import FACTS, FORMAT, stored_tables, table_o
 from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.indices import ArrayView, StoreView, table_columns
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 
 # Bytes that are read of a sample, at most
 _SAMPLE_BYTES = 64 << 20
+# Values of a column of any length that are shown of a row, at most
+_SHOWN_VALUES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +211,25 @@ def sample_of(family: Family, store: StoreView, number: int, most_bytes: int) ->
     columns = {name: store.array(f"{schema.table}/{name}") for name in column_names(schema, store)}
     row_bytes = sum(prod(column.shape[1:]) * column.dtype.itemsize for column in columns.values())
     stop = min(hi, lo + max(1, most_bytes // max(1, row_bytes)))
-    return {name: column.read(lo, stop) for name, column in columns.items()}
+    sample = {name: column.read(lo, stop) for name, column in columns.items()}
+    return sample if schema.samples else {**sample, **_values_of_any_length(store, schema.table, number)}
+
+
+def _values_of_any_length(store: StoreView, table: str, row: int) -> Mapping[str, NDArray[Any]]:
+    """Return the texts of a row, and its columns with any number of values, cut off where they are long."""
+    values: dict[str, NDArray[Any]] = {}
+    for path in store.paths():
+        column = path.removesuffix("/offsets")
+        if path == column or not path.startswith(f"{table}/"):
+            continue
+        lo, hi = store.array(path).read(row, row + 2).tolist()
+        data = store.array(f"{column}/data").read(lo, min(hi, lo + _SHOWN_VALUES))
+        name = column.removeprefix(f"{table}/")
+        if name.endswith(TEXT_SUFFIX):
+            values[name.removesuffix(TEXT_SUFFIX)] = np.array([data.tobytes().decode(errors="replace")])
+        else:
+            values[name.removesuffix(RAGGED_SUFFIX)] = data[None]
+    return values
 
 
 def preview_of(family: Family) -> Preview:

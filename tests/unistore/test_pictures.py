@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import h5py
 import numpy as np
 import pytest
 
@@ -116,6 +117,20 @@ def test_spikes_are_those_of_the_file(make_case: Any) -> None:
     pixels = np.unpackbits(view.arrays["bits"], axis=2, bitorder="little")[:, :, :width]
     with_bits = unistore.Dataset(store.path, unistore.Clips(length=1, crop=None), fields=["spike"])
     np.testing.assert_array_equal(pixels.reshape(-1, height, width), with_bits[0]["spike"].numpy()[0])
+
+
+def test_texts_and_rows_of_any_length(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["caption"] = ["a cat", "</script> dog"]
+        scans = file.create_dataset("scan", 2, h5py.vlen_dtype(np.float32))
+        scans[0], scans[1] = [1, 2, 3], [4, 5]
+        file["x"] = np.arange(2)
+    unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "rows")
+    view = sample_view(Store(tmp_path / "a.zarr"), 1, STILL)
+    columns = {column["name"]: column for column in view.head["columns"]}
+    assert columns["caption"]["text"] == "</script> dog"
+    assert columns["x"]["value"] == 1
+    np.testing.assert_array_equal(view.arrays[columns["scan"]["array"]], [[4], [5]])
 
 
 def test_what_is_sent_is_what_is_shown() -> None:

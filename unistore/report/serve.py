@@ -123,13 +123,13 @@ def view(path: str | os.PathLike[str], *, port: int = 0, open_browser: bool = Tr
     >>> unistore.view("train.zarr")  # doctest: +SKIP
     """
     with ViewServer(path, port) as server:
-        shown = printable(redact_urls(server.store.path))
-        print(f"{server.address}\nshows {shown} to who knows this address; Ctrl-C ends it", flush=True)
-        if open_browser:
-            import webbrowser
-
-            webbrowser.open(server.address)
         try:
+            shown = printable(redact_urls(server.store.path))
+            print(f"{server.address}\nshows {shown} to who knows this address; Ctrl-C ends it", flush=True)
+            if open_browser:
+                import webbrowser
+
+                webbrowser.open(server.address)
             server.serve_forever()
         except KeyboardInterrupt:
             print(flush=True)
