@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,7 +25,9 @@ from tests.waiting import patience
 if TYPE_CHECKING:
     from tests.cases import Case
 
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+patient: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("thorough", max_examples=1000, **patient)  # pytest --hypothesis-profile=thorough
+settings.register_profile("patient", max_examples=50, **patient)
 settings.load_profile("patient")
 
 # No power is cut here, so nothing need reach a disk; a descriptor that is none is an error all the same.
@@ -163,3 +165,14 @@ def tree() -> Callable[[Path], dict[str, bytes]]:
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Foreign libraries run in this process, so that what they do can be replaced."""
     monkeypatch.setattr("unistore.conversion.executors.processes.refused", nullcontext)
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check_family` without a Loader under spawn, whose workers import torch: one family has it."""
+    from unistore import testing
+
+    check = testing._check_loader
+    monkeypatch.setattr(
+        testing, "_check_loader", lambda store, method: method == "spawn" or check(store, method)
+    )

@@ -59,6 +59,7 @@ def write_aedat4(path: Path, events: np.ndarray) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("forked_workers")
 def test_recordings_of_dsec_keep_every_promise(tmp_path: Path) -> None:
     folder = tmp_path / "dsec"
     folder.mkdir()

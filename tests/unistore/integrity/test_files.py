@@ -86,7 +86,7 @@ def test_every_problem_at_once(copy_case: Copy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "step"), [("zarr.json", "root", 7), ("unistore-manifest.jsonl", "manifest", 31)]
+    ("name", "kind", "step"), [("zarr.json", "root", 23), ("unistore-manifest.jsonl", "manifest", 61)]
 )
 def test_every_bit_of_root_and_manifest(copy_case: Copy, name: str, kind: str, step: int) -> None:
     _, store = copy_case("rows_real")
