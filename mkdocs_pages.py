@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,18 @@ MOVED = {
     "benchmarks/RESULTS.md": "results.md",
     "examples/notebooks/look_at_a_store.ipynb": "notebooks/look_at_a_store.ipynb",
     "examples/notebooks/train_from_a_store.ipynb": "notebooks/train_from_a_store.ipynb",
+}
+# Public names by what people do; those that are in no list stand last.
+TASKS = {
+    "Convert": "convert Report",
+    "Look": "inspect Inspection view doctor Checkup",
+    "Read": "Dataset Store open_zarr",
+    "Samples": "Rows Ragged Segments Volumes Patches SparsePoints Clips Steps Events "
+    "Transitions Windows Episodes",
+    "Load": "Loader collate Collate Shuffle At replay Replayed",
+    "Train": "ReplayBuffer Normalize Statistics keep_statistics stitch",
+    "Grow": "append Appended remove Removed versions VersionSummary compact attach derive",
+    "Check and give back": "verify Verified Receipt repair Repaired export Exported",
 }
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
@@ -28,10 +41,25 @@ def on_files(files: Any, config: Any) -> Any:
     for source, page in MOVED.items():
         text = moved_links((ROOT / source).read_text(), ROOT / source, ROOT / "docs" / page)
         files.append(File.generated(config, page, content=text))
-    names = sorted((name, home) for name, home in unistore._HOME.items() if name[0].isalpha())
-    listed = "\n".join(f"::: unistore.{home}.{name}\n" for name, home in names)
-    files.append(File.generated(config, "api.md", content=f"# Python reference\n\n{listed}"))
+    files.append(File.generated(config, "api.md", content=reference(unistore._HOME)))
     return files
+
+
+def reference(homes: Mapping[str, str]) -> str:
+    """Return the page of public names by task, under the names that are imported."""
+    listed = {task: [name for name in names.split() if name in homes] for task, names in TASKS.items()}
+    in_tasks = set().union(*listed.values())
+    listed["Errors"] = [name for name in sorted(homes) if homes[name] == "errors"]
+    in_tasks.update(listed["Errors"])
+    listed["More"] = [name for name in sorted(homes) if name not in in_tasks]
+    lines = ["# Python reference", ""]
+    for task, names in listed.items():
+        lines += [f"## {task}", ""]
+        for name in names:
+            heading = f"unistore.{name}"
+            lines += [f"::: unistore.{homes[name]}.{name}", "    options:"]
+            lines += [f"      heading: {heading}", f"      toc_label: {heading}", ""]
+    return "\n".join(lines)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
