@@ -112,6 +112,17 @@ def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
     return attributes
 
 
+def parse_side(value: object) -> dict[str, Any]:
+    """Parse the member ``side`` of a side table's root."""
+    side = parse_object(value, "'side'")
+    parse_digest(side.get("store"), "'side' store")
+    if not isinstance(side.get("table"), str):
+        raise _violation("'side' table", side.get("table"), "a text")
+    if not is_list_of(side.get("groups"), str):
+        raise _violation("'side' groups", side.get("groups"), "a list of paths")
+    return side
+
+
 def _check_field(field: dict[str, Any], member: str) -> None:
     if not is_list_of(axes := field.get("axes", []), str):
         raise _violation(member, axes, "a list of names as its axes")

@@ -15,7 +15,7 @@ from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreE
 from unistore.remote.url import BUCKETS, local_path
 from unistore.schemas import indices
 from unistore.schemas.array_specs import GENERAL, ArraySpecs
-from unistore.store.manifest import MANIFEST_LIMIT, GrammarError, parse_root, parse_split_names
+from unistore.store.manifest import MANIFEST_LIMIT, GrammarError, parse_root, parse_side, parse_split_names
 from unistore.store.names import BUILD_MARK, FIRST_VERSION, FORMAT_VERSION, PARTS, ROOT, build_folder
 from unistore.system.sizes import parse_bytes
 from unistore.zarr3.array import StoredArray
@@ -251,14 +251,20 @@ class Store:
             raise self._damaged(ROOT, str(error)) from error
 
     def _add_side_table(self, side: Store) -> None:
-        about = side.attributes.get("side", {})
-        if about.get("store") != self.attributes["seal"]["digest"]:
+        try:
+            about = parse_side(side.attributes.get("side"))
+        except GrammarError as error:
+            raise side._damaged(ROOT, str(error)) from error
+        if about["store"] != self.attributes["seal"]["digest"]:
             msg = f"{side.path}: is a side table of another store than {self.path}"
             raise StoreError(msg)
-        self.attributes = {
-            **self.attributes,
-            "fields": {**self.attributes["fields"], **side.attributes["fields"]},
-        }
+        fields = self.attributes["fields"]
+        inside = tuple(f"{group}/" for group in about["groups"])
+        taken = [path for path in fields if path in side.attributes["fields"] or path.startswith(inside)]
+        if taken:
+            msg = f"{side.path}: is a side table with {taken[0]}, which {self.path} has; remove one of both"
+            raise StoreError(msg)
+        self.attributes = {**self.attributes, "fields": {**fields, **side.attributes["fields"]}}
         self.side_seals.append(side.attributes["seal"]["digest"])
         for path in (*side.paths(), *about["groups"]):
             self._side_storages[path] = side.storage

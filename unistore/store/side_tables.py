@@ -15,13 +15,14 @@ from typing import Any
 
 from unistore.errors import StoreError
 from unistore.remote.url import local_path
-from unistore.store.manifest import GrammarError, parse_digest, parse_object
+from unistore.store.manifest import GrammarError, parse_digest, parse_side
 from unistore.store.names import SIDE_FAMILY, SIDE_TABLES, folder_beside
 from unistore.store.reader import Store
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.storage import AbsentError, LocalStorage
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
+# Names of attached columns: plain on every file system, and none that Zarr reserves
+NAME = re.compile(r"(?!c$|__)[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 _DOCUMENT = ".json"
 _LIMIT = 1 << 16  # Most bytes of a document
 
@@ -98,9 +99,8 @@ def read_side_table(store: Store, name: str) -> SideTable:
             msg = f"'folder' is {own!r}, expected a folder of {name}"
             raise GrammarError(msg)
         attributes = Store(folder / own).attributes
-        side = parse_object(attributes.get("side"), "'side'")
-        is_right = attributes["family"] == SIDE_FAMILY and attributes["seal"]["digest"] == digest
-        if not is_right or not {"store", "table", "groups"} <= set(side):
+        parse_side(attributes.get("side"))
+        if attributes["family"] != SIDE_FAMILY or attributes["seal"]["digest"] != digest:
             msg = f"{own} is not the side table that was written"
             raise GrammarError(msg)
     except AbsentError:

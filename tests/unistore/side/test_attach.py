@@ -139,6 +139,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "key": ({"name": "source"}, "is segments/source of"),
     "epoch": ({"name": "offsets"}, "is segments/offsets of"),
     "outside": ({"name": "../up"}, "not a plain name"),
+    "reserved": ({"name": "__x"}, "not a plain name"),
+    "folder of shards": ({"name": "c"}, "not a plain name"),
     "hidden": ({"name": ".hidden"}, "not a plain name"),
     "table": ({"table": "voxels/7"}, "no table 'voxels/7'.*one of points, segments"),
     "other table": ({"table": "voxels/200", "values": [1, 2, 3]}, "do not belong to one sample each"),
@@ -237,6 +239,32 @@ def test_a_damaged_side_table_is_found(damage: str, golden: Callable[[str], Path
     assert len(unistore.Dataset(path)) == 1065
     with pytest.raises(StoreError, match="prediction"):
         unistore.Dataset(path, fields=["prediction"])[0]
+
+
+def change_root(folder: Path, **members: Any) -> None:
+    root = json.loads((folder / "zarr.json").read_bytes())
+    root["attributes"]["unistore"].update(members)
+    (folder / "zarr.json").write_text(json.dumps(root))
+
+
+@pytest.mark.parametrize("hostile", ["column", "group", "no side", "no store"])
+def test_a_forged_side_table_replaces_nothing(hostile: str, golden: Callable[[str], Path]) -> None:
+    path = golden("ct.zarr")
+    side = unistore.attach(path, "weight", [1.0, 2.0])
+    about = dict(side.attributes["side"])
+    match hostile:
+        case "column":
+            change_root(side.folder, fields={"volumes/image": {}})
+        case "group":
+            change_root(side.folder, side={**about, "groups": ["windows/lung"]})
+        case "no side":
+            change_root(side.folder, side=None)
+        case "no store":
+            change_root(side.folder, side={**about, "store": 7})
+    with pytest.raises(StoreError, match="weight"):
+        unistore.Dataset(path, fields=["image", "weight"])
+    assert len(unistore.Dataset(path)) == 2
+    assert not unistore.verify(path).ok
 
 
 def call(*arguments: str) -> int:
