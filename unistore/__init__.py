@@ -13,6 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unistore.conversion.clean import Leftover as Leftover
+    from unistore.conversion.clean import clean as clean
     from unistore.conversion.run import Report as Report
     from unistore.conversion.signatures import convert as convert
     from unistore.data.collate import Collate as Collate
@@ -75,11 +77,14 @@ if TYPE_CHECKING:
     from unistore.side.derive import derive as derive
     from unistore.store.reader import Store as Store
     from unistore.store.reader import open_zarr as open_zarr
+    from unistore.store.warming import Warmed as Warmed
+    from unistore.store.warming import warm_cache as warm_cache
 
     __version__: str
 
 
 _NAMES = {
+    "conversion.clean": "Leftover clean",
     "conversion.convert": "convert",
     "conversion.run": "Report",
     "data.collate": "Collate collate",
@@ -116,6 +121,7 @@ _NAMES = {
     "side.attach": "attach",
     "side.derive": "derive",
     "store.reader": "Store open_zarr",
+    "store.warming": "Warmed warm_cache",
 }
 # Module of each public name; the imports above say the same to type checkers, and a test compares both
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

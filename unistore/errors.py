@@ -157,6 +157,12 @@ class ConversionError(UnistoreError):
     """Writing a store failed. The same command resumes once the cause is gone."""
 
 
+class StoppedError(ConversionError):
+    """A signal ended a conversion after the steps at work. The same command continues."""
+
+    exit_code = 75  # EX_TEMPFAIL: schedulers run the job again
+
+
 class MissingLibraryError(UnistoreError, ImportError):
     """A library that an extra installs is not there. The message has the ``pip install`` command."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 # Interval at which bars in a notebook are drawn
 _REFRESH_SECONDS = 0.2
+
+
+# Interval of lines where there is no terminal
+REPORT_SECONDS = 30.0
 
 
 @contextmanager
@@ -51,8 +57,8 @@ def _in_notebook() -> bool:
 class ProgressBar:
     """One bar for each stage: bytes done, MB/s, time left."""
 
-    # Without a terminal it prints one line for each stage, so that logs stay readable. After an error or
-    # Ctrl-C the bar of the last stage stays
+    # Without a terminal it prints a line for each stage, and every half minute how far it is. After an error
+    # or Ctrl-C the bar of the last stage stays
 
     def __init__(
         self,
@@ -77,15 +83,20 @@ class ProgressBar:
         self._task: TaskID | None = None
         self._stage = ""
         self._total = 0
+        self._done = 0
         self._began = 0.0
         self._drawn = 0.0
+        self._left = threading.Event()
 
     def __enter__(self) -> Self:
         if self._bars is not None and self._notebook is None:
             self._bars.start()
+        if self._bars is None and not self._quiet:
+            threading.Thread(target=self._report, name="unistore-progress", daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._left.set()
         if kind is None:
             self._end()
         if self._bars is None:
@@ -101,6 +112,7 @@ class ProgressBar:
         self._end()
         self._stage = stage
         self._total = total
+        self._done = 0
         self._began = time.perf_counter()
         if self._bars is not None:
             self._task = self._bars.add_task(stage, total=total)
@@ -110,6 +122,7 @@ class ProgressBar:
 
     def advance(self, amount: int) -> None:
         """Count `amount` more bytes as done."""
+        self._done += amount
         if self._bars is not None and self._task is not None:
             self._bars.advance(self._task, amount)
             self._draw()
@@ -122,6 +135,15 @@ class ProgressBar:
         else:
             self._bars.console.print(safe, markup=False, highlight=False, soft_wrap=True)
 
+    def _report(self) -> None:
+        while not self._left.wait(REPORT_SECONDS):
+            done = min(self._done, self._total)
+            if self._stage and done < self._total:
+                rate = done / (time.perf_counter() - self._began)
+                left = f"{duration((self._total - done) / rate)} left" if rate else "nothing finished yet"
+                share = f"{100 * done // self._total} % of {size(self._total)}"
+                self.tell(f"{self._stage}: {share}, {size(rate)}/s, {left}")
+
     def _end(self) -> None:
         if self._verbose and self._stage:
             seconds = time.perf_counter() - self._began
@@ -133,6 +155,61 @@ class ProgressBar:
         if self._notebook is not None and (now or time.perf_counter() > self._drawn + _REFRESH_SECONDS):
             self._notebook.update(self._bars)
             self._drawn = time.perf_counter()
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as ``"40 s"``, ``"12 min"``, ``"3.5 h"``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+class JsonLog:
+    """Writes one JSON object a line to standard error for each stage, step and message."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._stage = ""
+        self._total = 0
+        self._done = 0
+        self._began = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._end(None if kind is None else kind.__name__)
+
+    def begin(self, stage: str, total: int) -> None:
+        """Begin a stage of `total` bytes."""
+        self._end(None)
+        self._stage = stage
+        self._total = total
+        self._done = 0
+        self._began = time.perf_counter()
+        self._write("begin")
+
+    def advance(self, amount: int) -> None:
+        """Write that a step of so many bytes is done."""
+        self._done += amount
+        self._write("step", step_bytes=amount)
+
+    def tell(self, line: str) -> None:
+        """Write a message."""
+        self._write("message", message=line)
+
+    def _end(self, error: str | None) -> None:
+        from unistore.remote.client import ObjectClient
+
+        if self._stage:
+            seconds = round(time.perf_counter() - self._began, 3)
+            self._write("end", seconds=seconds, retries=ObjectClient.all_retries, error=error)
+        self._stage = ""
+
+    def _write(self, event: str, **fields: object) -> None:
+        record = {"time": round(time.time(), 3), "event": event, "store": self._store, "stage": self._stage}
+        record |= {"bytes": self._done, "total_bytes": self._total, **fields}
+        print(json.dumps(redact_urls(record)), file=sys.stderr, flush=True)
 
 
 def _bars(console: Callable[[], Console] | None) -> Bars:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import unistore
+from unistore.cli.main import main
+from unistore.progress import ProgressBar, duration
 
 
 class Terminal(io.StringIO):
@@ -45,3 +50,35 @@ def test_a_terminal_has_bars_unless_they_are_refused(
     unistore.convert(source, store, progress=progress)
     unistore.export(store, source.with_name("out"), progress=progress)
     assert ("0/720 bytes" in terminal.getvalue()) == (progress is None)
+
+
+def test_a_log_says_how_far_a_long_stage_is(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("unistore.progress.REPORT_SECONDS", 0.02)
+    with ProgressBar() as bar:
+        bar.begin("writing", 2_000_000)
+        bar.advance(500_000)
+        time.sleep(0.1)
+        bar.advance(1_500_000)
+    told = capfd.readouterr().err
+    assert re.search(r"writing: 25 % of 2\.0 MB, [\d.]+ [kM]?B/s, \d+ s left\n", told)
+    assert duration(90) == "90 s"
+    assert duration(720) == "12 min"
+    assert duration(12600) == "3.5 h"
+
+
+def test_machines_read_a_log(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["convert", "rows", str(source), str(source.with_name("a.zarr")), "--log", "json", "--json"])
+    out, err = capfd.readouterr()
+    assert json.loads(out)["samples"] == 30
+    events = [json.loads(line) for line in err.splitlines()]
+    assert [(each["event"], each["stage"], each["bytes"]) for each in events] == [
+        ("begin", "writing", 0),
+        ("step", "writing", 720),
+        ("end", "writing", 720),
+    ]
+    assert {each["store"] for each in events} == {str(source.with_name("a.zarr"))}
+    assert events[-1]["retries"] >= 0
+    assert events[-1]["error"] is None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from unistore.cli.output import progress_bar, say, say_done, say_json
+from unistore.cli.output import progress_bar, progress_log, say, say_done, say_json
 from unistore.conversion.executors.worker_process import CONVERSION, start_early
 from unistore.converters.options import Option, Options, declared
 from unistore.converters.registry import FamilyRecord, families
-from unistore.errors import InputError, UnistoreError
+from unistore.errors import InputError, UnistoreError, first_few
 from unistore.system.arguments import MAX_COUNT
 from unistore.system.sizes import count_of, size
 
@@ -154,13 +155,32 @@ _COMMON = (
         help="Use an existing dask cluster: tcp://host:8786, or its scheduler file (….json).",
     ),
     _shared(
+        "--wait",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        help="With --scheduler: give up after so long without a worker or an answer of the scheduler.",
+    ),
+    _shared(
         "--on-error",
         type=click.Choice(["fail", "skip"]),
         default="fail",
         show_default=True,
         help="skip: leave out files and episodes with problems, list them, finish with exit code 3.",
     ),
+    _shared(
+        "--part",
+        metavar="i/N",
+        help="Do the i-th of N shares of the work, as one of N jobs on any machines that see the same files. "
+        "The last to end seals.",
+    ),
+    _shared("--seal", is_flag=True, help="Do no share: seal what all parts have done."),
     *(_click_option(option, SharedOption) for option in declared(Options)),
+    _shared(
+        "--log",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="json: stages, steps, bytes and messages on standard error, one JSON object a line.",
+    ),
     _shared("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )
 
@@ -338,6 +358,7 @@ Examples:
   unistore convert scans/ new.zarr --split train=0.8,val=0.2 --group-by 'patient_\d+'
   unistore convert scans/ new.zarr --split train=0.8,val=0.2 --split-from old.zarr
   unistore convert recordings/ train.zarr --append   add what is new, as a version
+  unistore convert scans/ new.zarr --part $SLURM_ARRAY_TASK_ID/8
 """
 
 
@@ -369,6 +390,7 @@ def _convert(family: str | None, **arguments: Any) -> int:
     sources = arguments.pop("sources")
     destination = arguments.pop("destination")
     as_json = arguments.pop("as_json")
+    log = arguments.pop("log")
     dry_run = arguments.pop("dry_run")
     settings = Settings(**{field.name: arguments.pop(field.name) for field in fields(Settings)})
     paths = source_paths([*sources, *arguments.pop("follow_links_to", ())])
@@ -392,7 +414,7 @@ def _convert(family: str | None, **arguments: Any) -> int:
         else:
             say_done(f"{destination}: up to date: {SAME}")
         return 0
-    with progress_bar() as bar:
+    with progress_log(log, destination) as bar, _stopped_by_signals():
         report = convert_with(settings, paths, destination, chosen, arguments, bar)
     if as_json:
         say_json(asdict(report))
@@ -449,6 +471,25 @@ def _appended_text(appended: Appended) -> str:
     return "\n".join([*lines, *([f"  {skipped}"] if appended.skipped else [])])
 
 
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    # SIGTERM and SIGUSR1 end the conversion after the steps at work, a second one at once
+    from unistore.conversion.executors.local import STOP
+
+    def stop(number: int, _frame: object) -> None:
+        STOP.set()
+        signal.signal(number, before[number])
+
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before: dict[int, Any] = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        STOP.clear()
+        for number in numbers:
+            signal.signal(number, before[number])
+
+
 def _is_up_to_date(family: str, options: Any, *arguments: Any) -> bool:
     # What is wrong is told by the conversion
     from unistore.conversion.convert import make_converter
@@ -479,7 +520,8 @@ def convert() -> None:
     \b
     Every family takes --dry-run, --codec, --split, --split-by, --split-seed,
     --split-from, --group-by, --overwrite, --restart, --work, --workers,
-    --scheduler, --memory, --on-error, --exclude, --append and --json.
+    --scheduler, --wait, --memory, --on-error, --part, --seal, --log, --exclude,
+    --append and --json.
     """  # noqa: D301  an escape that keeps click from wrapping
 
 
@@ -528,6 +570,9 @@ def report_text(report: Report) -> str:
     written = f"{size(report.stored_bytes)} in {count_of(report.files, 'file')}"
     ratio = f"ratio {report.raw_bytes / max(1, report.stored_bytes):.2f}"
     compression = f"{size(report.raw_bytes)} uncompressed, {ratio}"
+    if report.unfinished_parts:
+        missing = first_few([str(number) for number in report.unfinished_parts], 20)
+        return f"{report.destination}: this part is done; not finished: {missing}; the last part to end seals"
     lines = [
         f"sealed {report.destination}",
         f"  {report.family.replace('_', ' ')}: {samples} from {count_of(report.sources, 'source')}",

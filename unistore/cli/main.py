@@ -1,6 +1,7 @@
 """Group the commands of ``unistore``, and print errors."""
 
-# Exit codes: 0 done, 1 failure, 2 bad input, 3 finished but something was skipped, 130 interrupted
+# Exit codes: 0 done, 1 failure, 2 bad input, 3 finished but something was skipped,
+# 75 stopped by a signal, 130 interrupted
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from unistore.cli.growing import compact, remove, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
 from unistore.cli.replay import replay
 from unistore.cli.side import attach, derive
+from unistore.cli.upkeep import cache, clean
 from unistore.errors import InputError, UnistoreError
 
 MAX_PROBLEMS = 50  # Problems listed without ``--json``
@@ -77,6 +79,7 @@ COMMANDS = (
     *(convert, remove, versions, compact),
     *(inspect, view, verify, statistics),
     *(attach, derive, export, replay, doctor),
+    *(clean, cache),
 )
 for command in COMMANDS:
     cli.add_command(command)

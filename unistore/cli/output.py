@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from unistore.progress import ProgressBar
+    from unistore.progress import JsonLog, ProgressBar
     from unistore.report.text import Block
 
 COLOURS = ("auto", "always", "never")
@@ -52,6 +52,13 @@ def progress_bar() -> ProgressBar:
     from unistore.progress import ProgressBar
 
     return ProgressBar(quiet=OUTPUT.quiet, verbose=OUTPUT.verbose, console=partial(console, err=True))
+
+
+def progress_log(log: str, store: str) -> ProgressBar | JsonLog:
+    """Return the progress as text or as JSON."""
+    from unistore.progress import JsonLog
+
+    return JsonLog(store) if log == "json" else progress_bar()
 
 
 def safe(text: str) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice, zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
 from unistore.conversion.lock import Lock, check_own, check_plain
+from unistore.conversion.parts import Part, begun_part, check_begun_parts
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
@@ -35,16 +37,8 @@ class Journal:
         self.path = path
         self._lines: dict[str, list[tuple[int, int]]] = {}
         self._bytes = 0
-        if path.exists():
-            with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    if not line.endswith(b"\n"):
-                        break
-                    try:
-                        self._index(_record(line), len(line))
-                    except (ValueError, RecursionError) as error:
-                        msg = f"{path}: line {number} of the journal is damaged; start over with --restart"
-                        raise ConversionError(msg) from error
+        for record, length in _records(path):
+            self._index(record, length)
         self._file = path.open("a+b", buffering=0)
         try:
             self._file.truncate(self._bytes)
@@ -94,6 +88,31 @@ class Journal:
                 yield json.loads(file.read(length))
 
 
+class PartJournal(Journal):
+    """Journal of a part. It also gives the steps in the journals of the others."""
+
+    def each(self, step: str) -> Iterator[JsonObject]:
+        """Iterate over the records of all parts."""
+        yield from super().each(step)
+        for path in sorted(self.path.parent.glob("journal-*.jsonl")):
+            if path != self.path:
+                yield from (record for record, _ in _records(path) if record["step"] == step)
+
+
+def _records(path: Path) -> Iterator[tuple[JsonObject, int]]:
+    # With their lengths in bytes, without a last line that is not finished
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = _record(line)
+            except (ValueError, RecursionError) as error:
+                msg = f"{path}: line {number} of the journal is damaged; start over with --restart"
+                raise ConversionError(msg) from error
+            yield record, len(line)
+
+
 def _record(line: bytes) -> JsonObject:
     record = json.loads(line)
     named = isinstance(record, dict) and isinstance(record.get("step"), str)
@@ -103,6 +122,7 @@ def _record(line: bytes) -> JsonObject:
     return cast("JsonObject", record)
 
 
+TURN_SECONDS = 0.2  # Between attempts of a part to do alone what is done once
 SOURCES_PER_RECORD = 1000  # Sources in one record of the journal
 
 
@@ -118,13 +138,18 @@ class Build(ABC):
     output_path: Path
     overlap_message: str
 
-    def __init__(self, destination: str, folder: Path, *, local: str, restart: bool) -> None:
+    def __init__(
+        self, destination: str, folder: Path, *, local: str, restart: bool, part: Part | None = None
+    ) -> None:
         self.destination = destination
         self.folder = folder
         self.spill = folder / "spill"
         self.local = folder / local
+        self.part = begun_part(folder, part)
+        self.suffix = "" if self.part is None else self.part.suffix
         self._restart = restart
-        self._lock = Lock(folder / "lock")
+        self._lock_path = folder / f"lock{self.suffix}"
+        self._lock = Lock(self._lock_path)
 
     @property
     @abstractmethod
@@ -162,21 +187,55 @@ class Build(ABC):
             _remove_empty(self.folder, *self._made)
             raise
         try:
-            check_own(self.folder, self.folder / "lock")
-            self._open()
+            check_own(self.folder, self._lock_path)
+            with self.turn():
+                self._open()
         except BaseException:
             self._lock.release()
             raise
         return self
 
     def _open(self) -> None:
-        path = self.folder / "journal.jsonl"
+        check_begun_parts(self.folder, self.part)
+        path = self.folder / f"journal{self.suffix}.jsonl"
         if self._restart:
             path.unlink(missing_ok=True)
-        self.journal = Journal(path)
-        self._discard = self.journal.is_empty
-        if self.journal.is_empty:
+        is_first = not any(self.folder.glob("journal*.jsonl"))
+        self.journal = Journal(path) if self.part is None else PartJournal(path)
+        self._discard = self.journal.is_empty and self.part is None
+        if is_first or self._discard:
             self._clear_unrecorded()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Do alone what parts must not do at once. A conversion without parts is alone anyway."""
+        if self.part is None:
+            yield
+            return
+        lock = Lock(self.folder / "lock")
+        while not lock.take():
+            check_begun_parts(self.folder, self.part)
+            time.sleep(TURN_SECONDS)
+        try:
+            yield
+        finally:
+            lock.release()
+            _remove_empty(self.folder)
+
+    @contextmanager
+    def reading(self, part: Part) -> Iterator[bool]:
+        """Read the sources of a part, or yield False while another job does."""
+        lock = Lock(self.folder / f"lock{part.suffix}-reading")
+        is_free = lock.take()
+        try:
+            yield is_free
+        finally:
+            lock.release()
+
+    @property
+    def is_removed(self) -> bool:
+        """Return whether another part has sealed the store, and removed the folder."""
+        return not self.journal.path.exists()
 
     def _clear_unrecorded(self) -> None:
         # Files that no journal records are of another conversion
@@ -203,7 +262,7 @@ class Build(ABC):
 
     def discard_on_input_error(self) -> None:
         """Confirm that an earlier run is continued: an `InputError` from here on removes the folder."""
-        self._discard = True
+        self._discard = self.part is None
 
     def remove(self) -> None:
         """Remove the folder."""
@@ -220,11 +279,11 @@ class Build(ABC):
 
     def _remove(self) -> None:
         journal = self.journal.path
-        lock = self.folder / "lock"
+        kept = (journal, self.folder / "lock", self._lock_path)
         for path in self.folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
-            elif path not in (journal, lock):
+            elif path not in kept:
                 path.unlink(missing_ok=True)
         journal.unlink()
         self._lock.release()
@@ -297,8 +356,9 @@ class FolderBuild(Build):
 
     overlap_message = "the destination and a source overlap; choose another destination"
 
-    def __init__(self, destination: Path, *, restart: bool = False) -> None:
-        super().__init__(str(destination), build_folder(destination), local="store", restart=restart)
+    def __init__(self, destination: Path, *, restart: bool = False, part: Part | None = None) -> None:
+        folder = build_folder(destination)
+        super().__init__(str(destination), folder, local="store", restart=restart, part=part)
         self.output_path = destination
         self._old = self.folder / "old"
 

@@ -51,6 +51,9 @@ def convert(
     scheduler: str | Client | None = None,
     memory: str | int | None = None,
     on_error: str = "fail",
+    wait: float | None = None,
+    part: str | None = None,
+    seal: bool = False,
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> Report:
@@ -109,6 +112,15 @@ def convert(
     on_error
         ``"fail"``: any problem refuses the conversion. ``"skip"``: files, cases and episodes with problems
         are left out and listed in the store's ``unistore-report.json`` and in ``Report.skipped``.
+    wait
+        With `scheduler`: seconds without a worker, or an answer of the scheduler, after which to give up.
+        None: never. What is waited for is told at once and every 30 s.
+    part
+        ``"3/8"``: do the third share of eight of the work, in a job of its own. Jobs share the build folder
+        (for a bucket: `work`), run in any order, at once or not, on any machine, and may be run again. The
+        last one to end seals. Others return a report with ``unfinished_parts``.
+    seal
+        Do no share, only seal what all parts have done.
     progress
         True shows bars, False none. None shows them in a terminal and in a notebook. Or an object with
         ``begin``, ``advance`` and ``tell``, as `unistore.system.progress.Progress`.
@@ -151,6 +163,9 @@ def convert(
         scheduler=scheduler,
         memory=memory,
         on_error=on_error,
+        wait=wait,
+        part=part,
+        seal=seal,
     )
     paths = source_paths(sources)
     if family is None:
@@ -189,7 +204,7 @@ def executor_for(
     if settings.scheduler is not None:
         from unistore.conversion.executors.dask_executor import Dask
 
-        return Dask(settings.scheduler, memory=settings.limit, tell=progress.tell)
+        return Dask(settings.scheduler, memory=settings.limit, wait=settings.wait, tell=progress.tell)
     imports = _imports(get_family(family))
     return Processes(settings.workers, memory=settings.limit, imports=imports, tell=progress.tell)
 

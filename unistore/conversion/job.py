@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain, pairwise
 from math import prod
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import xxhash
@@ -52,6 +53,7 @@ MAX_PIECES = 256  # Most sources of a part
 class DeriveJob(Job[Sequence[int]]):
     """Derive sources: ``job(numbers)`` spills rows and facts of a batch. Its folder has the first number."""
 
+    is_journaled: ClassVar[bool] = True
     inputs: Inputs
     keys: Mapping[int, bytes] | Keys  # Key of each source, from `source_keys`
     spill: Path
@@ -178,6 +180,7 @@ class ShardJob(Job[ShardTask]):
 
     # With `reads_parts` a step only reads rows of a table, as `rows_read` keeps them
 
+    is_journaled: ClassVar[bool] = True
     inputs: Inputs
     spill: Spill
     target: Target

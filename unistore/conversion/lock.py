@@ -19,6 +19,10 @@ BEAT = 5.0  # Seconds between heartbeats
 DEAD_AFTER = 60.0  # An owner on another machine whose heartbeat is older than this many seconds is dead
 
 
+class LockedError(ConversionError):
+    """Another process that is alive has the lock."""
+
+
 class Lock:
     """Context manager that locks while converting, and takes over the lock of a dead owner."""
 
@@ -41,6 +45,14 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+    def take(self) -> bool:
+        """Lock, or return False if a living owner has it."""
+        try:
+            self.__enter__()
+        except LockedError:
+            return False
+        return True
 
     def release(self) -> None:
         """Stop the heartbeat and remove the file if it is still this owner's. May be called again."""
@@ -85,7 +97,7 @@ class Lock:
                     f"{self._path.parent}: another converter is at work ({owner}); "
                     "wait for it, or stop it and run the same command again"
                 )
-                raise ConversionError(msg)
+                raise LockedError(msg)
             if os.path.samestat(os.fstat(file.fileno()), self._path.stat()):  # not the lock of a newer owner
                 self._path.unlink()
 

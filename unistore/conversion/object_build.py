@@ -14,6 +14,7 @@ from typing import Any
 import xxhash
 
 from unistore.conversion.build import Build, is_store
+from unistore.conversion.parts import Part
 from unistore.errors import ConversionError, InputError
 from unistore.remote.client import ObjectClient, map_concurrently
 from unistore.remote.url import BUCKETS, StoreLocation, parse_url
@@ -115,6 +116,7 @@ class ObjectBuild(Build):
         *,
         work: Path | None = None,  # folder that holds the build folder; None: the current one
         restart: bool = False,
+        part: Part | None = None,
     ) -> None:
         location = parse_url(url)
         if location.scheme not in BUCKETS:
@@ -129,7 +131,7 @@ class ObjectBuild(Build):
         self._claimed = False
         self._begun: JsonObject | None = None
         folder = build_folder((Path.cwd() if work is None else work.absolute()) / location.name)
-        super().__init__(str(location), folder, local="root", restart=restart)
+        super().__init__(str(location), folder, local="root", restart=restart, part=part)
         self.output_path = folder
 
     @property
@@ -139,6 +141,7 @@ class ObjectBuild(Build):
 
     def begin(self, identity: JsonObject, sources: Sequence[tuple[str, Any]], paths: Sequence[Path]) -> None:
         """Record or compare what is converted, and the destination."""
+        self._begun = next(self.journal.each("place"), None)  # by another part meanwhile
         super().begin({**identity, "destination": str(self.location)}, sources, paths)
 
     def check(self, *, overwrite: bool) -> None:

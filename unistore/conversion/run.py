@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -14,9 +15,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from unistore.conversion.build import Build, FolderBuild
+from unistore.conversion.build import TURN_SECONDS, Build, FolderBuild
 from unistore.conversion.columns import bounded_columns, check_plan, in_planes
-from unistore.conversion.executors.local import Executor, Job, Serial, asking
+from unistore.conversion.executors.local import STOP, Executor, Job, Serial, asking
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.job import DeriveJob, RowsRead, ShardJob, parts_of, source_batches
 from unistore.conversion.keys import (
@@ -35,6 +36,7 @@ from unistore.conversion.new_store import (
     sampled_rows,
     versions,
 )
+from unistore.conversion.parts import Part
 from unistore.conversion.plan import Plan, ShardTask, json_digest
 from unistore.conversion.seal import seal, source_digests
 from unistore.conversion.settings import DEFAULTS, Settings
@@ -55,7 +57,15 @@ from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter
 from unistore.converters.scan import Stored
 from unistore.converters.survey import Claims
-from unistore.errors import InputError, Problem, StoreError, writing_failed
+from unistore.errors import (
+    ConversionError,
+    InputError,
+    Problem,
+    StoppedError,
+    StoreError,
+    first_few,
+    writing_failed,
+)
 from unistore.remote.url import local_path, require_local_path
 from unistore.schemas.tables import Table
 from unistore.store.names import ROOT, build_folder
@@ -81,7 +91,8 @@ class Report:
     ``resumed`` counts the tasks that an earlier run had finished. ``skipped`` has an entry for each problem
     for which something was left out (see `unistore.conversion.skipping`). ``verdicts`` counts the files under
     the given paths: ``verdict`` (``"taken"``, ``"left out"``, ``"refused"``), ``why``, ``files``, and the
-    names of the first as ``examples``.
+    names of the first as ``examples``. ``unfinished_parts``: numbers of the other parts that are not done.
+    Nothing is sealed then: ``digest`` is empty, ``files`` and ``stored_bytes`` are 0.
     """
 
     destination: str
@@ -96,6 +107,7 @@ class Report:
     resumed: int
     digest: str
     sample_table: str = "samples"
+    unfinished_parts: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     skipped: tuple[Mapping[str, Any], ...] = ()
     verdicts: tuple[Mapping[str, Any], ...] = ()
@@ -105,6 +117,7 @@ class Report:
             f"{self.samples:,} {self.sample_table.rpartition('/')[2]} from {count_of(self.sources, 'source')}"
         )
         left_out = f", {len(self.skipped)} skipped" if self.skipped else ""
+        left_out += ", unfinished" if self.unfinished_parts else ""
         return f"Report({self.destination!r}: {samples}, {size(self.stored_bytes)}{left_out})"
 
 
@@ -133,6 +146,15 @@ class Conversion:
         plan = new_store.plan
         check_plan(plan, new_store.attributes["samples"]["count"], new_store.arrays)
         resumed = self.write_shards(new_store, self.job(plan, new_store.spilled, new_store.spill))
+        with self.build.turn():
+            if self.build.is_removed:
+                return self._report(new_store, resumed, Store(self.build.destination).attributes["seal"])
+            if unfinished := self._unfinished_parts(plan):
+                return replace(self._report(new_store, resumed, {}), unfinished_parts=unfinished)
+            return self._seal(new_store, resumed)
+
+    def _seal(self, new_store: NewStore, resumed: int) -> Report:
+        plan = new_store.plan
         sealed = seal(
             self.build.target,
             plan,
@@ -141,7 +163,15 @@ class Conversion:
             new_store.attributes,
             new_store.groups,
         )
-        report = Report(
+        report = self._report(new_store, resumed, sealed)
+        self.build.journal.append({"step": "sealed", "report": asdict(report)})
+        self.build.move_into_place()
+        self.build.remove()
+        return report
+
+    def _report(self, new_store: NewStore, resumed: int, sealed: Mapping[str, Any]) -> Report:
+        plan = new_store.plan
+        return Report(
             destination=self.build.destination,
             family=plan.family,
             samples=int(new_store.attributes["samples"]["count"]),
@@ -149,24 +179,33 @@ class Conversion:
             sources=len(self.inputs.scan.sources),
             source_bytes=int(self.sizes.sum()),
             raw_bytes=plan.raw_bytes,
-            stored_bytes=sealed["bytes"],
-            files=sealed["files"] + 2,
+            stored_bytes=sealed.get("bytes", 0),
+            files=sealed["files"] + 2 if sealed else 0,
             tasks=len(plan.tasks()),
             resumed=resumed,
-            digest=sealed["digest"],
+            digest=sealed.get("digest", ""),
             notes=(*self.inputs.scan.notes, *new_store.notes),
             skipped=tuple(self.inputs.scan.options.get("skipped", ())),
             verdicts=new_store.verdicts,
         )
-        self.build.journal.append({"step": "sealed", "report": asdict(report)})
-        self.build.move_into_place()
-        self.build.remove()
-        return report
+
+    def _unfinished_parts(self, plan: Plan) -> tuple[int, ...]:
+        part = self.build.part
+        if part is None:
+            return ()
+        done = self._done_tasks(plan, task_keys(plan, self.keys))
+        parts = sorted(part.all(), key=lambda other: other.number)
+        unfinished = [
+            other.number for other in parts if any(task.id not in done for task in other.share(plan.tasks()))
+        ]
+        if unfinished and not part.number:
+            raise _not_ready(self.build, unfinished)
+        return tuple(unfinished)
 
     @cached_property
     def rows_read(self) -> RowsRead:
         """Return rows that are read before their shards are written."""
-        return RowsRead(self.build.spill / "parts")
+        return RowsRead(self.build.spill / f"parts{self.build.suffix}")
 
     @cached_property
     def keys(self) -> Keys:
@@ -215,7 +254,7 @@ class Conversion:
     def _read_parts(self, job: ShardJob) -> None:
         # Only where there are more workers than shards to write
         parts: list[ShardTask] = []
-        for table in job.plan.tables:
+        for table in job.plan.tables if self.build.part is None else ():
             parts += parts_of(job, table, self.executor.workers)
         if parts:
             self._read(job, parts)
@@ -249,13 +288,47 @@ class Conversion:
             spill=self.build.spill / f"{self.round}",
             budget=self.settings.budget,
         )
+        if self.build.part is not None:
+            return self._derive_in_parts(self.build.part, job)
         todo = source_batches(spill.missing, sizes)
-        self.run_steps(
-            "reading", job, todo, lambda batch: int(sizes[list(batch)].sum()), lambda _: {"round": self.round}
-        )
+        self._derive_batches(job, todo)
         for batch in todo:
             spill.add(f"{self.round}/{batch[0]}", batch, range(len(batch)))
         return spill
+
+    def _derive_batches(self, job: DeriveJob, batches: Sequence[Sequence[int]]) -> None:
+        sizes = self.sizes
+        self.run_steps(
+            "reading",
+            job,
+            batches,
+            lambda batch: int(sizes[list(batch)].sum()),
+            lambda _: {"round": self.round},
+        )
+
+    def _derive_in_parts(self, part: Part, job: DeriveJob) -> Spill:
+        # All rows must be known before any shard is planned. So a part also reads what others have not begun
+        batches = source_batches(range(len(self.keys)), self.sizes)
+        is_told = False
+        while missing := self._underived(batches):
+            parts = [other for other in part.all() if not missing.isdisjoint(other.share(batches))]
+            if not part.number:
+                raise _not_ready(self.build, [other.number for other in parts])
+            for other in parts:
+                with self.build.reading(other) as is_free:
+                    if is_free:
+                        still_missing = self._underived(other.share(batches))
+                        self._derive_batches(job, sorted(still_missing))
+                    elif not is_told:
+                        is_told = True
+                        self.progress.tell(f"part {other.number} reads its sources: waiting for it")
+            self._raise_if_stopped()
+            time.sleep(TURN_SECONDS)
+        return self._derived_before(self.keys)
+
+    def _underived(self, batches: Sequence[tuple[int, ...]]) -> set[tuple[int, ...]]:
+        missing = set(self._derived_before(self.keys).missing)
+        return {batch for batch in batches if not missing.isdisjoint(batch)}
 
     def _derived_before(self, keys: Keys) -> Spill:
         # With the same key, in this round or an earlier one
@@ -283,7 +356,9 @@ class Conversion:
             journal.append({"step": "plan", "tasks": len(plan.tasks()), "round": self.round})
         keys = task_keys(plan, self.keys)
         done = self._done_tasks(plan, keys)
-        todo = [task for task in plan.tasks() if task.id not in done]
+        part = self.build.part
+        share = plan.tasks() if part is None else part.share(plan.tasks())
+        todo = [task for task in share if task.id not in done]
         self.run_steps("writing", job, todo, plan.task_bytes, lambda task: {"of": keys[task.id]})
         return len(done)
 
@@ -311,9 +386,11 @@ class Conversion:
     ) -> None:
         """Run steps, journal each with the fields from `about`, raise all problems together."""
         if items:
+            self._raise_if_stopped()
             largest_need(job, items, self.settings.limit)
         self.progress.begin(stage, sum(size(item) for item in items))
         problems: dict[Problem, None] = {}
+        done = 0
         with closing(self.executor.run(job, items)) as steps:
             for item, outcome in steps:
                 if outcome.problems:
@@ -323,8 +400,23 @@ class Conversion:
                 if outcome.record:
                     self.build.journal.append({**outcome.record, **about(item)})
                 self.progress.advance(size(item))
+                done += 1
         if problems:
             raise InputError(tuple(problems))
+        if done < len(items):
+            self._raise_if_stopped()
+
+    def _raise_if_stopped(self) -> None:
+        if STOP.is_set():
+            msg = f"{self.build.destination}: stopped by a signal, nothing is lost: run the same command"
+            raise StoppedError(msg)
+
+
+def _not_ready(build: Build, parts: Sequence[int]) -> ConversionError:
+    numbers = first_few([str(number) for number in parts], 20)
+    return ConversionError(
+        f"{build.destination}: parts that are not finished: {numbers}; run them, then --seal"
+    )
 
 
 # Whether a finished store is up to date with its sources.
@@ -375,6 +467,7 @@ def open_build(
     # for an object store: folder that holds the build folder; None: the current one
     work: PathLike | None = None,
     restart: bool = False,  # discard an unfinished conversion
+    part: Part | None = None,
 ) -> Build:
     """Return the build of a folder, or of a URL of an object store, not entered yet."""
     if work is not None:
@@ -383,11 +476,13 @@ def open_build(
     if folder is None:
         from unistore.conversion.object_build import ObjectBuild
 
-        return ObjectBuild(os.fspath(destination), work=None if work is None else Path(work), restart=restart)
+        folder = None if work is None else Path(work)
+        return ObjectBuild(os.fspath(destination), work=folder, restart=restart, part=part)
     if work is not None:
         msg = f"--work {work}: only for an object store; beside {folder} the store can be renamed when done"
         raise InputError(msg)
-    return FolderBuild(Path(os.path.abspath(folder)), restart=restart)  # noqa: PTH100  links stay links
+    path = Path(os.path.abspath(folder))  # noqa: PTH100  links stay links
+    return FolderBuild(path, restart=restart, part=part)
 
 
 def run(
@@ -405,7 +500,7 @@ def run(
     progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`."""
-    opened = open_build(destination, work=settings.work, restart=settings.restart)
+    opened = open_build(destination, work=settings.work, restart=settings.restart, part=settings.own_part)
     if not opened.folder.exists():
         opened.check(overwrite=settings.overwrite)
     _check_no_overlap(paths, opened)
@@ -426,16 +521,17 @@ def run(
         check(inputs)
     try:
         with opened as build:
-            build.begin(
-                _identity(converter, valid, settings.codec, rule),
-                _source_states(inputs),
-                paths,
-            )
-            check_resumed(build.journal, skips=settings.skips)
-            if (report := finished_before(build)) is not None:
-                return report
-            build.check(overwrite=settings.overwrite)
-            build.discard_on_input_error()
+            with build.turn():
+                build.begin(
+                    _identity(converter, valid, settings.codec, rule),
+                    _source_states(inputs),
+                    paths,
+                )
+                check_resumed(build.journal, skips=settings.skips)
+                if (report := finished_before(build)) is not None:
+                    return report
+                build.check(overwrite=settings.overwrite)
+                build.discard_on_input_error()
             if not build.journal.of(SKIP):
                 leave_out(build.journal, valid.problems)
             while True:

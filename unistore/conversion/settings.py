@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from unistore.conversion.memory import step_budget
+from unistore.conversion.parts import SEALING, Part
 from unistore.conversion.split_rule import SOURCE, SplitRule, parse_split
 from unistore.system.arguments import MAX_WORKERS, Arguments
 from unistore.system.hints import PathLike
@@ -35,6 +36,9 @@ class Settings:
     scheduler: str | Client | None = None
     memory: str | int | None = None
     on_error: str = "fail"
+    wait: float | None = None
+    part: str | None = None
+    seal: bool = False
 
     def __post_init__(self) -> None:
         check = Arguments()
@@ -53,8 +57,16 @@ class Settings:
         check.integer("--split-seed", self.split_seed)
         check.path("--split-from", self.split_from, none=True)
         check.text("--group-by", self.group_by, none=True)
+        check.number("--wait", self.wait, none=True)
+        check.text("--part", self.part, none=True)
+        check.flag("--seal", self.seal)
+        for option, is_set in {"--restart": self.restart, "--on-error skip": self.skips}.items():
+            if is_set and self.is_shared:
+                check.refuse(option, "is not for a conversion in parts", "leave it out, or leave out --part")
+        if self.part is not None and self.seal:
+            check.refuse("--seal", "is a job of its own", "leave out --part")
         check.raise_problems()
-        _ = self.rule, self.limit
+        _ = self.rule, self.limit, self.own_part
 
     @cached_property
     def rule(self) -> SplitRule | None:
@@ -67,6 +79,18 @@ class Settings:
     def limit(self) -> int | None:
         """Return the bytes of all processes together. None: no limit."""
         return None if self.memory is None else parse_bytes(self.memory, "--memory")
+
+    @cached_property
+    def own_part(self) -> Part | None:
+        """Return which of several jobs converts. None: it is the only one."""
+        if self.seal:
+            return SEALING
+        return None if self.part is None else Part.parse(self.part)
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether several jobs convert."""
+        return self.seal or self.part is not None
 
     @property
     def wanted_workers(self) -> int | None:

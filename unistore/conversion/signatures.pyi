@@ -25,6 +25,9 @@ class _Shared(TypedDict, total=False):
     scheduler: str | Client | None
     memory: str | int | None
     on_error: str
+    wait: float | None
+    part: str | None
+    seal: bool
     progress: Progress | bool | None
     exclude: str | Sequence[str]
 

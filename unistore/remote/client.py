@@ -168,6 +168,8 @@ class ObjectClient:
 
     # Connects with the first operation. Writing gets a longer timeout
 
+    all_retries = 0  # of all clients of this process
+
     def __init__(
         self,
         location: StoreLocation | str,
@@ -336,6 +338,7 @@ class ObjectClient:
                 _responsive_buckets.add(bucket)
                 return result
             self.retries += 1
+            ObjectClient.all_retries += 1
             time.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - spreads the retries of many workers
             delay = min(2 * delay, MAX_DELAY)
         raise AssertionError

@@ -14,6 +14,7 @@ from typing import Any
 from unistore.conversion.convert import exclude_words, make_converter
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.lock import owner_of
+from unistore.conversion.parts import begun_counts
 from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
 from unistore.converters.survey import Claims
@@ -58,7 +59,7 @@ class ZarrReport:
 
 def describe_unfinished(build: Path) -> UnfinishedReport:
     """Describe a conversion. Damaged lines of its journal are left out."""
-    steps = _steps(build / "journal.jsonl")
+    steps = _steps(build)
     begun = steps["begin"][0] if steps["begin"] else {}
     identity = _typed(begun, "identity", {})
     family: str | None = _typed(identity, "family", "") or None
@@ -75,6 +76,8 @@ def describe_unfinished(build: Path) -> UnfinishedReport:
     more = ["--work", str(build.parent)] if url else []
     if replaces:
         more.append("--overwrite")
+    for count in begun_counts(build):
+        more += ["--part", f"i/{count}"]
     destination = url or str(local)
     derived = steps["derive"]
     return UnfinishedReport(
@@ -91,15 +94,18 @@ def describe_unfinished(build: Path) -> UnfinishedReport:
         tasks=_typed(steps["plan"][0], "tasks", 0) or None if steps["plan"] else None,
         sealed=bool(steps["sealed"]),
         written_bytes=written,
-        at_work=owner_of(build / "lock"),
+        at_work=next(filter(None, map(owner_of, sorted(build.glob("lock*")))), None),
         replaces=replaces,
         command="" if family is None else convert_command(family, paths, destination, options, more),
     )
 
 
-def _steps(journal: Path) -> defaultdict[str, list[dict[str, Any]]]:
+def _steps(build: Path) -> defaultdict[str, list[dict[str, Any]]]:
     steps = defaultdict(list)
-    for line in journal.read_bytes().splitlines() if journal.exists() else ():
+    lines: list[bytes] = []
+    for journal in sorted(build.glob("journal*.jsonl")):
+        lines += journal.read_bytes().splitlines()
+    for line in lines:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

@@ -53,6 +53,17 @@ def test_the_bytes_are_those_of_a_local_store(bucket: Any, sources: Path, local:
     assert not work.exists() or not list(work.iterdir()), "nothing is left locally"
 
 
+def test_parts_write_into_one_prefix(bucket: Any, sources: Path, local: Path, work: Path) -> None:
+    reports = [
+        unistore.convert(sources, bucket.url("a.zarr"), work=work, part=part)
+        for part in ("2/3", "1/3", "3/3")
+    ]
+    assert [report.unfinished_parts for report in reports] == [(1, 3), (3,), ()]
+    assert bucket.objects("a.zarr/") == tree(local)
+    assert bucket.keys() == [f"a.zarr/{key}" for key in sorted(tree(local))]
+    assert not list(work.iterdir())
+
+
 def test_the_root_is_put_last(proxy: Any, bucket: Any, sources: Path, work: Path) -> None:
     unistore.convert(sources, bucket.url("x.zarr"), work=work)
     written = [seen.path.partition("x.zarr/")[2] for seen in proxy.seen if seen.method == "PUT"]
@@ -422,3 +433,19 @@ def test_the_command_line(bucket: Any, sources: Path, local: Path, work: Path) -
     output = printed("-c", COMMAND, *arguments)
     assert json.loads(output)["digest"] == Store(local).attributes["seal"]["digest"]
     assert np.array_equal(unistore.Dataset(bucket.url("cli.zarr"))[3]["index"], 3)
+
+
+def test_clean_removes_what_is_named(bucket: Any, sources: Path, work: Path) -> None:
+    unistore.convert(sources, bucket.url("a/done.zarr"), work=work)
+    unistore.convert(sources, bucket.url("a/begun.zarr"), work=work, part="1/2")
+    bucket.put("a/begun.zarr-not/x", b"mine")
+    (found,) = unistore.clean(bucket.url("a"), remove=True)
+    assert found.path.startswith(bucket.url("a/begun.zarr (from "))
+    assert "name it to remove it" in found.kept
+    keys = bucket.keys("a/begun.zarr/")
+    assert found.files == len(keys) > 1
+    (found,) = unistore.clean(bucket.url("a/begun.zarr"), remove=True)
+    assert found.removed
+    assert bucket.keys("a/begun.zarr/") == []
+    assert bucket.keys("a/begun.zarr-not/") == ["a/begun.zarr-not/x"]
+    assert unistore.verify(bucket.url("a/done.zarr")).ok

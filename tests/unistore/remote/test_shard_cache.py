@@ -296,3 +296,27 @@ def test_a_folder_that_cannot_be_written(uploaded: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"cache_dir .*file: cannot be used .*; choose another folder"):
         Store(uploaded, cache_dir=tmp_path / "file").array("rows/data").read_rows([0])
+
+
+def test_warming_copies_what_a_split_reads(
+    proxy: Any, bucket: Any, make_sources: Any, tmp_path: Path
+) -> None:
+    sources = make_sources(tmp_path / "sources", files=6)
+    url = bucket.url("split.zarr")
+    unistore.convert(sources, url, split="train=0.5,val=0.5", work=tmp_path)
+    warmed = unistore.warm_cache(url, tmp_path / "whole")
+    assert warmed.files == len(bucket.keys("split.zarr/")) - 2, "without root and manifest"
+    smaller = unistore.warm_cache(url, tmp_path / "cache", split="train")
+    assert smaller.bytes < warmed.bytes
+    with pytest.raises(InputError, match="no split 'trian'; it has: "):
+        unistore.warm_cache(url, tmp_path / "cache", split="trian")
+    with pytest.raises(InputError, match="raise cache_limit"):
+        unistore.warm_cache(url, tmp_path / "small", cache_limit=1000)
+    dataset = unistore.Dataset(url, split="train", cache_dir=tmp_path / "cache")
+    proxy.seen.clear()
+    for number in range(len(dataset)):
+        dataset[number]
+    assert proxy.seen == []
+    bucket.put("split.zarr/rows/data/c/0/0", b"?")
+    with pytest.raises(StoreError, match="rows/data/c/0/0 is missing or damaged"):
+        unistore.warm_cache(url, tmp_path / "another")

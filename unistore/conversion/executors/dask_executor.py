@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
@@ -12,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from unistore.conversion.executors.local import Job, Outcome
+from unistore.conversion.executors.local import Job, Outcome, is_stopped
 from unistore.conversion.executors.processes import Processes, step_given_up
 from unistore.conversion.memory import PROCESS, largest_need
 from unistore.errors import ConversionError, InputError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL = 0.5  # Seconds between two looks at the workers
+TELL_AGAIN = 30.0  # Seconds between two lines on what is waited for
 TIMEOUT = "20s"  # How long a scheduler may take to answer
 
 _one_at_a_time = threading.Lock()
@@ -50,6 +52,8 @@ class Dask:
         *,
         # bytes that this process and the steps at work at once may hold; None: not bounded
         memory: int | None = None,
+        wait: float
+        | None = None,  # seconds without a worker or an answer after which to give up; None: never
         tell: Callable[[str], None] = NO_PROGRESS.tell,  # told, in a line, what workers lack
     ) -> None:
         from distributed import Client
@@ -64,7 +68,10 @@ class Dask:
             raise InputError(msg)
         self._scheduler = scheduler
         self._memory = memory
+        self._wait = wait
         self._tell = tell
+        self._waits_since: float | None = None
+        self._next_told = 0.0
         self._stack = ExitStack()
         self._client: Any = None
         self._told: set[str] = set()
@@ -100,6 +107,10 @@ class Dask:
 
         try:
             while waiting or in_flight:
+                if is_stopped(job):
+                    waiting.clear()
+                    if not in_flight:
+                        return
                 most = 2 * self._look(client) or most
                 while waiting and fits(waiting[0]):
                     item = waiting.popleft()
@@ -116,6 +127,9 @@ class Dask:
             raise
 
     def _look(self, client: Any) -> int:
+        if client.status != "running":  # its futures fail if it does not come back
+            self._tell_waiting("the scheduler does not answer any more: is it running?")
+            return 0
         try:
             threads = client.nthreads()
         except (OSError, AttributeError):  # told by the futures
@@ -126,11 +140,26 @@ class Dask:
                 f"{count_of(wide, 'worker')} with several threads, of which a step uses one: start "
                 "more with --nthreads 1 (LocalCluster: threads_per_worker=1)"
             )
-        if not threads:
-            self._tell_once(
+        if threads:
+            self._waits_since = None
+        else:
+            self._tell_waiting(
                 "no worker is connected to the scheduler: waiting for 'dask worker … --nthreads 1'"
             )
         return len(threads)
+
+    def _tell_waiting(self, why: str) -> None:
+        now = time.monotonic()
+        if self._waits_since is None:
+            self._waits_since = now
+            self._next_told = now
+        if self._wait is not None and now - self._waits_since > self._wait:
+            kept = "what was done is kept: the same command continues"
+            msg = f"{why} (gave up after --wait {self._wait:g}); {kept}"
+            raise ConversionError(msg)
+        if now >= self._next_told:
+            self._next_told = now + TELL_AGAIN
+            self._tell(why)
 
     def _tell_once(self, line: str) -> None:
         if line not in self._told:

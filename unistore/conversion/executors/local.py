@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, Self, TypeVar
+from threading import Event
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from unistore.converters.protocol import Ask, ask_here
 from unistore.errors import Problem, first_few
@@ -27,10 +28,15 @@ class Outcome:
     problems: tuple[Problem, ...] = ()
 
 
+# Set by a signal: steps at work are finished, and no further one begins
+STOP = Event()
+
+
 class Job(ABC, Generic[T_contra]):
     """Runs one step for an item. Job and items can be pickled."""
 
     __slots__ = ()
+    is_journaled: ClassVar[bool] = False  # Whether a conversion that stops after some steps continues behind
 
     @abstractmethod
     def __call__(self, item: T_contra, /) -> Outcome:
@@ -52,6 +58,11 @@ class Job(ABC, Generic[T_contra]):
         """Return the job with the sources of one step alone, to be sent to another process."""
         # A worker of a cluster may send it once more, to a process below it: this may be done twice.
         return self
+
+
+def is_stopped(job: Job[Any]) -> bool:
+    """Return whether no further step of a job begins."""
+    return STOP.is_set() and job.is_journaled
 
 
 def encoding_threads() -> int:
@@ -81,6 +92,8 @@ class Serial:
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, in order."""
         for item in items:
+            if is_stopped(job):
+                return
             yield item, job(item)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 import cloudpickle
 
-from unistore.conversion.executors.local import Job, Outcome, encoding_threads
+from unistore.conversion.executors.local import Job, Outcome, encoding_threads, is_stopped
 from unistore.conversion.executors.worker_process import (
     OUT_OF_MEMORY,
     WorkerLostError,
@@ -79,6 +79,8 @@ class Processes:
         if not self.workers and not self._processes:
             keep_freed_memory()
             while waiting:
+                if is_stopped(job):
+                    return
                 try:
                     with refused():
                         outcome = job.threaded(waiting[0], self._threads)
@@ -98,6 +100,10 @@ class Processes:
         deaths: dict[WorkerProcess, int] = dict.fromkeys(self._processes, 0)
         try:
             while waiting or at_work:
+                if is_stopped(job):
+                    waiting.clear()
+                    if not at_work:
+                        return
                 idle = [process for process in self._processes if process not in at_work]
                 for process in idle[: len(waiting)]:
                     at_work[process] = waiting.popleft()
@@ -107,6 +113,8 @@ class Processes:
                 try:
                     outcome = process.receive()
                 except WorkerLostError as error:
+                    if is_stopped(job):  # the signal has ended it, too
+                        continue
                     deaths[process] += self._replace(process, error)
                     if deaths[process] == MAX_DEATHS:
                         raise _too_many_deaths(job, item, error) from error
@@ -114,7 +122,7 @@ class Processes:
                     self._send(process, job, item, threads)
                     continue
                 deaths[process] = 0
-                if waiting:  # before the caller journals: no worker waits for that
+                if waiting and not is_stopped(job):  # before the caller journals: no worker waits for that
                     at_work[process] = waiting.popleft()
                     self._send(process, job, at_work[process], threads)
                 yield item, outcome

@@ -89,7 +89,8 @@ def _limit(kind: int, value: int | None) -> None:
 def main(numbers: list[int], modules: list[str]) -> None:
     """Become a worker: `numbers` are those of the parent, the connection and the note."""
     parent, descriptor, note = numbers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGUSR1):  # as schedulers send them to all processes
+        signal.signal(number, signal.SIG_IGN)
     _die_with(parent)
     _limit(resource.RLIMIT_CORE, 0)
     keep_freed_memory()

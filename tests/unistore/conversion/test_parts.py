@@ -1,0 +1,233 @@
+"""Jobs that share a conversion: any order, at once, killed, twice; the store is that of one process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.cli.main import main
+from unistore.conversion.build import Journal
+from unistore.conversion.executors.local import STOP
+from unistore.conversion.lock import Lock
+from unistore.conversion.run import run
+from unistore.conversion.settings import Settings
+from unistore.errors import ConversionError, InputError, StoppedError
+from unistore.report.sources import describe_unfinished
+from unistore.store.reader import Store
+
+BUILD = "out.zarr.unistore-build"
+FORK = multiprocessing.get_context("fork")
+
+
+def digest_of(store: Path) -> str:
+    digest: str = Store(store).attributes["seal"]["digest"]
+    return digest
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
+def test_one_part_after_the_other(
+    toys: Path, toy: Any, store: Path, whole: str, order: tuple[int, ...]
+) -> None:
+    for number, part in enumerate(order, 1):
+        report = run(toy(), [toys], store, Settings(part=f"{part}/3"))
+        assert report.unfinished_parts == tuple(sorted(order[number:]))
+        assert store.exists() == (number == 3)
+    assert report.digest == digest_of(store) == whole
+    assert not store.with_name(BUILD).exists()
+
+
+def test_parts_divide_the_work(toys: Path, toy: Any, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[tuple[str, str]] = []
+    append = Journal.append
+
+    def noting(journal: Journal, record: dict[str, Any]) -> None:
+        steps.append((journal.path.name, record["step"]))
+        append(journal, record)
+
+    monkeypatch.setattr(Journal, "append", noting)
+    for part in ("1/2", "2/2"):
+        report = run(toy(), [toys], store, Settings(part=part))
+    written = [name for name, step in steps if step == "shard"]
+    assert len(written) == report.tasks
+    assert abs(written.count("journal-1-of-2.jsonl") - written.count("journal-2-of-2.jsonl")) <= 1
+    assert [step for _, step in steps].count("begin") == 1, "the first says what is converted"
+    assert [step for _, step in steps].count("derive") == 4
+
+
+def start(toy: Any, toys: Path, store: Path, part: str) -> BaseProcess:
+    def work() -> None:
+        settings = Settings(part=part)
+        time.sleep(random.random() / 20)
+        run(toy(), [toys], store, settings)
+
+    process = FORK.Process(target=work, name=part)
+    process.start()
+    return process
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", range(3))
+def test_jobs_at_once_that_are_killed(toys: Path, toy: Any, store: Path, whole: str, seed: int) -> None:
+    rng = random.Random(seed)
+    jobs = [start(toy, toys, store, f"{number}/4") for number in range(1, 5)]
+    kills = 0
+    while jobs:
+        time.sleep(rng.random() / 20)
+        victim = rng.choice(jobs)
+        if kills < 6 and victim.is_alive():
+            victim.kill()
+            kills += 1
+        for job in list(jobs):
+            if not job.is_alive():
+                job.join()
+                jobs.remove(job)
+                if job.exitcode and not store.exists():
+                    jobs.append(start(toy, toys, store, job.name))
+    assert kills == 6
+    if not store.exists():  # the last was killed between its last step and the seal
+        run(toy(), [toys], store, Settings(seal=True))
+    assert digest_of(store) == whole
+
+
+def test_the_same_part_twice_at_once(toys: Path, toy: Any, store: Path, whole: str) -> None:
+    lock = Lock(store.with_name(BUILD) / "lock-1-of-1")
+    with lock, pytest.raises(ConversionError, match="another converter is at work"):
+        run(toy(), [toys], store, Settings(part="1/1"))
+    assert run(toy(), [toys], store, Settings(part="1/1")).digest == whole
+
+
+def test_a_kill_before_the_seal(
+    toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="nothing to seal"):
+        run(toy(), [toys], store, Settings(seal=True))
+    run(toy(), [toys], store, Settings(part="1/2"))
+    with pytest.raises(ConversionError, match=r"parts that are not finished: 2; run them, then --seal"):
+        run(toy(), [toys], store, Settings(seal=True))
+    with monkeypatch.context() as patch:
+        patch.setattr("unistore.conversion.run.seal", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(toy(), [toys], store, Settings(part="2/2"))
+    assert not store.exists()
+    assert run(toy(), [toys], store, Settings(seal=True)).digest == whole
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        ({"part": "1/3"}, {}, "was begun in 3 parts"),
+        ({"part": "1/3"}, {"restart": True}, "was begun in 3 parts"),
+        ({"part": "1/3"}, {"part": "1/4"}, "was begun in 3 parts, not in 4 parts"),
+        ({}, {"part": "1/3"}, "was begun without --part, not in 3 parts"),
+        ({"part": "1/3"}, {"part": "2/3", "codec": "none"}, "started with other sources or options"),
+    ],
+)
+def test_another_conversion_is_refused(
+    toys: Path,
+    toy: Any,
+    store: Path,
+    stopping: Any,
+    first: dict[str, Any],
+    then: dict[str, Any],
+    message: str,
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, Settings(**first), executor=stopping(1))
+    before = sorted(store.with_name(BUILD).rglob("*"))
+    with pytest.raises(ConversionError, match=message):
+        run(toy(), [toys], store, Settings(**then))
+    assert (
+        sorted(store.with_name(BUILD).rglob("*.jsonl"))
+        == [path for path in before if path.suffix == ".jsonl"]
+        or "codec" in then
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"part": "0/3"},
+        {"part": "4/3"},
+        {"part": "x"},
+        {"part": "1/3", "seal": True},
+        {"part": "1/3", "restart": True},
+        {"seal": True, "on_error": "skip"},
+    ],
+)
+def test_what_parts_cannot_have(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"--(part|seal|restart|on-error skip)"):
+        Settings(**settings)
+
+
+def test_bad_sources_are_told_and_leave_the_work_of_others(toys: Path, toy: Any, store: Path) -> None:
+    run(toy(), [toys], store, Settings(part="1/2"))
+    unfinished = describe_unfinished(store.with_name(BUILD))
+    assert unfinished.sources["count"] == 4
+    assert 0 < unfinished.tasks_done < int(unfinished.tasks or 0)
+    assert unfinished.command.endswith(" --part i/2")
+    (toys / "train" / "s0.npz").write_bytes(b"no archive")
+    with pytest.raises(InputError, match="cannot be read"):
+        run(toy(), [toys], store, Settings(part="2/2"))
+    assert (store.with_name(BUILD) / "journal-1-of-2.jsonl").exists()
+
+
+def test_a_stop_finishes_the_step_at_work(toys: Path, toy: Any, store: Path, whole: str) -> None:
+    class StopAtWriting:
+        stage = ""
+
+        def begin(self, stage: str, total: int) -> None:
+            self.stage = stage
+
+        def advance(self, amount: int) -> None:
+            if self.stage == "writing":
+                STOP.set()
+
+        def tell(self, line: str) -> None: ...
+
+    for settings in (Settings(), Settings(part="1/1")):
+        with pytest.raises(StoppedError, match="run the same command"):
+            run(toy(), [toys], store, settings, progress=StopAtWriting())
+        STOP.clear()
+        journal = next(store.with_name(BUILD).glob("journal*"))
+        assert journal.read_text().count('"step":"shard"') == 1
+        assert run(toy(), [toys], store, Settings(part=settings.part)).digest == whole
+        store.rename(store.with_name("alone" if settings.part is None else "shared"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_signal_leaves_75(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, workers: int
+) -> None:
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(2000, 8)))
+    append = Journal.append
+
+    def signalling(journal: Journal, record: dict[str, Any]) -> None:
+        append(journal, record)
+        if record["step"] == "shard":
+            os.kill(os.getpid(), number)
+            monkeypatch.setattr(Journal, "append", append)
+
+    monkeypatch.setattr(Journal, "append", signalling)
+    words = ["convert", "rows", str(tmp_path / "rows.npy"), str(tmp_path / "rows.zarr")]
+    words += ["--workers", str(workers)]
+    codes = []
+    for _ in range(2):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        codes.append(end.value.code)
+    assert codes == [75, 0]
+    assert signal.getsignal(number) == signal.SIG_DFL

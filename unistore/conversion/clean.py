@@ -1,0 +1,156 @@
+"""``clean``: list and remove what unfinished conversions left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
+from unistore.errors import ConversionError, InputError
+from unistore.remote.url import local_path, parse_url
+from unistore.store.names import BUILD_MARK, ROOT, build_folder
+from unistore.system.arguments import Arguments
+from unistore.system.hints import PathLike
+
+_SUFFIX = build_folder(Path("x")).name.removeprefix("x")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """What an unfinished conversion left.
+
+    Attributes
+    ----------
+    path
+        Its build folder, or the URL of the prefix that it writes to.
+    files, bytes
+        Files or objects, and their bytes.
+    kept
+        Why it is not removed, empty if it may be.
+    removed
+        Whether it was removed.
+    """
+
+    path: str
+    files: int
+    bytes: int
+    kept: str = ""
+    removed: bool = False
+
+
+def clean(path: PathLike, *, remove: bool = False) -> list[Leftover]:
+    """List the unfinished conversions at a path and below it, and remove them if asked to.
+
+    Parameters
+    ----------
+    path
+        Destination of a conversion, or a folder or prefix with several.
+    remove
+        Remove them. Those at work stay, and folders that hold a store which was being replaced. In a bucket,
+        where nobody can tell whether a conversion is at work, the path must be that of its destination.
+
+    Raises
+    ------
+    InputError
+        If there is no such folder, or the URL is not of a bucket.
+    ConversionError
+        If something cannot be removed.
+    """
+    check = Arguments()
+    check.path("path", path)
+    check.flag("remove", remove)
+    check.raise_problems()
+    folder = local_path(path)
+    if folder is None:
+        return list(_clean_bucket(os.fspath(path), remove))
+    return list(_clean_folders(folder, remove))
+
+
+def _clean_folders(path: Path, remove: bool) -> Iterator[Leftover]:
+    builds = [build_folder(path)] if build_folder(path).is_dir() else []
+    if path.is_dir() and not path.is_symlink():
+        for folder, names, _ in os.walk(path):
+            builds += [Path(folder, name) for name in names if name.endswith(_SUFFIX)]
+            names[:] = [name for name in names if not name.endswith((_SUFFIX, ".zarr"))]
+    elif not builds:
+        msg = f"{path}: no such folder, and no conversion to it was begun"
+        raise InputError(msg)
+    for build in builds:
+        found = _describe(build)
+        removed = remove and not found.kept and _remove(build)
+        yield replace(found, removed=removed)
+
+
+def _describe(build: Path) -> Leftover:
+    kept = ""
+    try:
+        check_plain(build)
+        check_own(build, build)
+    except ConversionError as error:
+        kept = str(error)
+    owners = filter(None, map(owner_of, sorted(build.glob("lock*"))))
+    if owner := next(owners, None):
+        kept = f"{owner} is at work"
+    elif (build / "old").exists():
+        kept = f"{build / 'old'} is the store that was being replaced: run the same convert command"
+    elif not any(build.glob("journal*.jsonl")) and not (build / "lock").exists():
+        kept = "it has no journal, so that unistore may not have made it"
+    files = [file for file in build.rglob("*") if file.is_file() and not file.is_symlink()]
+    return Leftover(
+        path=str(build), files=len(files), bytes=sum(file.stat().st_size for file in files), kept=kept
+    )
+
+
+def _remove(build: Path) -> bool:
+    # The journals go last, so that a removal that was killed is found again
+    lock = Lock(build / "lock")
+    if not lock.take():
+        return False
+    try:
+        for path in build.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+        shutil.rmtree(build)
+    except OSError as error:
+        msg = f"{error.filename or build}: cannot be removed ({error.strerror or error})"
+        raise ConversionError(msg) from error
+    finally:
+        lock.release()
+    return True
+
+
+def _clean_bucket(url: str, remove: bool) -> Iterator[Leftover]:
+    from unistore.conversion.object_build import writing_client
+
+    location = parse_url(url)
+    client = writing_client(location)
+    sizes = client.list()
+    for mark in sorted(key for key in sizes if key.rpartition("/")[2] == BUILD_MARK):
+        prefix = mark.removesuffix(BUILD_MARK)
+        keys = [key for key in sizes if key.startswith(prefix)]
+        if f"{prefix}{ROOT}" in sizes:  # a finished store, of which the mark alone is left
+            keys = [mark]
+        kept = "" if not prefix else f"name it to remove it: unistore clean {location}/{prefix[:-1]} --remove"
+        removed = remove and not kept
+        if removed:
+            client.delete([key for key in keys if key != mark])
+            client.delete([mark])
+        yield Leftover(
+            path=f"{location}/{prefix}".rstrip("/") + _owner(client.get(mark)),
+            files=len(keys),
+            bytes=sum(sizes[key] for key in keys),
+            kept=kept,
+            removed=removed,
+        )
+
+
+def _owner(mark: bytes | None) -> str:
+    try:
+        owner = json.loads(mark or b"{}")
+        return f" (from {owner['host']}, folder {owner['folder']})"
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,81 @@
+"""Parts of a conversion: independent jobs in one build folder, each with a lock and a journal of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from unistore.errors import ConversionError, InputError, Problem
+
+T = TypeVar("T")
+
+_TEXT = re.compile(r"(\d{1,6})/(\d{1,6})")
+_JOURNAL = re.compile(r"journal-\d+-of-(\d+)\.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of `count` jobs. Number 0 has no share of the work, and only seals."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Parse ``"3/8"``."""
+        if match := _TEXT.fullmatch(text):
+            number, count = map(int, match.groups())
+            if 1 <= number <= count:
+                return cls(number, count)
+        raise InputError(Problem("--part", f"is {text!r}, expected i/N from 1/N to N/N: 3/8", kind="option"))
+
+    @property
+    def suffix(self) -> str:
+        """Return what the names of its files have."""
+        return f"-{self.number}-of-{self.count}"
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """Return its items."""
+        return items[self.number - 1 :: self.count] if self.number else ()
+
+    def all(self) -> list[Part]:
+        """Return all parts, this one first, the next ones behind it."""
+        numbers = range(self.number, self.number + self.count)
+        return [Part((number - 1) % self.count + 1, self.count) for number in numbers]
+
+
+SEALING = Part(0, 0)  # until the build folder says how many there are
+
+
+def begun_part(folder: Path, part: Part | None) -> Part | None:
+    """Return the part, with the number of parts that were begun in a build folder where it only seals."""
+    if part is not SEALING:
+        return part
+    counts = begun_counts(folder)
+    if not counts:
+        msg = f"{folder}: no part of a conversion was begun there: nothing to seal"
+        raise InputError(msg)
+    return Part(0, min(counts))
+
+
+def check_begun_parts(folder: Path, part: Part | None) -> None:
+    """Refuse to continue a conversion with another number of parts."""
+    alone = (folder / "journal.jsonl").exists()
+    counts = begun_counts(folder)
+    cure = "continue it so, or remove it: unistore clean"
+    if part is None and counts:
+        msg = f"{folder}: was begun in {min(counts)} parts (--part): {cure}"
+        raise ConversionError(msg)
+    if part is not None and (alone or counts - {part.count}):
+        how = "without --part" if alone else f"in {min(counts - {part.count})} parts"
+        msg = f"{folder}: was begun {how}, not in {part.count} parts: {cure}"
+        raise ConversionError(msg)
+
+
+def begun_counts(folder: Path) -> set[int]:
+    """Return into how many parts a conversion was divided. Empty: it has none, or is not begun."""
+    names = (_JOURNAL.fullmatch(path.name) for path in folder.glob("journal-*.jsonl"))
+    return {int(name[1]) for name in names if name}
