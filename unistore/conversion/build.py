@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from unistore.conversion.lock import Lock, check_own, check_plain
-from unistore.conversion.parts import Part, begun_part, check_begun_parts
+from unistore.conversion.parts import JobPart, begun_part, check_begun_parts
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
@@ -139,7 +139,7 @@ class Build(ABC):
     overlap_message: str
 
     def __init__(
-        self, destination: str, folder: Path, *, local: str, restart: bool, part: Part | None = None
+        self, destination: str, folder: Path, *, local: str, restart: bool, part: JobPart | None = None
     ) -> None:
         self.destination = destination
         self.folder = folder
@@ -223,7 +223,7 @@ class Build(ABC):
             _remove_empty(self.folder)
 
     @contextmanager
-    def reading(self, part: Part) -> Iterator[bool]:
+    def reading(self, part: JobPart) -> Iterator[bool]:
         """Read the sources of a part, or yield False while another job does."""
         lock = Lock(self.folder / f"lock{part.suffix}-reading")
         is_free = lock.take()
@@ -356,7 +356,7 @@ class FolderBuild(Build):
 
     overlap_message = "the destination and a source overlap; choose another destination"
 
-    def __init__(self, destination: Path, *, restart: bool = False, part: Part | None = None) -> None:
+    def __init__(self, destination: Path, *, restart: bool = False, part: JobPart | None = None) -> None:
         folder = build_folder(destination)
         super().__init__(str(destination), folder, local="store", restart=restart, part=part)
         self.output_path = destination

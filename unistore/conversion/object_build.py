@@ -14,7 +14,7 @@ from typing import Any
 import xxhash
 
 from unistore.conversion.build import Build, is_store
-from unistore.conversion.parts import Part
+from unistore.conversion.parts import JobPart
 from unistore.errors import ConversionError, InputError
 from unistore.remote.client import ObjectClient, map_concurrently
 from unistore.remote.url import BUCKETS, StoreLocation, parse_url
@@ -116,7 +116,7 @@ class ObjectBuild(Build):
         *,
         work: Path | None = None,  # folder that holds the build folder; None: the current one
         restart: bool = False,
-        part: Part | None = None,
+        part: JobPart | None = None,
     ) -> None:
         location = parse_url(url)
         if location.scheme not in BUCKETS:

@@ -17,14 +17,14 @@ _JOURNAL = re.compile(r"journal-\d+-of-(\d+)\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JobPart:
     """One of `count` jobs. Number 0 has no share of the work, and only seals."""
 
     number: int
     count: int
 
     @classmethod
-    def parse(cls, text: str) -> Part:
+    def parse(cls, text: str) -> JobPart:
         """Parse ``"3/8"``."""
         if match := _TEXT.fullmatch(text):
             number, count = map(int, match.groups())
@@ -41,16 +41,16 @@ class Part:
         """Return its items."""
         return items[self.number - 1 :: self.count] if self.number else ()
 
-    def all(self) -> list[Part]:
+    def all(self) -> list[JobPart]:
         """Return all parts, this one first, the next ones behind it."""
         numbers = range(self.number, self.number + self.count)
-        return [Part((number - 1) % self.count + 1, self.count) for number in numbers]
+        return [JobPart((number - 1) % self.count + 1, self.count) for number in numbers]
 
 
-SEALING = Part(0, 0)  # until the build folder says how many there are
+SEALING = JobPart(0, 0)  # until the build folder says how many there are
 
 
-def begun_part(folder: Path, part: Part | None) -> Part | None:
+def begun_part(folder: Path, part: JobPart | None) -> JobPart | None:
     """Return the part, with the number of parts that were begun in a build folder where it only seals."""
     if part is not SEALING:
         return part
@@ -58,10 +58,10 @@ def begun_part(folder: Path, part: Part | None) -> Part | None:
     if not counts:
         msg = f"{folder}: no part of a conversion was begun there: nothing to seal"
         raise InputError(msg)
-    return Part(0, min(counts))
+    return JobPart(0, min(counts))
 
 
-def check_begun_parts(folder: Path, part: Part | None) -> None:
+def check_begun_parts(folder: Path, part: JobPart | None) -> None:
     """Refuse to continue a conversion with another number of parts."""
     alone = (folder / "journal.jsonl").exists()
     counts = begun_counts(folder)

@@ -36,7 +36,7 @@ from unistore.conversion.new_store import (
     sampled_rows,
     versions,
 )
-from unistore.conversion.parts import Part
+from unistore.conversion.parts import JobPart
 from unistore.conversion.plan import Plan, ShardTask, json_digest
 from unistore.conversion.seal import seal, source_digests
 from unistore.conversion.settings import DEFAULTS, Settings
@@ -306,7 +306,7 @@ class Conversion:
             lambda _: {"round": self.round},
         )
 
-    def _derive_in_parts(self, part: Part, job: DeriveJob) -> Spill:
+    def _derive_in_parts(self, part: JobPart, job: DeriveJob) -> Spill:
         # All rows must be known before any shard is planned. So a part also reads what others have not begun
         batches = source_batches(range(len(self.keys)), self.sizes)
         is_told = False
@@ -467,7 +467,7 @@ def open_build(
     # for an object store: folder that holds the build folder; None: the current one
     work: PathLike | None = None,
     restart: bool = False,  # discard an unfinished conversion
-    part: Part | None = None,
+    part: JobPart | None = None,
 ) -> Build:
     """Return the build of a folder, or of a URL of an object store, not entered yet."""
     if work is not None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from unistore.conversion.memory import step_budget
-from unistore.conversion.parts import SEALING, Part
+from unistore.conversion.parts import SEALING, JobPart
 from unistore.conversion.split_rule import SOURCE, SplitRule, parse_split
 from unistore.system.arguments import MAX_WORKERS, Arguments
 from unistore.system.hints import PathLike
@@ -81,11 +81,11 @@ class Settings:
         return None if self.memory is None else parse_bytes(self.memory, "--memory")
 
     @cached_property
-    def own_part(self) -> Part | None:
+    def own_part(self) -> JobPart | None:
         """Return which of several jobs converts. None: it is the only one."""
         if self.seal:
             return SEALING
-        return None if self.part is None else Part.parse(self.part)
+        return None if self.part is None else JobPart.parse(self.part)
 
     @property
     def is_shared(self) -> bool:
