@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.columns import SourceColumn
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import Listing, relative_names
 from unistore.converters.scan import (
@@ -38,6 +39,7 @@ from unistore.converters.scan import (
     Sources,
     Verdict,
 )
+from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Table
 
 __all__ = [
@@ -138,6 +140,12 @@ class Converter(Protocol):
         """Merge all sources into one scan, where `scanned` has what ``scan`` returned for each of `parts`."""
         # If some sources have problems, this is called with the others, to report what these disagree on.
         ...
+
+    def forms(self, parts: Parts, scanned: Sequence[Any]) -> Iterable[tuple[str, Mapping[str, SourceColumn]]]:
+        """Return the name and columns of each source, for ``--one-store-per-shape``."""
+        del parts, scanned
+        message = f"is not for {self.family.replace('_', ' ')}"
+        raise InputError(Problem("--one-store-per-shape", message, "convert them apart", "option"))
 
     def excluding(self, names: tuple[str, ...]) -> Converter:
         """Return the same converter that leaves out these names."""

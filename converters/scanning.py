@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.columns import shape_labels
 from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.files.formats import has_ending
@@ -84,6 +85,19 @@ def scan_sources(
     return scan.run(ask, converter.exclude if must_exclude is None else must_exclude)
 
 
+def sources_by_shape(
+    converter: Converter,
+    paths: Sequence[Path],
+    ask: Ask = ask_here,
+    *,
+    is_named: bool = False,
+    claims: Claims | None = None,
+) -> dict[str, list[str]]:
+    """Return the names of the sources whose columns are alike, by a label of what differs."""
+    scan = _FamilyScan(converter, claims_for(converter, paths, claims), Stored(), is_named=is_named)
+    return scan.by_shape(ask)
+
+
 class _FamilyScan:
     """Scan of one family. Rows are those of the table of claims."""
 
@@ -100,7 +114,15 @@ class _FamilyScan:
         self._doubtful: set[str] = set()  # files of failed parts that a general family takes
         self._problems: list[Problem] = []
 
-    def run(self, ask: Ask, must_exclude: Collection[str]) -> Scan:
+    def by_shape(self, ask: Ask) -> dict[str, list[str]]:
+        _, _, sources, scanned = self._collect(ask)
+        by_label: dict[str, list[str]] = {}
+        for name, label in shape_labels(self._converter.forms(sources, scanned)).items():
+            by_label.setdefault(label, []).append(name)
+        return by_label
+
+    def _collect(self, ask: Ask) -> tuple[Found, Parts, Parts, PackedObjects[Scanned]]:
+        """Return what is found, the parts that are not excluded, and those of the family, scanned."""
         exclusion = self._exclusion
         if not self._converter.scan_identifies:
             self._claims.ask(ask, self._is_excluded)
@@ -116,7 +138,11 @@ class _FamilyScan:
                 and not exclusion.covers(part.name)
                 and not self._is_excluded(str(part.files[0]))
             )
-        sources, scanned = self._scan(parts, ask)
+        return found_sources, parts, *self._scan(parts, ask)
+
+    def run(self, ask: Ask, must_exclude: Collection[str]) -> Scan:
+        exclusion = self._exclusion
+        found_sources, parts, sources, scanned = self._collect(ask)
         self._problems += [*self._unread(found_sources.parts), *found_sources.problems]
         if not sources and not self._problems:
             nothing = Problem(count_of(len(found_sources.parts), "source"), "nothing is left", kind="empty")

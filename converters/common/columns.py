@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,6 +167,29 @@ def _merge(columns: Sequence[SourceColumn | None], numbers: NDArray[np.intc]) ->
     return Merged(dtype.name, present[0].row_shape, attributes)
 
 
+def shape_labels(found: Iterable[tuple[str, Mapping[str, SourceColumn]]]) -> dict[str, str]:
+    """Return a label of the columns of each source by its name, alike where no column differs in form."""
+    of_sources = {source: dict(columns) for source, columns in found}
+    names = list(dict.fromkeys(chain.from_iterable(of_sources.values())))
+    forms = list(dict.fromkeys(tuple(map(columns.get, names)) for columns in of_sources.values()))
+    parts: list[list[str]] = [[] for _ in forms]
+    for number, name in enumerate(names):
+        own = [form[number] for form in forms]
+        if len(set(own)) > 1 and len(set(map(tuple, parts))) < len(forms):
+            for label, column in zip(parts, own, strict=True):
+                label.append(_form_label(name, column))
+    labels = {form: "-".join(label) for form, label in zip(forms, parts, strict=True)}
+    return {source: labels[tuple(map(columns.get, names))] for source, columns in of_sources.items()}
+
+
+def _form_label(name: str, column: SourceColumn | None) -> str:
+    short = re.sub(r"[^A-Za-z0-9]+", "_", name.rpartition("/")[2]).strip("_")
+    if column is None:
+        return f"no_{short}"
+    sizes = "x".join(map(str, column.row_shape))
+    return f"{short}_{np.dtype(column.dtype).name}" + (f"_{sizes}" if sizes else "")
+
+
 def length_table(lengths: Mapping[str, object]) -> str:
     """Return a line for each array: its path, and its length or what stands for it."""
     width = max(map(len, lengths))
@@ -187,7 +212,7 @@ def _columns_differ(
             for form, (first, others) in sources.items()
         ]
         lines.append(f"    {printable(name)}: {first_few(forms, _MAX_FORMS)}")
-    cure = "no one shape and dtype holds them all: convert them apart, or rename with --map"
+    cure = "no one shape and dtype holds them all: --one-store-per-shape, or rename with --map"
     if resolvable:
         cure = "--columns union fills what is missing, --columns intersection takes what all have"
     elif has_common:

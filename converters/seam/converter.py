@@ -40,7 +40,7 @@ from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Candidate, Found, LeftOut, Parts, SourcePart, Taken, Verdict
 from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import formats_for, formats_of, open_file
-from unistore.converters.seam.gather import SIZES, facts_of, finalize_sources, gather_sources
+from unistore.converters.seam.gather import SIZES, facts_of, finalize_sources, forms_in, gather_sources
 from unistore.converters.seam.ragged import items_in
 from unistore.converters.seam.sources import (
     Choices,
@@ -320,6 +320,14 @@ class SeamConverter(Converter):
         """Merge the columns of all sources."""
         # The ending of a file tells a format that the family names; a store records any other.
         return gather_sources(self.plugin, formats_of(self.plugin.formats), parts, scanned)
+
+    def forms(
+        self, parts: Parts, scanned: Sequence[ScannedSource]
+    ) -> Iterator[tuple[str, Mapping[str, SourceColumn]]]:
+        """See `Converter`."""
+        if type(self).gather is not SeamConverter.gather:
+            yield from super().forms(parts, scanned)
+        yield from forms_in(self.plugin.schema.table, parts, scanned)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Cut a source into samples, derive tables. Of a forward-only one, all rows are emitted meanwhile."""

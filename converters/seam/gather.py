@@ -95,7 +95,7 @@ def gather_sources(
     mode = getattr(plugin, "columns", "exact")
     ragged = [name for name, column in seen.tables[main].items() if column.ragged]
     for table in seen.tables:
-        forms = list(_forms(table, parts, scanned))
+        forms = list(forms_in(table, parts, scanned))
         # Sources without a further table have no rows in it.
         having = forms if table == main else [(name, form) for name, form in forms if form]
         merged[table], differing = reconcile(having, mode)
@@ -148,7 +148,7 @@ def gather_sources(
     )
 
 
-def _forms(
+def forms_in(
     table: str, parts: Parts, scanned: Sequence[ScannedSource]
 ) -> Iterator[tuple[str, Mapping[str, SourceColumn]]]:
     """Name and columns of each source of the family in a table, of which it may have none."""

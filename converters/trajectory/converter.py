@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
+from unistore.converters.common.columns import SourceColumn
 from unistore.converters.plugin import Claim, Format, Group, Head, Opened
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Parts, SourcePart
@@ -54,6 +55,15 @@ class TrajectoryConverter(SeamConverter):
         from unistore.converters.trajectory.gather import gather_files
 
         return gather_files(parts, scanned, self.plugin)
+
+    def forms(self, parts: Parts, scanned: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, SourceColumn]]]:
+        """See `Converter`."""
+        for name, one in zip(parts.names, scanned, strict=True):
+            columns: dict[str, SourceColumn] = {}
+            for variant in one.index.variants:
+                columns |= {column: feature.form for column, feature in variant.features.items()}
+            if columns:
+                yield name, columns
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]

@@ -16,10 +16,10 @@ from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.read import cut_episodes, keys_apart, sizes_of_rows
-from unistore.converters.trajectory.store_columns import StoredColumns
+from unistore.converters.trajectory.store_columns import FLAGS, StoredColumns
 from unistore.schemas.tables import Field, IndexValues, Table, offsets_of, text_arrays
-from unistore.schemas.trajectory.clocks import offsets_path
-from unistore.schemas.trajectory.fields import EPISODES, FINAL, NEXT, STEPS, bounds_of
+from unistore.schemas.trajectory.clocks import offsets_path, table_of
+from unistore.schemas.trajectory.fields import EPISODES, FINAL, NEXT, STEPS, bounds_of, sample_key
 from unistore.system.packed import view
 
 # Bytes of JSON up to which an attribute that all sources share is also an attribute of `episodes`.
@@ -53,6 +53,7 @@ def finalize_episodes(scan: Scan, stored: StoredColumns, facts: Sequence[Facts])
                 (_field(f"mask/{name}", "bool", "episode", f"listed by mask {name} of its source"), is_listed)
                 for name, is_listed in episodes.masks.items()
             ),
+            *_presence(view(details, lambda origin: origin.episodes), stored),
             *_texts((of_source["source"] for of_source in said), "sources/attributes", "source"),
             *_texts(_of_episodes(said), f"{EPISODES}/attributes", "episode"),
             *attribute_arrays(view(details, lambda origin: origin.attributes)),
@@ -147,6 +148,23 @@ def _texts(values: Iterable[Mapping[str, Any]], path: str, axis: str) -> Arrays:
     arrays = text_arrays(path, texts, axis=axis, description=f"attributes of the {axis}, as JSON")
     (_, data), (_, offsets) = arrays
     return list(arrays) if data.size > len("{}") * (len(offsets) - 1) else []
+
+
+def _presence(indexes: Sequence[EpisodeIndex], stored: StoredColumns) -> Arrays:
+    """Say which episodes have each column that others lack."""
+    arrays: Arrays = []
+    for name, column in stored.columns.items():
+        if name in FLAGS or column.is_next:
+            continue
+        present = array("b")
+        for index in indexes:
+            has_column = [name in variant.features for variant in index.variants]
+            present.extend(has_column[episode.variant] for episode in index.episodes)
+        if not all(present):
+            key = sample_key(f"{table_of(column.clock)}/{name}")
+            field = _field(f"present/{key}", "bool", "episode", f"whether the episode has {name}")
+            arrays.append((field, np.array(present, bool)))
+    return arrays
 
 
 def _groups(

@@ -57,7 +57,9 @@ from unistore.schemas.trajectory.fields import (
     JPEG_SUFFIX,
     NEXT,
     OBSERVATION,
+    PRESENT,
     STEPS,
+    sample_key,
 )
 
 _COLUMNS = (f"{STEPS}/", f"{FINAL}/", f"{CLOCKS}/")
@@ -84,6 +86,11 @@ class _EpisodeRun(NamedTuple):
         clock = path.split("/")[1] if path.startswith(f"{CLOCKS}/") else STEPS
         offsets = whole(self.store, offsets_path(clock))
         return int(offsets[self.first]), int(offsets[self.last])
+
+    def has(self, path: str) -> bool:
+        """Return whether the source has a column, which ``--columns union`` fills elsewhere."""
+        presence = f"{PRESENT}/{sample_key(path)}"
+        return not self.store.has(presence) or bool(whole(self.store, presence)[self.first])
 
     def values(self, path: str, *, with_first: bool = False) -> ExportedArray:
         """Return rows of a column, in the shape and dtype of its source."""
@@ -187,6 +194,8 @@ def files(store: StoreView) -> Iterator[File]:
         attributes = {layout.container or "": {} if layout.has_last else dict(of_sources[number])}
         for run in runs:
             for path, dataset in columns.items():
+                if not run.has(path):
+                    continue
                 if path in finals:
                     values[run.path_of(dataset_in_minari(dataset))] = run.values(path, with_first=True)
                 elif path not in before_last:

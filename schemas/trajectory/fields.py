@@ -15,6 +15,7 @@ EPISODES = "episodes"
 OBSERVATION = "steps/observation"
 CLOCKS = "clocks"  # group of the tables of streams that have other rates than the steps, one for each clock
 CLOCK_OFFSETS = "episodes/clocks"
+PRESENT = "episodes/present"  # which episodes have a column, by its key in samples; all where there is none
 NEXT = "steps/next_observation"
 FINAL = "episodes/final_observation"
 JPEG_SUFFIX = "_jpeg"  # ending of the group of a column of compressed frames that are kept as they are
@@ -164,7 +165,7 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         return ArraySpec(rows=_STEPS)
     if path in _OPTIONAL:
         return _OPTIONAL[path]
-    if path.startswith(f"{EPISODES}/mask/"):
+    if path.startswith((f"{EPISODES}/mask/", f"{PRESENT}/")):
         return ArraySpec(dtypes=("bool",), row_shape=(), rows=_EPISODES)
     return ArraySpec(rows=_EPISODES) if path.startswith(f"{EPISODES}/") else ArraySpec()
 

@@ -174,6 +174,11 @@ _COMMON = (
         "The last to end seals.",
     ),
     _shared("--seal", is_flag=True, help="Do no share: seal what all parts have done."),
+    _shared(
+        "--one-store-per-shape",
+        is_flag=True,
+        help="Where columns differ in shape: a store of each, DST with the shape in its name.",
+    ),
     *(_click_option(option, SharedOption) for option in declared(Options)),
     _shared(
         "--log",
@@ -359,6 +364,7 @@ Examples:
   unistore convert scans/ new.zarr --split train=0.8,val=0.2 --split-from old.zarr
   unistore convert recordings/ train.zarr --append   add what is new, as a version
   unistore convert scans/ new.zarr --part $SLURM_ARRAY_TASK_ID/8
+  unistore convert demos/ demos.zarr --one-store-per-shape   demos-states_float64_47.zarr and so on
 """
 
 
@@ -384,38 +390,64 @@ def _convert(family: str | None, **arguments: Any) -> int:
         raise click.UsageError("--replace and --check need --append")
     given_paths = [*arguments["sources"], *arguments.get("follow_links_to", ())]
     start_early(given_paths, family, [CONVERSION], decodes=not arguments["dry_run"])
-    from unistore.conversion.convert import convert_with, make_converter, source_paths
+    from unistore.conversion.convert import source_paths
     from unistore.conversion.settings import Settings
 
     sources = arguments.pop("sources")
     destination = arguments.pop("destination")
+    by_shape = arguments.pop("one_store_per_shape")
     as_json = arguments.pop("as_json")
     log = arguments.pop("log")
     dry_run = arguments.pop("dry_run")
     settings = Settings(**{field.name: arguments.pop(field.name) for field in fields(Settings)})
     paths = source_paths([*sources, *arguments.pop("follow_links_to", ())])
     chosen: str | Detection = family or _detect(sources)
+    destinations = {destination: arguments}
+    if by_shape:
+        from unistore.conversion.convert import destinations_by_shape
+
+        destinations = destinations_by_shape(settings, paths, destination, chosen, arguments)
+    codes = [
+        _convert_into(place, chosen, paths, settings, options, log=log, as_json=as_json, dry_run=dry_run)
+        for place, options in destinations.items()
+    ]
+    return max(codes)
+
+
+def _convert_into(
+    destination: str,
+    chosen: str | Detection,
+    paths: Sequence[Path],
+    settings: Settings,
+    options: Mapping[str, Any],
+    *,
+    log: str,
+    as_json: bool,
+    dry_run: bool,
+) -> int:
+    from unistore.conversion.convert import convert_with, make_converter
+
     claims = None if isinstance(chosen, str) else chosen.claims
     family = chosen if isinstance(chosen, str) else chosen.family
     if dry_run:
-        from unistore.conversion.dry_run import dry_run
+        from unistore.conversion.dry_run import dry_run as plan_only
 
-        converter = make_converter(family, arguments)
-        shown = dry_run(converter, paths, settings, is_named=claims is None, claims=claims)
+        converter = make_converter(family, options)
+        shown = plan_only(converter, paths, settings, is_named=claims is None, claims=claims)
         if as_json:
             say_json(shown.to_json(), indent=1)
         else:
             say(preview_text(shown, destination, settings))
         return SKIPPED if shown.scan.options.get("skipped") else 0
     again = settings.overwrite or settings.restart
-    if not again and _is_up_to_date(family, arguments, paths, destination, settings, claims):
+    if not again and _is_up_to_date(family, options, paths, destination, settings, claims):
         if as_json:
             say_json({"destination": destination, "up_to_date": True})
         else:
             say_done(f"{destination}: up to date: {SAME}")
         return 0
     with progress_log(log, destination) as bar, _stopped_by_signals():
-        report = convert_with(settings, paths, destination, chosen, arguments, bar)
+        report = convert_with(settings, paths, destination, chosen, options, bar)
     if as_json:
         say_json(asdict(report))
     else:
@@ -521,7 +553,7 @@ def convert() -> None:
     Every family takes --dry-run, --codec, --split, --split-by, --split-seed,
     --split-from, --group-by, --overwrite, --restart, --work, --workers,
     --scheduler, --wait, --memory, --on-error, --part, --seal, --log, --exclude,
-    --append and --json.
+    --append, --one-store-per-shape and --json.
     """  # noqa: D301  an escape that keeps click from wrapping
 
 

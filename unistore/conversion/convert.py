@@ -19,13 +19,14 @@ from unistore.conversion.settings import Settings
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import FamilyRecord, families, get_family, is_own
+from unistore.converters.scanning import sources_by_shape
 from unistore.converters.survey import Claims, Detection, nothing_found, survey
 from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
 from unistore.system.arguments import Arguments
 from unistore.system.hints import PathLike
-from unistore.system.progress import Progress
+from unistore.system.progress import NO_PROGRESS, Progress
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -195,6 +196,38 @@ def convert_with(
             claims=None if isinstance(family, str) else family.claims,
             progress=callbacks,
         )
+
+
+def destinations_by_shape(
+    settings: Settings,
+    paths: Sequence[Path],
+    destination: str,
+    family: str | Detection,
+    options: Mapping[str, Any],
+) -> dict[str, dict[str, Any]]:
+    """Return a destination for the sources of each shape, ``demos-states_float64_47.zarr``, and its options.
+
+    Sources of other shapes are excluded by name.
+    """
+    name = family if isinstance(family, str) else family.family
+    converter = make_converter(name, options)
+    with executor_for(settings, name, NO_PROGRESS) as executor:
+        by_label = sources_by_shape(
+            converter,
+            paths,
+            asking(executor),
+            is_named=isinstance(family, str),
+            claims=None if isinstance(family, str) else family.claims,
+        )
+    if len(by_label) < 2:
+        return {destination: dict(options)}
+    stem, dot, suffix = destination.rpartition(".")
+    destinations = {}
+    for label in by_label:
+        others = [name for other, names in by_label.items() if other != label for name in names]
+        place = f"{stem}-{label}{dot}{suffix}" if dot and "/" not in suffix else f"{destination}-{label}"
+        destinations[place] = {**options, "exclude": (*options.get("exclude", ()), *others)}
+    return destinations
 
 
 def executor_for(

@@ -22,6 +22,7 @@ from unistore.data.kinds.steps import (
     EpisodeRows,
     StepColumns,
     keys_on_request,
+    present_keys,
     step_column,
     step_paths,
 )
@@ -63,6 +64,7 @@ class Episodes(SampleKind):
         for columns in Clocks(store).columns.values():
             keys += columns
             keys += [count_key(key) for key, path in columns.items() if is_ragged(path)]
+        keys += present_keys(store)
         return select_keys(keys, fields, [key for key in keys_on_request(store, fields) if key != "step"])
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EpisodeReader:
@@ -118,6 +120,7 @@ class Transitions(SampleKind):
     On request: ``source``, ``episode`` (number), ``episode_name``, ``step`` (inside the episode), and what
     the store tells of an episode, as ``episode.task``.
 
+    ``<key>_present`` () bool stands beside columns that only some episodes have (``--columns union``).
     ``next_valid`` is False at the last step of an episode whose next observation was not recorded. The next
     observation is then a copy of the step's own, and must not be used.
 
@@ -145,7 +148,7 @@ class Transitions(SampleKind):
         require_arrays(store, self, EPISODE_OFFSETS)
         keys = list(step_paths(store))
         following = [f"{_NEXT}{key}" for key in keys if key.startswith("observation.")]
-        return select_keys([*keys, *following], fields, keys_on_request(store, fields))
+        return select_keys([*keys, *following, *present_keys(store)], fields, keys_on_request(store, fields))
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> TransitionReader:
         """Return the reader of the steps of the episodes `units`."""

@@ -17,9 +17,10 @@ from unistore.data.kinds.protocol import (
     require_arrays,
     select_keys,
     source_keys,
+    source_numbers,
 )
 from unistore.data.kinds.ragged import RaggedColumn, RowTexts, is_ragged, is_text
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, rows_of_ranges
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, rows_of_ranges
 from unistore.errors import InputError
 from unistore.order.permutation import subset
 from unistore.schemas.indices import IndexColumn, table_columns
@@ -37,7 +38,8 @@ class Rows(SampleKind):
 
     The main table is ``rows`` for plain arrays, ``points`` for clouds, ``steps`` for episodes.
 
-    Keys: one per column, with the stored dtype and row shape. Columns with reserved names (``index``,
+    Keys: one per column, with the stored dtype and row shape, and ``<key>_present`` () bool of columns that
+    only some sources have (``--columns union``). Columns with reserved names (``index``,
     ``source``) get the table's name before theirs: ``rows.index``, ``rows.source``. On request: ``source``,
     numbers and texts of the source: ``sources.facts`` (JSON).
     """
@@ -49,7 +51,7 @@ class Rows(SampleKind):
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Return the keys of samples."""
-        return select_keys(_paths(store), fields, source_keys(store))
+        return select_keys([*_paths(store), *_missing_in(store)], fields, source_keys(store))
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> RowReader:
         """Return the reader of the rows of the samples `units`."""
@@ -67,8 +69,12 @@ class RowReader(SampleReader):
         self._arrays = {
             name: store.array(paths[name]) for name in fields if name in paths and name not in ragged
         }
+        missing = _missing_in(store)
+        self._missing = {key: missing[key] for key in fields if key in missing}
+        self._source_of = source_numbers(store, None) if self._missing else None
         # the walk of most batches has no sources in it
-        self._sources = RowValues(store, fields, {}, None) if set(fields) - set(paths) else None
+        further = set(fields) - set(paths) - set(missing)
+        self._sources = RowValues(store, fields, {}, None) if further else None
         self._units = _rows_of(store, units)
         first = next(path for path in paths.values() if store.has(path))
         self._length = len(store.array(first)) if self._units is None else len(self._units)
@@ -87,6 +93,10 @@ class RowReader(SampleReader):
             batch[name] = Packed(texts.read(rows))
         for name, column in self._ragged.items():
             batch[name], _ = column.read(name, rows[:, None], allocate)
+        if self._source_of is not None:
+            sources = self._source_of(rows)
+            for name, lacking in self._missing.items():
+                batch[name] = packed_copy(~np.isin(sources, lacking), allocate)
         if self._sources is None:
             return batch
         return batch | self._sources.read(rows, allocate)
@@ -117,6 +127,16 @@ def _ragged_keys(store: Store, table: str) -> dict[str, str]:
             name = column.removeprefix(f"{table}/")
             keys[f"{table}.{name}" if name in (INDEX, SOURCE) else name] = group
     return keys
+
+
+def _missing_in(store: Store) -> dict[str, Sequence[int]]:
+    """Sources that lack a column, by the key that says so of a row: ``label_present``."""
+    missing = {}
+    for key, path in _paths(store).items():
+        array = store.array(path if store.has(path) else f"{path}/data")
+        if "missing_in" in array.attributes:
+            missing[f"{key}_present"] = array.attributes["missing_in"]
+    return missing
 
 
 def _rows_of(store: Store, units: Int64s | None) -> Int64s | None:

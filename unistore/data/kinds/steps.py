@@ -21,6 +21,7 @@ from unistore.schemas.trajectory.fields import (
     EPISODES,
     JPEG_SUFFIX,
     NEXT,
+    PRESENT,
     STEPS,
     column_group,
     sample_key,
@@ -140,6 +141,12 @@ def step_paths(store: Store) -> dict[str, str]:
     return paths
 
 
+def present_keys(store: Store) -> dict[str, str]:
+    """Return the path of what says which episodes have a column that others lack, by sample key."""
+    paths = [path for path in store.paths() if path.startswith(f"{PRESENT}/")]
+    return {f"{path.removeprefix(f'{PRESENT}/')}_present": path for path in paths}
+
+
 def keys_on_request(store: Store, fields: Sequence[str] | None) -> list[str]:
     """Return the keys that samples have on request, with what the store tells of episodes if that is read."""
     is_read = any(name.startswith(_OF_EPISODES) for name in fields or ())
@@ -162,7 +169,7 @@ class EpisodeRows:
     ) -> None:
         self.offsets: Int64s = whole(store, offsets)
         self.used = np.arange(len(self.offsets) - 1) if units is None else units
-        names = {"episode_name": f"{EPISODES}/name"}
+        names = {"episode_name": f"{EPISODES}/name", **present_keys(store)}
         self._labels = RowValues(store, fields, names, f"{EPISODES}/source")
         self._numbers = [key for key in ("episode", "step") if key in fields]
         is_read = any(key.startswith(_OF_EPISODES) for key in fields)

@@ -27,6 +27,7 @@ from unistore.data.kinds.steps import (
     StepColumn,
     StepColumns,
     keys_on_request,
+    present_keys,
     step_column,
 )
 from unistore.data.packed import Allocate, Batch, Packed, packed_copy
@@ -280,7 +281,8 @@ class Windows(SampleKind):
             message = f"{', '.join(unknown)} is in no window"
             raise wrong_argument("delta", message, f"the windows are of {', '.join(columns)}")
         counts = [count_key(key) for key, path in columns.items() if is_ragged(path)]
-        natural = [*columns, *counts, *(part.mask for part in parts)]
+        present = [key for key in present_keys(store) if key.removesuffix("_present") in columns]
+        natural = [*columns, *counts, *(part.mask for part in parts), *present]
         return select_keys(
             natural, fields, [*keys_on_request(store, fields), *(part.timestamps for part in parts)]
         )
