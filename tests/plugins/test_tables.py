@@ -79,6 +79,38 @@ def test_a_family_of_several_tables_keeps_every_promise(
     check_family("robot", folder, tmp_path, oracle, {"least": 1.5})
 
 
+@pytest.mark.usefixtures("in_this_process")
+def test_columns_of_tables_that_only_some_sources_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unistore_robot import Robot
+
+    forces = Robot.schema.tables["forces"]
+
+    def choose(family: Robot, head: plugin.Head) -> plugin.Chosen:
+        own = {name: column for name, column in forces.items() if column.source in head.arrays}
+        return plugin.Chosen(family.schema.columns, tables={"forces": own} if own else {})
+
+    monkeypatch.setattr(Robot, "schema", replace(Robot.schema, tables={"forces": forces}))
+    monkeypatch.setattr(Robot, "choose", choose)
+    monkeypatch.setattr(Robot, "match", lambda *_: plugin.sure("holds frames"))
+    monkeypatch.setattr(Robot, "columns", "union", raising=False)
+    lacking = {"a": ("t", "value"), "b": ("value",), "c": ("t", "value"), "d": ()}
+    for number, (name, columns) in enumerate(lacking.items()):
+        episode(tmp_path / f"{name}.h5", number, 3, 4)
+        with h5py.File(tmp_path / f"{name}.h5", "r+") as file:
+            for column in columns:
+                del file[f"force/{column}"]
+    sources = [tmp_path / f"{name}.h5" for name in lacking]
+    unistore.convert(sources, tmp_path / "r.zarr", "robot")
+    store = unistore.Store(tmp_path / "r.zarr")
+    assert store.array("sources/forces/offsets").read().tolist() == [0, 0, 4, 4, 8]
+    assert store.array("forces/t").attributes["missing_in"] == [0, 2]
+    assert store.array("forces/value").attributes["missing_in"] == [0, 1, 2]
+    values = store.array("forces/value").read()
+    assert np.isnan(values).all(axis=1).tolist() == [True] * 4 + [False] * 4
+
+
 @pytest.fixture
 def store(robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path) -> Path:
     unistore.convert(robots[0], tmp_path / "r.zarr", "robot")

@@ -57,7 +57,7 @@ def test_the_table_groups_sources_that_look_alike() -> None:
     merged, (problem,) = reconcile(found, "exact")
     assert "    x: float32 (3,) in 0.h5 (+2), float32 (2,) in odd.h5\n" in problem.message
     assert "    y: int32 in 0.h5 (+2), missing in odd.h5\n" in problem.message
-    assert "convert them apart" in problem.cure
+    assert "--one-store-per-shape" in problem.cure
     assert list(merged) == ["y"]
 
 

@@ -46,7 +46,7 @@ _OF_AROUND: dict[str, Any] = {"clock": STEPS, "align": "previous", "tolerance": 
 _MILLISECOND = 1_000_000
 _SECOND = 1_000_000_000
 # Parts of the names of columns whose numbers are no vector that can be interpolated
-_ROTATIONS = ("quat", "orientation")
+_ROTATIONS = ("quat", "orientation", "rotation")
 _TICKS_TOGETHER = 1 << 16  # Ticks whose windows are looked up together where all are
 
 

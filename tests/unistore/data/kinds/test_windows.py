@@ -340,14 +340,18 @@ def test_windows_that_a_store_cannot_have(robots: Any, around: Any, options: Any
         unistore.Dataset(robots[0], unistore.Windows(around, **options))
 
 
-def test_rotations_and_stores_without_times_are_refused(make_store: Any) -> None:
+@pytest.mark.parametrize(
+    "rotation",
+    ["quat", "robot0_eef_quaternion", "pose.pose.orientation", "transform.rotation", "tcp/Orientation"],
+)
+def test_rotations_and_stores_without_times_are_refused(make_store: Any, rotation: str) -> None:
     arrays = {
-        "steps/observation/quat": np.ones((4, 4)),
+        f"steps/observation/{rotation}": np.ones((4, 4)),
         "steps/next_valid": np.ones(4, bool),
         "episodes/offsets": np.array([0, 4]),
     }
     path = make_store("trajectory", arrays, count=1, table="episodes")
-    name = "observation.quat"
+    name = f"observation.{rotation.replace('/', '.')}"
     with pytest.raises(InputError, match=r"the store has no times of its steps .*give whole numbers"):
         unistore.Dataset(path, unistore.Windows({name: (0.5,)}))
     with pytest.raises(InputError, match="is a rotation by its name"):
