@@ -171,7 +171,7 @@ class Dataset(MapDataset):
         self._paths = tuple(os.fspath(path) for path in paths)
         self.cache_options = {"cache_dir": cache_dir, "cache_limit": cache_limit}
         requested = [fields] if isinstance(fields, str) else fields or ()
-        self._requested = tuple(requested)
+        self._requested = (*requested, *(where or ()), *([] if best is None else best[:1]))
         self.parts = open_parts(
             self._paths, samples, self.splits, self.cache_options, chosen, self._requested, version
         )

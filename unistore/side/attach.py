@@ -224,7 +224,8 @@ def _has_key(store: Store, name: str) -> bool:
 def _check_is_read(store: Store, column: _NewColumn, folder: Path) -> None:
     beside = Store(store.path, beside=[folder])
     beside.array(f"{column.table}/{column.name}")
-    if not _has_key(beside, column.name):
+    noun = column.table.removesuffix("s")
+    if not _has_key(beside, column.name) and not _has_key(beside, f"{noun}.{column.name}"):
         message = f"no kind of samples of this {store.family} store reads columns of {column.table} by name"
         raise wrong_argument("table", message, f"attach to {store.attributes.get('main_table')}")
 

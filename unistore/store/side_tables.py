@@ -121,11 +121,12 @@ def is_folder_of(name: str, folder: str) -> bool:
     return re.fullmatch(rf"{re.escape(name)}\.[a-z0-9_]{{8}}\.zarr", folder) is not None
 
 
-def folders_beside(store: Store, fields: Sequence[str]) -> tuple[str, ...]:
-    """Return folders of the side tables to read: derived ones, and the attached ones that fields name."""
+def folders_beside(store: Store, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return folders of the side tables to read: derived ones, and attached ones that keys name."""
     folders = []
     for name in side_names(store):
-        is_requested = name in fields
+        # ``episode.weight`` is the column ``weight`` of episodes
+        is_requested = any(f".{key}".endswith(f".{name}") for key in keys)
         try:
             side = read_side_table(store, name)
         except StoreError:

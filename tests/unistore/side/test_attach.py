@@ -113,6 +113,18 @@ def test_rows_of_no_sample_are_nan(copy_case: Callable[[str], Any]) -> None:
     assert (with_nan[~outside] == read.store.array("points/source_row").read()[~outside]).all()
 
 
+def test_values_of_episodes_are_keys_and_conditions(golden: Callable[[str], Path]) -> None:
+    path = golden("trajectory.zarr")
+    unistore.attach(path, "weight", lambda sample: len(sample["action"]) / 2, table="episodes")
+    lengths = np.diff(unistore.Store(path).array("episodes/offsets").read())
+    dataset = unistore.Dataset(path, "Episodes", fields=["action", "episode.weight"])
+    assert [float(dataset[index]["episode.weight"]) for index in range(3)] == (lengths / 2).tolist()
+    most = float(lengths.max() / 2)
+    assert len(unistore.Dataset(path, "Episodes", where={"episode.weight": (most, None)})) == 1
+    best = unistore.Dataset(path, "Episodes", best=("episode.weight", 0.1))
+    assert len(best[0]["action"]) == lengths.max()
+
+
 def test_workers_of_a_loader_read_it(golden: Callable[[str], Path]) -> None:
     path = golden("rows.zarr")
     values = column(rows_of(path, "rows"))
