@@ -71,16 +71,6 @@ def test_an_episode_is_left_out_by_name(tmp_path: Path, check_contract) -> None:
     assert "left out: a.h5: data/demo_1" in converted.scan.notes
 
 
-def test_links_inside_the_sources_are_followed(tmp_path: Path, check_contract) -> None:
-    robomimic(tmp_path / "part.h5", 1)
-    with h5py.File(tmp_path / "whole.h5", "w") as file:
-        file["data/demo_0/actions"] = h5py.ExternalLink("part.h5", "/data/demo_0/actions")
-        file["data/demo_0/obs/eef"] = h5py.ExternalLink("part.h5", "/data/demo_0/obs/eef")
-    converted = check_contract(trajectory(), [tmp_path])
-    assert converted.arrays["steps/action"].shape == (12, 3)
-    assert [file.name for file in converted.scan.sources[1].files] == ["whole.h5", "part.h5"]
-
-
 @pytest.mark.parametrize(("dtype", "value"), [(h5py.vlen_dtype(np.complex64), [1.0]), ("c16", 1j)])
 def test_dtypes_that_cannot_be_stored(tmp_path: Path, dtype, value) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
@@ -148,19 +138,6 @@ def test_nothing_left(tmp_path: Path) -> None:
     assert "no episode is left" in problems_of(tmp_path / "a.h5")
 
 
-def test_map_that_names_nothing(tmp_path: Path) -> None:
-    assert "--map reward=cost" in problems_of(robomimic(tmp_path / "a.h5"), map={"reward": "cost"})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"images": "png"}, {"colour": "bgr"}, {"columns": "all"}, {"image_size": 0}],
-)
-def test_options_that_are_unknown(options: dict) -> None:
-    with pytest.raises(InputError, match=next(iter(options)).replace("_", "-")):
-        trajectory(**options)
-
-
 def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path, check_contract) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5", 3), "r+") as file:
         for k in range(3):
@@ -168,33 +145,6 @@ def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path, check_c
     assert "right_dpos  700" in problems_of(tmp_path / "a.h5")
     converted = check_contract(trajectory(exclude=("a.h5: data/demo_0",)), [tmp_path / "a.h5"])
     assert converted.arrays["steps/right_dpos"].shape == (12, 3)
-
-
-def test_unwritten_datasets(tmp_path: Path) -> None:
-    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
-        file.create_dataset("data/demo_0/rewards", (6,), "f4")
-        file.create_dataset("data/demo_1/rewards", (6,), "f4", chunks=(2,))
-    message = problems_of(tmp_path / "a.h5")
-    assert "a.h5: data/demo_0/rewards: was allocated as (6,) but never written" in message
-    assert "data/demo_1/rewards" in message
-
-
-def corrupt(path: Path, dataset: str, chunk: int) -> None:
-    with h5py.File(path) as file:
-        info = file[dataset].id.get_chunk_info(chunk)
-    with path.open("r+b") as stream:
-        stream.seek(info.byte_offset + 4)
-        stream.write(b"\xff" * (info.size - 8))
-
-
-def test_corrupt_gzip_chunk_names_file_dataset_and_rows(tmp_path: Path, convert_in_memory) -> None:
-    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
-        values = np.arange(6 * 64).reshape(6, 64)
-        file["data/demo_0/obs/tactile"] = values
-        file.create_dataset("data/demo_1/obs/tactile", data=values, chunks=(2, 64), compression="gzip")
-    corrupt(tmp_path / "a.h5", "data/demo_1/obs/tactile", 1)
-    with pytest.raises(InputError, match=r"a.h5: data/demo_1/obs/tactile: rows 2:4 cannot be read"):
-        convert_in_memory(trajectory(), [tmp_path])
 
 
 def test_links_that_leave_the_sources(tmp_path: Path) -> None:

@@ -115,13 +115,6 @@ def test_windows_around_a_camera(tmp_path: Path) -> None:
     assert "steps/action" in store_paths
 
 
-def test_workers_and_a_small_memory_give_the_same(tmp_path: Path, tree: Any) -> None:
-    written("mcap", tmp_path / "bags")
-    unistore.convert(tmp_path / "bags", tmp_path / "a.zarr", workers=0)
-    unistore.convert(tmp_path / "bags", tmp_path / "b.zarr", workers=2, memory="600MB")
-    assert tree(tmp_path / "a.zarr") == tree(tmp_path / "b.zarr")
-
-
 COMPRESSIONS = [
     ("bag", {"compression": rosbag1.Writer.CompressionFormat.LZ4}),
     ("bag", {"compression": rosbag1.Writer.CompressionFormat.BZ2}),
@@ -230,13 +223,6 @@ def test_stamps_that_cannot_be_believed(change: Any, message: str, tmp_path: Pat
     assert "--stamps log takes the times at which messages were logged" in found
     scan = scan_sources(trajectory(stamps="log"), [tmp_path])
     assert "clock imu: observation/imu/header_stamp, observation/imu/orientation" in " ".join(scan.notes)
-
-
-def test_what_is_remarked_on_topics(tmp_path: Path) -> None:
-    bags.Robot().folder(tmp_path / "run")
-    notes = " ".join(scan_sources(trajectory(), [tmp_path]).notes)
-    assert "steps are the messages of camera/left; --map action=TOPIC/FIELD takes those of another" in notes
-    assert "left out, is std_msgs/msg/String, which has no numbers: chatter" in notes
 
 
 @pytest.mark.parametrize(

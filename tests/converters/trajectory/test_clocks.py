@@ -97,13 +97,6 @@ def test_streams_are_exported_and_compared(tmp_path: Path) -> None:
     assert "clocks/force/observation/force: row" in str(found.problems[0])
 
 
-def test_workers_and_a_small_memory_give_the_same(tmp_path: Path, tree: Any) -> None:
-    path, _ = streams.robot(tmp_path)
-    converted(path)
-    unistore.convert(path, tmp_path / "other.zarr", workers=2, memory="400MB")
-    assert tree(tmp_path / "other.zarr") == tree(tmp_path / "robot.zarr")
-
-
 def test_groups_with_timestamps_are_streams(tmp_path: Path) -> None:
     arrays = {
         "action/value": np.ones((5, 2), "f4"),
@@ -266,12 +259,6 @@ def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
     assert converted(folder / "b.h5").group("episodes")["clocks"]["force"]["unit"] == "ms"
 
 
-def test_what_is_remarked_on_clocks(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.h5", act(FORCE[:6], np.array([101, 101.5, 101.5, 102, 102.5, 103])))
-    notes = scan_sources(trajectory(), [path]).notes
-    assert "clock force: observation/force, observation/force_timestamps; times in s" in notes
-
-
 def without_times(arrays: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: values for name, values in arrays.items() if name not in names}
 
@@ -288,14 +275,6 @@ def test_a_rate_that_the_user_states(name: str, tmp_path: Path) -> None:
     found = refused(path, rate={name: "500"})
     assert "force: 9 rows at 500 a second last 0.016 s, the steps 3 s" in found
     assert "--rate force=HZ" in found
-
-
-def test_rates_of_everything(tmp_path: Path) -> None:
-    arrays = without_times(act(FORCE, TIMES), "observations/force_timestamps", "timestamps")
-    path = written(tmp_path / "a.h5", arrays, observations__force={"hz": 2.5})
-    assert "--rate steps=HZ" in refused(path)
-    store = converted(path, rate={"steps": "1"})
-    assert store.group("episodes")["clocks"] == {"force": {"rate": 2.5}, "steps": {"rate": 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -342,10 +321,3 @@ def test_units_that_timestamps_look_like(times: np.ndarray, unit: str, tmp_path:
     notes = " ".join(scan_sources(trajectory(), [written(tmp_path / "a.h5", arrays)]).notes)
     assert (f"force_timestamps: taken in {'s' if times.dtype.kind == 'f' else 'ns'}" in notes) == bool(unit)
     assert f"--time-unit {unit}" in notes or not unit
-
-
-def test_the_unit_of_the_user_wins(tmp_path: Path) -> None:
-    arrays = act(FORCE, TIMES)
-    path = written(tmp_path / "a.h5", arrays, observations__force_timestamps={"unit": "ms"})
-    assert "at another time than the steps" in refused(path)
-    assert scan_sources(trajectory(time_unit="s"), [path])

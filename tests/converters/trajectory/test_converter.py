@@ -257,16 +257,6 @@ def test_flat_cut_at_terminals(tmp_path: Path, check_contract, *, singular: bool
     assert text(converted, "episodes/name")[2] == "offline:2"
 
 
-def test_flat_without_observations_group(tmp_path: Path, check_contract) -> None:
-    left = RANDOM.integers(0, 256, (6, 40, 40, 3), np.uint8)
-    joint = RANDOM.normal(size=(6, 16))
-    write(tmp_path / "a.h5", left_image=left, joint=joint, actions=np.ones((6, 4)), rewards=np.ones(6))
-    oracle = {"steps/observation/left_image": left, "steps/observation/joint": joint}
-    converted = check_contract(trajectory(), [tmp_path / "a.h5"], oracle)
-    assert converted.arrays["episodes/offsets"].tolist() == [0, 6]
-    assert any("no terminals or timeouts: taken as one episode" in note for note in converted.scan.notes)
-
-
 def test_d4rl_timeouts_truncate(tmp_path: Path, check_contract) -> None:
     steps = 30
     terminals, timeouts = np.zeros(steps, bool), np.zeros(steps, bool)
@@ -338,27 +328,6 @@ def test_ragged_episodes_of_several_files_in_natural_order(tmp_path: Path, check
     for lo, hi in pairwise(starts.tolist()):
         assert not converted.arrays["steps/next_valid"][hi - 1]
         assert converted.arrays["steps/next_valid"][lo : hi - 1].all()
-
-
-def test_columns_union_fills_and_intersection_drops(tmp_path: Path, check_contract) -> None:
-    for k, extra in enumerate(({}, {"data__demo_0__obs__tactile": np.ones((4, 2), np.float32)})):
-        arrays = {"data__demo_0__actions": np.ones((4, 2)), "data__demo_0__obs__eef": np.ones((4, 3))}
-        write(tmp_path / f"{k}.h5", **arrays, **extra)
-    union = check_contract(trajectory(columns="union"), [tmp_path])
-    tactile = union.arrays["steps/observation/tactile"]
-    assert np.isnan(tactile[:4]).all()
-    assert (tactile[4:] == 1).all()
-    both = check_contract(trajectory(columns="intersection"), [tmp_path])
-    assert "steps/observation/tactile" not in both.arrays
-
-
-def test_dtypes_are_promoted_without_loss(tmp_path: Path, check_contract) -> None:
-    first = write(tmp_path / "0.h5", data__demo_0__actions=RANDOM.normal(size=(4, 2)).astype(">f4"))
-    second = write(tmp_path / "1.h5", data__demo_0__actions=RANDOM.normal(size=(5, 2)))
-    values = [*first.values(), *second.values()]
-    oracle = {"steps/action": np.concatenate([part.astype(np.float64) for part in values])}
-    converted = check_contract(trajectory(), [tmp_path], oracle)
-    assert converted.fields["steps/action"].attributes["source_dtype"] == ["<f8", ">f4"]
 
 
 def test_intersection_drops_what_differs_in_shape(tmp_path: Path, check_contract) -> None:

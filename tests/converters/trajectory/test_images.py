@@ -194,24 +194,6 @@ def test_resized_sets_alone(tmp_path: Path, check_contract, following: bool) -> 
         assert np.array_equal(file["data/demo_0/obs/image"], now)
 
 
-def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path, check_contract) -> None:
-    large, small = (np.stack([picture(side, side) for _ in range(6)]) for side in (16, 8))
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:
-        file["data/demo_0/actions"] = np.zeros((5, 2))
-        for name, images in (("image", large), ("image_8", small)):
-            file[f"data/demo_0/obs/{name}"], file[f"data/demo_0/next_obs/{name}"] = images[:-1], images[1:]
-    oracle = {
-        "episodes/final_observation/image": large[-1:],
-        "episodes/final_observation/image_8": small[-1:],
-    }
-    check_contract(trajectory(), [tmp_path], oracle)
-
-
-def test_resized_alone_needs_a_size() -> None:
-    with pytest.raises(InputError, match="as in --images resized --image-size 224"):
-        trajectory(images="resized")
-
-
 def test_a_frame_cut_short_is_refused_when_read_and_when_kept(tmp_path: Path, convert_in_memory) -> None:
     act(tmp_path / "episode_0.hdf5", 4, damage=(2, 200))
     for images in ("raw", "keep"):
@@ -263,3 +245,16 @@ def test_224_set_beside_originals_and_final_observations(tmp_path: Path, check_c
     assert "steps/observation/depth_224" not in converted.arrays
     axes = converted.fields["steps/observation/image_224"].axes
     assert axes == ("step", "image_224_y", "image_224_x", "channel")
+
+
+def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path, check_contract) -> None:
+    large, small = (np.stack([picture(side, side) for _ in range(6)]) for side in (16, 8))
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["data/demo_0/actions"] = np.zeros((5, 2))
+        for name, images in (("image", large), ("image_8", small)):
+            file[f"data/demo_0/obs/{name}"], file[f"data/demo_0/next_obs/{name}"] = images[:-1], images[1:]
+    oracle = {
+        "episodes/final_observation/image": large[-1:],
+        "episodes/final_observation/image_8": small[-1:],
+    }
+    check_contract(trajectory(), [tmp_path], oracle)

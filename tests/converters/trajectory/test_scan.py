@@ -171,16 +171,6 @@ def test_an_episode_that_cannot_be_looked_at_can_be_left_out_alone(
     assert "bad heap" in problem.message
 
 
-def test_names_that_are_left_out_are_noted_once(tmp_path: Path) -> None:
-    robomimic(tmp_path)
-    exclude = ("1.h5: data/demo_4", "2.h5")
-    scan = scan_sources(trajectory(exclude=exclude), [tmp_path])
-    assert "left out: 2.h5, 1.h5: data/demo_4" in scan.notes
-    assert [len(source.detail.episodes.episodes) for source in scan.sources] == [12, 11]
-    with pytest.raises(InputError, match=r"0.h5: data/demo_77: leaves nothing out"):
-        scan_sources(trajectory(exclude=(*exclude, "0.h5: data/demo_77")), [tmp_path])
-
-
 def test_a_scan_of_many_equal_episodes_is_small(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(500):

@@ -7,38 +7,12 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import zarr
 
 import unistore
 from unistore.conversion.convert import convert
 from unistore.store.reader import Store
 
 RANDOM = np.random.default_rng(17)
-DATA = Path(__file__).parents[2] / "data" / "trajectory"
-
-
-def values(store: Path) -> dict[str, np.ndarray]:
-    group = zarr.open_group(store, mode="r")
-    return {path: group[path][...] for path in Store(store).paths()}
-
-
-def test_bundled_demonstrations(tmp_path: Path) -> None:
-    source = DATA / "robosuite100_lift_panda_demo.hdf5"
-    report = convert(source, tmp_path / "lift.zarr")
-    assert (report.family, report.samples) == ("trajectory", 1)
-    found = values(tmp_path / "lift.zarr")
-    store = Store(tmp_path / "lift.zarr")
-    with h5py.File(source) as file:
-        demo = file["data/demo_1"]
-        for path, name in (("action", "actions"), ("states", "states"), ("joint_torques", "joint_torques")):
-            np.testing.assert_array_equal(found[f"steps/{path}"], demo[name][:])
-        actions = demo["actions"][:]
-        assert store.group("episodes")["attributes"]["env"] == file["data"].attrs["env"]
-    statistics = store.attributes["statistics"]["steps/action"]
-    np.testing.assert_allclose(statistics["mean"], actions.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(statistics["std"], actions.std(axis=0), rtol=1e-12)
-    assert statistics["count"] == [412] * 7
-    assert store.text("episodes/name") == ["demo_1"]
 
 
 def test_episodes_of_one_file_are_assigned_by_name_and_masks_win(tmp_path: Path) -> None:

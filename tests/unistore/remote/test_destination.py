@@ -93,18 +93,7 @@ def test_no_copy_of_the_store_is_made_locally(
     assert 0 < max(sizes) < 8000 < sum(map(len, bucket.objects("x.zarr").values())) / 5
 
 
-def test_the_build_folder_stands_in_the_current_folder(
-    bucket: Any, sources: Path, tmp_path: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        run(rows(), [sources], bucket.url("deep/x.zarr"), executor=Stopping(1))
-    assert [path.name for path in tmp_path.iterdir()] == ["x.zarr.unistore-build"]
-    run(rows(), [sources], bucket.url("deep/x.zarr"))
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("after", [0, 3])
 def test_the_same_command_continues(
     proxy: Any, bucket: Any, sources: Path, local: Path, work: Path, rows: Any, after: int
 ) -> None:
@@ -171,15 +160,6 @@ def test_killed_anywhere_it_continues(
     assert bucket.objects("x.zarr") == tree(local)
     assert report.digest == Store(local).attributes["seal"]["digest"]
     assert not list(work.iterdir())
-
-
-def test_a_finished_destination_is_refused(
-    uploaded: str, bucket: Any, sources: Path, local: Path, work: Path, rows: Any
-) -> None:
-    with pytest.raises(InputError, match="a finished store is there already; --overwrite replaces it"):
-        run(rows(), [sources], uploaded, Settings(work=work))
-    assert bucket.objects("deep/store.zarr") == tree(local)
-    assert not work.exists()
 
 
 @pytest.mark.parametrize(
@@ -328,16 +308,6 @@ def test_bad_sources_leave_nothing(bucket: Any, sources: Path, work: Path, rows:
     assert not work.exists() or not list(work.iterdir())
 
 
-def test_a_different_destination_is_told_apart(bucket: Any, sources: Path, work: Path, rows: Any) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(rows(), [sources], bucket.url("a/x.zarr"), Settings(work=work), executor=Stopping(1))
-    with pytest.raises(
-        ConversionError, match=r"destination: s3://.*/a/x\.zarr before, s3://.*/b/x\.zarr now"
-    ):
-        run(rows(), [sources], bucket.url("b/x.zarr"), Settings(work=work))
-    assert not bucket.keys("b/")
-
-
 def test_what_arrives_shortened_is_put_again(
     proxy: Any,
     bucket: Any,
@@ -383,11 +353,6 @@ def test_google_s_dialect_is_written_too(
     assert bucket.objects("x.zarr") == tree(local)
 
 
-def test_workers_write_too(bucket: Any, sources: Path, local: Path, work: Path) -> None:
-    unistore.convert(sources, bucket.url("x.zarr"), work=work, workers=2)
-    assert Store(bucket.url("x.zarr")).attributes["seal"] == Store(local).attributes["seal"]
-
-
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -407,11 +372,6 @@ def test_the_build_folder_is_never_among_the_sources(
     with pytest.raises(InputError, match="choose another place with --work"):
         run(rows(), [Path()], bucket.url("x.zarr"))
     assert not bucket.keys()
-
-
-def test_work_is_for_buckets(sources: Path, tmp_path: Path, rows: Any) -> None:
-    with pytest.raises(InputError, match="only for an object store"):
-        run(rows(), [sources], tmp_path / "x.zarr", Settings(work=tmp_path))
 
 
 def test_a_bucket_that_does_not_exist(bucket: Any, sources: Path, work: Path, rows: Any, quick: None) -> None:

@@ -71,15 +71,6 @@ def test_a_missing_shard_is_an_error(uploaded: str, bucket: Any) -> None:
     assert store.array("rows/data").read_rows([0]).shape == (1, 24)
 
 
-def test_a_shard_that_vanishes_later_is_an_error(uploaded: str, bucket: Any) -> None:
-    array = Store(uploaded).array("rows/data")
-    array.read_rows([599])
-    shard = 599 // array.shard_shape[0]  # type: ignore[index]
-    bucket.delete(f"deep/store.zarr/rows/data/c/{shard}/0")
-    with pytest.raises(StoreError, match=rf"c/{shard}/0.*no such object"):
-        array.read_rows([599 // array.shard_shape[0] * array.shard_shape[0]])  # type: ignore[index]
-
-
 def test_a_truncated_shard_is_an_error(uploaded: str, bucket: Any, quick: None) -> None:
     key = "deep/store.zarr/rows/data/c/0/0"
     array = Store(uploaded).array("rows/data")

@@ -125,21 +125,6 @@ def test_the_limit_holds_and_the_least_recently_used_go_first(tmp_path: Path) ->
     assert not cache.ensure("00" * 16, 1001, lambda: [b""], "too large")
 
 
-def test_use_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = xxhash.xxh3_128_hexdigest(b"x")
-    cache = ShardCache(tmp_path, 10)
-    monkeypatch.setattr("unistore.store.shard_cache.TOUCH_INTERVAL", 0.0)
-    for _ in range(2):
-        assert cache.ensure(name, 1, lambda: [b"x"], "object")
-        path = tmp_path / name
-        assert path.stat().st_mtime > 1000
-        os.utime(path, (1, 1))
-    path.unlink()
-    fetched: list[int] = []
-    assert cache.ensure(name, 1, lambda: fetched.append(1) or [b"x"], "object")  # type: ignore[func-returns-value]
-    assert fetched
-
-
 READ = """
 import sys
 import numpy as np
@@ -284,12 +269,6 @@ def test_a_replaced_store_finds_nothing_of_the_old_one(
     found = Store(uploaded, cache_dir=cache).array("rows/data").read_rows(range(600))
     assert np.array_equal(found, truth(other)["data"])
     assert not np.array_equal(found, before)
-
-
-@pytest.mark.parametrize("limit", ["0", "-1GB", "much", 0, "4XB"])
-def test_limits_that_are_none(uploaded: str, tmp_path: Path, limit: Any) -> None:
-    with pytest.raises(InputError, match="cache_limit: is"):
-        Store(uploaded, cache_dir=tmp_path, cache_limit=limit)
 
 
 def test_a_folder_that_cannot_be_written(uploaded: str, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 import unistore
 from unistore import Checkup, doctor
-from unistore.report.doctor import Machine, advise, inspect_machine, remarks
-from unistore.report.trials import best, measure_speed
+from unistore.report.doctor import Machine, advise, inspect_machine
+from unistore.report.trials import best
 from unistore.system.machine import available_memory, file_system
 
 
@@ -136,24 +136,6 @@ def test_workers(checkup: Checkup) -> None:
     assert argument(checkup, "num_workers", replace(machine, usable_cores=1.0))[0] == 0
 
 
-def test_what_stands_in_the_way_is_said(checkup: Checkup) -> None:
-    assert checkup.store is not None
-    machine = replace(checkup.machine, usable_cores=0.5, all_cores=4, shared_memory=64 << 20)
-    said = " ".join(remarks(machine, replace(checkup.store, is_remote=True, file_system="nfs4")))
-    for part in (
-        "0.5 of 4",
-        "affinity mask or a cgroup",
-        "cache_dir",
-        "nfs4",
-        "--shm-size",
-    ):
-        assert part in said
-    full = replace(checkup.store, fits_page_cache=False, samples=0)
-    said = " ".join(remarks(checkup.machine, full))
-    assert "page cache" in said
-    assert "no samples" in said
-
-
 def test_a_store_without_samples(make_store: Any) -> None:
     found = doctor(make_store("rows", {"rows/data": np.zeros((0, 3))}, count=0))
     assert found.store is not None
@@ -209,12 +191,6 @@ def test_what_cannot_be_measured(store: Path, make_store: Any) -> None:
         with pytest.raises(unistore.InputError):
             doctor(**arguments)
     assert doctor(make_store("rows", {"rows/data": np.zeros((0, 3))}, count=0), measure=True).trials == []
-
-
-def test_measuring_slow_and_large_samples(make_scans: Any) -> None:
-    full, _ = measure_speed(unistore.Dataset(make_scans().path), seconds=0.01)
-    assert full.batch_size <= 2
-    assert full.sample_bytes > 1000
 
 
 def test_file_systems_by_the_longest_mount_point(tmp_path: Path) -> None:

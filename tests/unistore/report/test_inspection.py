@@ -24,7 +24,6 @@ from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import InputError, StoreError
 from unistore.report.suggestions import convert_command
-from unistore.report.text import to_text
 from unistore.store.names import build_folder
 
 DATA = Path(__file__).parents[2] / "data"
@@ -102,30 +101,6 @@ def test_the_snippets_run_as_they_are(stores: dict[str, Path], tmp_path: Path) -
         assert any(line.startswith(f"{expected} torch.Size") for line in lines)
 
 
-def test_bytes_of_texts_are_neither_values_nor_labels(stores: dict[str, Path]) -> None:
-    for family in ("ct", "trajectory"):
-        arrays = {array["path"]: array for array in unistore.inspect(stores[family]).details["arrays"]}
-        texts = [path for path in arrays if path.endswith("/name/data")]
-        assert texts
-        assert all(arrays[path]["bookkeeping"] and not arrays[path]["values"] for path in texts)
-
-
-def test_the_text_says_it_all(stores: dict[str, Path]) -> None:
-    text = to_text(unistore.inspect(stores["point_cloud"]).blocks, show_all=True)
-    for expected in (
-        "point cloud",
-        "2 sources",
-        "thin_a.h5, thin_b.h5",
-        "--voxel-size 20.0",
-        "points/xyz",
-        "blosc lz4 5 shuffle, crc32c",
-        "agrees with manifest and root; files not read: unistore verify",
-        "unistore.Dataset(",
-        "# or: samples=unistore.Segments(max_points=4096)",
-    ):
-        assert expected in text
-
-
 def test_splits_are_counted_and_the_snippet_takes_one(tmp_path: Path, make_store: Any) -> None:
     path = make_store(
         "rows", {"rows/x": np.arange(9)}, count=9, splits={"empty": [], "val": range(2), "fit": range(2, 9)}
@@ -135,27 +110,6 @@ def test_splits_are_counted_and_the_snippet_takes_one(tmp_path: Path, make_store
     assert 'split="val"' in about["snippet"]
     path = make_store("rows", {"rows/x": np.arange(9)}, count=9, splits={"val": [0], "train": range(1, 9)})
     assert 'split="train"' in unistore.inspect(path).to_json()["snippet"]
-
-
-def test_an_unlabelled_cloud_is_remarked(tmp_path: Path) -> None:
-    import h5py
-
-    with h5py.File(tmp_path / "cloud.h5", "w") as file:
-        for name in "xyz":
-            file[f"data/{name}"] = np.linspace(0, 10, 50)
-        file["data/classification"] = np.zeros(50, np.int32)
-        file["segments/segment_0000/indices"] = np.arange(50)
-    unistore.convert(tmp_path / "cloud.h5", tmp_path / "cloud.zarr", "point_cloud")
-    remarks = unistore.inspect(tmp_path / "cloud.zarr").details["remarks"]
-    assert "points/classification: all zero: unlabelled?" in remarks
-
-
-def test_labels_are_counted_at_conversion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.savez(tmp_path / "a.npz", data=np.arange(80).reshape(20, 4), label=2 * [-1, 0, *8 * [1]])
-    with pytest.raises(SystemExit):
-        main(["convert", "rows", str(tmp_path / "a.npz"), str(tmp_path / "a.zarr")])
-    said = capsys.readouterr().out
-    assert "labels of rows/label: 1: 80 %, -1: 10 %, 0: 10 %; 20 % are -1 or 0: unlabelled?" in said
 
 
 @pytest.mark.parametrize(
@@ -174,35 +128,6 @@ def test_the_share_of_unlabelled_points(make_store: Any, name: str, values: Any,
     found = unistore.inspect(make_store("rows", {f"rows/{name}": np.array(values, "i4")}, count=10))
     remarks = [each for each in found.details["remarks"] if each.startswith(f"rows/{name}")]
     assert remarks == ([] if told is None else [f"rows/{name}: {told}"])
-
-
-def test_points_are_suggested_where_a_store_has_windows(make_scans: Any) -> None:
-    for made in (make_scans(), make_scans(sparse="mask")):
-        text = unistore.inspect(made.path).to_json()["snippet"]
-        assert "# or: samples=unistore.SparsePoints()" in text
-        assert "unistore.Dataset(" in text
-
-
-def test_a_window_is_named_where_a_store_has_several(tmp_path: Path) -> None:
-    volume = np.random.default_rng(0).integers(-1000, 1000, (4, 6, 8), np.int16)
-    (tmp_path / "in" / "a" / "windows").mkdir(parents=True)
-    np.save(tmp_path / "in" / "a" / "ct_original.npy", volume)
-    unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", window=("lung", "bone"))
-    snippet = unistore.inspect(tmp_path / "a.zarr").details["snippet"]
-    assert '# or: samples=unistore.SparsePoints(window="bone")' in snippet
-    (tmp_path / "in" / "a" / "ct_original.npy").unlink()
-    for name in ("lung_w1500_l-600", "bone_w1500_l300"):
-        np.save(tmp_path / "in" / "a" / "windows" / f"{name}.npy", (volume > 0).astype("u1"))
-    unistore.convert(tmp_path / "in", tmp_path / "b.zarr", "ct")
-    snippet = unistore.inspect(tmp_path / "b.zarr").details["snippet"]
-    assert 'samples=unistore.SparsePoints(window="bone"))' in snippet
-    assert "1 sample; each has: index, coords, values" in snippet
-
-
-def test_an_array_of_nothing_but_fill_is_remarked(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", data=np.arange(5000), dead=np.zeros(5000))
-    unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr", "rows")
-    assert unistore.inspect(tmp_path / "a.zarr").details["remarks"] == ["rows/dead: nothing but zeros"]
 
 
 @pytest.mark.parametrize("damage", ["manifest", "root", "gone"])
@@ -268,16 +193,6 @@ def test_an_unfinished_conversion(unfinished: Path, where: str) -> None:
     assert f"1 of {about['tasks']} shards written" in text
     assert about["command"] in text
     assert found.is_good
-
-
-def test_sources_read_are_those_of_the_last_round(tmp_path: Path) -> None:
-    """A round that left out sources is followed by another one, which reads some of them again."""
-    build = build_folder(tmp_path / "out.zarr")
-    build.mkdir()
-    rounds = [(0, 5), (0, 4), (1, 3), (1, 1)]
-    steps = [{"step": "derive", "round": number, "sources": count} for number, count in rounds]
-    (build / "journal.jsonl").write_text("".join(f"{json.dumps(step)}\n" for step in steps))
-    assert unistore.inspect(build).to_json()["sources_read"] == 4
 
 
 def test_a_conversion_at_work(unfinished: Path) -> None:
@@ -366,20 +281,6 @@ def test_a_source(family: str) -> None:
     assert about["command"] in str(found)
 
 
-def test_a_folder_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From inside it, the destination is put beside it: nothing is written among sources."""
-    (tmp_path / "my clouds").mkdir()
-    for name in ("thin_a.h5", "thin_b.h5"):
-        (tmp_path / "my clouds" / name).write_bytes((DATA / "pointcloud" / name).read_bytes())
-    monkeypatch.chdir(tmp_path / "my clouds")
-    about = unistore.inspect(".").to_json()
-    assert about["sources"]["count"] == 2
-    words = shlex.split(about["command"])
-    assert words == ["unistore", "convert", "point-cloud", ".", str(tmp_path / "my clouds.zarr")]
-    unistore.convert(words[3:-1], words[-1], words[2])
-    assert unistore.inspect(tmp_path / "my clouds.zarr").kind == "store"
-
-
 def test_all_problems_of_sources(tmp_path: Path) -> None:
     (tmp_path / "empty.h5").write_bytes(b"")
     (tmp_path / "lfs.h5").write_text("version https://git-lfs.github.com/spec/v1\n")
@@ -393,18 +294,6 @@ def test_all_problems_of_sources(tmp_path: Path) -> None:
     assert "3 problems to solve before converting" in str(found)
 
 
-def test_both_ways_to_convert_columns_that_differ(tmp_path: Path) -> None:
-    for name, columns in (("a", "xy"), ("b", "xz")):
-        (tmp_path / "in").mkdir(exist_ok=True)
-        np.savez(tmp_path / "in" / f"{name}.npz", **{column: np.arange(4.0) for column in columns})
-    commands = unistore.inspect(tmp_path / "in").blocks[-1].code.splitlines()
-    assert [command.rpartition(" ")[2] for command in commands] == ["union", "intersection"]
-    for number, command in enumerate(commands):
-        words = shlex.split(command)
-        report = unistore.convert(words[3], tmp_path / f"{number}.zarr", words[2], columns=words[-1])
-        assert report.samples == 8
-
-
 def test_other_zarr(tmp_path: Path) -> None:
     group = zarr.create_group(tmp_path / "plain.zarr")
     group.create_array("a/b", shape=(3, 4), dtype="f4")
@@ -416,17 +305,6 @@ def test_other_zarr(tmp_path: Path) -> None:
     zarr.create_group(tmp_path / "old.zarr", zarr_format=2).create_array("x", shape=(2,), dtype="i4")
     about = unistore.inspect(tmp_path / "old.zarr").to_json()
     assert about["zarr_format"] == 2
-
-
-def test_anything_else(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("text")
-    found = unistore.inspect(tmp_path / "notes.txt")
-    assert (found.kind, found.is_good) == ("unknown", False)
-    assert "not recognised" in str(found)
-    found = unistore.inspect(tmp_path)
-    assert found.kind == "unknown"
-    zarr.create_group(tmp_path / "inner.zarr")
-    assert "inner.zarr" in str(unistore.inspect(tmp_path))
 
 
 def test_nothing_there(tmp_path: Path) -> None:

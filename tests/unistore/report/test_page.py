@@ -133,18 +133,6 @@ def test_a_page_needs_nothing_beside_it(cloud: Path) -> None:
     assert len(text) < 1_000_000
 
 
-def test_the_samples_that_stand_out(make_store: Any, cloud: Path, undrawn: None) -> None:
-    lengths = np.diff(np.asarray(unistore.open_zarr(cloud)["segments/offsets"]))
-    numbers = np.asarray(unistore.open_zarr(cloud)["segments/number"])
-    lengths = lengths[numbers != -1]
-    found = captions(unistore.inspect(cloud).to_html([3]))
-    assert found[:2] == ["segment 3", "segment 0"]
-    assert f"segment {lengths.argmax()}: {lengths.max()} points, the largest" in found
-    assert f"segment {lengths.argmin()}: {lengths.min()} points, the smallest" in found
-    assert sum(each.endswith(": at random") for each in found) == 4
-    assert len(found) == 8
-
-
 def test_a_sample_and_a_distribution_of_each_split(make_store: Any, undrawn: None) -> None:
     splits = {"train": range(6), "val": range(6, 9)}
     path = make_store("rows", {"rows/x": np.arange(9.0)}, count=9, splits=splits)
@@ -182,22 +170,6 @@ def test_samples_that_are_not_there(cloud: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(5))
     with pytest.raises(InputError, match="need a store"):
         unistore.inspect(tmp_path / "a.npy").to_html([1])
-
-
-def test_sources_are_looked_at_by_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    np.save(tmp_path / "a.npy", np.random.default_rng(0).random((20, 8, 8)))
-    before = sorted(tmp_path.rglob("*"))
-    page = Page(unistore.inspect(tmp_path / "a.npy").to_html())
-    assert len(page.pictures()) == 8
-    assert "from a trial conversion" in page.text
-    assert "unistore convert rows" in page.text
-    assert sorted(tmp_path.rglob("*")) == before
-    monkeypatch.setattr("unistore.report.page._MAX_TRIAL_BYTES", 100)
-    page = Page(unistore.inspect(tmp_path / "a.npy").to_html())
-    assert "no pictures of 10.4 kB of sources: convert them" in page.text
-    assert not page.pictures()
 
 
 def test_anything_else_has_a_page_without_pictures(tmp_path: Path) -> None:
@@ -323,22 +295,3 @@ def test_steps_of_an_episode(tmp_path: Path, capsys: Any) -> None:
     out = capsys.readouterr().out
     assert "unistore.Transitions(), the first 32 of 412" in out
     assert re.search(r"action +32 × 7", out)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--plot", "a.png"],
-        ["--samples", "1"],
-        ["--samples", "1,b", "--html", "a.html"],
-        ["--sample", "1", "--html", "a.html"],
-        ["--sample", "1", "--plot", "a.jpg"],
-    ],
-)
-def test_options_that_do_not_go_together(
-    cloud: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert call(cloud, *words) == 2
-    assert capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -82,17 +81,6 @@ def test_a_damaged_file_is_refused_and_the_family_stays(mixed: Path) -> None:
     report = unistore.convert(mixed, mixed.parent / "ct.zarr", "ct", exclude=("table.npz",), on_error="skip")
     assert [each["examples"] for each in report.verdicts if each["verdict"] == "refused"] == [["vol9.npy"]]
     assert report.samples == 3
-
-
-def test_previews_and_reports_count(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ("convert", "ct", str(mixed), "ct.zarr", "--exclude", "table.npz")
-    assert call(*command, "--dry-run") == 0
-    assert "files: 3 taken, 9 left out" in capsys.readouterr().out
-    assert call(*command, "--dry-run", "--json") == 0
-    previewed = json.loads(capsys.readouterr().out)["verdicts"]
-    assert call(*command, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["verdicts"] == previewed
-    assert sum(each["files"] for each in previewed) == 12
 
 
 @pytest.mark.parametrize(
