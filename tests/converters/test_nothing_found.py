@@ -37,7 +37,7 @@ def text(folder: Path) -> None:
     (folder / "a.unheard").write_text("x")
 
 
-@pytest.mark.parametrize("family", [None, "point_cloud", "trajectory", "rows"])
+@pytest.mark.parametrize("family", [None, "trajectory"])
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -59,17 +59,6 @@ def test_what_lies_there_is_told(
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
     assert [path.name for path in tmp_path.iterdir()] == ["src"]
-
-
-def test_several_families_are_listed_with_their_commands(tmp_path: Path) -> None:
-    source = tmp_path / "a folder"
-    source.mkdir()
-    volumes(source)
-    (source / "0.dat").write_bytes(bytes(12500))
-    with pytest.raises(InputError) as refused:
-        unistore.convert(source, tmp_path / "out.zarr")
-    for command in ("spike", "ct"):
-        assert f"1 of {command}: unistore convert {command} '{source}' DST" in str(refused.value)
 
 
 def test_an_option_implies_its_family(tmp_path: Path) -> None:

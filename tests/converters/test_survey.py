@@ -125,36 +125,6 @@ def taken_by(surveyed: Claims, family: str) -> set[Path]:
     return {seen.path for seen in surveyed if seen.family == family and isinstance(seen.verdict, Taken)}
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("README.md", "a text about the others"),
-        ("LICENSE", "a text about the others"),
-        ("train_files.txt", "a list of files"),
-        ("all_filelist.txt", "a list of files"),
-        ("metadata.csv", "a list of files"),
-        ("a.AVI", "AVI video, which is not read"),
-        ("a.e57", "E57, which is not read"),
-        ("a.bag", "ROS bag, which is not read"),
-        ("a.mp4", "MP4 video, which is not read"),
-        ("a.png", "a picture, which is not read"),
-        ("a.unheard", "of no known format"),
-        (".hidden", "hidden"),
-        (".git/config", "hidden"),
-        ("a.zarr/zarr.json", "Zarr, which is no source"),
-        ("b.zarr/.zarray", "Zarr, which is no source"),
-        ("c.zarr.unistore-build/journal.jsonl", "an unfinished conversion"),
-    ],
-)
-def test_why_a_file_is_left_out(tmp_path: Path, name: str, why: str) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"something")
-    (seen,) = survey([tmp_path])
-    assert seen.verdict == LeftOut(why)
-    assert seen.path == tmp_path / name.partition("/")[0]
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two volumes, spikes as arrays, a cloud, and episodes."""

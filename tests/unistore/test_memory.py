@@ -31,48 +31,6 @@ def test_a_slab_comes_back_with_its_last_view_and_not_before():
         ring.put(each)
 
 
-def test_as_many_leases_as_are_held_and_no_more():
-    ring = SlabRing(in_flight=2, held=2, budget=1 << 30)
-    ring.observe(1000)
-    first = ring.lend(ring.take())
-    assert ring.can_lend()
-    second = ring.lend(ring.take())
-    assert not ring.can_lend()
-    del first
-    gc.collect()
-    assert ring.can_lend()
-    del second
-
-
-def test_ring_grows_only_where_nothing_is_lent():
-    ring = SlabRing(in_flight=3, held=1, budget=1 << 30)
-    ring.observe(100_000)
-    small = ring.take()
-    leases = [ring.lend(small)]
-    free = ring.take()
-    ring.put(free)
-    ring.observe(1_000_000)
-    large = ring.take()
-    assert large.size >= 1_000_000
-    assert large is not free
-    assert len(leases[0]) == small.size
-    leases.clear()
-    ring.put(large)
-    assert ring.take() is large
-    assert ring.take() is not small
-    ring.close()
-
-
-def test_ring_keeps_to_its_budget():
-    ring = SlabRing(in_flight=8, held=4, budget=4 << 20)
-    assert ring.batches_in_flight == 1
-    ring.observe(1 << 20)
-    assert ring.limit == 3
-    assert ring.batches_in_flight == 2
-    taken = [ring.take() for _ in range(5)]
-    assert sum(slab is not None for slab in taken) == 3
-
-
 def test_finalizer_of_a_lease_runs_once_and_after_the_last_user():
     calls = []
     slab = Slab(1 << 16)

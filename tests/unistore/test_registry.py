@@ -246,43 +246,6 @@ def test_every_form_from_python_to_the_command_line_and_back() -> None:
     assert PingOptions(**parsed, exclude=["a b"]).recorded() == SPELLED  # type: ignore[arg-type]
 
 
-def test_everything_wrong_with_options_is_told_at_once() -> None:
-    wrong: dict[str, Any] = {
-        "gain": 11.0,
-        "count": 0,
-        "name": 3,
-        "flip": "yes",
-        "layout": "odd",
-        "beams": ["a"],
-        "tile": (1, 2, 3),
-        "map": "x=y",
-        "exclude": None,
-    }
-    with pytest.raises(InputError) as refused:
-        PingOptions(**wrong)
-    assert [str(problem) for problem in refused.value.problems] == [
-        "--gain: must be 0.0 to 10.0, got 11.0",
-        "--count: must be at least 1, got 0",
-        "--name: must be a text, got 3",
-        "--flip: must be True or False, got 'yes'",
-        "--layout: must be one of 'auto', 'raw', got 'odd'",
-        "--beams: must be a list, each a whole number, got ['a']",
-        "--tile: must be a list of 2, each a whole number, got (1, 2, 3)",
-        "--map: must be a mapping of names, got 'x=y'",
-        "--exclude: must be a list, each a text, got None",
-    ]
-
-
-@pytest.mark.usefixtures("installed")
-def test_an_option_or_a_family_that_is_not_known() -> None:
-    with pytest.raises(
-        InputError, match=r"sonar has no option 'gian': did you mean gain\?; it has: gain, count, "
-    ):
-        make_converter("sonar", {"gian": 1})
-    with pytest.raises(InputError, match="family radar: is not known; one of: ct, events, point_cloud,"):
-        make_converter("radar", {})
-
-
 def test_reserved_names_are_those_of_every_conversion() -> None:
     group: Any = unistore_convert
     parameters = group.get_command(click.Context(group), "rows").params

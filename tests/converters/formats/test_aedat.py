@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import faery
@@ -12,7 +11,6 @@ import pytest
 from tests.converters.events.recordings import made_up
 from unistore.converters.formats.aedat import Aedat4
 from unistore.converters.plugin import SourceFile
-from unistore.errors import InputError
 
 
 @pytest.fixture
@@ -43,9 +41,3 @@ def test_events(recording: Path) -> None:
 def test_an_older_version_is_of_others(tmp_path: Path) -> None:
     (tmp_path / "a.aedat4").write_bytes(b"#!AER-DAT2.0\r\n")
     assert Aedat4().recognise(SourceFile(tmp_path / "a.aedat4", "a.aedat4")).certainty == "no"
-
-
-def test_without_the_library(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "aedat", None)
-    with pytest.raises(InputError, match=r"not installed \(pip install 'unistore\[events\]'\)"):
-        Aedat4().open(SourceFile(recording, "a.aedat4")).__enter__()

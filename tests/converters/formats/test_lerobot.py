@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -199,13 +198,3 @@ def test_hostile_paths_lead_nowhere(v21: Path, place: str) -> None:
 def test_metadata_of_another_form(v21: Path, content: str) -> None:
     (v21 / "meta/info.json").write_text(content)
     assert "do not describe a dataset" in problems_of(v21)[0]
-
-
-@pytest.mark.parametrize("module", ["pyarrow", "av"])
-def test_a_missing_library_is_told_with_the_command(
-    v21: Path, module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, module, None)
-    assert "pip install 'unistore[robots]'" in problems_of(v21)[0]

@@ -9,9 +9,7 @@ import nrrd
 import numpy as np
 import pytest
 import SimpleITK
-from nrrd.reader import _TYPEMAP_NRRD2NUMPY as TYPES
 
-import unistore
 from unistore.converters.formats.nrrd import Nrrd
 from unistore.converters.plugin import Facts, SourceFile
 from unistore.errors import InputError
@@ -122,13 +120,6 @@ def test_every_dtype(tmp_path: Path, dtype: str) -> None:
     np.testing.assert_array_equal(values, voxels)
 
 
-@pytest.mark.parametrize("name", [name for name, code in TYPES.items() if code == "i2"])
-def test_names_of_types(tmp_path: Path, name: str) -> None:
-    write(tmp_path / "a.nrrd")
-    edited(tmp_path / "a.nrrd", b"type: int16", f"type: {name}".encode())
-    np.testing.assert_array_equal(opened(tmp_path / "a.nrrd")[0], VOXELS)
-
-
 def test_bytes_and_lines_to_skip(tmp_path: Path) -> None:
     write(tmp_path / "a.nhdr", encoding="raw")
     (voxels,) = (path for path in tmp_path.iterdir() if path.suffix != ".nhdr")
@@ -168,13 +159,3 @@ def test_what_is_no_nrrd(tmp_path: Path) -> None:
         (tmp_path / "a.nrrd").write_bytes(content)
         with pytest.raises(InputError, match=message):
             Nrrd().recognise(SourceFile(tmp_path / "a.nrrd", "a.nrrd"))
-
-
-def test_converted_with_both_files(tmp_path: Path) -> None:
-    write(tmp_path / "in/a.nhdr")
-    write(tmp_path / "in/a_seg.nrrd", (VOXELS > 0).astype("u1"))
-    unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
-    assert unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
-    sample = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())[0]
-    np.testing.assert_array_equal(sample["image"], VOXELS)
-    np.testing.assert_array_equal(sample["seg"], VOXELS > 0)

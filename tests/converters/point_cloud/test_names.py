@@ -122,13 +122,6 @@ def test_files_of_columns_side_by_side(tmp_path: Path, check_contract: Callable[
     assert unistore.verify(tmp_path / "a.zarr", against=both).problems != ()
 
 
-def test_columns_beside_that_do_not_fit(tmp_path: Path) -> None:
-    save(tmp_path, coord=points(), color=points(9))
-    with pytest.raises(InputError, match=r"coord\.npy: columns differ in length"):
-        scan_sources(point_cloud(), [tmp_path])
-    assert len(scan_sources(point_cloud(map={"color": ""}), [tmp_path]).tables[0].fields) == 2
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "family"),
     [

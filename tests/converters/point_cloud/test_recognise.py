@@ -10,8 +10,6 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import list_files
 from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.protocol import Scanned
 from unistore.converters.scan import Candidate, LeftOut, Taken, Verdict
@@ -56,10 +54,6 @@ def test_taken(tmp_path: Path, name: str) -> None:
     assert look(make(tmp_path / name)) == Taken(layout, f"is a point cloud of layout {layout}")
 
 
-def test_a_wrong_detail_is_for_the_scan_to_tell(tmp_path: Path) -> None:
-    assert isinstance(look(hdf5(tmp_path / "a.h5", **AXES, intensity=np.arange(3))), Taken)
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -78,14 +72,6 @@ def test_left_out(tmp_path: Path, name: str, reason: str) -> None:
 def test_batches_are_columns_where_the_map_says_what_x_is(tmp_path: Path) -> None:
     path = MAKERS["f.h5"][1](tmp_path / "f.h5")
     assert isinstance(look(path, point_cloud(map={"x": "label"})), LeftOut)
-
-
-def test_arrays_of_other_shapes_are_left_out(tmp_path: Path) -> None:
-    for name, shape in {"a": (50, 3), "b": (40, 3), "image": (4, 5, 6), "vector": (7,)}.items():
-        np.save(tmp_path / f"{name}.npy", np.zeros(shape))
-    found = point_cloud().find(list_files([tmp_path]), Exclusion(()))
-    assert list(found.parts.names) == ["a.npy", "b.npy"]
-    assert [path.name for path, _ in found.left_out] == ["image.npy", "vector.npy"]
 
 
 def test_links_to_another_file_count_by_their_names(tmp_path: Path) -> None:

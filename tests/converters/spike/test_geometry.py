@@ -71,19 +71,6 @@ def test_the_described_resolution_is_refused_for_packed_bits(gopro: Path) -> Non
     assert "careful: neighbouring rows of 000.dat hardly correlate as 396 x 640" in notes
 
 
-def test_several_cameras_fit_and_nothing_decides(
-    tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
-) -> None:
-    file = tmp_path / "a.dat"
-    file.write_bytes(stream(record(40, 360, 640)))
-    problem = refusal(file)
-    assert problem.kind == "ambiguous"
-    for fit in ("160 x 180 x 320", "40 x 360 x 640", "10 x 720 x 1280"):
-        assert fit in problem.message
-    assert "--height and --width" in problem.cure
-    assert scan_one(file, height=360)[0] == [40, 360, 640], "one of the two may be enough"
-
-
 def test_cameras_may_differ_by_recording(
     tmp_path: Path,
     record: Callable[..., Any],

@@ -43,7 +43,7 @@ def test_quiet_prints_problems_alone(source: Path, capfd: pytest.CaptureFixture[
     assert printed.out + printed.err
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", ["bash", "fish"])
 def test_completion(capfd: pytest.CaptureFixture[str], shell: str) -> None:
     assert call("completion", shell) == 0
     script = capfd.readouterr().out

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from unistore.conversion import job as jobs
-from unistore.conversion import run as running
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import Serial
-from unistore.conversion.job import RowsRead, parts_of
+from unistore.conversion.job import RowsRead
 from unistore.conversion.plan import ShardTask
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
@@ -67,32 +66,6 @@ def test_the_store_is_the_same(sources: Path, tmp_path: Path, options: dict[str,
     assert executor.jobs.count("ShardJob") == 1
     assert _files(tmp_path / "parts.zarr") == _files(tmp_path / "whole.zarr")
     assert not list(tmp_path.glob("*.unistore-build"))
-
-
-def _plan_and_job(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    seen: list[Any] = []
-    monkeypatch.setattr(running, "parts_of", lambda job, *_: seen.append(job) or [])
-    run(make_converter("rows", {"columns": "union"}), [sources], tmp_path / "seen.zarr")
-    return seen[0]
-
-
-def test_parts_are_whole_sources_and_only_where_workers_would_wait(
-    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = _plan_and_job(sources, tmp_path, monkeypatch)
-    (table,) = job.plan.tables
-    parts = parts_of(job, table, 2)
-    assert [part.lo for part in parts[1:]] == [part.hi for part in parts[:-1]]
-    assert (parts[0].lo, parts[-1].hi) == (0, table.rows)
-    read = [piece.source for part in parts for piece in table.pieces(part.lo, part.hi)]
-    assert read == sorted(set(read))
-    assert len({part.id for part in parts}) == len(parts)
-    assert parts_of(job, table, 0) == parts_of(job, table, 1) == []
-    monkeypatch.setattr(jobs, "SMALL_SOURCE", 16)
-    assert parts_of(job, table, 2) == []
-    monkeypatch.setattr(jobs, "SMALL_SOURCE", 1 << 16)
-    monkeypatch.setattr(jobs, "MIN_BATCHES", FILES)
-    assert parts_of(job, table, 2) == []
 
 
 def test_an_interrupted_conversion_reads_parts_again(sources: Path, tmp_path: Path) -> None:

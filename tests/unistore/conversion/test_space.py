@@ -56,12 +56,6 @@ def test_less_than_the_prediction_is_warned_of_before_anything_is_read(
     assert set(told[1:]) == {"read"}
 
 
-def test_a_silent_conversion_warns_as_python_does(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_room(monkeypatch, 1_000_000)
-    with pytest.warns(UserWarning, match="the disk has room for"):
-        unistore.convert(source, source.with_name("out.zarr"), "rows")
-
-
 @pytest.mark.filterwarnings("error")
 def test_enough_room_is_not_spoken_of(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, 3_200_000)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.data.kinds.clocks import StoredClock, nearest, previous
+from unistore.data.kinds.clocks import StoredClock
 
 
 class InMemory:
@@ -60,22 +60,6 @@ def test_search_in_ranges_is_that_of_numpy(recorded: Any) -> None:
     found = StoredClock(InMemory(values, chunk)).search(times, lo, hi)
     expected = [a + np.searchsorted(values[a:b], t, "right") for a, b, t in zip(lo, hi, times, strict=True)]
     assert found.tolist() == expected
-
-
-@given(recordings())
-@settings(max_examples=80, deadline=None)
-def test_previous_and_nearest_take_the_last_of_equal_timestamps(recorded: Any) -> None:
-    values, offsets, chunk, episodes, times = recorded
-    asked = np.diff(offsets)[episodes] > 0
-    lo, hi, times = offsets[episodes][asked], offsets[episodes + 1][asked], times[asked]
-    clock = StoredClock(InMemory(values, chunk))
-    before, near = previous(clock, times, lo, hi), nearest(clock, times, lo, hi)
-    for a, b, time, row, nearby in zip(lo, hi, times, before, near, strict=True):
-        own = values[a:b]
-        not_later = np.flatnonzero(own <= time)
-        assert row == a + (not_later[-1] if len(not_later) else -1)
-        best = own[np.argmin(np.abs(own - time))]  # the first of them: of two as near, the earlier
-        assert nearby == a + np.flatnonzero(own == best)[-1]
 
 
 def test_a_column_in_its_own_unit() -> None:

@@ -198,18 +198,6 @@ def test_stores_of_different_kinds_are_refused(
         unistore.Dataset([paths[0], without], split="train")
 
 
-@pytest.mark.parametrize(
-    ("weights", "said"),
-    [([1], "one number a store, 2 in all"), ([0, 0], "one of them positive"), ([1, -1], "not negative")],
-)
-def test_weights_that_are_none(make_rows: Callable[..., Path], weights: list[float], said: str) -> None:
-    paths = [make_rows(5), make_rows(4, 5)]
-    with pytest.raises(InputError, match=said):
-        unistore.Dataset(paths, weights=weights)
-    with pytest.raises(InputError, match="this is one"):
-        unistore.Dataset(paths[0], weights=[1])
-
-
 def test_a_share_of_nothing_is_refused(make_rows: Callable[..., Path], make_store: Any) -> None:
     alone = make_store(
         "rows",

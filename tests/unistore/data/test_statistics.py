@@ -204,20 +204,6 @@ def test_several_stores(make_store: Any) -> None:
     agree(alone, stores[1][1]["action"])
 
 
-def test_what_cannot_be_asked(robots: Any) -> None:
-    dataset = unistore.Dataset(robots[0])
-    with pytest.raises(InputError, match=r"unknown field 'actoin'.*samples have action"):
-        dataset.statistics("actoin")
-    with pytest.raises(InputError, match="episode_name is text"):
-        dataset.statistics("episode_name")
-    with pytest.raises(InputError, match="no split 'test'"):
-        dataset.statistics("action", split=["test"])
-    with pytest.raises(InputError, match="give one of the two"):
-        dataset.statistics("action", split="val", subset=[0])
-    with pytest.raises(InputError, match="the dataset has 161 samples"):
-        dataset.statistics("action", subset=[161])
-
-
 def test_rows_of_two_splits(make_store: Any) -> None:
     rng = np.random.default_rng(0)
     data = rng.normal(size=(9_000, 4)).astype(np.float32)

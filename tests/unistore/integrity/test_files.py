@@ -41,14 +41,6 @@ def test_a_flipped_bit_in_a_shard_names_its_rows(copy_case: Copy) -> None:
     assert "--repair" in problem.cure
 
 
-def test_what_is_damaged_is_not_checked_further(copy_case: Copy) -> None:
-    _, store = copy_case("cloud_real")
-    flip(store / "segments" / "offsets" / "c" / "0", 5)
-    verified = verify(store)
-    assert [problem.kind for problem in verified.problems] == ["checksum"]
-    assert set(verified.unchecked) == {"indices", "segments", "voxels"}
-
-
 def test_missing_short_long_and_extra_files(copy_case: Copy) -> None:
     _, store = copy_case("rows_real")
     data = store / "rows" / "data"

@@ -73,18 +73,6 @@ def test_numbers_that_a_dtype_can_hold(dtype: str, number: Any, holds: bool) -> 
     assert np.array_equal(out, np.array([1, number], dtype), equal_nan=np.dtype(dtype).kind in "fc")
 
 
-@pytest.mark.parametrize("wrong", ["repeat", "", True, (0,), b"zero", [1], 1j, np.array([1])])
-def test_pads_that_are_none(wrong: Any) -> None:
-    expected = "pad: must be one of 'valid', 'edge', 'zero', 'drop', or a number"
-    for make in (
-        lambda: unistore.Patches(8, pad=wrong),
-        lambda: unistore.Clips(pad=wrong),
-        lambda: unistore.Windows(history=1, horizon=2, pad=wrong),
-    ):
-        with pytest.raises(InputError, match=expected):
-            make()
-
-
 EXTENTS = ((9, 4, 12), (3, 20, 7), (8, 8, 8))
 
 

@@ -407,18 +407,6 @@ def test_a_state_of_a_replay_serves_every_rank(make_store: Any) -> None:
         unistore.ReplayBuffer(path, output="dict").load_state_dict(state)
 
 
-def test_replay_refuses_options_that_cannot_be(make_store: Any) -> None:
-    path = record(make_store).path
-    with pytest.raises(InputError) as refused:
-        unistore.ReplayBuffer(path, output="pairs", limit=0, prefetch=-1, rank=2, world_size=2)  # type: ignore[arg-type]
-    wrong = [problem.location for problem in refused.value.problems]
-    assert wrong == ["output", "limit", "prefetch", "rank"]
-    with pytest.raises(InputError, match="fields: are keys of a dict, and output is 'tuple'"):
-        unistore.ReplayBuffer(path, fields=["action"])
-    with pytest.raises(InputError, match="image_size: resizes the images of a tuple"):
-        unistore.ReplayBuffer(path, output="dict", image_size=4)
-
-
 def test_threads_share_a_replay_buffer(make_store: Any) -> None:
     path = record(make_store).path
     with unistore.ReplayBuffer(path, output="dict", fields=["action"], seed=5) as replay:
