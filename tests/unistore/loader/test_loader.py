@@ -79,33 +79,6 @@ def test_plain_datasets_are_collated_as_torch_does(data, workers):
         assert all(torch.equal(a, b) for a, b in zip(ours["pair"], theirs["pair"], strict=True))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_own_collate_returns_any_structure(data, workers):
-    def collate(samples):
-        return {
-            "nested": [(sample["image"], {"l": sample["label"]}) for sample in samples],
-            "strided": np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1),
-            "half": torch.ones(3, dtype=torch.bfloat16),
-            "object": np.array([None, "a"], dtype=object),
-            "empty": torch.empty(0, 3),
-            "bytes": b"x" * 100_000,
-            "count": len(samples),
-        }
-
-    with Loader(data.Plain(), 4, shuffle=False, num_workers=workers, collate_fn=collate) as loader:
-        batches = list(loader)
-    for number, batch in enumerate(batches):
-        assert [pair[1]["l"] for pair in batch["nested"]] == list(range(number * 4, number * 4 + 4))
-        assert all(pair[0].eq(pair[1]["l"]).all() for pair in batch["nested"])
-        assert np.array_equal(batch["strided"], np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1))
-        assert batch["half"].dtype == torch.bfloat16
-        assert batch["half"].sum() == 3
-        assert batch["object"].tolist() == [None, "a"]
-        assert batch["empty"].shape == (0, 3)
-        assert batch["bytes"] == b"x" * 100_000
-        assert batch["count"] == 4
-
-
 def test_permuted_images_keep_their_strides(data):
     class Images(data.Batched):
         def read_batch(self, indices, allocate=np.empty):
@@ -193,25 +166,6 @@ def test_subsets_and_weights(data):
     assert abs(np.mean(drawn == 7) - 0.75) < 0.05
 
 
-def test_weights_of_the_stores_that_a_dataset_joins(data):
-    class Joined(data.Batched):
-        weights = (3.0, 1.0, 0.0)
-        store_offsets = np.array([0, 20, 180, 200])
-
-    def shares(**options):
-        with Loader(Joined(), 100, shuffle=True, num_workers=0, **options) as loader:
-            drawn = np.concatenate([batch["index"].numpy() for batch in loader])
-        return np.bincount(np.searchsorted([20, 180], drawn, side="right"), minlength=3) / len(drawn), drawn
-
-    found, _ = shares(samples_per_epoch=4000)
-    assert np.allclose(found, [0.75, 0.25, 0], atol=0.03)
-    found, drawn = shares(samples_per_epoch=4000, subset=range(10, 190))
-    assert np.allclose(found, [0.75, 0.25, 0], atol=0.03)
-    assert set(np.unique(drawn)) <= set(range(10, 180))
-    with pytest.raises(InputError, match="shuffle=True"):
-        Loader(Joined(), 100, False)
-
-
 def test_pinning_without_an_accelerator_is_ignored_and_said(data):
     if torch.cuda.is_available():
         pytest.skip("this machine has an accelerator")
@@ -249,11 +203,3 @@ def test_options_that_contradict_each_other(data):
         Loader(dataset, 8, "blocks", subset=[5, 3])
     with pytest.raises(InputError, match="num_workers: must be"):
         Loader(dataset, 8, shuffle=True, num_workers=-1)
-
-
-def test_automatic_workers_share_the_cores_between_ranks(data, monkeypatch):
-    monkeypatch.setattr("unistore.system.workers.usable_cores", lambda: 20.0)
-    assert Loader(data.Batched(1000), 8, shuffle=True).num_workers == 16
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert Loader(data.Batched(1000), 8, shuffle=True).num_workers == 4
-    assert Loader(data.Batched(1000), 8, shuffle=True, num_workers=3).num_workers == 3

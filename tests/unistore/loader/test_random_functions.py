@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset
+from torch.utils.data import DataLoader, Subset
 
 import unistore
 from unistore.errors import InputError
@@ -190,18 +190,6 @@ def test_plain_datasets_draw_the_same(data):
     assert len({value for epoch in expected for _, *values in epoch for value in values}) == 6 * SAMPLES
     for workers in (0, 1, 2):
         assert draws(16, workers) == expected
-
-
-def test_datasets_joined_by_torch_draw_the_same(path):
-    joined = ConcatDataset([unistore.Dataset(path, transform=by_torch) for _ in range(2)])
-
-    def draws(batch_size, workers):
-        with Loader(joined, batch_size, seed=1, num_workers=workers) as loader:
-            return [torch.cat([batch["r"] for batch in loader]).tolist() for _ in range(2)]
-
-    expected = draws(8, 0)
-    assert len({*expected[0], *expected[1]}) == 4 * SAMPLES
-    assert draws(16, 2) == expected
 
 
 @pytest.mark.usefixtures("nothing_left")
