@@ -59,7 +59,7 @@ def test_everything_agrees_through_a_cache(uploaded: str, local: Path, tmp_path:
     assert not ours.fork_safe
     again = pickle.loads(pickle.dumps(ours))
     assert np.array_equal(again.array("rows/label").read_rows([1]), theirs.array("rows/label").read_rows([1]))
-    assert again._cache == ours._cache
+    assert again._options == ours._options
 
 
 def test_a_local_store_may_have_one_too(local: Path, tmp_path: Path) -> None:
