@@ -38,6 +38,7 @@ from unistore.order.seeding import RandomFunction
 from unistore.order.sequences import sample_indices
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
+from unistore.store.shard_cache import CachedStorage
 from unistore.system.arguments import Arguments, checked_epoch, wrong_argument
 from unistore.system.extras import require_torch
 from unistore.system.hints import Int64s, PathLike
@@ -541,6 +542,14 @@ class Dataset(MapDataset):
     def open_blocks(self) -> int:
         """Return the number of blocks whose decoded chunks are kept together."""
         return min(blocks.open for blocks in self._blocks())
+
+    @property
+    def shuffled_requests(self) -> int:
+        """Return about how many requests an epoch of a full shuffle makes, 0 without a store in a bucket."""
+        # Objects that are copied to this machine are fetched once
+        stores = [part.store for part in self.parts]
+        are_far = [not store.fork_safe and not isinstance(store.storage, CachedStorage) for store in stores]
+        return len(self) * len(self.fields) if any(are_far) else 0
 
     @property
     def shuffles_in_blocks(self) -> bool:

@@ -175,6 +175,9 @@ class _Lanes:
 ShuffleKind = Literal[True, "full", "blocks", "sources"]
 NAMED = ("full", "blocks", "sources")
 
+# Requests of an epoch to a bucket from which a full shuffle is warned about.
+MANY_REQUESTS = 2000
+
 # Samples per block for a dataset without ``block_offsets``.
 DEFAULT_BLOCK = 256
 
@@ -201,6 +204,13 @@ def shuffled(
             stacklevel=4,
         )
     if kind in (True, "full"):
+        requests = getattr(data, "shuffled_requests", 0)
+        if requests >= MANY_REQUESTS:
+            warnings.warn(
+                f"a full shuffle of a store in a bucket makes about {requests:,} requests an epoch: give the "
+                "dataset a cache_dir, into which each object is fetched once",
+                stacklevel=4,
+            )
         sequence: EpochSequence = Shuffled(len(data) if chosen is None else len(chosen), seed)
         return sequence if chosen is None else Subset(sequence, chosen)
     if not ascending:

@@ -136,3 +136,15 @@ def test_stores_larger_than_the_scratch_folder(
     assert unistore.verify(uploaded, against=sources).ok
     unistore.export(uploaded, tmp_path / "exported")
     assert (tmp_path / "exported").exists()
+
+
+def test_a_full_shuffle_without_copies_is_warned_about(
+    proxy: Any, uploaded: str, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unistore.order.shuffles.MANY_REQUESTS", 1000)
+    far = unistore.Dataset(uploaded)
+    with pytest.warns(UserWarning, match="about 1,200 requests an epoch: give the dataset a cache_dir"):
+        unistore.Shuffle(far, shuffle="full")
+    for dataset in (unistore.Dataset(local), unistore.Dataset(uploaded, cache_dir=tmp_path / "cache")):
+        assert dataset.shuffled_requests == 0
+        unistore.Shuffle(dataset, shuffle="full")
