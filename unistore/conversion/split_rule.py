@@ -57,7 +57,8 @@ class SplitRule:
     taken: SplitList | RecordedSplits | None = None  # splits that are taken over
     # folder of the sources below the folder that was given; names that are hashed begin with it
     below: str = ""
-    is_recorded: bool = False  # whether it is that of a store, so that these sources may leave splits empty
+    # whether it is that of a store, so that these sources may leave splits empty
+    is_recorded: bool = field(default=False, compare=False)
 
     @classmethod
     def recorded(cls, options: Mapping[str, Any]) -> SplitRule | None:

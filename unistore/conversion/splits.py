@@ -140,7 +140,7 @@ class Units:
         if taken is not None:
             return self._from_list(taken)
         codes = self._hashed(self.rule.seed) if self.rule.method == "hash" else self._exact()
-        if not self.rule.is_recorded:
+        if self.rule.method and not self.rule.is_recorded:
             self._check_filled(codes)
         return UnitSplits(codes, tuple(self.rule.shares))
 

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain, pairwise
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
@@ -32,6 +33,9 @@ from unistore.zarr3.array import StoredArray
 from unistore.zarr3.cache import CHUNKS
 from unistore.zarr3.gather import POOL_BYTES
 from unistore.zarr3.storage import AbsentError
+
+# Seeds of stores that are kept
+_MOST_SEEDS = 1 << 16
 
 
 class JoinedReader(SampleReader):
@@ -66,6 +70,7 @@ class JoinedReader(SampleReader):
             not any(boxes[key][number] is not None for key in self._flat) for number in range(len(readers))
         ]
         self._scratch = threading.local()
+        self._seed_of = lru_cache(_MOST_SEEDS)(_seed_of_store)
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
@@ -96,15 +101,17 @@ class JoinedReader(SampleReader):
     def _read_part(self, number: int, picks: Picks, positions: Int64s, allocate: Allocate) -> Batch:
         # one seed per store: sample i of one store must not be cropped like sample i of the next one. That of
         # a store which grew stays the same
-        seed = picks.seed
-        if number or self._prefixes[0]:
-            seed = int(words(picks.seed, np.array([number]), np.array([0]), 1)[0, 0])
+        seed = self._seed_of(picks.seed, number) if number or self._prefixes[0] else picks.seed
         own = Picks(picks.index[positions] - self.offsets[number], picks.epoch[positions], seed)
         batch = self._readers[number].read(own, allocate)
         if SOURCE in batch:
             names = np.char.add(self._prefixes[number], batch[SOURCE].values)
             batch[SOURCE] = packed_copy(names, allocate)
         return batch
+
+
+def _seed_of_store(seed: int, number: int) -> int:
+    return int(words(seed, np.array([number]), np.array([0]), 1)[0, 0])
 
 
 def _check_forms(empty: Mapping[str, Batch]) -> None:

@@ -287,6 +287,8 @@ class VerifiedRows:
 
 
 _pools: weakref.WeakSet[ChunkPool] = weakref.WeakSet()
+# Bytes of the arrays of all pools that hold chunks: there may be thousands of pools
+_bytes_in_use = [0]
 
 
 def forget_chunks() -> None:
@@ -313,6 +315,7 @@ class ChunkPool:
         self._array_bytes = self._chunks * self._chunk_bytes
         large = self._array_bytes > min(MAX_POOLED_PLAIN, POOL_BYTES)
         self._single_rows = VerifiedRows(reader) if large and VerifiedRows.supports(reader) else None
+        self._memory = np.empty((0, 0))
         self.renew()
         _pools.add(self)
 
@@ -329,9 +332,14 @@ class ChunkPool:
 
     def renew(self) -> None:
         """Drop everything and take a fresh lock."""
+        self.__del__()
         self._lock = threading.Lock()
         self._memory = np.empty((0, 0))
         self._next = 0
+
+    def __del__(self) -> None:
+        if len(self._memory):
+            _bytes_in_use[0] -= self._array_bytes
 
     def take(self, rows: Int64s, out: AnyArray) -> bool:
         """Read rows (n,) into `out` (n, …), False if another thread does or chunks are too large to keep."""
@@ -377,10 +385,10 @@ class ChunkPool:
         self._slot_of = np.full(self._chunks, -1, np.int32)
         self._chunk_in = np.full(slots, -1, np.int64)
         self._in_use = np.zeros(slots, np.bool_)
+        _bytes_in_use[0] += self._array_bytes
 
     def _capacity(self) -> int:
-        in_use = sum(pool._array_bytes for pool in _pools if len(pool._memory))
-        share = POOL_BYTES * self._array_bytes // in_use
+        share = POOL_BYTES * self._array_bytes // max(self._array_bytes, _bytes_in_use[0])
         return min(len(self._memory), max(MIN_CHUNKS, share // self._chunk_bytes))
 
     def _slots(self, chunks: Int64s, capacity: int) -> Int64s:
