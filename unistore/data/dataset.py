@@ -58,6 +58,7 @@ else:
         MapDataset = object
 
 Index = SupportsIndex | At
+_HAS_TORCH = MapDataset.__module__ != "builtins"
 # Begins the message about samples where torch is missing
 _TENSORS = "samples are tensors (read_batch reads numpy arrays) and need"
 # Samples whose labels are read together
@@ -289,7 +290,8 @@ class Dataset(MapDataset):
         TypeError
             If `index` is no whole number, such as a slice or a list.
         """
-        require_torch(_TENSORS)
+        if not _HAS_TORCH:
+            require_torch(_TENSORS)
         from unistore.data.collate import BatchMemory, Samples
 
         picks = self._picks([index])
@@ -298,7 +300,8 @@ class Dataset(MapDataset):
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
         """Return samples of a batch, read together. `unistore.collate` collates them without a copy."""
-        require_torch(_TENSORS)
+        if not _HAS_TORCH:
+            require_torch(_TENSORS)
         from unistore.data.collate import BatchMemory, Samples
 
         memory = BatchMemory(self._expected_bytes)
