@@ -47,7 +47,7 @@ _MAX_TEXT = 20_000
 # Larger sources are not converted for their pictures
 _MAX_TRIAL_BYTES = 64 << 20
 _PAGE_BYTES = 4_400_000  # of all samples together, as text
-_READ_BYTES = 128 << 20  # of the store's files, for all samples
+_READ_BYTES = 96 << 20  # of the store's files, for all samples
 _TRIES = 4  # times that a sample is read, until it fits
 _BAR_WIDTH = 10
 _CHART_HEIGHT = 40
