@@ -40,10 +40,10 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
         return events
     pixels = store.array("frames/image").read_rows(frames)
     step = stride(max(pixels.shape[1:3]), detail.side)
-    shown = {"name": "frame", "array": "image0", "times": times[frames - lo].tolist()}
+    image = {"name": "frame", "array": "image0", "times": times[frames - lo].tolist()}
     arrays = {**events.arrays, "image0": pixels[:, ::step, ::step]}
     return replace(
-        events, head={**events.head, "images": [shown]}, arrays=arrays, read=events.read + pixels.nbytes
+        events, head={**events.head, "images": [image]}, arrays=arrays, read=events.read + pixels.nbytes
     )
 
 
