@@ -202,8 +202,8 @@ class Build(ABC):
             path.unlink(missing_ok=True)
         is_first = not any(self.folder.glob("journal*.jsonl"))
         self.journal = Journal(path) if self.part is None else PartJournal(path)
-        self._discard = self.journal.is_empty and self.part is None
-        if is_first or self._discard:
+        self._discard = is_first or (self.journal.is_empty and self.part is None)
+        if self._discard:
             self._clear_unrecorded()
 
     @contextmanager
@@ -248,7 +248,8 @@ class Build(ABC):
     ) -> None:
         try:
             self.journal.close()
-            if self._discard and isinstance(error, InputError) and not self._may_succeed(error):
+            is_alone = len(list(self.folder.glob("journal*.jsonl"))) == 1
+            if self._discard and is_alone and isinstance(error, InputError) and not self._may_succeed(error):
                 with suppress(ConversionError):  # report the problems of the sources instead
                     self.remove()
                     _remove_empty(*self._made)
@@ -262,7 +263,7 @@ class Build(ABC):
 
     def discard_on_input_error(self) -> None:
         """Confirm that an earlier run is continued: an `InputError` from here on removes the folder."""
-        self._discard = self.part is None
+        self._discard = self._discard or self.part is None
 
     def remove(self) -> None:
         """Remove the folder."""

@@ -43,6 +43,9 @@ def test_one_part_after_the_other(
         assert store.exists() == (number == 3)
     assert report.digest == digest_of(store) == whole
     assert not store.with_name(BUILD).exists()
+    with pytest.raises(InputError, match="a finished store is there already"):
+        run(toy(), [toys], store, Settings(part="1/3"))
+    assert not store.with_name(BUILD).exists()
 
 
 def test_parts_divide_the_work(toys: Path, toy: Any, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

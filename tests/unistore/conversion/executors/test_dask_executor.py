@@ -303,3 +303,17 @@ def test_a_step_that_a_cluster_gives_up_is_named(
     )
     with Dask(cluster.address) as executor, pytest.raises(ConversionError, match=said):
         list(executor.run(Deadly(tmp_path), ["dies"]))
+
+
+def test_a_cluster_without_workers_is_told_and_given_up(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    cluster = request.getfixturevalue("cluster")
+    told: list[str] = []
+    said = r"no worker is connected to the scheduler.* \(gave up after --wait 1\); what was done is kept"
+    with (
+        Dask(cluster.address, wait=1, tell=told.append) as executor,
+        pytest.raises(ConversionError, match=said),
+    ):
+        list(executor.run(Lasting(tmp_path), ["a"]))
+    assert told == ["no worker is connected to the scheduler: waiting for 'dask worker … --nthreads 1'"]
