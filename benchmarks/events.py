@@ -1,6 +1,7 @@
 """Windows of 50 ms of one recording of an event camera, 640 x 480 pixels: here, and by two workers.
 
     python benchmarks/events.py [--events 20000000] [--rate 1000000] [--turns 7] [--folder FOLDER]
+    python benchmarks/events.py --over-time 3         # is the memory flat?
 
 A window begins at a random microsecond; it has t (int64), x, y (uint16) and p (uint8) of every event of the
 next 50 ms, and all ways deliver the same values. ``h5py`` reads a file as DSEC has it (Blosc with zstd by
@@ -251,6 +252,22 @@ def compare(ways: dict[str, Path], duration: int, workers: int, given: argparse.
         feed.close()
 
 
+def over_time(path: Path, workers: int, given: argparse.Namespace) -> None:
+    """Print the memory of all processes while windows are read from the first to the last, epoch by epoch."""
+    dataset = unistore.Dataset(path, unistore.Events(f"{WINDOW}us"))
+    with unistore.Loader(dataset, batch_size=given.batch, num_workers=workers) as loader:
+        step = max(1, len(loader) // 4)
+        for epoch in range(given.over_time):
+            for number, batch in enumerate(loader):
+                consume(batch)
+                if number % step == step - 1:
+                    memory = own_memory(os.getpid())
+                    print(
+                        f"| {workers} | {epoch} | {(number + 1) * given.batch:,} | {memory:,.0f} |",
+                        flush=True,
+                    )
+
+
 def main() -> None:
     """Make the recording and print the tables."""
     parser = argparse.ArgumentParser(
@@ -262,6 +279,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
+    parser.add_argument("--over-time", type=int, metavar="EPOCHS", help="print memory over so many epochs")
     parser.add_argument("--codec", nargs="+", default=["auto", "none"])
     scratch = Path(tempfile.gettempdir()) / "unistore-benchmarks" / "events"
     parser.add_argument("--folder", type=Path, default=scratch)
@@ -269,6 +287,12 @@ def main() -> None:
     folder = given.folder / f"{given.events}-{given.rate}"
     ways, duration = make(folder, given.events, given.rate, given.codec)
     check(ways, duration)
+    if given.over_time:
+        print("| workers | epoch | windows | MiB of all processes |")
+        print("|--:|--:|--:|--:|")
+        for workers in given.workers:
+            over_time(ways[f"unistore, codec {given.codec[0]}"], workers, given)
+        return
     print(
         "| workers | way | windows/s | MB/s | of h5py's | processor, us a window | bytes an event on disk |"
     )

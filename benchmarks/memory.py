@@ -122,6 +122,34 @@ def episodes(folder: Path, size: int) -> None:
                 group[f"obs/{camera}_image"], group[f"next_obs/{camera}_image"] = frames[:-1], frames[1:]
 
 
+def bag(folder: Path, size: int) -> None:
+    """One MCAP bag of ROS 2: a camera of 640 × 480 pixels, and joints ten times as often."""
+    from rosbags import rosbag2
+    from rosbags.typesys import Stores, get_typestore
+
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    types = store.types
+    writer = rosbag2.Writer(folder / "bag", version=9, storage_plugin=rosbag2.StoragePlugin.MCAP)
+    kinds = {"camera": "sensor_msgs/msg/Image", "joints": "sensor_msgs/msg/JointState"}
+    with writer:
+        topics = {}
+        for name, kind in kinds.items():
+            topics[name] = writer.add_connection(f"/{name}", kind, typestore=store)
+        for number in range(10 * max(1, size // (640 * 480 * 3))):
+            time_logged = number * 10_000_000
+            clock = {"sec": time_logged // 10**9, "nanosec": time_logged % 10**9}
+            stamp = types["builtin_interfaces/msg/Time"](**clock)
+            header = types["std_msgs/msg/Header"](stamp=stamp, frame_id="base")
+            values = {name: RNG.random(2) for name in ("position", "velocity", "effort")}
+            messages = {"joints": types[kinds["joints"]](header=header, name=["a", "b"], **values)}
+            if number % 10 == 0:
+                pixels = RNG.integers(0, 255, 640 * 480 * 3, "u1")
+                form = {"height": 480, "width": 640, "encoding": "rgb8", "is_bigendian": 0, "step": 1920}
+                messages["camera"] = types[kinds["camera"]](header=header, data=pixels, **form)
+            for name, message in messages.items():
+                writer.write(topics[name], time_logged, store.serialize_cdr(message, kinds[name]))
+
+
 FAMILIES: dict[str, tuple[str, Callable[[Path, int], None], dict[str, Any]]] = {
     "rows": ("rows", rows, {}),
     "point_cloud": ("point_cloud", clouds, {"voxel_size": [0.5]}),
@@ -134,6 +162,7 @@ FAMILIES: dict[str, tuple[str, Callable[[Path, int], None], dict[str, Any]]] = {
     "ct": ("ct", volumes, {"window": ["lung", "bone"], "sparse": "coords"}),
     "spike": ("spike", streams, {"height": 360, "width": 640, "voxel_bins": [5]}),
     "trajectory": ("trajectory", episodes, {}),
+    "bag": ("trajectory", bag, {}),
 }
 """Family, what makes its source, options; ``windows`` and ``segment``: clouds cut into windows, and not."""
 

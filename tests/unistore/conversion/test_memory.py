@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -125,14 +126,29 @@ def test_volumes_written_in_parts_are_the_same_bytes(
 @pytest.mark.parametrize("family", ["point_cloud", "ct"])
 def test_estimates_hold_against_real_conversions(tmp_path: Path, family: str) -> None:
     """The short form of ``benchmarks/memory.py``: no step takes more than was estimated, nor far less."""
-    work = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
-    words = ["--families", family, "--megabytes", "24", "--workers", "0", "--json", "--work", str(work)]
-    command = [sys.executable, str(ROOT / "benchmarks/memory.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = json.loads(done.stdout)
+    found = measured(family, 24, tmp_path)
     assert found["steps"]
     for kind, steps in found["steps"].items():
-        measured, estimated = (max(values) for values in zip(*steps, strict=True))
-        assert estimated <= 3 * measured + 2 * STEP, f"{kind}: far more than {size(measured)}"
+        measured_bytes, estimated = (max(values) for values in zip(*steps, strict=True))
+        assert estimated <= 3 * measured_bytes + 2 * STEP, f"{kind}: far more than {size(measured_bytes)}"
     assert found["bound"] <= PROCESS + 3 * found["peak"]
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="measures peaks by /proc")
+def test_steps_of_a_bag_keep_to_their_estimates(tmp_path: Path) -> None:
+    found = measured("bag", 24, tmp_path)
+    assert found["steps"].keys() == {"steps", "steps/observation", "clocks/joints"}
+    largest = max(taken for steps in found["steps"].values() for taken, _ in steps)
+    assert largest <= found["bytes"] + 2 * STEP
+
+
+def measured(family: str, megabytes: int, tmp_path: Path) -> dict[str, Any]:
+    """What `benchmarks/memory.py` measures; it fails where a step takes more than was estimated."""
+    work = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
+    words = ["--families", family, "--megabytes", str(megabytes), "--workers", "0", "--json"]
+    command = [sys.executable, str(ROOT / "benchmarks/memory.py"), *words, "--work", str(work)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any]
+    (found,) = json.loads(done.stdout)
+    return found
