@@ -13,6 +13,7 @@ import pytest
 import unistore
 from tests.converters.events.recordings import HEIGHT, WIDTH, made_up, write_dsec
 from unistore.errors import InputError
+from unistore.pictures import STILL, sample_view
 
 SENSOR = (WIDTH, HEIGHT)
 OFFSET = 57_000_000
@@ -66,6 +67,20 @@ def test_frames_and_boxes_are_tables_with_times(tmp_path: Path) -> None:
     again = unistore.Store(tmp_path / "again.zarr")
     for path in ("events/t", *made[0].keys() - {"events"}):
         np.testing.assert_array_equal(again.array(path).read(), store.array(path).read(), path)
+
+
+def test_a_page_shows_frames_at_their_times(tmp_path: Path) -> None:
+    made = [sequence(tmp_path / f"in/seq_{seed}", seed, 9 + seed, 25 - seed) for seed in range(2)]
+    unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "events", sensor=SENSOR)
+    view = sample_view(unistore.Store(tmp_path / "a.zarr"), 1, STILL)
+    events = made[1]["events"]
+    (image,) = view.head["images"]
+    times = made[1]["frames/t"] - OFFSET - events["t"][0]
+    shown = times[times <= events["t"][-1] - events["t"][0]]
+    assert image["times"] == shown.tolist()
+    np.testing.assert_array_equal(view.arrays["image0"], made[1]["frames/image"][: len(shown)])
+    np.testing.assert_array_equal(view.arrays["t"], events["t"] - events["t"][0])
+    assert view.head["shape"] == [HEIGHT, WIDTH]
 
 
 def test_a_changed_frame_is_found(tmp_path: Path) -> None:
