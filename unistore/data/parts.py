@@ -287,16 +287,17 @@ def open_parts(
     if not isinstance(kind, SampleKind | None):
         cure = "give an instance, as in samples=unistore.Rows()"
         raise wrong_argument("samples", f"is {kind!r}, not a kind of samples", cure)
-    prefixes = [""] if len(paths) == 1 else [f"{name}/" for name in _short_names(paths)]
     listed: list[DatasetPart] = []
-    for path, prefix in zip(paths, prefixes, strict=True):
+    for path, name in zip(paths, _short_names(paths), strict=True):
+        prefix = "" if len(paths) == 1 else f"{name}/"
         opened = open_stores(path, version, **cache)
         if where is not None and where.best is not None and len(opened.stores) > 1:
             message = f"is a share of one store, and {path} consists of {len(opened.stores)}"
             raise wrong_argument("best", message, f"unistore compact {path} DST makes it one")
+        has_side_tables = opened.may_have_side_tables
         first_like: dict[int, int] = {}
         for plain, described in zip(opened.stores, opened.parts, strict=True):
-            store = plain.with_side_tables(folders_beside(plain, fields))
+            store = plain.with_side_tables(folders_beside(plain, fields)) if has_side_tables else plain
             own_where = where
             like = len(listed)
             if described is not None:
@@ -305,9 +306,9 @@ def open_parts(
                 if described.removed:
                     own_where = replace(where or Where({}, None), removed=described.removed)
             own = kind or (listed[like].kind if like < len(listed) else default_kind(store))
-            listed.append(DatasetPart(store, own, splits, "", own_where, prefix, like, opened.version))
-    names = _short_names([part.path for part in listed])
-    parts = tuple(part._replace(name=name) for part, name in zip(listed, names, strict=True))
+            own_name = name if described is None else store.path
+            listed.append(DatasetPart(store, own, splits, own_name, own_where, prefix, like, opened.version))
+    parts = tuple(listed)
     first = f"{parts[0].kind} of a {parts[0].store.family} store"
     problems = []
     for part in parts:

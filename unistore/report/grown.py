@@ -11,7 +11,7 @@ from unistore.report.values import sample_noun
 from unistore.store.versions import open_stores
 from unistore.system.sizes import count_of, size
 
-# From so many parts on, reading whole batches takes longer than from one store by more than a tenth
+# From so many parts on a compacted store is suggested: a batch of small samples reads each part by itself
 MANY_PARTS = 20
 _SHOWN = 20
 

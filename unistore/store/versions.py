@@ -26,7 +26,16 @@ from unistore.store.manifest import (
     root_is_intact,
     sign_root,
 )
-from unistore.store.names import FIRST_VERSION, FORMAT_VERSION, PARTS, ROOT, TAGS, VERSIONS, growth_folder
+from unistore.store.names import (
+    FIRST_VERSION,
+    FORMAT_VERSION,
+    PARTS,
+    ROOT,
+    SIDE_TABLES,
+    TAGS,
+    VERSIONS,
+    growth_folder,
+)
 from unistore.store.reader import Store, open_storage
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document, shown
 from unistore.zarr3.storage import MAX_SHARED_FILES, AbsentError, OpenFiles
@@ -119,7 +128,7 @@ class Version:
         """Return the sources of all parts that are left."""
         return sum(part.sources - len(part.removed) for part in self.parts)
 
-    @property
+    @cached_property
     def split_names(self) -> list[str]:
         """Return the names of the splits of all parts."""
         names: dict[str, int] = {}
@@ -266,6 +275,15 @@ class OpenedStores(NamedTuple):
     def parts(self) -> tuple[Part | None, ...]:
         """Return what the version says of each store."""
         return (None,) * len(self.stores) if self.version is None else self.version.parts
+
+    @property
+    def may_have_side_tables(self) -> bool:
+        """Return whether a folder of side tables is beside a store, or may be."""
+        folder = local_path(self.stores[0].path)
+        if self.version is None or folder is None:
+            return True
+        names = os.listdir(folder.parent) if folder.parent.is_dir() else []  # noqa: PTH208  of many parts
+        return any(name.endswith(SIDE_TABLES) for name in names)
 
 
 def find_grown(path: str) -> GrownStore | None:
