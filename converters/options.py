@@ -44,7 +44,10 @@ MAP = "Where a field is, if its own name does not tell: x=cloud/East."
 # What a store records of its splits
 SPLIT_OPTIONS = ("split", "split_by", "split_rule", "split_seed", "split_below", "split_from", "group_by")
 _CONTENT = ("codec", *SPLIT_OPTIONS, "on_error", "follow_links_to")
-_RUN = ("overwrite", "restart", "work", "workers", "memory", "scheduler", "one_store_per_shape")
+_RUN = (
+    *("overwrite", "append", "replace", "restart", "work", "workers", "memory", "scheduler"),
+    *("part", "seal", "wait", "check", "log", "one_store_per_shape"),
+)
 _PRINTED = ("dry_run", "json", "as_json", "help", "debug", "progress")
 _RECORDED = ("sources", "destination", "family", "found", "skipped")
 # Names that no option of a family may have: those of every conversion, and of other recorded values

@@ -38,8 +38,8 @@ def attach(store: str, name: str, file: str, table: str | None, overwrite: bool,
 
 _DERIVE_EXAMPLES = """\b
 Examples:
-  unistore derive clouds.zarr --voxel-size 0.2
-  unistore derive ct.zarr --window lung --window mine:400:50
+  unistore derive points.zarr --voxel-size 0.2
+  unistore derive volumes.zarr --window lung --window mine:400:50
 """
 
 
