@@ -19,6 +19,7 @@ import unistore.plugin
 from unistore import plugin
 from unistore.converters.registry import families
 from unistore.errors import InputError, UnistoreError
+from unistore.pictures import sample_view
 from unistore.testing import check_family, check_format
 
 pytestmark = pytest.mark.timeout(300)
@@ -175,15 +176,19 @@ def test_a_fault_of_the_code_names_the_plugin(
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_faults_of_restore_and_draw_name_the_plugin(
+def test_faults_of_restore_and_view_name_the_plugin(
     events: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unistore_events import Events
 
     store = tmp_path / "e.zarr"
     unistore.convert(events[0], store, "dvs")
+    (shown,) = sample_view(unistore.Store(store), 0, plugin.ViewLimits(shown=1 << 20, read=1 << 20)).head[
+        "columns"
+    ]
+    assert (shown["name"], shown["form"]) == ("balance of polarities", "image")
     monkeypatch.setattr(Events, "restore", misses_a_key)
-    monkeypatch.setattr(Events, "draw", misses_a_key)
+    monkeypatch.setattr(Events, "view", misses_a_key)
     problems = unistore.verify(store, against=events[0]).problems
     assert {problem.kind for problem in problems} == {"plugin"}
     assert "unistore_events.Events failed: KeyError" in str(problems[0])

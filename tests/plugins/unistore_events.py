@@ -50,9 +50,9 @@ class Events(plugin.Family):
     def typical_rows(self, head: plugin.Head) -> int:
         return 20_000
 
-    def draw(self, sample: Mapping[str, np.ndarray], axes: object) -> None:
+    def view(self, sample: Mapping[str, np.ndarray], detail: plugin.ViewLimits) -> plugin.View:
         height = int(sample["y"].max(initial=0)) + 1
         width = int(sample["x"].max(initial=0)) + 1
         image = np.zeros((height, width))
         np.add.at(image, (sample["y"].astype(int), sample["x"].astype(int)), 2.0 * sample["p"] - 1)
-        axes.imshow(image, cmap="coolwarm", vmin=-2, vmax=2)
+        return super().view({"balance of polarities": image[None]}, detail)

@@ -45,6 +45,3 @@ class Robot(plugin.Family):
         edges = np.diff(np.concatenate([[False], *touched, [False]]).astype(int))
         begins, ends = np.flatnonzero(edges > 0), np.flatnonzero(edges < 0)
         yield "touches", {"t": times[0 : len(times)][begins], "count": (ends - begins).astype("i4")}
-
-    def draw(self, sample: Mapping[str, np.ndarray], axes: object) -> None:
-        axes.imshow(sample["image"][0])

@@ -51,6 +51,3 @@ class Scans(plugin.Family):
             "mask": plugin.Column(kinds="u", axes=AXES, spatial=True),
         },
     )
-
-    def draw(self, sample: Mapping[str, np.ndarray], axes: object) -> None:
-        axes.imshow(sample["density"][0, 0])

@@ -131,6 +131,9 @@ def _ragged_keys(store: Store, table: str) -> dict[str, str]:
 
 def _missing_in(store: Store) -> dict[str, Sequence[int]]:
     """Sources that lack a column, by the key that says so of a row: ``label_present``."""
+    # Nothing else has such columns, and a bucket is asked for the document of each array
+    if store.attributes.get("options", {}).get("columns") != "union":
+        return {}
     missing = {}
     for key, path in _paths(store).items():
         array = store.array(path if store.has(path) else f"{path}/data")
