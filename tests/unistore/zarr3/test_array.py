@@ -147,7 +147,7 @@ def test_pickles_small_and_opens_nothing(tmp_path: Path, write: Any) -> None:
     stored = pickle.dumps(array)
     assert len(stored) < 300 + len(str(tmp_path))
     again = pickle.loads(stored)
-    assert not again.storage._open.cache_info().currsize
+    assert not again.storage._files.open.cache_info().currsize
     np.testing.assert_array_equal(again.read_rows([4, 1]), VOLUMES[[4, 1]])
     assert pickle.loads(pickle.dumps(array.storage)).size("a/zarr.json")
 

@@ -120,7 +120,7 @@ def test_a_shard_that_vanishes_after_its_index_was_read(tmp_path: Path, write: A
     array = write(tmp_path, values(), metadata=metadata_of("fast"))
     array.read_rows([0])
     (tmp_path / "a" / "c" / "0" / "0").unlink()
-    array.storage._open.cache_clear()
+    array.storage._files.open.cache_clear()
     with pytest.raises(StoreError, match=r"array 'a': shard a/c/0/0 of .*, chunk \(1, 0\): .*no such file"):
         array.read_rows([2])
 
