@@ -121,9 +121,6 @@ def _installed(point: EntryPoint) -> FamilyRecord | None:
     except Exception as error:  # noqa: BLE001  whatever a package raises, the other families work
         leave_out(point.name, f"{point.value} cannot be imported: {type(error).__name__}: {error}")
         return None
-    if isinstance(loaded, FamilyRecord):
-        leave_out(point.name, f"{point.value} is written for an older unistore, see docs/write-a-family.md")
-        return None
     try:
         record: FamilyRecord = resolve("unistore.converters.seam.record:record_of")(loaded)
     except InputError as error:

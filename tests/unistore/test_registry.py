@@ -127,10 +127,6 @@ class PingConverter(PingOptions):
     further_suffixes = ()
 
 
-OUTDATED = "written for an older unistore, see docs/write-a-family.md"
-OLDER = registry.FamilyRecord(name="older", summary="", description="", options="a:b", converter="a:b")
-
-
 class Clashing(plugin.Family):
     """A family of a package with the name of one of ours."""
 
@@ -158,7 +154,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         Point("bad", ImportError("no\nsonarlib")),
         Point("odd", object()),
         Point("ct", Clashing),
-        Point("older", OLDER),
         Point("sonar", SONAR),
     ]
     made = registry._installed
@@ -185,7 +180,6 @@ def test_a_family_that_cannot_be_imported_is_named_and_the_others_work(
     assert told == [
         "unistore: family bad is left out: unistore_bad:FAMILY cannot be imported: ImportError: no sonarlib",
         "unistore: family ct is left out: unistore_ct:FAMILY has the name of an existing family",
-        f"unistore: family older is left out: unistore_older:FAMILY is {OUTDATED}",
     ]
     assert get_family("ct").converter.startswith("unistore.converters.ct.")
     assert get_family("sonar") is SONAR
