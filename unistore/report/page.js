@@ -794,6 +794,7 @@ function episodeWidget(root, head, arrays) {
       // A later frame may have been asked for in the meantime
       if (camera.frame === frame) {
         camera.canvas.getContext("2d").drawImage(bitmap, 0, 0);
+        camera.canvas.dataset.frame = String(frame);
       }
     });
   }

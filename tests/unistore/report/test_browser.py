@@ -259,10 +259,20 @@ def test_cameras_and_curves_have_one_cursor(tmp_path: Path) -> None:
         tmp_path,
         page_of(store),
         """
-        await sleep(200);
+        // Frames are decoded beside the script, for which the clock of the test does not wait
+        async function drawn(number) {
+          for (let tries = 0; tries < 500; tries += 1) {
+            if (page.querySelector("#viewer canvas").dataset.frame === String(number)) return;
+            let sum = 0;
+            for (let turn = 0; turn < 4e6; turn += 1) sum += turn % 7;
+            await sleep(sum % 1 + 1);
+          }
+          throw new Error("no frame is drawn");
+        }
+        await drawn(0);
         const first = canvases();
         move("step", 4);
-        await sleep(200);
+        await drawn(4);
         return [first, canvases(), texts("#viewer figcaption")];
         """,
     )
