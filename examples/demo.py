@@ -6,6 +6,7 @@ stores that the guides and the training scripts open.
 
 from __future__ import annotations
 
+import html
 import json
 import shutil
 import subprocess
@@ -25,6 +26,16 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 OUT = ROOT / "demo-out"
 UNISTORE = Path(sys.executable).with_name("unistore")
+INDEX = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>unistore: the demo</title>
+<style>body {{ font: 16px/1.6 system-ui; max-width: 46em; margin: 2em auto; padding: 0 1em }}</style>
+<h1>Stores of the demo</h1>
+<ul>
+{}
+</ul>
+</html>
+"""
 
 
 @dataclass(frozen=True)
@@ -184,16 +195,19 @@ def main() -> None:
     """Run the demo."""
     shutil.rmtree(OUT, ignore_errors=True)
     lay_out(OUT)
-    pages = []
+    items = []
     for conversion in CONVERSIONS:
         store = OUT / f"{conversion.name}.zarr"
         print(f"\n{conversion.name}: {conversion.about}", flush=True)
         convert(conversion)
         load(conversion, store)
-        pages.append(store.with_suffix(".html"))
-        pages[-1].write_text(unistore.inspect(store).to_html(), encoding="utf-8")
-    print(f"\nEvery example of the guides runs in {OUT.name}/. Pages with pictures, to open in a browser:")
-    print("\n".join(f"  {page.relative_to(ROOT)}" for page in pages))
+        page = store.with_suffix(".html")
+        page.write_text(unistore.inspect(store).to_html(), encoding="utf-8")
+        link = f'<a href="{page.name}">{conversion.name}</a>'
+        items.append(f"<li>{link}: {html.escape(conversion.about)}</li>")
+    index = OUT / "index.html"
+    index.write_text(INDEX.format("\n".join(items)), encoding="utf-8")
+    print(f"\nEvery example of the guides runs in {OUT.name}/. Open in a browser: {index.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
