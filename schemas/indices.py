@@ -227,6 +227,21 @@ def sample_rows(store: StoreView) -> NDArray[np.int64]:
     return rows
 
 
+def sample_ranges(store: StoreView, table: str) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """First row of every sample in a table and the row behind its last one, (samples,) each.
+
+    None where rows of the table do not belong to one sample each.
+    """
+    samples = sample_rows(store)
+    sample_table = store.attributes["samples"]["table"]
+    if table == sample_table:
+        return samples, samples + 1
+    offsets = f"{sample_table}/offsets"
+    if table != store.attributes.get("main_table") or not store.has(offsets):
+        return None
+    return IndexColumn(store, offsets).ranges(samples)
+
+
 def sample_sources(store: StoreView) -> NDArray[np.int64]:
     """Number of the source of every sample, (samples,)."""
     table = store.attributes["samples"]["table"]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, Preview, parts_of
 from unistore.converters.views import View, ViewLimits, limits, stride
-from unistore.schemas.indices import StoreView, whole
-from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS, quantum
+from unistore.schemas.indices import StoreView, sample_rows, whole
+from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS, quantum
 from unistore.system.sizes import count_of
 
 _FEW = 16
@@ -26,7 +26,7 @@ _COLOURS = ("rgb", "color", "colors", "colour", "colours")
 
 def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     """Return points of one segment, relative to its origin."""
-    segment = int(_segments(store)[sample])
+    segment = int(sample_rows(store)[sample])
     lo, hi = whole(store, f"{SEGMENTS}/offsets")[segment : segment + 2].tolist()
     names = _column_names(store)
     columns = {name: store.array(f"{POINTS}/{name}") for name in ("xyz", *names)}
@@ -55,18 +55,13 @@ def measures(store: StoreView) -> Iterator[Measure]:
     """Points of every segment."""
     yield Measure(
         name="points",
-        values=np.diff(whole(store, f"{SEGMENTS}/offsets"))[_segments(store)],
+        values=np.diff(whole(store, f"{SEGMENTS}/offsets"))[sample_rows(store)],
         few=_FEW,
         cure="--min-points leaves out small ones; larger windows of --segment have more",
     )
 
 
 PREVIEW = Preview(view=view, measures=measures)
-
-
-def _segments(store: StoreView) -> NDArray[np.int64]:
-    """Return rows of ``segments`` that are samples."""
-    return np.flatnonzero(whole(store, f"{SEGMENTS}/number") != NO_SEGMENT)
 
 
 def _column_names(store: StoreView) -> list[str]:

@@ -17,8 +17,8 @@ import pytest
 
 import unistore
 from tests.detection import detect
-from unistore.cli.convert import SharedOption, add_family_options
 from unistore.cli.convert import convert as unistore_convert
+from unistore.cli.convert_options import SharedOption, add_family_options
 from unistore.conversion.convert import convert, make_converter
 from unistore.converters import plugin, registry
 from unistore.converters.options import RESERVED, Options, declared, option

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import click
 
+from unistore.cli.convert_options import click_option
 from unistore.cli.output import say_done, say_json
+from unistore.converters.options import declared
+from unistore.converters.registry import families
 
 _ATTACH_EXAMPLES = """\b
 Examples:
@@ -43,15 +49,36 @@ Examples:
 """
 
 
-@click.command(epilog=_DERIVE_EXAMPLES, short_help="Precompute voxels or windows from a store, beside it.")
+def _add_no_value(**_: Any) -> None:
+    """Hold the options that are read of the families."""
+
+
+def _options_from_stores() -> Iterator[click.Parameter]:
+    for family in families().values():
+        options = declared(family.part("options")) if family.from_store else ()
+        for option in options:
+            if option.name in family.from_store:
+                command = click.command()(click_option(option)(_add_no_value))
+                yield command.params[0]
+
+
+class DeriveCommand(click.Command):
+    """Has the options of all families that can be made from a store."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return those options, then the common ones."""
+        return [*_options_from_stores(), *super().get_params(ctx)]
+
+
+@click.command(
+    cls=DeriveCommand,
+    epilog=_DERIVE_EXAMPLES,
+    short_help="Precompute voxels or windows from a store, beside it.",
+)
 @click.argument("store", metavar="STORE", type=click.Path())
-@click.option("--voxel-size", type=float, multiple=True, help="Point clouds: a voxel grid of this size.")
-@click.option("--window", multiple=True, help="CT volumes: the voxels inside this window.")
 @click.option("--overwrite", is_flag=True, help="Make again what is there already.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON list.")
-def derive(
-    store: str, voxel_size: tuple[float, ...], window: tuple[str, ...], overwrite: bool, as_json: bool
-) -> None:
+def derive(store: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Make from STORE alone what a conversion with these options precomputes; its sources are not read.
 
     No file of STORE changes: each is a sealed side table in STORE.unistore-side, which every Dataset of the
@@ -59,7 +86,6 @@ def derive(
     """
     from unistore import derive
 
-    options = {"voxel_size": voxel_size, "window": window}
     sides = derive(store, overwrite=overwrite, **{name: value for name, value in options.items() if value})
     if as_json:
         say_json([{"name": side.name, "folder": str(side.folder), "arrays": side.paths} for side in sides])

@@ -258,7 +258,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Return the batches of this rank in a whole epoch."""
-        return self._share().steps
+        return self.share().steps
 
     def __iter__(self) -> Iterator[Any]:
         with self._exclusive():
@@ -392,7 +392,8 @@ class Loader:
             self._current = None
         return self._lock
 
-    def _share(self) -> RankShare:
+    def share(self) -> RankShare:
+        """Return which samples of a whole epoch are in which batch of this rank."""
         return RankShare(
             length=len(self.sequence),
             batch_size=self.batch_size,
@@ -411,7 +412,7 @@ class Loader:
             self._requests = Requests(
                 self._producer[0],
                 self.sequence,
-                self._share(),
+                self.share(),
                 across_epochs=self.num_workers > 0 and self._extended is None,
             )
         return self._requests

@@ -112,13 +112,7 @@ def replay(
     if isinstance(store, Loader):
         dataset = store.dataset
         sequence = store.sequence.arranged(order)
-        share = RankShare(
-            length=len(sequence),
-            batch_size=store.batch_size,
-            rank=store.rank,
-            world_size=store.world_size,
-            drop_last=store.drop_last,
-        )
+        share = store.share()
     else:
         dataset = _open(store, fields, samples, split, seed)
         sequence = _sequence(dataset, order)

@@ -12,10 +12,9 @@ import numpy as np
 
 from unistore.converters.common.columns import missing_value, storable
 from unistore.data.dataset import Dataset
-from unistore.data.kinds.segments import rows_of_samples
 from unistore.data.parts import default_kind
 from unistore.errors import InputError
-from unistore.schemas.indices import IndexColumn, table_columns
+from unistore.schemas.indices import sample_ranges, table_columns
 from unistore.schemas.tables import Field, own_axes
 from unistore.side.writing import Spool, new_side_table, write_side_table
 from unistore.store.reader import Store
@@ -127,14 +126,8 @@ class _NewColumn(NamedTuple):
 
     def spans(self) -> tuple[Int64s, Int64s]:
         """Return first and last rows of each sample, (samples,), nothing if rows belong to no samples."""
-        samples = rows_of_samples(self.store)
-        if self.table == self.store.sample_table:
-            return samples, samples + 1
-        offsets = f"{self.store.sample_table}/offsets"
-        is_divided = self.store.has(offsets) and self.table == self.store.attributes.get("main_table")
-        if not is_divided:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        return IndexColumn(self.store, offsets).ranges(samples)
+        nothing = np.empty(0, np.int64)
+        return sample_ranges(self.store, self.table) or (nothing, nothing)
 
     def rows_from(self, values: Any, folder: Path) -> AnyArray:
         """Return the values of all rows, (rows, …)."""

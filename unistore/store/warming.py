@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from unistore.errors import InputError, StoreError
-from unistore.schemas import indices
+from unistore.schemas.indices import sample_ranges
 from unistore.store.manifest import Entry, parse_manifest
 from unistore.store.names import MANIFEST
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.store.shard_cache import CachedStorage
-from unistore.system.hints import Int64s, PathLike
+from unistore.system.hints import PathLike
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import parse_bytes, size
 
@@ -81,11 +81,11 @@ def _of_split(store: Store, entries: Mapping[str, Entry], split: str) -> dict[st
         msg = f"{store.path}: no split {split!r}; it has: {', '.join(names) or 'none'}"
         raise InputError(msg)
     samples = np.flatnonzero(codes == names.index(split))
-    main = store.attributes.get("main_table", "")
-    rows = _rows_of(store, samples, main)
-    if rows is None:
+    main = store.attributes.get("main_table", store.sample_table)
+    ranges = sample_ranges(store, main)
+    if ranges is None:
         return dict(entries)
-    starts, stops = rows
+    starts, stops = (bounds[samples] for bounds in ranges)
     chosen = {}
     for key, entry in entries.items():
         lo, hi = entry.rows or (0, 0)
@@ -93,15 +93,3 @@ def _of_split(store: Store, entries: Mapping[str, Entry], split: str) -> dict[st
         if not is_shard or np.any((starts < hi) & (stops > lo)):
             chosen[key] = entry
     return chosen
-
-
-def _rows_of(store: Store, samples: Int64s, main: str) -> tuple[Int64s, Int64s] | None:
-    if store.sample_table == main:
-        return samples, samples + 1
-    path = f"{store.sample_table}/offsets"
-    if not store.has(path):
-        return None
-    offsets = indices.whole(store, path)
-    if len(offsets) != store.sample_count + 1:
-        return None
-    return offsets[samples], offsets[samples + 1]

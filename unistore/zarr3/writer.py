@@ -68,7 +68,7 @@ class EncoderThreads:
 
 # The metadata of arrays as unistore writes them: codec presets, crc32c on every chunk and index.
 
-# Named codecs: of blosc, from fastest to decode to smallest; zstd as GPUs decode it; uncompressed bytes.
+# Named codecs: of blosc, from fastest to decode to smallest; zstd without blosc; uncompressed bytes.
 PRESETS = ("fast", "balanced", "small", "zstd", "none")
 # Values of the option ``codec``; ``auto`` chooses a codec per column.
 CODECS = ("auto", *PRESETS)

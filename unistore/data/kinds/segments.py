@@ -436,15 +436,6 @@ def _segment_columns(store: Store) -> dict[str, str]:
     return {f"segment_{name}" if name in points else name: f"{_SEGMENTS}{name}" for name in columns}
 
 
-def rows_of_samples(store: Store) -> Int64s:
-    """Return the row of each sample in the table of samples, (samples,), for a store of any family."""
-    samples = np.arange(store.sample_count)
-    if not store.has(f"{_SEGMENTS}number"):
-        return samples
-    outside = _outside_segments(store, len(store.array(f"{_SEGMENTS}number")))
-    return samples + np.searchsorted(outside, samples, side="right")
-
-
 def _outside_segments(store: Store, segments: int) -> Int64s:
     # Their number is -1: points of no segment
     if segments == store.sample_count:
