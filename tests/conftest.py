@@ -94,6 +94,21 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return (yield)
 
 
+def forget_current_test() -> None:
+    """Undo what pytest tells of the running test: a spare worker process serves its own environment only."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    forget_current_test()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    forget_current_test()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with tests that may take minutes: at the end all processes but one would wait for them."""
 
