@@ -58,6 +58,8 @@ class File:
     # "format": whatever `write` makes.
     form: Form
     source: int  # index of its source in `sources/`
+    # "source": of that source; "shared": of other sources, too, and written once; "all": holds all sources
+    scope: Literal["source", "shared", "all"] = "source"
     values: Mapping[
         str, ExportedArray
     ]  # arrays by path inside the file; files of a single array have the path ""

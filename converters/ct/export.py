@@ -34,7 +34,6 @@ _NO_DISTANCE_FIELDS = "distance fields are left out: images have no sparse value
 def files(store: StoreView) -> Iterator[File]:
     """Yield every file of a CT store under its name in the sources, its geometry, and computed windows."""
     texts = store.text(SOURCE_FILES) if store.has(f"{SOURCE_FILES}/data") else None
-    labels: set[str] = set()
     for volume in volumes(store):
         names = _older_names(volume) if texts is None else _names(texts[volume.number])
         names |= _computed_names(volume, names)
@@ -43,19 +42,20 @@ def files(store: StoreView) -> Iterator[File]:
             text = json.dumps({"frame": FRAME, "order": "zyx", **geometry})
             yield _text_file(volume, _geometry_name(volume, names), text)
         for group, name in names.items():
-            if group.startswith(f"{LABELS}/"):
-                if name in labels:  # several images, such as the channels of a scan, may have one label
-                    continue
-                labels.add(name)
-            if group == INFO:
-                yield _text_file(volume, name, volume.info)
-            elif name.lower().endswith(Nifti.suffixes):
-                yield _nifti_file(volume, group, name, geometry)
-            elif name.lower().endswith(POINTS):
-                yield _file(volume, name, "npz", _points(volume, group))
-            else:
-                npy = name if name.lower().endswith(".npy") else f"{without_suffix(name)}.npy"
-                yield _file(volume, npy, "npy", {"": _voxels(volume, group)})
+            file = _named_file(volume, group, name, geometry)
+            # several images, such as the channels of a scan, may have one label
+            yield replace(file, scope="shared") if group.startswith(f"{LABELS}/") else file
+
+
+def _named_file(volume: Volume, group: str, name: str, geometry: Facts) -> File:
+    if group == INFO:
+        return _text_file(volume, name, volume.info)
+    if name.lower().endswith(Nifti.suffixes):
+        return _nifti_file(volume, group, name, geometry)
+    if name.lower().endswith(POINTS):
+        return _file(volume, name, "npz", _points(volume, group))
+    npy = name if name.lower().endswith(".npy") else f"{without_suffix(name)}.npy"
+    return _file(volume, npy, "npy", {"": _voxels(volume, group)})
 
 
 def _voxels(volume: Volume, group: str) -> ExportedArray:

@@ -365,7 +365,7 @@ class _DatasetWriter:
 
 def _file(name: str, span: _FileSpan, write: Callable[[Path], None], notes: tuple[str, ...] = ()) -> File:
     source = span.episodes[-1].source
-    return File(name=name, form="format", source=source, values={}, write=write, notes=notes)
+    return File(name=name, form="format", source=source, scope="all", values={}, write=write, notes=notes)
 
 
 def _spans(episodes: Sequence[StoredEpisode], row_bytes: int, most: int) -> list[_FileSpan]:

@@ -76,7 +76,15 @@ def files(store: StoreView) -> Iterator[File]:
     if len(environments) > 1:
         count = len(environments)
         notes.append(f"the sources have {count} different env_args: those of the first are written")
-    yield File(name=_FILE, form="hdf5", source=0, values=values, attributes=attributes, notes=tuple(notes))
+    yield File(
+        name=_FILE,
+        form="hdf5",
+        source=0,
+        scope="all",
+        values=values,
+        attributes=attributes,
+        notes=tuple(notes),
+    )
 
 
 def _columns(store: StoreView) -> dict[str, StoredStepColumn]:

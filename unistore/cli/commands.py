@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from unistore.cli.output import check_target, progress_bar, say, say_done, say_json, show, write_report
+from unistore.cli.output import (
+    check_target,
+    progress_bar,
+    say,
+    say_done,
+    say_json,
+    show,
+    version_option,
+    write_report,
+)
 from unistore.conversion.executors.worker_process import start_early
 from unistore.system.sizes import count_of, size
 
@@ -59,6 +68,7 @@ def _parse_numbers(context: click.Context, option: click.Parameter, text: str | 
 @click.option("--sample", type=int, metavar="N", help="Show one sample: keys, shapes, dtypes, ranges.")
 @click.option("--plot", metavar="FILE.png", help="Write a picture of --sample.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is not a report.")
+@version_option
 def inspect(
     path: str,
     as_json: bool,
@@ -68,6 +78,7 @@ def inspect(
     sample: int | None,
     plot: str | None,
     overwrite: bool,
+    version: str | None,
 ) -> int:
     """Describe PATH: a store, an unfinished conversion, source files, or something else.
 
@@ -93,7 +104,7 @@ def inspect(
     start_early([path], decodes=False)
     from unistore.report.inspection import inspect
 
-    inspection = inspect(path)
+    inspection = inspect(path, version=version)
     if html is not None:
         write_report(html, inspection.to_html(samples).encode())
     if as_json:
@@ -180,7 +191,7 @@ def _parse_share(context: click.Context, option: click.Parameter, text: str | No
 @click.option(
     "--sample", callback=_parse_share, metavar="SHARE", help="With --against: compare a part, as in 1%."
 )
-@click.option("--version", metavar="N|NAME", help="A version of a grown store; the newest by default.")
+@version_option
 @click.option("--repair", "repairing", is_flag=True, help="Re-make damaged and missing files from SRC....")
 @click.option(
     "--workers", type=click.IntRange(min=0), default=0, help="Worker processes; 0 (default): this process."
@@ -208,11 +219,9 @@ def verify(
         raise click.UsageError(message)
     if sample < 1 and not against:
         raise click.UsageError("--sample is a part of --against")
-    if repairing and version is not None:
-        raise click.UsageError("--repair takes one part of a grown store: STORE/parts/DIGEST.zarr")
     with progress_bar() as bar:
         if repairing:
-            verified: Verified = repair(store, sources, workers=workers, progress=bar)
+            verified: Verified = repair(store, sources, version=version, workers=workers, progress=bar)
         else:
             verified = verify(
                 store, against=sources, sample=sample, version=version, workers=workers, progress=bar
@@ -256,8 +265,9 @@ Examples:
 
 @click.command(epilog=_STATISTICS_EXAMPLES, short_help="Keep means, deviations and quantiles with a store.")
 @click.argument("store", metavar="STORE", type=click.Path())
+@version_option
 @click.option("--json", "as_json", is_flag=True, help="Print the statistics as one JSON object.")
-def statistics(store: str, as_json: bool) -> None:
+def statistics(store: str, version: str | None, as_json: bool) -> None:
     """Read all samples of STORE once, and keep statistics of each key in its folder.
 
     They are in unistore-statistics.npz, which Dataset.statistics, inspect and verify read. The sealed files
@@ -266,7 +276,8 @@ def statistics(store: str, as_json: bool) -> None:
     from unistore import keep_statistics
     from unistore.report.blocks import statistics_table
 
-    by_key = {key: values.to_json() for key, values in keep_statistics(store).items()}
+    kept = keep_statistics(store, version=version)
+    by_key = {key: values.to_json() for key, values in kept.items()}
     if as_json:
         say_json(by_key, indent=1)
     else:
@@ -294,10 +305,9 @@ Examples:
 )
 @click.option("--fps", type=float, metavar="N", help="Of lerobot: steps a second, if the sources do not say.")
 @click.option("--video", is_flag=True, help="Of lerobot: encode cameras as H.264, with loss.")
+@version_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def export(
-    store: str, destination: str, to: str | None, fps: float | None, video: bool, as_json: bool
-) -> None:
+def export(store: str, destination: str, as_json: bool, **options: Any) -> None:
     """Write STORE as files to DST: HDF5, .dat and PNG frames, or .npy, with the exact values of the sources.
 
     DST must not exist; it appears once everything is written.
@@ -305,7 +315,7 @@ def export(
     from unistore import export
 
     with progress_bar() as bar:
-        done = export(store, destination, to=to, fps=fps, video=video, progress=bar)
+        done = export(store, destination, progress=bar, **options)
     if as_json:
         say_json(asdict(done))
         return
@@ -334,10 +344,9 @@ Examples:
 @click.option("--samples", metavar="KIND", help="Kind of samples to read, as in Python; the natural one.")
 @click.option("--measure", is_flag=True, help="Try workers, batch sizes and a cache; recommend the fastest.")
 @click.option("--seconds", type=float, help="With --measure: time for each setting.  [default: 2.0]")
+@version_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(
-    store: str | None, samples: str | None, measure: bool, seconds: float | None, as_json: bool
-) -> None:
+def doctor(store: str | None, as_json: bool, **options: Any) -> None:
     """Check this machine, and STORE from it; recommend a Loader, with reasons.
 
     Shows cores, memory, shared memory and their limits; of a store also its location, whether it fits into
@@ -348,7 +357,7 @@ def doctor(
     from unistore import doctor
 
     with progress_bar() as bar:
-        checkup = doctor(store, samples=samples, measure=measure, seconds=seconds, progress=bar)
+        checkup = doctor(store, progress=bar, **options)
     if as_json:
         say_json(checkup.to_json(), indent=1)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from unistore.cli.output import progress_bar, say, say_done, say_json
+from unistore.cli.output import progress_bar, say, say_done, say_json, version_option
 from unistore.system.sizes import count_of, size
 
 _REMOVE_EXAMPLES = """\b
@@ -81,7 +81,7 @@ Examples:
 @click.command(epilog=_COMPACT_EXAMPLES, short_help="Make one plain store of a version.")
 @click.argument("store", metavar="STORE", type=click.Path())
 @click.argument("destination", metavar="DST", type=click.Path())
-@click.option("--version", metavar="N|NAME", help="The version; the newest by default.")
+@version_option
 @click.option(
     "--order",
     type=click.Choice(["version", "name"]),

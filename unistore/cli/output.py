@@ -37,6 +37,10 @@ class OutputOptions:
 
 OUTPUT = OutputOptions()
 
+version_option = click.option(
+    "--version", metavar="N|NAME", help="A version of a grown store; the newest by default."
+)
+
 
 def console(*, err: bool = False) -> Console:
     """Return a console in the colours that were asked for."""

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from unistore.cli.output import progress_bar, say, say_done, say_json
+from unistore.cli.output import progress_bar, say, say_done, say_json, version_option
 from unistore.system.sizes import count_of, size
 
 _CLEAN_EXAMPLES = """\b
@@ -55,14 +55,17 @@ def cache() -> None:
 @click.argument("store", type=click.Path())
 @click.argument("cache_dir", metavar="DIR", type=click.Path(file_okay=False))
 @click.option("--split", metavar="NAME", help="Only shards with samples of this split.")
+@version_option
 @click.option("--limit", metavar="SIZE", default="20GB", show_default=True, help="As cache_limit=….")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def warm(store: str, cache_dir: str, split: str | None, limit: str, as_json: bool) -> None:
+def warm(
+    store: str, cache_dir: str, split: str | None, version: str | None, limit: str, as_json: bool
+) -> None:
     """Copy the objects of STORE to DIR, many at once, each verified: what Dataset(cache_dir=DIR) reads."""
     from unistore.store.warming import warm_cache
 
     with progress_bar() as bar:
-        warmed = warm_cache(store, cache_dir, cache_limit=limit, split=split, progress=bar)
+        warmed = warm_cache(store, cache_dir, cache_limit=limit, split=split, version=version, progress=bar)
     if as_json:
         say_json(asdict(warmed))
     else:

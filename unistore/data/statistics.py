@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,12 @@ import numpy as np
 from unistore.data.counts import CODES, Summary, ValueCounts, merge, summarise
 from unistore.data.kinds.protocol import SampleKind, SampleReader
 from unistore.data.kinds.reach import check_reach
-from unistore.data.parts import DatasetPart, default_kind
+from unistore.data.parts import DatasetPart, default_kind, open_parts
 from unistore.errors import InputError, Problem, StoreError
 from unistore.remote.url import local_path
 from unistore.store.names import STATISTICS
 from unistore.store.reader import Store, open_storage
+from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
 from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, PathLike, UInt8s
 from unistore.zarr3.durable import Folder
@@ -211,7 +213,7 @@ def _count_all(store: Store, kind: SampleKind) -> dict[str, Summary]:
     return summarise(reader, keys, np.arange(len(reader)), _splits_of(store))
 
 
-def keep_statistics(path: PathLike) -> dict[str, Statistics]:
+def keep_statistics(path: PathLike, *, version: int | str | None = None) -> dict[str, Statistics]:
     """Compute the statistics of a store, and keep them in its folder.
 
     All samples are read once. The statistics are in a file of their own, ``unistore-statistics.npz``: the
@@ -221,34 +223,45 @@ def keep_statistics(path: PathLike) -> dict[str, Statistics]:
     Parameters
     ----------
     path
-        Folder of the store.
+        Folder of the store. Each part of a grown one keeps its own statistics.
+    version
+        Number or name of the version of a grown store. None: the newest.
 
     Returns
     -------
     dict of str to Statistics
-        Statistics of all samples, by key.
+        Statistics of all samples, by key, without those that the version leaves out.
 
     Raises
     ------
     StoreError
         If there is no finished store at `path`.
     InputError
-        If `path` is in an object store, or the file cannot be written.
+        If there is no such version, `path` is in an object store, or the file cannot be written.
     """
-    store = Store(path)
+    opened = open_stores(os.fspath(path), version)
+    kind = _whole_kind(opened.stores[0])
+    summaries: Summaries = {}
+    for store in opened.stores:
+        summaries[store.path, repr(kind)] = _keep(store, kind)
+    parts = open_parts([opened.path], kind, None, {}, version=version)
+    keys = list(next(iter(summaries.values())))
+    return {key: Question(key, 0, 0, summaries).answer(parts, None, None) for key in keys}
+
+
+def _keep(store: Store, kind: SampleKind) -> dict[str, Summary]:
     folder = local_path(store.path)
     if folder is None:
         message = "is in an object store, where no file is added to a sealed store"
         cure = "run the command on a copy in a folder, and upload its unistore-statistics.npz"
         raise wrong_argument(store.path, message, cure)
-    kind = _whole_kind(store)
     summaries = _count_all(store, kind)
     try:
         Folder(Path(folder)).put(STATISTICS, [_to_bytes(store, repr(kind), summaries)])
     except OSError as error:
         message = f"{STATISTICS} cannot be written ({error.strerror})"
         raise wrong_argument(store.path, message, "make the folder writable") from error
-    return statistics_by_key(summaries)
+    return summaries
 
 
 def _to_bytes(store: Store, kind: str, summaries: Mapping[str, Summary]) -> bytes:

@@ -6,10 +6,10 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
 from math import prod
@@ -31,6 +31,7 @@ from unistore.store.names import ROOT, file_name_problem
 from unistore.store.reader import Store
 from unistore.store.shard_cache import CachedStorage, temporary_copies
 from unistore.store.side_tables import side_names
+from unistore.store.versions import open_stores
 from unistore.system.arguments import Arguments
 from unistore.system.hints import AnyArray, PathLike
 from unistore.system.progress import Progress
@@ -411,6 +412,7 @@ def export(
     to: str | None = None,
     fps: float | None = None,
     video: bool = False,
+    version: int | str | None = None,
     progress: Progress | bool | None = None,
 ) -> Exported:
     """Export a store as files in the main layout of its source family, or in another format.
@@ -431,6 +433,8 @@ def export(
         Of ``"lerobot"``: steps a second, where the sources do not say it.
     video
         Of ``"lerobot"``: encode cameras as H.264, which loses detail, else they are PNG, exact.
+    version
+        Number or name of the version of a grown store. None: the newest.
     progress
         See `unistore.convert`.
 
@@ -455,42 +459,77 @@ def export(
     target = Path(os.path.abspath(require_local_path(destination, "DST")))  # noqa: PTH100  does not resolve links
     choices = {"fps": fps, "video": video or None}
     with resolve_progress(progress) as callbacks, temporary_copies(store) as copies:
-        opened = Store(store, **copies)
+        opened = open_stores(os.fspath(store), version, **copies)
         _check_destination(target, local_path(store))
-        files = _exporter(opened, to, choices)
-        if isinstance(opened.storage, CachedStorage):
-            opened.storage.fetch_all(callbacks)
+        files_of = _exporter(opened.stores[0], to, choices)
         try:
             with temporary_folder(target, "unistore-export") as work:
-                done = _write_all(opened, files(opened), work / "files", callbacks)
+                (work / "files").mkdir()
+                is_joined = len(opened.stores) > 1 or any(opened.removed)
+                done = _Export(FileNames(opened.path), work / "files", callbacks, is_joined)
+                for part, removed in zip(opened.stores, opened.removed, strict=True):
+                    if isinstance(part.storage, CachedStorage):
+                        part.storage.fetch_all(callbacks)
+                    done.write_all(part, files_of(part), removed)
                 _check_destination(target, local_path(store))
                 os.sync()
                 (work / "files").rename(target)
         except OSError as error:
             then = "then export again: nothing was left"
             raise ConversionError(refusal(named(error, target), then)) from error
-    sides = side_names(opened)
-    notes = (f"side tables are not exported: {', '.join(sides)}",) if sides else ()
-    done["notes"] = (*done["notes"], *notes)
-    return Exported(destination=str(target), family=opened.family, **done)
+    sides = dict.fromkeys(name for part in opened.stores for name in side_names(part))
+    if sides:
+        done.notes[f"side tables are not exported: {', '.join(sides)}"] = None
+    return Exported(
+        destination=str(target),
+        family=opened.stores[0].family,
+        sources=done.sources,
+        files=done.files,
+        bytes=done.bytes,
+        notes=(*done.notes,),
+    )
 
 
-def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, Any]:
-    names = FileNames(store.path)
-    work.mkdir()
-    sizes = whole(store, "sources/bytes").tolist()
-    progress.begin("writing", sum(sizes))
-    notes: dict[str, None] = {}
-    count = total = current = 0
-    while True:
-        with _store_errors(store):
-            file = next(files, None)
-        if file is None:
-            break
-        if file.source != current:
-            progress.advance(sum(sizes[current : file.source]))
-        current = file.source
-        path = work.joinpath(*names.take(file.name))
+@dataclass(slots=True)
+class _Export:
+    names: FileNames
+    work: Path
+    progress: Progress
+    is_joined: bool  # whether several stores, or a part of one, become these files
+    shared: set[str] = field(default_factory=set)  # names of files that several sources have
+    notes: dict[str, None] = field(default_factory=dict)
+    sources: int = 0
+    files: int = 0
+    bytes: int = 0
+
+    def write_all(self, store: Store, files: Iterator[File], removed: Sequence[int]) -> None:
+        """Write the files of a store, without those of removed sources."""
+        sizes = whole(store, "sources/bytes").tolist()
+        self.sources += len(sizes) - len(removed)
+        self.progress.begin("writing", sum(sizes))
+        current = 0
+        while True:
+            with _store_errors(store):
+                file = next(files, None)
+            if file is None:
+                break
+            if file.source != current:
+                self.progress.advance(sum(sizes[current : file.source]))
+            current = file.source
+            if file.scope == "all" and self.is_joined:
+                message = (
+                    f"{file.name} is of all sources, and these are in several stores, or left out of one"
+                )
+                cure = "make them one, and export that: unistore compact STORE DST"
+                raise InputError(Problem(store.path, message, cure, "version"))
+            if file.source not in removed and not (file.scope == "shared" and file.name in self.shared):
+                self._write(store, file)
+        self.progress.advance(sum(sizes[current:]))
+
+    def _write(self, store: Store, file: File) -> None:
+        if file.scope == "shared":
+            self.shared.add(file.name)
+        path = self.work.joinpath(*self.names.take(file.name))
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with _store_errors(store):
@@ -498,11 +537,9 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
         except OSError as error:
             raise named(error, path) from error
         written = [file for file in path.rglob("*") if file.is_file()] or [path]
-        count += len(written)
-        total += sum(file.stat().st_size for file in written)
-        notes |= dict.fromkeys(file.notes)
-    progress.advance(sum(sizes[current:]))
-    return {"sources": len(sizes), "files": count, "bytes": total, "notes": (*notes,)}
+        self.files += len(written)
+        self.bytes += sum(file.stat().st_size for file in written)
+        self.notes |= dict.fromkeys(file.notes)
 
 
 @contextmanager

@@ -284,8 +284,7 @@ def compact(
     opened = open_stores(source, version)
     stores = tuple(opened.stores)
     _check_alike(stores)
-    removed = [() if part is None else part.removed for part in opened.parts]
-    kept = kept_sources(stores, removed, by_name=order == "name")
+    kept = kept_sources(stores, opened.removed, by_name=order == "name")
     converter = StoredSources(stores[0].family, stores, tuple(kept), largest_index)
     options = _options(opened)
     chosen = codec or options.pop("codec", "auto")
@@ -317,9 +316,9 @@ def _options(opened: OpenedStores) -> dict[str, Any]:
     every = [store.attributes.get("options", {}) for store in opened.stores]
     options: dict[str, Any] = dict(every[0])
     excluded = [name for name in options.get("exclude", ()) if all(name in own["exclude"] for own in every)]
-    for store, part in zip(opened.stores, opened.parts, strict=True):
+    for store, removed in zip(opened.stores, opened.removed, strict=True):
         names = store.text("sources/path")
-        excluded += [] if part is None else [names[number] for number in part.removed]
+        excluded += [names[number] for number in removed]
     options["exclude"] = excluded
     skipped: list[Any] = []
     for own in every:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -19,16 +20,32 @@ from unistore.conversion.new_store import NewStore
 from unistore.conversion.plan import Plan, ShardTask
 from unistore.conversion.run import Conversion
 from unistore.conversion.seal import metadata_documents, seal, source_digests, write_index_and_documents
-from unistore.errors import ConversionError, InputError, StoreError, first_few, named, refusal
+from unistore.errors import (
+    ConversionError,
+    InputError,
+    NoStoreError,
+    StoreError,
+    first_few,
+    named,
+    refusal,
+)
 from unistore.exporting.run import temporary_folder, temporary_folder_path
 from unistore.integrity.files import CheckedFiles, check_file, check_files
 from unistore.integrity.recorded import differences, encoder_differences, plan_recorded_conversion
-from unistore.integrity.verify import Verified, make_executor, verify_with
+from unistore.integrity.verify import (
+    Verified,
+    listed_stores,
+    make_executor,
+    source_names,
+    verify_parts,
+    verify_with,
+)
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_manifest, root_head, root_is_intact
-from unistore.store.names import MANIFEST, REPAIR, ROOT
+from unistore.store.names import MANIFEST, PARTS, REPAIR, ROOT
 from unistore.store.reader import Store
+from unistore.store.versions import OpenedStores, open_stores
 from unistore.system.arguments import MAX_WORKERS, Arguments
 from unistore.system.progress import Progress
 from unistore.zarr3.documents import DocumentError
@@ -133,6 +150,7 @@ def repair(
     store: str | os.PathLike[str],
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
+    version: int | str | None = None,
     workers: int = 0,
     progress: Progress | bool | None = None,
 ) -> Repaired:
@@ -147,7 +165,9 @@ def repair(
     store
         Folder of a sealed store.
     sources
-        Source or sources, as they were given to the conversion.
+        Source or sources, as they were given to the conversion, of a grown store those of all parts.
+    version
+        Number or name of the version of a grown store, whose parts are repaired. None: the newest.
     workers
         Worker processes. 0 repairs in this process. The files are the same.
     progress
@@ -174,19 +194,51 @@ def repair(
         raise StoreError(msg)
     folder = folder.absolute()
     with resolve_progress(progress) as callbacks, make_executor(workers) as executor:
-        checked = check_files(str(folder), callbacks, executor)
-        keys: list[str] = []
-        # a repair that was killed after its last step left an intact store, and its folder
-        if not checked.is_intact or temporary_folder_path(folder, REPAIR).exists():
-            try:
-                with temporary_folder(folder, REPAIR) as work:
-                    job = _Repair(folder, checked, work, callbacks, executor)
-                    keys = [] if checked.is_intact else job.run(paths)
-            except OSError as error:
-                raise ConversionError(refusal(named(error, folder), "then repair again")) from error
-        verified = verify_with(executor, str(folder), progress=callbacks)
+        opened = listed_stores(str(folder), version)
+        if opened is None:
+            keys = _repair_store(folder, paths, callbacks, executor)
+            verified = verify_with(executor, str(folder), progress=callbacks)
+        else:
+            keys = _repair_parts(opened, paths, callbacks, executor)
+            verified = verify_parts(executor, open_stores(str(folder), version), progress=callbacks)
         fields_of_verified = {field.name: getattr(verified, field.name) for field in fields(verified)}
         return Repaired(**fields_of_verified, repaired=tuple(keys))
+
+
+def _repair_parts(
+    opened: OpenedStores, sources: Sequence[Path], progress: Progress, executor: Executor
+) -> list[str]:
+    names = source_names(opened)
+    every = frozenset[str]().union(*names)
+    repaired: list[str] = []
+    # those of which the names of sources are damaged come first: the others are told apart by these
+    for store, own in sorted(zip(opened.stores, names, strict=True), key=lambda part: bool(part[1])):
+        folder = Path(store.path)
+        with suppress(NoStoreError):  # which `verify_parts` tells
+            own_keys = _repair_store(folder, sources, progress, executor, every - own)
+            repaired += [f"{PARTS}/{folder.name}/{key}" for key in own_keys]
+        if not own:
+            every |= frozenset(Store(folder).text("sources/path"))
+    return repaired
+
+
+def _repair_store(
+    folder: Path,
+    sources: Sequence[Path],
+    progress: Progress,
+    executor: Executor,
+    others: frozenset[str] = frozenset(),
+) -> list[str]:
+    checked = check_files(str(folder), progress, executor)
+    # a repair that was killed after its last step left an intact store, and its folder
+    if checked.is_intact and not temporary_folder_path(folder, REPAIR).exists():
+        return []
+    try:
+        with temporary_folder(folder, REPAIR) as work:
+            job = _Repair(folder, checked, work, progress, executor, others)
+            return [] if checked.is_intact else job.run(sources)
+    except OSError as error:
+        raise ConversionError(refusal(named(error, folder), "then repair again")) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +248,7 @@ class _Repair:
     work: Path
     progress: Progress
     executor: Executor
+    others: frozenset[str]  # names of sources that are not the store's
 
     def run(self, sources: Sequence[Path]) -> list[str]:
         checked = self._with_repaired_root()
@@ -280,7 +333,7 @@ class _Repair:
             msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"
             raise StoreError(msg)
         conversion, new_store = plan_recorded_conversion(
-            attributes, sources, self.work, self.progress, self.executor
+            attributes, sources, self.work, self.progress, self.executor, self.others
         )
         if new_store.plan.digest != attributes["plan_digest"]:
             lines = encoder_differences(attributes)

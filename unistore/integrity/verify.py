@@ -288,7 +288,8 @@ def verify(
     sample
         Share of the shards and of the sources to compare, above 0 and up to 1, at least one of each.
     version
-        Number or name of the version of a grown store, whose parts are verified. None: the newest.
+        Number or name of the version of a grown store, whose parts are verified. None: the newest. Parts hold
+        what a version removes, so `against` has it, too.
     workers
         Worker processes. 0 verifies in this process. The result does not depend on it.
     progress
@@ -313,23 +314,53 @@ def verify(
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
     path = os.fspath(store)
     with resolve_progress(progress) as callbacks, make_executor(workers) as executor:
-        if version is None and find_grown(path) is None:
+        opened = listed_stores(path, version)
+        if opened is None:
             return verify_with(executor, path, sources, sample, callbacks)
-        return _verify_parts(executor, open_stores(path, version), sources, sample, callbacks)
+        return verify_parts(executor, opened, sources, sample, callbacks)
 
 
-def _verify_parts(
-    executor: Executor, opened: OpenedStores, against: Sequence[Path], sample: float, progress: Progress
+def listed_stores(path: str, version: int | str | None) -> OpenedStores | None:
+    """Return the stores of a version, None of a plain store, which may be damaged."""
+    if version is None and find_grown(path) is None:
+        return None
+    return open_stores(path, version)
+
+
+def source_names(opened: OpenedStores) -> list[frozenset[str]]:
+    """Return the names of the sources of each store, none where they are damaged."""
+    names: list[frozenset[str]] = []
+    kept: set[str] = set()
+    removed: set[str] = set()
+    for store, numbers in zip(opened.stores, opened.removed, strict=True):
+        own: list[str] = []
+        with suppress(StoreError, UnicodeDecodeError):
+            own = store.text("sources/path")
+        left_out = {own[number] for number in numbers if own}
+        removed |= left_out
+        kept |= {*own} - left_out
+        names.append(frozenset(own))
+    if replaced := sorted(removed & kept):
+        message = f"a part holds {replaced[0]} as it was before it was replaced"
+        cure = f"compact it, and take that: unistore compact {opened.path} DST"
+        raise InputError(Problem(opened.path, message, cure, "version"))
+    return names
+
+
+def verify_parts(
+    executor: Executor,
+    opened: OpenedStores,
+    against: Sequence[Path] = (),
+    sample: float = 1.0,
+    progress: Progress = NO_PROGRESS,
 ) -> Verified:
     """Verify the stores of a version, and that they are as it says."""
-    if against and any(part is not None and part.removed for part in opened.parts):
-        message = "its version leaves out sources that its parts hold"
-        cure = f"compact it, then verify that: unistore compact {opened.path} DST"
-        raise InputError(Problem(opened.path, message, cure, "version"))
     problems: list[Problem] = []
     verified: list[Verified] = []
-    names = [frozenset(store.text("sources/path")) if against else frozenset() for store in opened.stores]
-    every = frozenset().union(*names)
+    names = source_names(opened) if against else [frozenset[str]() for _ in opened.stores]
+    if not all(names):  # a damaged store is not compared
+        against = ()
+    every = frozenset[str]().union(*names)
     for store, own in zip(opened.stores, names, strict=True):
         try:
             verified.append(verify_with(executor, store.path, against, sample, progress, every - own))

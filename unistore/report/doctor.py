@@ -19,7 +19,7 @@ from unistore.remote.url import local_path
 from unistore.report.suggestions import misfits, natural_suggestion
 from unistore.report.text import Block, to_text
 from unistore.report.trials import LARGEST_BATCH, Trial, best, first_batch_size, measure_speed, try_settings
-from unistore.store.reader import Store
+from unistore.store.versions import OpenedStores, open_stores
 from unistore.system.arguments import Arguments
 from unistore.system.extras import require_torch
 from unistore.system.machine import available_memory, file_system, usable_cores
@@ -28,6 +28,7 @@ from unistore.system.sizes import size
 from unistore.system.workers import environment_number, plan
 
 if TYPE_CHECKING:
+    from unistore.data.dataset import Dataset
     from unistore.data.kinds.protocol import SampleKind
 
 MIN_SPEEDUP = 1.3  # of block shuffle; less is within the noise of a measurement
@@ -51,6 +52,7 @@ class StoreFacts:
     """A store as far as loading depends on it."""
 
     path: str
+    version: int | None  # of a grown store
     family: str
     samples: int
     samples_as: str  # their kind as Python code; empty: the natural kind
@@ -102,7 +104,8 @@ class Checkup:
         dataset = "dataset"
         if self.store is not None:
             kind = f", {self.store.samples_as}" if self.store.samples_as else ""
-            dataset = f"unistore.Dataset({json.dumps(self.store.path)}{kind})"
+            version = "" if self.store.version is None else f", version={self.store.version}"
+            dataset = f"unistore.Dataset({json.dumps(self.store.path)}{kind}{version})"
         return f"unistore.Loader({dataset}, {', '.join(map(str, self.advice))})"
 
     @property
@@ -150,6 +153,7 @@ def doctor(
     samples: SampleKind | str | None = None,
     measure: bool = False,
     seconds: float | None = None,
+    version: int | str | None = None,
     progress: Progress | bool | None = None,
 ) -> Checkup:
     """Check this machine, and how fast it reads a store. Nothing is written.
@@ -165,6 +169,8 @@ def doctor(
     seconds
         With `measure`: how long each of these settings is timed, about 6 on two cores, 12 on 64. None: 2.0. A
         cache is filled as long before.
+    version
+        Number or name of the version of a grown store. None: the newest.
     progress
         As of `unistore.convert`, of the settings that are tried.
 
@@ -196,12 +202,13 @@ def doctor(
     require_torch("doctor times Loaders, which need")
     from unistore.data.dataset import Dataset
 
-    natural = natural_suggestion(Store(store))
+    opened = open_stores(os.fspath(store), version)
+    natural = natural_suggestion(opened.stores[0])
     samples_as = natural.text if natural.changed else ""
     if kind is not None:
         samples_as = as_code(kind)
-    dataset = Dataset(store, kind or natural.kind)
-    facts = _look_at(os.fspath(store), len(dataset), samples_as, machine)
+    dataset = Dataset(store, kind or natural.kind, version=version)
+    facts = _look_at(opened, dataset, samples_as, machine)
     trials = measure_speed(dataset) if facts.samples else []
     advice = advise(machine, facts, trials)
     if measure and facts.samples:
@@ -212,7 +219,7 @@ def doctor(
             settings = try_settings(dataset, arguments, workers, cache_bytes, seconds or 2.0, callbacks)
         advice = _measured(advice, settings)
         trials += settings
-    lines = [*misfits(Store(store), natural), *remarks(machine, facts)]
+    lines = [*misfits(opened.stores[0], natural), *remarks(machine, facts)]
     return Checkup(machine=machine, store=facts, advice=advice, remarks=lines, trials=trials)
 
 
@@ -228,21 +235,23 @@ def inspect_machine() -> Machine:
     )
 
 
-def _look_at(path: str, samples: int, samples_as: str, machine: Machine) -> StoreFacts:
-    store = Store(path)
+def _look_at(opened: OpenedStores, dataset: Dataset, samples_as: str, machine: Machine) -> StoreFacts:
+    store = opened.stores[0]
     folder = local_path(store.path)
     system = "an object store" if folder is None else file_system(folder)
-    stored = store.attributes["seal"].get("bytes")
+    sizes = [part.attributes["seal"].get("bytes") for part in opened.stores]
+    stored = None if None in sizes else sum(sizes)
     return StoreFacts(
-        path=path,
+        path=opened.path,
+        version=None if opened.version is None else opened.version.number,
         family=store.family,
-        samples=samples,
+        samples=len(dataset),
         samples_as=samples_as,
         file_system=system,
         is_remote=folder is None or _NETWORK.match(system) is not None,
         stored_bytes=stored,
         fits_page_cache=stored is None or stored < machine.available_memory,
-        samples_a_chunk=samples_per_chunk(store, samples)[0],
+        samples_a_chunk=samples_per_chunk(store, int(dataset.store_offsets[1]))[0],
     )
 
 

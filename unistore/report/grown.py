@@ -18,7 +18,7 @@ _SHOWN = 20
 
 @dataclass(slots=True, kw_only=True)
 class GrownReport:
-    """The newest version of a grown store, from its document."""
+    """A version of a grown store, from its document."""
 
     family: str
     version: int
@@ -31,9 +31,9 @@ class GrownReport:
     versions: list[dict[str, Any]]
 
 
-def describe_grown(path: str) -> GrownReport:
-    """Describe the newest version of a grown store, or raise `StoreError`."""
-    opened = open_stores(path)
+def describe_grown(path: str, number: int | str | None = None) -> GrownReport:
+    """Describe a version of a grown store, the newest by default, or raise `StoreError`."""
+    opened = open_stores(path, number)
     version = opened.version
     assert version is not None
     splits: dict[str, int] = {}

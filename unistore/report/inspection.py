@@ -26,7 +26,7 @@ from unistore.report.sources import (
 from unistore.report.text import Block, to_text
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
-from unistore.store.versions import find_grown
+from unistore.store.versions import find_grown, open_stores
 from unistore.system.sizes import count_of
 
 if TYPE_CHECKING:
@@ -143,18 +143,20 @@ class Inspection:
         return notebook_html(repr(self), facts, [(Store(self.path), None)] if self.kind == "store" else [])
 
 
-def inspect(path: str | os.PathLike[str]) -> Inspection:
+def inspect(path: str | os.PathLike[str], *, version: int | str | None = None) -> Inspection:
     """Look at a path without changing anything.
 
     Parameters
     ----------
     path
         A store or the URL of one, a folder that a conversion left, a source file or folder, or anything else.
+    version
+        Number or name of the version of a grown store. None: the newest.
 
     Raises
     ------
     InputError
-        If nothing is there.
+        If nothing is there, or no such version.
     StoreError
         If it is a store that is unfinished, of another format, or damaged.
 
@@ -165,8 +167,10 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     name = os.fspath(path)
     target = local_path(path)
     if find_grown(name) is not None:
-        grown = describe_grown(name)
+        grown = describe_grown(name, version)
         return Inspection("grown", name, grown, blocks=grown_blocks(name, grown))
+    if version is not None:
+        open_stores(name, version)  # a plain store is version 1
     if target is None:
         return _store(name)
     build = target if target.name.endswith(BUILD_SUFFIX) and target.is_dir() else build_folder(target)

@@ -277,6 +277,11 @@ class OpenedStores(NamedTuple):
         return (None,) * len(self.stores) if self.version is None else self.version.parts
 
     @property
+    def removed(self) -> tuple[tuple[int, ...], ...]:
+        """Return numbers of the sources that the version leaves out of each store."""
+        return tuple(() if part is None else part.removed for part in self.parts)
+
+    @property
     def may_have_side_tables(self) -> bool:
         """Return whether a folder of side tables is beside a store, or may be."""
         folder = local_path(self.stores[0].path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from unistore.store.manifest import Entry, parse_manifest
 from unistore.store.names import MANIFEST
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.store.shard_cache import CachedStorage
+from unistore.store.versions import OpenedStores, open_stores
 from unistore.system.hints import PathLike
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import parse_bytes, size
@@ -33,6 +35,7 @@ def warm_cache(
     *,
     cache_limit: str | int = CACHE_LIMIT,
     split: str | None = None,
+    version: int | str | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Warmed:
     """Copy the objects of a store into the `cache_dir` of its datasets, 16 requests at a time.
@@ -45,6 +48,8 @@ def warm_cache(
         As of `unistore.Dataset`.
     split
         Copy only shards with rows of the samples of this split. None: everything.
+    version
+        Number or name of the version of a grown store. None: the newest.
     progress
         An object with ``begin``, ``advance`` and ``tell``.
 
@@ -55,36 +60,52 @@ def warm_cache(
     StoreError
         If an object cannot be read or is damaged.
     """
-    opened = Store(store, cache_dir=cache_dir, cache_limit=cache_limit)
-    storage = opened.storage
-    assert isinstance(storage, CachedStorage)
-    entries = {entry.key: entry for entry in parse_manifest(opened.read(MANIFEST), opened.path)}
+    opened = open_stores(os.fspath(store), version, cache_dir=cache_dir, cache_limit=cache_limit)
     if split is not None:
-        entries = _of_split(opened, entries, split)
-    total = sum(entry.bytes for entry in entries.values())
+        _check_split(opened, split)
+    entries_of = [_entries(part, split) for part in opened.stores]
+    files = sum(map(len, entries_of))
+    total = sum(entry.bytes for entries in entries_of for entry in entries.values())
     if total > parse_bytes(cache_limit, "cache_limit"):
         msg = f"{opened.path}: {size(total)} to copy, and the cache may hold {cache_limit}: raise cache_limit"
         raise InputError(msg)
     progress.begin("fetching", total)
+    for part, entries in zip(opened.stores, entries_of, strict=True):
+        _copy(part, entries, progress)
+    return Warmed(store=opened.path, files=files, bytes=total)
+
+
+def _copy(store: Store, entries: Mapping[str, Entry], progress: Progress) -> None:
+    storage = store.storage
+    assert isinstance(storage, CachedStorage)
     for entry, is_intact in zip(entries.values(), storage.fetch(list(entries)), strict=True):
         if not is_intact:
-            msg = f"{opened.path}: {entry.key} is missing or damaged; run 'unistore verify {opened.path}'"
+            msg = f"{store.path}: {entry.key} is missing or damaged; run 'unistore verify {store.path}'"
             raise StoreError(msg)
         progress.advance(entry.bytes)
-    return Warmed(store=opened.path, files=len(entries), bytes=total)
 
 
-def _of_split(store: Store, entries: Mapping[str, Entry], split: str) -> dict[str, Entry]:
-    # Shards of the main table are left out if none of their rows is of the split
-    codes, names = store.splits()
+def _check_split(opened: OpenedStores, split: str) -> None:
+    names: dict[str, None] = {}
+    for store in opened.stores:
+        names |= dict.fromkeys(store.splits()[1])
     if split not in names:
-        msg = f"{store.path}: no split {split!r}; it has: {', '.join(names) or 'none'}"
+        msg = f"{opened.path}: no split {split!r}; it has: {', '.join(names) or 'none'}"
         raise InputError(msg)
-    samples = np.flatnonzero(codes == names.index(split))
+
+
+def _entries(store: Store, split: str | None) -> dict[str, Entry]:
+    # Shards of the main table are left out if none of their rows is of the split
+    entries = {entry.key: entry for entry in parse_manifest(store.read(MANIFEST), store.path)}
+    if split is None:
+        return entries
+    codes, names = store.splits()
+    numbers = [number for number, name in enumerate(names) if name == split]
+    samples = np.flatnonzero(np.isin(codes, numbers))
     main = store.attributes.get("main_table", store.sample_table)
     ranges = sample_ranges(store, main)
     if ranges is None:
-        return dict(entries)
+        return entries
     starts, stops = (bounds[samples] for bounds in ranges)
     chosen = {}
     for key, entry in entries.items():

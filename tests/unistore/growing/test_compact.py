@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,69 @@ def test_it_equals_one_conversion(tmp_path: Path, make: Callable[[Path], cases.C
     unistore.compact(store, tmp_path / "less.zarr", order="name")
     unistore.convert(case.sources, tmp_path / "same.zarr", case.family, exclude=[first], **case.options)
     check_equal(tmp_path / "less.zarr", tmp_path / "same.zarr")
+
+
+def damage(store: Path, sources: Sequence[Path]) -> None:
+    """Change shards of each part, and the names of sources of the first, and have them repaired."""
+    parts = [Path(part.store.path) for part in unistore.Dataset(store).parts]
+    shards = [next(path for path in part.glob("**/c/**/*") if path.is_file()) for part in parts]
+    shards.append(next(path for path in parts[0].glob("sources/path/data/c/**/*") if path.is_file()))
+    whole = [shard.read_bytes() for shard in shards]
+    for shard in shards:
+        shard.write_bytes(b"")
+    assert not unistore.verify(store, against=sources).ok
+    repaired = unistore.repair(store, sources)
+    assert repaired.ok
+    assert {*repaired.repaired} == {shard.relative_to(store).as_posix() for shard in shards}
+    assert [shard.read_bytes() for shard in shards] == whole
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    "make", [cases.cloud_indices, cases.ct_sparse, cases.robot_flat], ids=lambda make: make.__name__
+)
+def test_commands_take_a_version_as_one_conversion(
+    tmp_path: Path, make: Callable[[Path], cases.Case]
+) -> None:
+    (tmp_path / "src").mkdir()
+    case = make(tmp_path / "src")
+    store = joined(case, tmp_path)
+    names = unistore.Store(tmp_path / "one.zarr").text("sources/path")
+    unistore.remove(store, names[0])
+    whole = {"grown": (store, 2), "one": (tmp_path / "one.zarr", None)}
+    less = {"grown": (store, None), "one": (tmp_path / "less.zarr", None)}
+    excluded = names[0]
+    unistore.convert(case.sources, tmp_path / "less.zarr", case.family, exclude=excluded, **case.options)
+    for number, pair in enumerate((whole, less)):
+        exported = {}
+        statistics = {}
+        for name, (path, version) in pair.items():
+            folder = tmp_path / f"{name}{number}"
+            unistore.export(path, folder, version=version)
+            exported[name] = tree(folder)
+            statistics[name] = unistore.keep_statistics(path, version=version)
+        assert exported["grown"] == exported["one"]
+        assert statistics["grown"].keys() == statistics["one"].keys()
+        for key, expected in statistics["one"].items():
+            for field in dataclasses.fields(expected)[2:]:
+                value = getattr(statistics["grown"][key], field.name)
+                np.testing.assert_allclose(value, getattr(expected, field.name), 1e-12, err_msg=key)
+    assert unistore.verify(store, against=case.sources).receipt is not None
+    damage(store, case.sources)
+
+
+@pytest.mark.parametrize("to", ["lerobot", "robomimic"])
+def test_a_dataset_of_all_sources_is_not_exported_of_parts(tmp_path: Path, to: str) -> None:
+    (tmp_path / "src").mkdir()
+    store = joined(cases.robot_flat(tmp_path / "src"), tmp_path)
+    with pytest.raises(unistore.InputError, match="make them one, and export that: unistore compact"):
+        unistore.export(store, tmp_path / "out", to=to, fps=10 if to == "lerobot" else None)
+    assert not (tmp_path / "out").exists()
 
 
 def _write(folder: Path, name: str, **columns: object) -> None:

@@ -390,8 +390,13 @@ def test_verify_looks_at_each_part_and_at_the_document(
     assert verified.receipt.values == sum(values.size + len(values) for values in sources.values())
     assert unistore.verify(store, version=1).files < verified.files
     unistore.remove(store, "a.npz")
-    with pytest.raises(unistore.InputError, match="leaves out sources that its parts hold"):
-        unistore.verify(store, against=tmp_path / "all")
+    assert unistore.verify(store, against=tmp_path / "all").receipt is not None
+    shutil.copytree(store, tmp_path / "replaced.zarr")
+    write_source(tmp_path / "all", "b", 9)
+    unistore.append(tmp_path / "all" / "b.npz", tmp_path / "replaced.zarr", replace=True)
+    for command in (lambda path, all: unistore.verify(path, against=all), unistore.repair):
+        with pytest.raises(unistore.InputError, match=r"a part holds b\.npz as it was before"):
+            command(tmp_path / "replaced.zarr", tmp_path / "all")
     listed = unistore.Dataset(store).parts[0].version
     assert listed is not None
     document = json.loads(listed.data)
@@ -455,3 +460,21 @@ def test_inspect_tells_versions_and_parts(tmp_path: Path, store: Path) -> None:
     details = inspection.details
     assert (details["samples"], details["sources"], sum(details["splits"].values())) == (69, 4, 69)
     assert "2 of 2" in str(inspection)
+    assert unistore.inspect(store, version=1).details["samples"] == 58
+
+
+def test_doctor_and_cache_take_a_version(tmp_path: Path, store: Path) -> None:
+    unistore.append(tmp_path / "new", store)
+    for version, samples in ((None, 69), (1, 58)):
+        checkup = unistore.doctor(store, version=version)
+        assert checkup.store is not None
+        assert checkup.store.samples == samples
+        assert f"version={version or 2}" in checkup.line
+    files = unistore.warm_cache(store, tmp_path / "cache").files
+    assert files == sum(unistore.verify(part.store.path).files for part in opened(store).parts)
+    assert 0 < unistore.warm_cache(store, tmp_path / "cache", split="train").files <= files
+    with pytest.raises(unistore.InputError, match="no split 'test'; it has: train, val"):
+        unistore.warm_cache(store, tmp_path / "cache", split="test")
+    for command in (unistore.doctor, unistore.inspect, unistore.keep_statistics):
+        with pytest.raises(unistore.InputError, match="has no version 7"):
+            command(store, version=7)
