@@ -517,9 +517,7 @@ class _Export:
                 self.progress.advance(sum(sizes[current : file.source]))
             current = file.source
             if file.scope == "all" and self.is_joined:
-                message = (
-                    f"{file.name} is of all sources, and these are in several stores, or left out of one"
-                )
+                message = f"{file.name} holds all sources, and these are in several stores, or left out"
                 cure = "make them one, and export that: unistore compact STORE DST"
                 raise InputError(Problem(store.path, message, cure, "version"))
             if file.source not in removed and not (file.scope == "shared" and file.name in self.shared):

@@ -394,7 +394,7 @@ def test_verify_looks_at_each_part_and_at_the_document(
     shutil.copytree(store, tmp_path / "replaced.zarr")
     write_source(tmp_path / "all", "b", 9)
     unistore.append(tmp_path / "all" / "b.npz", tmp_path / "replaced.zarr", replace=True)
-    for command in (lambda path, all: unistore.verify(path, against=all), unistore.repair):
+    for command in (lambda path, sources: unistore.verify(path, against=sources), unistore.repair):
         with pytest.raises(unistore.InputError, match=r"a part holds b\.npz as it was before"):
             command(tmp_path / "replaced.zarr", tmp_path / "all")
     listed = unistore.Dataset(store).parts[0].version
