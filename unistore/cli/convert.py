@@ -48,18 +48,19 @@ Examples:
 """
 
 
-def _detect(sources: Sequence[str]) -> Detection:
-    from unistore.conversion.convert import detect_family, source_paths
+def _detect(paths: Sequence[Path]) -> Detection:
+    from unistore.conversion.convert import detect_family
 
-    detection = detect_family(source_paths(sources))
+    detection = detect_family(paths)
     say_done(f"{detection.family.replace('_', ' ')} ({detection.layout}): {detection.reason}", err=True)
     return detection
 
 
 def _detect_command(sources: Sequence[str]) -> str:
+    from unistore.conversion.convert import source_paths
     from unistore.converters.registry import get_family
 
-    return get_family(_detect(sources).family).command
+    return get_family(_detect(source_paths(sources)).family).command
 
 
 def _convert(family: str | None, **arguments: Any) -> int:
@@ -70,7 +71,7 @@ def _convert(family: str | None, **arguments: Any) -> int:
         raise click.UsageError("--replace and --check need --append")
     given_paths = [*arguments["sources"], *arguments.get("follow_links_to", ())]
     start_early(given_paths, family, [CONVERSION], decodes=not arguments["dry_run"])
-    from unistore.conversion.convert import source_paths
+    from unistore.conversion.convert import forget_copies, local_sources
     from unistore.conversion.settings import Settings
 
     sources = arguments.pop("sources")
@@ -80,8 +81,9 @@ def _convert(family: str | None, **arguments: Any) -> int:
     log = arguments.pop("log")
     dry_run = arguments.pop("dry_run")
     settings = Settings(**{field.name: arguments.pop(field.name) for field in fields(Settings)})
-    paths = source_paths([*sources, *arguments.pop("follow_links_to", ())])
-    chosen: str | Detection = family or _detect(sources)
+    with progress_log(log, destination) as bar, _stopped_by_signals():
+        paths = local_sources([*sources, *arguments.pop("follow_links_to", ())], destination, settings, bar)
+    chosen: str | Detection = family or _detect(paths)
     destinations = {destination: arguments}
     if by_shape:
         from unistore.conversion.convert import destinations_by_shape
@@ -91,6 +93,8 @@ def _convert(family: str | None, **arguments: Any) -> int:
         _convert_into(place, chosen, paths, settings, options, log=log, as_json=as_json, dry_run=dry_run)
         for place, options in destinations.items()
     ]
+    if by_shape and not dry_run:
+        forget_copies(destination, settings)
     return max(codes)
 
 
@@ -225,7 +229,8 @@ def _is_up_to_date(family: str, options: Any, *arguments: Any) -> bool:
 def convert() -> None:
     """Convert files into one sealed store: SRC... DST, the family detected or named.
 
-    DST is a folder, or a URL in a bucket: s3://bucket/name.zarr, gs://…, az://….
+    SRC are files, folders or URLs: s3://bucket/prefix, gs://…, az://…, https://….
+    DST is a folder, or a URL in a bucket: s3://bucket/name.zarr.
 
     The same command resumes an interrupted conversion. DST appears once it is complete.
 

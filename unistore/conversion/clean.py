@@ -12,11 +12,12 @@ from pathlib import Path
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.errors import ConversionError, InputError
 from unistore.remote.url import local_path, parse_url
-from unistore.store.names import BUILD_MARK, ROOT, build_folder
+from unistore.store.names import BUILD_MARK, ROOT, build_folder, copies_folder
 from unistore.system.arguments import Arguments
 from unistore.system.hints import PathLike
 
-_SUFFIX = build_folder(Path("x")).name.removeprefix("x")
+_FOLDERS = (build_folder, copies_folder)
+_SUFFIXES = tuple(folder(Path("x")).name.removeprefix("x") for folder in _FOLDERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +72,12 @@ def clean(path: PathLike, *, remove: bool = False) -> list[Leftover]:
 
 
 def _clean_folders(path: Path, remove: bool) -> Iterator[Leftover]:
-    builds = [build_folder(path)] if build_folder(path).is_dir() else []
+    beside = [folder(path) for folder in _FOLDERS]
+    builds = [folder for folder in beside if folder.is_dir()]
     if path.is_dir() and not path.is_symlink():
         for folder, names, _ in os.walk(path):
-            builds += [Path(folder, name) for name in names if name.endswith(_SUFFIX)]
-            names[:] = [name for name in names if not name.endswith((_SUFFIX, ".zarr"))]
+            builds += [Path(folder, name) for name in names if name.endswith(_SUFFIXES)]
+            names[:] = [name for name in names if not name.endswith((*_SUFFIXES, ".zarr"))]
     elif not builds:
         msg = f"{path}: no such folder, and no conversion to it was begun"
         raise InputError(msg)

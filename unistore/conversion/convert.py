@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from unistore.conversion.executors.local import asking
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.executors.worker_process import CONVERSION
-from unistore.conversion.run import Report, run
+from unistore.conversion.run import Report, open_build, run
 from unistore.conversion.settings import Settings
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
@@ -23,7 +23,7 @@ from unistore.converters.scanning import sources_by_shape
 from unistore.converters.survey import Claims, Detection, nothing_found, survey
 from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
-from unistore.remote.url import require_local_path
+from unistore.remote.url import is_url, local_path, require_local_path
 from unistore.system.arguments import Arguments
 from unistore.system.hints import PathLike
 from unistore.system.progress import NO_PROGRESS, Progress
@@ -63,7 +63,9 @@ def convert(
     Parameters
     ----------
     sources
-        Files and folders.
+        Files and folders, or URLs of prefixes and objects: ``s3://``, ``gs://``, ``az://``, and of files on
+        web servers: ``https://``. Objects are copied first, each once, to ``<destination>.unistore-sources``,
+        which is removed when the store is sealed.
     destination
         Folder of the store. It is written as ``<destination>.unistore-build`` and renamed when finished.
         After a kill the same call continues there. Or a URL in a bucket, ``s3://``, ``gs://``, ``az://``:
@@ -168,7 +170,7 @@ def convert(
         part=part,
         seal=seal,
     )
-    paths = source_paths(sources)
+    paths = local_sources(sources, destination, settings, progress)
     if family is None:
         family = implied_family(options) or detect_family(paths)
     return convert_with(settings, paths, destination, family, options, progress)
@@ -186,7 +188,7 @@ def convert_with(
     name = family if isinstance(family, str) else family.family
     converter = make_converter(name, options)
     with resolve_progress(progress) as callbacks, executor_for(settings, name, callbacks) as executor:
-        return run(
+        report = run(
             converter,
             paths,
             destination,
@@ -196,6 +198,9 @@ def convert_with(
             claims=None if isinstance(family, str) else family.claims,
             progress=callbacks,
         )
+    if not report.unfinished_parts:
+        forget_copies(destination, settings)
+    return report
 
 
 def destinations_by_shape(
@@ -252,6 +257,10 @@ def _imports(family: FamilyRecord) -> tuple[str, ...]:
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
     """Return sources as a list of paths."""
+    return [Path(require_local_path(name, "a source")) for name in _source_names(sources)]
+
+
+def _source_names(sources: PathLike | Iterable[PathLike]) -> list[str]:
     alone = isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable)
     several: list[Any] = [sources] if alone else list(cast("Iterable[PathLike]", sources))
     if not all(isinstance(source, str | os.PathLike) for source in several):
@@ -260,7 +269,36 @@ def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
     names = [os.fspath(source) for source in several]
     if not names or "" in names:
         raise InputError("no source was named: sources are files and folders")
-    return [Path(require_local_path(name, "a source")) for name in names]
+    return names
+
+
+def local_sources(
+    sources: PathLike | Iterable[PathLike],
+    destination: PathLike,
+    settings: Settings,
+    progress: Progress | bool | None = None,
+) -> list[Path]:
+    """Return sources as a list of paths: of copies, where URLs name them."""
+    names = _source_names(sources)
+    urls = [name for name in names if is_url(name) and local_path(name) is None]
+    if not urls:
+        return source_paths(names)
+    from unistore.conversion.staging import sources_folder, stage
+
+    build = open_build(destination, work=settings.work, restart=settings.restart, part=settings.own_part)
+    if not build.folder.exists():
+        build.check(overwrite=settings.overwrite)
+    with resolve_progress(progress) as callbacks:
+        paths = stage(urls, sources_folder(destination, settings.work), callbacks)
+    path_of_url = dict(zip(urls, paths, strict=True))
+    return [path_of_url[name] if name in path_of_url else Path(name) for name in names]
+
+
+def forget_copies(destination: PathLike, settings: Settings) -> None:
+    """Remove the copies of sources that a finished conversion has made."""
+    from unistore.conversion.staging import remove_copies, sources_folder
+
+    remove_copies(sources_folder(destination, settings.work))
 
 
 def check_exist(paths: Sequence[Path]) -> None:

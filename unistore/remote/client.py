@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from unistore.errors import CorruptionError, StoreError, UnistoreError
 from unistore.remote.url import StoreLocation, parse_url, redact_urls
@@ -163,6 +163,19 @@ _owner_pid: int | None = None
 _responsive_buckets: set[tuple[str, str]] = set()
 
 
+class RemoteObject(NamedTuple):
+    """An object as its server describes it."""
+
+    bytes: int
+    modified: float  # seconds since 1970
+    tag: str  # entity tag, empty where the server gives none
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> RemoteObject:
+        """Return what obstore tells of an object."""
+        return cls(int(meta["size"]), meta["last_modified"].timestamp(), meta["e_tag"] or "")
+
+
 class ObjectClient:
     """Objects under a URL, thread-safe and pickled as its arguments."""
 
@@ -288,16 +301,24 @@ class ObjectClient:
 
     def list(self, limit: int | None = None) -> dict[str, int]:
         """Return size in bytes of the objects under the URL, by key. Stops after about `limit` of them."""
+        return {key: entry.bytes for key, entry in self.all_described(limit).items()}
 
-        def read(obs: Any, handle: Any) -> dict[str, int]:
-            sizes: dict[str, int] = {}
-            for objects in obs.list(handle, chunk_size=1000):
-                sizes.update((described["path"], int(described["size"])) for described in objects)
-                if limit is not None and len(sizes) >= limit:
+    def all_described(self, limit: int | None = None) -> dict[str, RemoteObject]:
+        """Return the objects under the URL by key. Stops after about `limit` of them."""
+
+        def read(obs: Any, handle: Any) -> dict[str, RemoteObject]:
+            objects: dict[str, RemoteObject] = {}
+            for page in obs.list(handle, chunk_size=1000):
+                objects.update((meta["path"], RemoteObject.of(meta)) for meta in page)
+                if limit is not None and len(objects) >= limit:
                     break
-            return sizes
+            return objects
 
         return self._require(read)
+
+    def described(self, key: str) -> RemoteObject:
+        """Return one object."""
+        return self._require(lambda obs, handle: RemoteObject.of(obs.head(handle, key)), key)
 
     def error(self, key: str, fault: Fault, attempts: str = "") -> UnistoreError:
         """Return the exception to raise for a fault."""
@@ -461,7 +482,8 @@ class ObjectStorage(ObjectClient):
         stop = min(size, start + PART)
 
         def read(obs: Any, handle: Any) -> bytes:
-            answer = obs.get(handle, key, options={"range": (start, stop)})
+            options = {} if stop - start == size else {"range": (start, stop)}
+            answer = obs.get(handle, key, options=options)
             raw = bytes(answer.bytes())
             total = int(answer.meta["size"])
             if total != size:

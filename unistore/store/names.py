@@ -44,6 +44,11 @@ def build_folder(destination: Path) -> Path:
     return folder_beside(destination, "unistore-build")
 
 
+def copies_folder(destination: Path) -> Path:
+    """Return the folder of the sources that a conversion to `destination` copied from a bucket."""
+    return folder_beside(destination, "unistore-sources")
+
+
 def folder_beside(store: Path, suffix: str) -> Path:
     """Return the folder beside a store whose name is longer by a suffix."""
     path = Path(os.path.abspath(store))  # noqa: PTH100  resolves "." and "..", but not links

@@ -1,0 +1,183 @@
+"""Copy sources in buckets and on web servers to this machine before they are scanned."""
+
+# Formats read headers first and values later, some of them with libraries that need a file. So every object
+# is fetched once, whole, and the conversion reads the copy. The copies lie beside the build folder and go
+# when the store is sealed. A journal names those that are complete, so that a killed conversion goes on.
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from unistore.conversion.build import TURN_SECONDS, Journal
+from unistore.conversion.lock import Lock, check_plain
+from unistore.errors import InputError, Problem, first_few
+from unistore.remote.client import ObjectStorage, RemoteObject
+from unistore.remote.url import StoreLocation, local_path, parse_url
+from unistore.store.names import copies_folder, file_name_problem
+from unistore.system.hints import PathLike
+from unistore.system.progress import Progress
+from unistore.system.sizes import count_of, size
+from unistore.zarr3.durable import AtomicFiles
+
+_JOURNAL = "journal.jsonl"
+_MAX_PROBLEMS = 20  # Problems of one URL that are told
+_FILES = 256  # Copies that become durable together
+
+
+def sources_folder(destination: PathLike, work: PathLike | None) -> Path:
+    """Return the folder of the copies: beside the store, or in the working folder of one in a bucket."""
+    store = local_path(destination)
+    if store is None:
+        store = Path(work or ".", parse_url(os.fspath(destination)).name)
+    return copies_folder(store)
+
+
+def stage(urls: Sequence[str], folder: Path, progress: Progress) -> list[Path]:
+    """Copy the objects of URLs into a folder, and return the path of each URL's file or folder there.
+
+    Raises
+    ------
+    InputError
+        For a URL without objects, keys that are no file names, a disk without room for them, an object that
+        changed meanwhile.
+    StoreError
+        If an object cannot be read. The same call continues.
+    """
+    check_plain(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = Lock(folder / "lock")
+    is_told = False
+    while not lock.take():
+        if not is_told:
+            progress.tell(f"{folder}: another process copies the sources: waiting for it")
+            is_told = True
+        time.sleep(TURN_SECONDS)
+    try:
+        return [_Copies(url, folder).fetch(progress) for url in urls]
+    finally:
+        lock.release()
+
+
+def remove_copies(folder: Path) -> None:
+    """Remove the copies of sources, if there are any."""
+    if (folder / _JOURNAL).is_file():
+        check_plain(folder)
+        shutil.rmtree(folder)
+
+
+class _Copies:
+    # Copies of the objects of one URL, ``FOLDER/s3/bucket/prefix/key``
+    def __init__(self, url: str, folder: Path) -> None:
+        self._folder = folder
+        location = parse_url(url)
+        self.path = Path(folder, location.scheme, location.bucket, *location.prefix.split("/"))
+        self.client = ObjectStorage(location, raises=InputError)
+        self.objects: Mapping[str, RemoteObject] = {}
+        if location.scheme not in ("http", "https"):  # these list nothing
+            self.objects = self._described()
+        self.is_file = not self.objects
+        if self.is_file:
+            above, _, name = location.prefix.rpartition("/")
+            parent = StoreLocation(location.scheme, location.bucket, above)
+            self.client = ObjectStorage(parent, raises=InputError)
+            self.objects = {name: self.client.described(name)}
+        self._root = self.path.parent if self.is_file else self.path
+        self._check_names(url)
+
+    def _described(self) -> dict[str, RemoteObject]:
+        objects = self.client.all_described()
+        # Web consoles make folders: empty objects of their names
+        folders = _folders(objects)
+        return {key: entry for key, entry in objects.items() if entry.bytes or key not in folders}
+
+    def _check_names(self, url: str) -> None:
+        problems = {}
+        for key in self.objects:
+            if reason := file_name_problem(key):
+                problems[key] = f"the key {key!r} is no file name: {reason}"
+        for key in _folders(self.objects) & self.objects.keys():
+            problems[key] = f"{key!r} is an object and a folder"
+        if problems:
+            cure = "copy the object to another key"
+            raise InputError(
+                [Problem(url, message, cure) for message in [*problems.values()][:_MAX_PROBLEMS]]
+            )
+
+    def fetch(self, progress: Progress) -> Path:
+        self._root.mkdir(parents=True, exist_ok=True)
+        journal = Journal(self._folder / _JOURNAL)
+        try:
+            missing = self._missing(journal)
+            self._check_space(missing)
+            progress.begin("copying sources", sum(self.objects[key].bytes for key in missing))
+            for first in range(0, len(missing), _FILES):
+                keys = missing[first : first + _FILES]
+                self._fetch(keys, progress)
+                journal.append({"step": "copied", "of": {self._name(key): self.objects[key] for key in keys}})
+        finally:
+            journal.close()
+        self._check_unchanged()
+        return self.path
+
+    def _name(self, key: str) -> str:
+        return (self._root / key).relative_to(self._folder).as_posix()
+
+    def _missing(self, journal: Journal) -> list[str]:
+        copied: dict[str, Any] = {}
+        for record in journal.each("copied"):
+            copied.update(record["of"])
+        return [
+            key
+            for key, entry in self.objects.items()
+            if copied.get(self._name(key)) != [*entry] or not _has_size(self._root / key, entry.bytes)
+        ]
+
+    def _check_space(self, missing: Iterable[str]) -> None:
+        needed = sum(self.objects[key].bytes for key in missing)
+        free = shutil.disk_usage(self._folder).free
+        if needed > free:
+            message = f"{size(needed)} of sources to copy, and {self._folder.parent} has {size(free)} free"
+            cure = "convert a part of them, and the next ones with --append, or choose a larger disk"
+            raise InputError(Problem(str(self.client.location), message, cure))
+
+    def _fetch(self, keys: Sequence[str], progress: Progress) -> None:
+        contents = self.client.read_objects({key: self.objects[key].bytes for key in keys})
+        with AtomicFiles(self._root) as files:
+            for key, parts in zip(keys, contents, strict=True):
+                files.put(key, _counted(parts, progress))
+        for key in keys:
+            modified = self.objects[key].modified
+            os.utime(self._root / key, (modified, modified))
+
+    def _check_unchanged(self) -> None:
+        now = (
+            {name: self.client.described(name) for name in self.objects}
+            if self.is_file
+            else self._described()
+        )
+        changed = [key for key, entry in self.objects.items() if now.get(key) != entry]
+        if changed:
+            message = f"{count_of(len(changed), 'object')} changed while being copied: {first_few(changed)}"
+            raise InputError(Problem(str(self.client.location), message, "run the same command again"))
+
+
+def _folders(keys: Iterable[str]) -> set[str]:
+    folders: set[str] = set()
+    for key in keys:
+        folders.update(str(folder) for folder in PurePosixPath(key).parents)
+    return folders
+
+
+def _has_size(path: Path, nbytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == nbytes
+
+
+def _counted(parts: Iterable[bytes], progress: Progress) -> Iterator[bytes]:
+    for part in parts:
+        yield part
+        progress.advance(len(part))
