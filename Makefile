@@ -11,7 +11,7 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, which would compile unistore anew
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/demo.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal --ignore tests/unistore/report/test_browser.py
@@ -34,10 +34,14 @@ chromium:
 	@command -v chromium >/dev/null || timeout 180 sh -c "apt-get -q update && apt-get -qy install --no-install-recommends chromium" >/dev/null 2>&1 || true
 
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unistore needs Python 3.11 or newer: make PYTHON=python3.11 …")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[test]'
-	$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true  # on all cores, which pip does on one
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unistore needs Python 3.11 or newer: make PYTHON=python3.11 …")'
+	@printf 'Set-up in $(VENV), once: Python …'
+	@$(PYTHON) -m venv $(VENV)
+	@printf ' packages …'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[test]'
+	@printf ' bytecode …'
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true  # on all cores, which pip does on one
+	@printf ' ready\n'
 	@touch $@
 
 # The guides as a site in build/site, links checked; it needs the extra `docs`

@@ -10,7 +10,6 @@ from typing import Any
 
 ROOT = Path(__file__).parent
 MOVED = {
-    "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/RESULTS.md": "results.md",

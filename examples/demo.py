@@ -7,35 +7,52 @@ stores that the guides and the training scripts open.
 from __future__ import annotations
 
 import html
+import io
 import json
 import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from own_ways import BoxesByNibabel, OwnWay, SegmentsByH5py, WindowsByNumpy
 from synthetic import event_recordings, plain_arrays, robot_episodes, spike_sequences
 from torch.utils.data import DataLoader
 
 import unistore
+from unistore.cli.main import main as unistore_command
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 OUT = ROOT / "demo-out"
-UNISTORE = Path(sys.executable).with_name("unistore")
 INDEX = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>unistore: the demo</title>
-<style>body {{ font: 16px/1.6 system-ui; max-width: 46em; margin: 2em auto; padding: 0 1em }}</style>
+<style>
+body {{ font: 16px/1.6 system-ui; max-width: 52em; margin: 2em auto; padding: 0 1em }}
+table {{ border-collapse: collapse; width: 100% }} td, th {{ padding: .2em .6em .2em 0; text-align: left }}
+th {{ font-weight: 500 }} td:nth-child(2), td:nth-child(3) {{ font-size: 1.5em; font-weight: 600 }}
+</style>
 <h1>Stores of the demo</h1>
+<p>Measured a moment ago on this machine, two workers each, equal values from both:</p>
+<table>
+<tr><th>samples<th>samples/s of Loader<th>ratio<th>sources' own way in a DataLoader
+{rates}
+</table>
+<p>Pages to turn, slice and play:</p>
 <ul>
-{}
+{pages}
 </ul>
 </html>
 """
+WORKERS = 2
+BATCH = 4
+SECONDS = 1.0
+"""For which each way of loading is measured, in whole epochs, after a first one."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,7 @@ class Conversion:
     sources: str
     options: Sequence[str] = ()
     samples: Any = None
+    own: type[OwnWay] | None = None  # reads the same samples from the sources
 
     @property
     def words(self) -> list[str]:
@@ -56,14 +74,17 @@ class Conversion:
 
 
 REAL = {
-    "clouds": ["pointcloud/thin_a.h5", "pointcloud/thin_b.h5"],
-    "volumes": ["ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"],
-    "stream": ["spike/reds_frames_140_162.dat"],
-    "demos": ["trajectory/robosuite100_lift_panda_demo.hdf5"],
-    "returns": ["rows/autzen_returns.h5"],
-    "bags": ["mcap/robot.mcap"],
+    "clouds/thin_a.h5": "samples/pointcloud/derived_pointsuite_thin-1.h5",
+    "clouds/thin_b.h5": "samples/pointcloud/derived_pointsuite_thin-2.h5",
+    "scan/ct.nii.gz": "samples/ct/totalseg_ct_cropped.nii.gz",
+    "volumes/totalseg_a_hu.npy": "ct/totalseg_a_hu.npy",
+    "volumes/totalseg_b_hu.npy": "ct/totalseg_b_hu.npy",
+    "stream/spikes.dat": "samples/spike/spikezoo_data.dat",
+    "demos/robosuite100_lift_panda_demo.hdf5": "trajectory/robosuite100_lift_panda_demo.hdf5",
+    "returns/autzen_returns.h5": "rows/autzen_returns.h5",
+    "bags/robot.mcap": "mcap/robot.mcap",
 }
-"""Files of tests/data by folder."""
+"""Sources of conversions, and the files of tests/data that they are."""
 CONVERSIONS = [
     Conversion(
         "clouds",
@@ -71,7 +92,8 @@ CONVERSIONS = [
         "point-cloud",
         "clouds/",
         ["--voxel-size", "20"],
-        unistore.Segments(voxel=20),
+        unistore.Segments(coordinates="absolute"),
+        SegmentsByH5py,
     ),
     Conversion(
         "more-clouds",
@@ -79,6 +101,15 @@ CONVERSIONS = [
         "point-cloud",
         "clouds/thin_b.h5",
         ["--voxel-size", "20"],
+    ),
+    Conversion(
+        "scan",
+        "REAL computed tomography (a TotalSegmentator test volume, whole)",
+        "ct",
+        "scan/",
+        ["--window", "bone"],
+        unistore.Patches(64, random=False),
+        BoxesByNibabel,
     ),
     Conversion(
         "volumes",
@@ -94,7 +125,8 @@ CONVERSIONS = [
         "spike",
         "stream/",
         ["--voxel-bins", "5"],
-        unistore.Clips(length=1, crop=128),
+        unistore.Steps(40, stride=10),
+        WindowsByNumpy,
     ),
     Conversion(
         "recordings",
@@ -140,10 +172,9 @@ CONVERSIONS = [
 
 def lay_out(folder: Path) -> None:
     """Put the sources of all conversions into a folder."""
-    for name, files in REAL.items():
-        (folder / name).mkdir(parents=True)
-        for file in files:
-            shutil.copy(DATA / file, folder / name)
+    for name, source in REAL.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(DATA / source, folder / name)
     spike_sequences(folder / "recordings")
     event_recordings(folder / "flights")
     (folder / "episodes").mkdir()
@@ -154,11 +185,14 @@ def lay_out(folder: Path) -> None:
 def convert(conversion: Conversion) -> None:
     """Show the command, run it, and say what it wrote."""
     print("$ unistore " + " ".join(conversion.words), flush=True)
-    command = [str(UNISTORE), *conversion.words, "--json"]
-    done = subprocess.run(command, cwd=OUT, capture_output=True, check=False)
-    if done.returncode:
-        sys.exit(done.stdout.decode() + done.stderr.decode())
-    report = json.loads(done.stdout)
+    printed = io.StringIO()
+    with chdir(OUT), redirect_stdout(printed):
+        try:
+            unistore_command([*conversion.words, "--json"])
+        except SystemExit as ended:
+            if ended.code:
+                raise
+    report = json.loads(printed.getvalue())
     kilobytes = [report[name] / 1000 for name in ("source_bytes", "stored_bytes")]
     print(
         "  samples: {:,}, {:,.0f} kB of sources → {:,.0f} kB".format(report["samples"], *kilobytes),
@@ -169,7 +203,7 @@ def convert(conversion: Conversion) -> None:
 def load(conversion: Conversion, store: Path) -> None:
     """Load all batches by torch's DataLoader with 0 and 2 workers and by Loader; compare them."""
     dataset = unistore.Dataset(store, samples=conversion.samples)
-    size = min(4, len(dataset))
+    size = min(4, len(dataset)) if len(dataset) < 200 else 64
     with unistore.Loader(dataset, size, shuffle=False, num_workers=2) as loader:
         ways = {
             "DataLoader": DataLoader(dataset, size, collate_fn=unistore.collate),
@@ -191,22 +225,79 @@ def tensors(batch: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {key: value for key, value in batch.items() if isinstance(value, torch.Tensor)}
 
 
+@dataclass(frozen=True)
+class Race:
+    """Samples a second of a Loader, and of the sources' own way in a DataLoader."""
+
+    own: type[OwnWay]
+    ours: float
+    theirs: float
+
+    def __str__(self) -> str:
+        times = f"{self.ours / self.theirs:,.1f} times {self.own.reader}"
+        return f"{self.own.samples:<28}{self.ours:>9,.0f} samples/s, {times} ({self.theirs:,.0f})"
+
+    @property
+    def html(self) -> str:
+        """A row of the index."""
+        cells = [self.own.samples, f"{self.ours:,.0f}", f"{self.ours / self.theirs:,.1f}×"]
+        cells.append(f"{self.own.reader}, {self.theirs:,.0f} samples/s")
+        return "<tr>" + "".join(f"<td>{html.escape(cell)}" for cell in cells)
+
+
+def race(conversion: Conversion, own: type[OwnWay], store: Path) -> Race:
+    """Compare the values of a Loader and of the sources' own way, then measure both."""
+    peer = own(OUT / conversion.sources)
+    dataset = unistore.Dataset(store, samples=conversion.samples, fields=[own.key])
+    if len(peer) != len(dataset):
+        sys.exit(f"{store}: {len(dataset)} samples, and {len(peer)} by {own.reader}")
+    for number in range(0, len(peer), max(1, len(peer) // 8)):
+        if not torch.equal(dataset[number][own.key], peer[number]):
+            sys.exit(f"{store}: sample {number} differs from that by {own.reader}")
+    peers = DataLoader(
+        peer, BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True, collate_fn=own.collate
+    )
+    with unistore.Loader(dataset, BATCH, shuffle=True, num_workers=WORKERS) as loader:
+        return Race(own, rate(loader, len(dataset)), rate(peers, len(peer)))
+
+
+def rate(batches: Iterable[Any], samples: int) -> float:
+    """Return samples a second of whole epochs, after a first one."""
+    epochs = -1
+    start = end = time.perf_counter()
+    while end - start < SECONDS:
+        for _ in batches:
+            pass
+        epochs += 1
+        end = time.perf_counter()
+        if epochs == 0:
+            start = end
+    return epochs * samples / (end - start)
+
+
 def main() -> None:
     """Run the demo."""
     shutil.rmtree(OUT, ignore_errors=True)
     lay_out(OUT)
-    items = []
+    pages = []
+    races = []
     for conversion in CONVERSIONS:
         store = OUT / f"{conversion.name}.zarr"
         print(f"\n{conversion.name}: {conversion.about}", flush=True)
         convert(conversion)
         load(conversion, store)
+        if conversion.own is not None:
+            races.append(race(conversion, conversion.own, store))
         page = store.with_suffix(".html")
         page.write_text(unistore.inspect(store).to_html(), encoding="utf-8")
         link = f'<a href="{page.name}">{conversion.name}</a>'
-        items.append(f"<li>{link}: {html.escape(conversion.about)}</li>")
+        pages.append(f"<li>{link}: {html.escape(conversion.about)}</li>")
     index = OUT / "index.html"
-    index.write_text(INDEX.format("\n".join(items)), encoding="utf-8")
+    rows = "\n".join(result.html for result in races)
+    index.write_text(INDEX.format(rates=rows, pages="\n".join(pages)), encoding="utf-8")
+    print(f"\nA Loader beside the sources' own way in a DataLoader, {WORKERS} workers each, equal values:")
+    for result in races:
+        print(f"  {result}")
     print(f"\nEvery example of the guides runs in {OUT.name}/. Open in a browser: {index.relative_to(ROOT)}")
 
 

@@ -158,6 +158,9 @@ def _print_error(error: Exception, *, as_json: bool, converting: bool) -> None:
         options = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
         either = f", or {options}" if len(names) <= 3 else ""
         lines.append(f"to leave out what has problems: --on-error skip{either}")
+    if problems:
+        kinds = dict.fromkeys(problem.kind.replace(" ", "-") for problem in problems[:MAX_PROBLEMS])
+        lines.append(f"see docs/errors.md{', '.join(f'#{kind}' for kind in kinds)}")
     say("\n".join(lines), err=True)
 
 

@@ -93,7 +93,7 @@ def show(blocks: Sequence[Block], *, show_all: bool = False) -> None:
     from unistore.report.text import to_text
 
     is_terminal = sys.stdout.isatty() or OUTPUT.color == "always"
-    width = shutil.get_terminal_size().columns if is_terminal else None
+    width = shutil.get_terminal_size().columns
     color = is_terminal and OUTPUT.color != "never" and not (OUTPUT.color == "auto" and _is_plain())
     click.echo(to_text(blocks, show_all=show_all, width=width, color=color), color=color)
 
