@@ -188,7 +188,7 @@ def convert(conversion: Conversion) -> None:
     printed = io.StringIO()
     with chdir(OUT), redirect_stdout(printed):
         try:
-            unistore_command([*conversion.words, "--json"])
+            unistore_command([*conversion.words, "--json", "--quiet"])
         except SystemExit as ended:
             if ended.code:
                 raise

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, cast
 
 import numpy as np
 import numpy.ma  # else numpy imports these while samples are read, perhaps in a thread during a fork
@@ -31,6 +31,7 @@ from unistore.data.parts import (
     open_parts,
 )
 from unistore.data.statistics import Question, Statistics, Summaries
+from unistore.data.typed import SampleT
 from unistore.data.where import Condition, parse_where
 from unistore.errors import InputError, StoreError, first_few
 from unistore.order.permutation import At
@@ -50,15 +51,15 @@ if TYPE_CHECKING:
 
     from unistore.data.collate import Sample, Samples
 
-    MapDataset = TorchDataset[Mapping[str, Any]]
+    MapDataset = TorchDataset
 else:
     try:
         from torch.utils.data import Dataset as MapDataset
     except ModuleNotFoundError:  # `read_batch` does without
-        MapDataset = object
+        MapDataset = Generic
 
 Index = SupportsIndex | At
-_HAS_TORCH = MapDataset.__module__ != "builtins"
+_HAS_TORCH = MapDataset.__module__ != "typing"
 # Begins the message about samples where torch is missing
 _TENSORS = "samples are tensors (read_batch reads numpy arrays) and need"
 # Samples whose labels are read together
@@ -67,7 +68,7 @@ _COUNTED = 16
 _SHOWN = 16
 
 
-class Dataset(MapDataset):
+class Dataset(MapDataset[SampleT]):
     """Samples of sealed stores, map-style, for torch's ``DataLoader`` and for ``unistore.Loader``.
 
     Opening reads metadata only. Files are opened by the first sample, in each process anew. Pickles as its
@@ -141,7 +142,7 @@ class Dataset(MapDataset):
         samples: SampleKind | str | None = None,
         fields: Sequence[str] | None = None,
         split: str | Sequence[str] | None = None,
-        transform: Callable[..., Any] | None = None,
+        transform: Callable[..., SampleT] | None = None,
         seed: int = 0,
         *,
         names: Mapping[str, str] | None = None,
@@ -209,7 +210,7 @@ class Dataset(MapDataset):
         version = self.parts[0].version
         return None if version is None or len(self._paths) > 1 else version.number
 
-    def at_version(self, version: int | str) -> Dataset:
+    def at_version(self, version: int | str) -> Self:
         """Return the same samples of another version of its store: a new Dataset.
 
         Raises
@@ -280,7 +281,7 @@ class Dataset(MapDataset):
     def __len__(self) -> int:
         return len(self.reader)
 
-    def __getitem__(self, index: Index) -> Any:
+    def __getitem__(self, index: Index) -> SampleT:
         """Return the sample `index`, a dict of tensors. Negative indices count from the end.
 
         Raises
@@ -296,7 +297,7 @@ class Dataset(MapDataset):
 
         picks = self._picks([index])
         sample = Samples(self._read(picks, np.empty), BatchMemory())[0]
-        return self._transformed([sample], [index], picks)[0]
+        return cast("SampleT", self._transformed([sample], [index], picks)[0])
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
         """Return samples of a batch, read together. `unistore.collate` collates them without a copy."""

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
+from unistore.data.typed import CollatedT, DatasetT, SampleT
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
 from unistore.loader.cached import cache_file, cached, check_cacheable
@@ -43,13 +44,16 @@ from unistore.order.shuffles import NAMED
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, checked_epoch
 from unistore.system.machine import available_memory
 
+if TYPE_CHECKING:
+    from unistore.data.dataset import Dataset
+
 # Batches that the consumer may hold before further ones are copied.
 HELD_BATCHES = 4
 # Slabs take at most a quarter of the available memory.
 MEMORY_DIVISOR = 4
 
 
-class Loader:
+class Loader(Generic[DatasetT, CollatedT]):
     """Iterate over the batches of a dataset.
 
     Worker processes decode into a ring of slabs in shared memory. A batch is a set of views of a slab, which
@@ -137,13 +141,13 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: DatasetT,
         batch_size: int | None = 1,
         shuffle: bool | Literal["full", "blocks", "sources"] | None = False,
         sampler: Any = None,
         batch_sampler: None = None,
         num_workers: int | str = "auto",
-        collate_fn: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], CollatedT] | None = None,
         pin_memory: bool = False,
         drop_last: bool | None = None,
         timeout: float = 0,
@@ -202,7 +206,7 @@ class Loader:
         self._is_on_disk = cache == "disk"
         if self._is_on_disk:
             check_disk_cache(dataset, fetch)
-        self.dataset = dataset
+        self.dataset: Any = dataset
         self.batch_size = int(batch_size or 1)
         self.seed = int(seed)
         self.sampler = sampler
@@ -260,6 +264,12 @@ class Loader:
         """Return the batches of this rank in a whole epoch."""
         return self.share().steps
 
+    @overload
+    def __iter__(self: Loader[Dataset[SampleT], None]) -> Iterator[SampleT]: ...
+    @overload
+    def __iter__(self: Loader[Any, None]) -> Iterator[Any]: ...
+    @overload
+    def __iter__(self) -> Iterator[CollatedT]: ...
     def __iter__(self) -> Iterator[Any]:
         with self._exclusive():
             if self._extended is not None and self._progress.begun:
