@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ _STORABLE = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f
 # Of a float by its size in bytes, with the implicit bit (IEEE 754, table 3.5)
 _SIGNIFICANT_BITS = {2: 11, 4: 24, 8: 53}
 _MAX_FORMS = 6
+ROW_SHAPES = "source_row_shape"
 TEXT_KINDS = "SUO"  # kinds of the dtypes of texts: of one length, and of any
 ANY_TEXT = np.dtype(object, metadata={"vlen": str})  # of texts of any length, as h5py has it
 
@@ -41,8 +42,14 @@ class Merged(NamedTuple):
     dtype: str  # NumPy dtype name, native: the smallest that represents every source's values exactly
     row_shape: tuple[int, ...]  # Shape after axis 0, the same in every source
     # `source_dtype`: the dtype in all sources, or the indices of the sources by dtype. `missing_in`:
-    # indices of the sources without the column, where it is filled.
+    # indices of the sources without the column, where it is filled. `source_row_shape`: the indices of the
+    # sources by row shape (`"4x3"`), where smaller rows are padded with zeros.
     attributes: Mapping[str, Any]
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether rows are larger than those of some source."""
+        return ROW_SHAPES in self.attributes
 
 
 def storable(dtype: np.dtype[Any]) -> bool:
@@ -100,7 +107,9 @@ def missing_value(dtype: str) -> float | bool:
 
 
 def reconcile(
-    found: Iterable[tuple[str, Mapping[str, SourceColumn]]], mode: str
+    found: Iterable[tuple[str, Mapping[str, SourceColumn]]],
+    mode: str,
+    may_pad: Callable[[str], bool] = lambda _: False,  # whether "union" pads the smaller rows of a column
 ) -> tuple[dict[str, Merged], list[Problem]]:
     """Merge the columns of all sources in the order of their first appearance."""
     # "intersection" leaves out columns of several shapes, too.
@@ -118,20 +127,30 @@ def reconcile(
     missing = [name for name in names if name not in everywhere] if mode == "exact" else []
     merged: dict[str, Merged] = {}
     incompatible: list[str] = []
+    uneven: list[str] = []
     for name in names:
-        column = _merge([each.columns.get(name) for each in column_sets], np.frombuffer(numbers, np.intc))
-        if column is not None:
+        columns = [each.columns.get(name) for each in column_sets]
+        column = _merge(columns, np.frombuffer(numbers, np.intc), is_padded=may_pad(name))
+        if column is not None and (mode == "union" or not column.is_padded):
             merged[name] = column
         elif mode != "intersection":
-            incompatible.append(name)
-    if not missing and not incompatible:
-        return merged, []
-    differing = [name for name in names if name in missing or name in incompatible]
-    has_common = any(name in merged for name in everywhere)
-    problem = _columns_differ(
-        column_sets, differing, len(numbers), resolvable=not incompatible, has_common=has_common
-    )
-    return merged, [problem]
+            (incompatible if column is None else uneven).append(name)
+    differing = [name for name in names if name in {*missing, *incompatible, *uneven}]
+    if differing:
+        cure = "--columns union fills what is missing, --columns intersection takes what all have"
+        if incompatible:
+            cure = "no one shape and dtype holds them all: --one-store-per-shape, or rename with --map"
+            if any(name in merged for name in everywhere):
+                cure = f"{cure}; --columns intersection leaves them out"
+        elif uneven:
+            cure = "--columns union pads with zeros, --columns intersection takes what is alike in all, "
+            cure += "--one-store-per-shape"
+        return merged, [_columns_differ(column_sets, differing, len(numbers), cure)]
+    return merged, [
+        Problem(name, f"is padded, and {name}_mask says where", "rename that with --map", "columns")
+        for name, column in merged.items()
+        if column.is_padded and f"{name}_mask" in merged
+    ]
 
 
 @dataclass(slots=True)
@@ -144,27 +163,51 @@ class _ColumnSet:
     count: int = 0
 
 
-def _merge(columns: Sequence[SourceColumn | None], numbers: NDArray[np.intc]) -> Merged | None:
+def _merge(
+    columns: Sequence[SourceColumn | None], numbers: NDArray[np.intc], *, is_padded: bool
+) -> Merged | None:
     """Merge a column, given as each set of columns has it. `numbers` are the sets of the sources."""
     present = [column for column in columns if column is not None]
     dtypes_present = [np.dtype(column.dtype) for column in present]
     are_texts = all(dtype.kind in TEXT_KINDS for dtype in dtypes_present)
     dtype = np.dtype(np.uint8) if are_texts else promote(dtypes_present)
-    if dtype is None or len({column.row_shape for column in present}) > 1:
+    shapes = {column.row_shape for column in present}
+    if dtype is None or len(set(map(len, shapes))) > 1 or (len(shapes) > 1 and not is_padded):
         return None
 
-    def sources(dtype: str | None) -> list[int]:
-        chosen = np.array([(None if column is None else column.dtype) == dtype for column in columns])
-        found: list[int] = np.flatnonzero(chosen[numbers]).tolist()
-        return found
+    def sources(forms: Sequence[str | None]) -> dict[str | None, list[int]]:
+        """Return the indices of the sources by form, None where they lack the column."""
+        own = np.array(forms, object)[numbers]
+        return {form: np.flatnonzero(own == form).tolist() for form in dict.fromkeys(forms)}
 
-    dtypes = list(dict.fromkeys(column.dtype for column in present))
-    attributes: dict[str, Any] = {"source_dtype": dtypes[0]}
-    if len(dtypes) > 1:
-        attributes["source_dtype"] = {each: sources(each) for each in dtypes}
-    if len(present) < len(columns):
-        attributes["missing_in"] = sources(None)
-    return Merged(dtype.name, present[0].row_shape, attributes)
+    dtypes = sources([column and column.dtype for column in columns])
+    attributes: dict[str, Any] = {}
+    missing = dtypes.pop(None, None)
+    attributes["source_dtype"] = dtypes if len(dtypes) > 1 else next(iter(dtypes))
+    if missing is not None:
+        attributes["missing_in"] = missing
+    if len(shapes) > 1:
+        by_shape = sources([column and _sizes(column.row_shape) for column in columns])
+        by_shape.pop(None, None)
+        attributes[ROW_SHAPES] = by_shape
+    return Merged(dtype.name, tuple(map(max, zip(*shapes, strict=True))), attributes)
+
+
+def _sizes(row_shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, row_shape))
+
+
+def row_shapes(attributes: Mapping[str, Any]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """Yield the row shapes that the sources of a padded array have, with the indices of the sources."""
+    shapes = attributes.get(ROW_SHAPES)
+    for sizes, sources in shapes.items() if isinstance(shapes, Mapping) else ():
+        yield tuple(map(int, sizes.split("x"))), sources
+
+
+def padding_notes(merged: Mapping[str, Merged]) -> list[str]:
+    """Return a remark on padded columns."""
+    padded = [f"{printable(name)} to {form.row_shape}" for name, form in merged.items() if form.is_padded]
+    return [f"padded with zeros, <name>_mask says where: {', '.join(padded)}"] if padded else []
 
 
 def shape_labels(found: Iterable[tuple[str, Mapping[str, SourceColumn]]]) -> dict[str, str]:
@@ -186,7 +229,7 @@ def _form_label(name: str, column: SourceColumn | None) -> str:
     short = re.sub(r"[^A-Za-z0-9]+", "_", name.rpartition("/")[2]).strip("_")
     if column is None:
         return f"no_{short}"
-    sizes = "x".join(map(str, column.row_shape))
+    sizes = _sizes(column.row_shape)
     return f"{short}_{np.dtype(column.dtype).name}" + (f"_{sizes}" if sizes else "")
 
 
@@ -196,9 +239,7 @@ def length_table(lengths: Mapping[str, object]) -> str:
     return "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
 
 
-def _columns_differ(
-    found: Sequence[_ColumnSet], names: Sequence[str], count: int, *, resolvable: bool, has_common: bool
-) -> Problem:
+def _columns_differ(found: Sequence[_ColumnSet], names: Sequence[str], count: int, cure: str) -> Problem:
     """Return the problem with a line for each column: its forms, each with the first source that has it."""
     lines = []
     for name in names:
@@ -212,10 +253,5 @@ def _columns_differ(
             for form, (first, others) in sources.items()
         ]
         lines.append(f"    {printable(name)}: {first_few(forms, _MAX_FORMS)}")
-    cure = "no one shape and dtype holds them all: --one-store-per-shape, or rename with --map"
-    if resolvable:
-        cure = "--columns union fills what is missing, --columns intersection takes what all have"
-    elif has_common:
-        cure = f"{cure}; --columns intersection leaves them out"
     message = "\n".join(["columns differ:", *lines, "   "])
     return Problem(f"{count} sources", message, cure, "columns")

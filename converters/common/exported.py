@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import ANY_TEXT, any_length
+from unistore.converters.common.columns import ANY_TEXT, any_length, row_shapes
 from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, source_rows
 
 # Each call returns an iterator over all rows of an array, in blocks along axis 0
@@ -148,6 +148,22 @@ def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: np.dtype
     if isinstance(dtype, Mapping):
         dtype = next((dtype_name for dtype_name, sources in dtype.items() if source in sources), None)
     return np.dtype(dtype) if isinstance(dtype, str) else otherwise
+
+
+def source_row_shape(
+    attributes: Mapping[str, Any], source: int, otherwise: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the row shape that a column had in a source."""
+    shapes = (row_shape for row_shape, sources in row_shapes(attributes) if source in sources)
+    return next(shapes, otherwise)
+
+
+def without_padding(values: ExportedArray, row_shape: tuple[int, ...]) -> ExportedArray:
+    """Return the part of rows that a source has."""
+    part = (slice(None), *map(slice, row_shape))
+    return values._replace(
+        shape=(values.shape[0], *row_shape), blocks=lambda: (block[part] for block in values.blocks())
+    )
 
 
 # Rows with any number of values.

@@ -78,7 +78,7 @@ class Minari(Format):
         with Hdf5().open(file) as opened:
             assert isinstance(opened, OpenedHdf5)
             yield _OpenedMinari(
-                arrays=_by_step(opened.sound),
+                arrays=_by_step({**opened.sound, **opened.of_any_length}),
                 facts=facts,
                 further=[metadata, *opened.further],
                 memory=opened.memory,

@@ -19,8 +19,10 @@ from unistore.converters.common.exported import (
     ragged_rows,
     row_values,
     source_dtype,
+    source_row_shape,
     sources_of,
     text_rows,
+    without_padding,
 )
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
@@ -122,7 +124,8 @@ def _own_rows(store: StoreView, column: str, source: SourceRows) -> ExportedArra
         dtype = source_dtype(data.attributes, source.number, data.dtype)
         return ragged_rows(store, path, source.lo, source.hi, dtype)
     array = store.array(path)
-    values = row_values(array, source.lo, source.hi)
+    row_shape = source_row_shape(array.attributes, source.number, array.shape[1:])
+    values = without_padding(row_values(array, source.lo, source.hi), row_shape)
     return converted(values, source_dtype(array.attributes, source.number, array.dtype))
 
 

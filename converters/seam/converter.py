@@ -488,7 +488,7 @@ def fill(
             for column, field in fields.items():
                 if rows is not targets[column]:
                     values = rows[field] if field else rows
-                    np.copyto(within(targets[column], rows.shape), values, casting="same_kind")
+                    np.copyto(within(targets[column], values.shape), values, casting="same_kind")
 
 
 def _surest(file: SourceFile, claims: Mapping[Format, Claim]) -> tuple[Format, Claim]:
@@ -526,7 +526,7 @@ class Neighbours:
 
 
 def within(target: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the part of rows that smaller volumes take. Other rows are as they are."""
+    """Return the part of rows that smaller ones take. Other rows are as they are."""
     if len(shape) != target.ndim or target.shape[1:] == shape[1:]:
         return target
     return target[(slice(None), *map(slice, shape[1:]))]

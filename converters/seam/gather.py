@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Merged, SourceColumn, reconcile
+from unistore.converters.common.columns import Merged, SourceColumn, padding_notes, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector, attribute_arrays
 from unistore.converters.files.paths import size_of, split_of
@@ -94,11 +94,14 @@ def gather_sources(
     problems: list[Problem] = []
     mode = getattr(plugin, "columns", "exact")
     ragged = [name for name, column in seen.tables[main].items() if column.ragged]
+    # Samples of several rows have no mask
+    padded = set(seen.tables[main]).difference(ragged) if not plugin.schema.samples else ()
     for table in seen.tables:
         forms = list(forms_in(table, parts, scanned))
         # Sources without a further table have no rows in it.
         having = forms if table == main else [(name, form) for name, form in forms if form]
-        merged[table], differing = reconcile(having, mode)
+        may_pad = (padded if table == main else ()).__contains__
+        merged[table], differing = reconcile(having, mode, may_pad)
         if len(having) < len(forms):  # the numbers of sources are those of all
             whole, _ = reconcile(forms, "union")
             merged[table] = {column: whole[column] for column in merged[table] if column in whole}
@@ -141,6 +144,7 @@ def gather_sources(
             *([f"splits taken from folder and file names: {', '.join(splits)}"] if splits else ()),
             *seen.remarks(),
             *left_out_notes(seen.left_out),
+            *padding_notes(merged[main]),
             *([f"left out: {first_few(seen.not_taken)}"] if seen.not_taken else ()),
             *attributes.notes(),
         ),

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import ExportedArray, File, SourceRows, source_dtype, sources_of
+from unistore.converters.common.exported import (
+    ExportedArray,
+    File,
+    SourceRows,
+    source_dtype,
+    source_row_shape,
+    sources_of,
+)
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.libraries import BY_FORMAT, UNISTORE, OpenedByLibrary
 from unistore.converters.plugin import Array, Facts, Family, Format, Restored, Schema, SourceFile
@@ -52,7 +59,7 @@ class _StoredRows:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         lo, hi, step = rows.indices(self.hi - self.lo)
         values = self.array.read(self.lo + lo, self.lo + max(lo, hi))
-        if values.shape[1:] != self.row_shape:  # volumes that are padded
+        if values.shape[1:] != self.row_shape:  # rows that are padded
             values = values[(slice(None), *map(slice, self.row_shape))]
         return values[::step].astype(self.dtype, copy=False)
 
@@ -99,7 +106,7 @@ def _column_of(
     if source.number in array.attributes.get("missing_in", ()):
         return {}
     dtype = source_dtype(array.attributes, source.number, array.dtype)
-    row_shape = array.shape[1:] if extent is None else tuple(extent)
+    row_shape = tuple(extent or source_row_shape(array.attributes, source.number, array.shape[1:]))
     rows = _StoredRows(array, source.lo, source.hi, dtype, row_shape)
     return {name: Array(rows, array.attributes.get("units"))}
 

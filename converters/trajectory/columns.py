@@ -251,10 +251,10 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
     elif problems:
         raise InputError(problems)
     if values is not None:
-        if is_role(column) or column.startswith("next_observation/"):
+        kind: Kind = "text" if is_text(dtype) else "ragged"
+        if is_role(column) or (kind == "ragged" and column.startswith("next_observation/")):
             message = f"has rows of any length, and would be {column}"
             raise InputError(Problem.at(location, message, "give it another name with --map", "shape"))
-        kind: Kind = "text" if is_text(dtype) else "ragged"
         return Feature(path, kind, values.dtype, values.row_shape)
     if not storable(dtype):
         message = f"has dtype {dtype}, which cannot be stored"

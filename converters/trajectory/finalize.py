@@ -17,7 +17,7 @@ from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.read import cut_episodes, keys_apart, sizes_of_rows
 from unistore.converters.trajectory.store_columns import FLAGS, StoredColumns
-from unistore.schemas.tables import Field, IndexValues, Table, offsets_of, text_arrays
+from unistore.schemas.tables import Field, IndexValues, Table, offsets_of, own_axes, text_arrays
 from unistore.schemas.trajectory.clocks import offsets_path, table_of
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, NEXT, STEPS, bounds_of, sample_key
 from unistore.system.packed import view
@@ -53,7 +53,7 @@ def finalize_episodes(scan: Scan, stored: StoredColumns, facts: Sequence[Facts])
                 (_field(f"mask/{name}", "bool", "episode", f"listed by mask {name} of its source"), is_listed)
                 for name, is_listed in episodes.masks.items()
             ),
-            *_presence(view(details, lambda origin: origin.episodes), stored),
+            *_differences(view(details, lambda origin: origin.episodes), stored),
             *_texts((of_source["source"] for of_source in said), "sources/attributes", "source"),
             *_texts(_of_episodes(said), f"{EPISODES}/attributes", "episode"),
             *attribute_arrays(view(details, lambda origin: origin.attributes)),
@@ -150,20 +150,33 @@ def _texts(values: Iterable[Mapping[str, Any]], path: str, axis: str) -> Arrays:
     return list(arrays) if data.size > len("{}") * (len(offsets) - 1) else []
 
 
-def _presence(indexes: Sequence[EpisodeIndex], stored: StoredColumns) -> Arrays:
-    """Say which episodes have each column that others lack."""
+def _differences(indexes: Sequence[EpisodeIndex], stored: StoredColumns) -> Arrays:
+    """Say which episodes have each column that others lack, and how far rows of padded ones reach."""
     arrays: Arrays = []
     for name, column in stored.columns.items():
         if name in FLAGS or column.is_next:
             continue
-        present = array("b")
+        shapes: list[tuple[int, ...] | None] = []
         for index in indexes:
-            has_column = [name in variant.features for variant in index.variants]
-            present.extend(has_column[episode.variant] for episode in index.episodes)
-        if not all(present):
+            features = [variant.features.get(name) for variant in index.variants]
+            of_variants = [feature and feature.row_shape for feature in features]
+            shapes.extend(of_variants[episode.variant] for episode in index.episodes)
+        if None in shapes:
             key = sample_key(f"{table_of(column.clock)}/{name}")
             field = _field(f"present/{key}", "bool", "episode", f"whether the episode has {name}")
-            arrays.append((field, np.array(present, bool)))
+            arrays.append((field, np.array([shape is not None for shape in shapes])))
+        if column.extents:
+            nothing = (0,) * len(column.form.row_shape)
+            extents = np.array([nothing if shape is None else shape for shape in shapes], np.int32)
+            field = Field(
+                path=column.extents,
+                dtype="int32",
+                row_shape=extents.shape[1:],
+                axes=("episode", *own_axes(column.extents, "axis", 1)),
+                description=f"how far rows of {name} reach; behind it is padding",
+                attributes={"array": column.field.path},
+            )
+            arrays.append((field, extents))
     return arrays
 
 

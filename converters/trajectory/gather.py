@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from unistore.converters.common.columns import padding_notes
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes, names_without_numbers
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
 from unistore.converters.files.paths import size_of, split_of
@@ -115,6 +116,7 @@ def _notes(used: Sequence[ScannedFile], stored: StoredColumns, options: Trajecto
         listed = first_few(names_without_numbers(values), _LISTED)
         yield f"not per step, so kept as attributes and not as columns: {listed}"
     yield from left_out_notes([*left_out.items(), *_datasets_left_out(stored)])
+    yield from padding_notes({name: column.form for name, column in stored.columns.items() if column.extents})
     if listed := ", ".join(column for column in encoded if column in stored.columns):
         taken = f"compressed frames ({listed}) taken as {options.colour}; if red and blue are exchanged, "
         yield f"{taken}choose the other --colour (standard, swapped)"

@@ -67,7 +67,10 @@ class Reader:
         for name, values in out.items():
             column, is_resized = self.arrays.get(name, ArrayOf(name))
             if column in span.variant.features:
-                (resized if is_resized else whole)[column] = values
+                row_shape = span.variant.features[column].row_shape
+                (resized if is_resized else whole)[column] = (
+                    values if is_resized else _unpadded(values, row_shape)
+                )
             elif name not in FLAGS:
                 values[...] = missing_value(values.dtype.name)
         for column in dict.fromkeys([*whole, *resized]):
@@ -103,6 +106,7 @@ class Reader:
             out[...] = flags(array[first:stop], location, first)
             return
         is_as_it_is = feature.kind != "channels_first" and array.dtype.newbyteorder("=") == out.dtype
+        is_as_it_is = is_as_it_is and out.flags.c_contiguous  # no part of rows that are padded
         for lo, hi in [(0, len(out))] if is_as_it_is else feature.blocks(len(out)):
             target = out[lo:hi]
             into = target.reshape(hi - lo, *array.shape[1:]) if is_as_it_is else None
@@ -121,6 +125,15 @@ class Reader:
             message = f"the frame is {image.shape}, the first one {shape}"
             raise InputError(Problem.at(location, message, "keep frames of mixed sizes apart", "shape"))
         return image
+
+
+def _unpadded(values: NDArray[Any], row_shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the part of rows that an episode has. Around it they are zero."""
+    if values.shape[1:] == row_shape:
+        return values
+    values[...] = 0
+    part: NDArray[Any] = values[(slice(None), *map(slice, row_shape))]
+    return part
 
 
 def _damaged_frame(frame: NDArray[np.uint8], location: Location) -> InputError:
@@ -207,6 +220,8 @@ def _next_is_following(opened: Opened, index: EpisodeIndex) -> dict[str, bool]:
         features = span.variant.features
         for column, following in features.items():
             if not column.startswith("next_observation/") or not result.get(column, True):
+                continue
+            if following.kind in RAGGED:
                 continue
             now = features.get(column.removeprefix("next_"))
             with collected.attempt(span.location(opened, following.dataset)):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import Merged, SourceColumn, reconcile
+from unistore.converters.common.columns import ROW_SHAPES, Merged, SourceColumn, reconcile
 from unistore.converters.trajectory.columns import ENCODED, RAGGED, Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.options import TrajectoryOptions
@@ -21,6 +21,7 @@ from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_field, te
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import (
+    EXTENT,
     FINAL,
     JPEG_SUFFIX,
     NEXT,
@@ -32,6 +33,7 @@ from unistore.schemas.trajectory.fields import (
     image_axes,
     is_image,
     moved,
+    sample_key,
 )
 
 LARGE = 4096  # bytes per step from which an observation is in the table of large ones
@@ -84,6 +86,13 @@ class StoredColumn:
         )
 
     @property
+    def extents(self) -> str:
+        """Path of how far rows reach in each episode (empty: rows of all are alike)."""
+        if not self.form.is_padded or self.is_next or (self.alone and self.is_resized):
+            return ""
+        return f"{EXTENT}/{sample_key(self.field.path)}"
+
+    @property
     def origin(self) -> dict[str, Any]:
         """Attributes: the source datasets, and how their rows were converted."""
         return {"source_dataset": list(self.datasets), "source_form": list(self.kinds)}
@@ -94,7 +103,10 @@ class StoredColumn:
         if self.name in FLAGS:
             return column_field(self.name, "bool", (), **self.origin)
         form, table = self.form, table_of(self.clock)
-        return column_field(self.name, form.dtype, form.row_shape, table, **self.origin, **_dtypes(form))
+        field = column_field(self.name, form.dtype, form.row_shape, table, **self.origin, **_dtypes(form))
+        # Moments would count what is filled in, unless that is NaN
+        is_filled = form.is_padded or ("missing_in" in form.attributes and np.dtype(form.dtype).kind != "f")
+        return replace(field, statistics=False) if is_filled else field
 
     def fields(self, group: str = "") -> list[Field]:
         """Fields of the rows as they are, and of resized images. Those of a next observation in `group`."""
@@ -116,6 +128,7 @@ class StoredColumn:
         attributes: dict[str, Any] = {"channels": field.attributes["channels"], "resized_from": field.path}
         if self.alone:
             attributes = {**field.attributes, "source_shape": list(field.row_shape)}
+            attributes.pop(ROW_SHAPES, None)  # all have one size
         return Field(
             path=path,
             dtype=field.dtype,
@@ -142,7 +155,8 @@ class StoredColumn:
 
 def _dtypes(form: Merged) -> dict[str, Any]:
     dtypes = form.attributes.get("source_dtype")
-    return {"source_dtype": dtypes if isinstance(dtypes, str) else sorted(dtypes or [])}
+    attributes = {"source_dtype": dtypes if isinstance(dtypes, str) else sorted(dtypes or [])}
+    return {**attributes, ROW_SHAPES: sorted(form.attributes[ROW_SHAPES])} if form.is_padded else attributes
 
 
 class ArrayOf(NamedTuple):
@@ -164,8 +178,8 @@ class StoredColumns:
 
     @property
     def following(self) -> list[StoredColumn]:
-        """Next observations."""
-        return [column for column in self.columns.values() if column.is_next]
+        """Next observations, without texts."""
+        return [column for column in self.columns.values() if column.is_next and not column.spilled_table]
 
     @property
     def spilled(self) -> list[StoredColumn]:
@@ -256,6 +270,7 @@ def merge_columns(
     """Merge the columns of all episodes, given with the name of each source."""
     seen: dict[str, _ColumnSources] = {}
     empty: dict[str, str] = {}
+    apart: dict[str, str] = {}  # by observation: where next ones have another shape
     clocks = _Clocks()
 
     def forms() -> Iterator[tuple[str, dict[str, SourceColumn]]]:
@@ -266,19 +281,33 @@ def merge_columns(
                 empty.update(variant.empty)
                 for column, feature in variant.features.items():
                     seen.setdefault(column, _ColumnSources()).add(feature)
+                    now = variant.features.get(column.removeprefix("next_"))
+                    if now is None or now.row_shape != feature.row_shape:
+                        apart.setdefault(column.removeprefix("next_"), name)
                 label = name
                 if len(index.variants) > 1:
                     first = next(one.name for one in index.episodes if one.variant == number)
                     label = f"{name}: {first}" + (f" (+{counts[number] - 1})" if counts[number] > 1 else "")
                 yield label, {column: feature.form for column, feature in variant.features.items()}
 
-    merged, problems = reconcile(forms(), options.columns)
+    def keeps_frames(name: str) -> bool:
+        is_encoded = not ENCODED.isdisjoint(seen[name].kinds)
+        return options.images == "keep" and name.startswith(_OBSERVATION) and is_encoded
+
+    def may_pad(name: str) -> bool:
+        return RAGGED.isdisjoint(seen[name].kinds) and not keeps_frames(name)
+
+    merged, problems = reconcile(forms(), options.columns, may_pad)
     columns = {}
     for name, form in merged.items():
         own = seen[name]
-        keeps = (
-            options.images == "keep" and name.startswith(_OBSERVATION) and not ENCODED.isdisjoint(own.kinds)
-        )
+        keeps = keeps_frames(name)
+        following = merged.get(f"next_{name}")
+        if following is not None and (form.is_padded or following.is_padded):
+            if name in apart:
+                message = f"{name} has another shape than its next ones"
+                problems.append(Problem(apart[name], message, "convert it apart", "columns"))
+            merged[f"next_{name}"] = following._replace(row_shape=form.row_shape)
         columns[name] = StoredColumn(
             name=name,
             form=form,

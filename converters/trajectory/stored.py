@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from unistore.converters.common.exported import (
     rows_of_any_length,
     source_dtype,
     text_rows,
+    without_padding,
 )
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes, type_problem
@@ -53,6 +54,7 @@ from unistore.schemas.trajectory.clocks import offsets_path, table_of
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
     EPISODES,
+    EXTENT,
     FINAL,
     JPEG_SUFFIX,
     NEXT,
@@ -89,7 +91,7 @@ class _EpisodeRun(NamedTuple):
 
     def has(self, path: str) -> bool:
         """Return whether the source has a column, which ``--columns union`` fills elsewhere."""
-        presence = f"{PRESENT}/{sample_key(path)}"
+        presence = f"{PRESENT}/{_key(path)}"
         return not self.store.has(presence) or bool(whole(self.store, presence)[self.first])
 
     def values(self, path: str, *, with_first: bool = False) -> ExportedArray:
@@ -100,7 +102,13 @@ class _EpisodeRun(NamedTuple):
         if path.endswith(_KEPT):
             return self._frames(path)
         if path.endswith(_TEXT):
-            return text_rows(self.store, _group(path), self.source, lo, hi)
+            own = text_rows(self.store, _group(path), self.source, lo, hi)
+            if not with_first:
+                return own
+            before = text_rows(
+                self.store, _group(path).replace(NEXT, OBSERVATION, 1), self.source, lo, lo + 1
+            )
+            return own._replace(shape=(hi - lo + 1,), blocks=lambda: chain(before.blocks(), own.blocks()))
         if path.endswith(_RAGGED):
             if not self.offsets_name(path, ""):
                 return self.ragged_rows(path)
@@ -113,6 +121,9 @@ class _EpisodeRun(NamedTuple):
             values = array_values(recorded_truncation(self.store, lo, hi))
         else:
             values = row_values(array, lo, hi)
+        extents = f"{EXTENT}/{_key(path)}"
+        if self.store.has(extents):
+            values = without_padding(values, tuple(whole(self.store, extents)[self.first].tolist()))
         return _in_source_form(values, path, array.attributes)
 
     def any_length(self, path: str) -> Iterator[NDArray[Any]]:
@@ -187,8 +198,9 @@ def files(store: StoreView) -> Iterator[File]:
     of_episodes = facts_of_episodes(store)
     kept = attribute_texts(store, len(of_sources))
     notes = _resized_notes(store, columns)
-    finals = [path for path in columns if layout.has_last and path.startswith(f"{FINAL}/")]
-    before_last = {path.replace(FINAL, OBSERVATION, 1) for path in finals}
+    following_groups = (f"{FINAL}/", f"{NEXT}/")
+    finals = [path for path in columns if layout.has_last and path.startswith(following_groups)]
+    before_last = {path.replace(FINAL, OBSERVATION, 1).replace(NEXT, OBSERVATION, 1) for path in finals}
     for number, (name, runs) in enumerate(_runs(store)):
         values: dict[str, ExportedArray] = {}
         attributes = {layout.container or "": {} if layout.has_last else dict(of_sources[number])}
@@ -204,7 +216,8 @@ def files(store: StoreView) -> Iterator[File]:
                     values[run.path_of(offsets)] = run.offsets(path)
             lo, hi = run.rows_in(STEPS)
             for dataset, dtype in empty.items():
-                values[run.path_of(dataset)] = array_values(np.empty((hi - lo, 0), np.dtype(dtype)))
+                empty_values = array_values(np.empty((hi - lo, 0), np.dtype(dtype)))
+                values.setdefault(run.path_of(dataset), empty_values)  # others have values of this name
             if run.last == run.first + 1:
                 attributes.setdefault(run.group, {}).update(of_episodes[run.first])
         for mask, listed in _masks_of(store, runs).items():
@@ -312,6 +325,11 @@ def _in_source_form(values: ExportedArray, path: str, attributes: Mapping[str, A
     return values
 
 
+def _key(path: str) -> str:
+    """Return the key of an observation, also for the array of next ones."""
+    return sample_key(path).removeprefix("next.")
+
+
 def _group(path: str) -> str:
     """Return the group of a column of any length, by its ``data``."""
     return path.removesuffix("/data")
@@ -377,7 +395,7 @@ def _path_of(store: StoreView, column: str, clock: str) -> str | None:
     if column.startswith("next_observation/"):
         key = column.removeprefix("next_observation/")
         paths = [f"{FINAL}/{key}"] if store.has(f"{OBSERVATION}/{key}") else []
-        paths.append(f"{NEXT}/{key}")
+        paths += [f"{NEXT}/{key}", f"{NEXT}/{key}{_TEXT}"]
     else:
         path = f"{table_of(clock)}/{column}"
         paths = [path, f"{path}{_KEPT}", f"{path}{_RAGGED}", f"{path}{_TEXT}"]

@@ -20,8 +20,10 @@ from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
     EPISODES,
+    EXTENT,
     FINAL,
     JPEG_SUFFIX,
+    PRESENT,
     STEPS,
     is_of_any_length,
 )
@@ -29,7 +31,7 @@ from unistore.schemas.trajectory.fields import (
 TRUNCATED = f"{STEPS}/truncated"
 FLAGS = (f"{STEPS}/terminated", TRUNCATED)
 # Names under which sources say in words what a robot is to do.
-_TASKS = ("tasks", "task", "language_instruction", "natural_language_instruction", "instruction")
+_TASKS = ("tasks", "task", "language_instruction", "natural_language_instruction", "instruction", "mission")
 
 
 class StoredStepColumn(NamedTuple):
@@ -234,9 +236,12 @@ def blocks(start: int, stop: int, row_bytes: int, block_bytes: int = 32 << 20) -
 
 
 def left_out_notes(store: StoreView, form: str) -> list[str]:
-    """Say which arrays of a store another form has no place for."""
+    """Say which arrays of a store another form has no place for, and which are filled in."""
     streams = sorted({path.split("/")[1] for path in store.paths() if path.startswith(f"{CLOCKS}/")})
     notes = [f"clock {name} is left out: {form} has one rate an episode" for name in streams]
+    for group, what in ((PRESENT, "NaN or 0 in episodes that lack it"), (EXTENT, "padded with zeros")):
+        keys = [path.removeprefix(f"{group}/") for path in store.paths() if path.startswith(f"{group}/")]
+        notes += [f"{key} is {what}, and {form} has no mask" for key in keys]
     suffix = f"{RAGGED_SUFFIX}/data"
     ragged = [path.removesuffix(suffix) for path in store.paths() if path.endswith(suffix)]
     notes += [f"{path} is left out: its rows are of any length" for path in ragged]

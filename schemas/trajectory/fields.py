@@ -16,6 +16,7 @@ OBSERVATION = "steps/observation"
 CLOCKS = "clocks"  # group of the tables of streams that have other rates than the steps, one for each clock
 CLOCK_OFFSETS = "episodes/clocks"
 PRESENT = "episodes/present"  # which episodes have a column, by its key in samples; all where there is none
+EXTENT = "episodes/extent"  # how far rows of a padded column reach, by its key in samples
 NEXT = "steps/next_observation"
 FINAL = "episodes/final_observation"
 JPEG_SUFFIX = "_jpeg"  # ending of the group of a column of compressed frames that are kept as they are
@@ -132,15 +133,15 @@ def sample_key(path: str) -> str:
     """Return the dotted key of an array in samples: ``observation.joint``."""
     # The arrays of next and final observations are `next.observation.joint`, and kept frames are known by
     # their image: `observation.cam`.
-    for group in (NEXT, FINAL):
-        if path.startswith(f"{group}/"):
-            return "next.observation." + path.removeprefix(f"{group}/").replace("/", ".")
-    column = column_group(path).removeprefix(f"{STEPS}/")
-    if path.startswith(f"{CLOCKS}/"):
-        column = column.split("/", 2)[2]
+    column = column_group(path)
     for suffix in _OF_ANY_LENGTH:
         column = column.removesuffix(suffix)
-    return column.replace("/", ".")
+    for group in (NEXT, FINAL):
+        if path.startswith(f"{group}/"):
+            return "next.observation." + column.removeprefix(f"{group}/").replace("/", ".")
+    if path.startswith(f"{CLOCKS}/"):
+        return column.split("/", 2)[2].replace("/", ".")
+    return column.removeprefix(f"{STEPS}/").replace("/", ".")
 
 
 # What the arrays of a trajectory store must be.
@@ -167,6 +168,8 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         return _OPTIONAL[path]
     if path.startswith((f"{EPISODES}/mask/", f"{PRESENT}/")):
         return ArraySpec(dtypes=("bool",), row_shape=(), rows=_EPISODES)
+    if path.startswith(f"{EXTENT}/"):
+        return ArraySpec(dtypes=("int32",), rows=_EPISODES)
     return ArraySpec(rows=_EPISODES) if path.startswith(f"{EPISODES}/") else ArraySpec()
 
 

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -75,14 +76,16 @@ class ValueCounts:
         return inside
 
 
-def count_values(values: AnyArray) -> ValueCounts:
+def count_values(values: AnyArray, is_real: AnyArray | None = None) -> ValueCounts:
     """Count values (n, C): those of one byte by how often each occurs, which is quicker and exact."""
-    if values.dtype.itemsize == 1:
+    # Of those that are not real, (n, C), nothing is counted
+    if values.dtype.itemsize == 1 and is_real is None:
         return _count_bytes(values)
     numbers = np.ascontiguousarray(values.T, np.float64)  # contiguous, so that sums are pairwise
-    finite = np.isfinite(numbers)
+    real = np.ones_like(numbers, bool) if is_real is None else is_real.T
+    finite = np.isfinite(numbers) & real
     count = finite.sum(axis=1)
-    infinite = np.isinf(numbers).sum(axis=1)
+    infinite = (np.isinf(numbers) & real).sum(axis=1)
     divisor = np.maximum(count, 1)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = np.where(finite, numbers, 0.0).sum(axis=1) / divisor
@@ -95,7 +98,7 @@ def count_values(values: AnyArray) -> ValueCounts:
     bins, counts = np.unique((first_bins + codes_of(numbers))[finite], return_counts=True)
     low = np.where(finite, numbers, np.inf).min(axis=1, initial=np.inf)
     high = np.where(finite, numbers, -np.inf).max(axis=1, initial=-np.inf)
-    nan = len(values) - count - infinite
+    nan = real.sum(axis=1) - count - infinite
     return ValueCounts(count, nan, infinite, mean, deviation, low, high, bins, counts)
 
 
@@ -175,6 +178,7 @@ def summarise(
     splits: UInt8s,  # split of each of them
     epoch: int = 0,
     seed: int = 0,
+    validity: Mapping[str, Sequence[str]] = MappingProxyType({}),  # keys that say which values are real
 ) -> dict[str, Summary]:
     """Read samples once and return the summary of each key of `fields` whose values are numbers."""
     nothing = np.zeros(0, np.int64)
@@ -188,7 +192,9 @@ def summarise(
         part = index[lo : lo + step]
         batch = reader.read(Picks(part, np.full(len(part), epoch), seed), np.empty)
         for key in numeric:
-            _add(parts[key], *_rows(batch[key], axes[key]), splits[lo : lo + step])
+            rows, lengths = _rows(batch[key], axes[key])
+            is_real = _real_rows([batch[name] for name in validity.get(key, ())], batch[key], axes[key])
+            _add(parts[key], rows, is_real, lengths, splits[lo : lo + step])
         lo += step
         # Samples differ in size, so that a batch is at most twice as long as the one before.
         sample_bytes = sum(packed.values.nbytes for packed in batch.values()) // len(part)
@@ -201,15 +207,24 @@ def summarise(
     return summaries
 
 
-def _add(parts: dict[int, list[ValueCounts]], rows: AnyArray, lengths: Int64s, splits: UInt8s) -> None:
+def _add(
+    parts: dict[int, list[ValueCounts]],
+    rows: AnyArray,
+    is_real: AnyArray | None,
+    lengths: Int64s,
+    splits: UInt8s,
+) -> None:
     split_of_row = np.repeat(splits, lengths)
+    has_values = np.ones(len(rows), bool) if is_real is None else is_real.any(axis=1)
     step = max(1, _BLOCK // rows.shape[1])
     for split in np.unique(splits).tolist():
-        is_own = split_of_row == split
+        is_own = has_values & (split_of_row == split)
         own = rows if is_own.all() else rows[is_own]
+        real = None if is_real is None or is_real[is_own].all() else is_real[is_own]
         counted = parts.setdefault(split, [])
         for lo in range(0, max(1, len(own)), step):
-            counted.append(count_values(own[lo : lo + step]))
+            block = slice(lo, lo + step)
+            counted.append(count_values(own[block], None if real is None else real[block]))
         if len(counted) > _PARTS:
             counted[:] = [merge(counted)]
 
@@ -223,6 +238,19 @@ def _component_axis(packed: Packed, box: Shape | None) -> int | None:
     if is_image and len(shape) >= 3 and shape[-3] in _CHANNELS_FIRST:
         return -3
     return -1 if not is_image or shape[-1] in _CHANNELS_LAST else None
+
+
+def _real_rows(validity: Sequence[Packed], packed: Packed, axis: int | None) -> AnyArray | None:
+    """Return which values of the rows of a key are real, by what says so of each sample. None: all."""
+    is_real: AnyArray | None = None
+    for of_samples in validity:
+        own = of_samples.values
+        if packed.offsets is not None:
+            own = np.repeat(own, np.diff(packed.offsets), axis=0)
+        between = [1] * (packed.values.ndim - own.ndim)
+        own = np.broadcast_to(own.reshape(len(own), *between, *own.shape[1:]), packed.values.shape)
+        is_real = own if is_real is None else is_real & own
+    return None if is_real is None else _rows(replace(packed, values=is_real), axis)[0]
 
 
 def _rows(packed: Packed, axis: int | None) -> tuple[AnyArray, Int64s]:

@@ -29,7 +29,7 @@ from unistore.zarr3.durable import Folder
 from unistore.zarr3.storage import AbsentError
 
 _SHARES = (0.01, 0.1, 0.5, 0.9, 0.99)  # Share of the values that each quantile is not below
-_VERSION = 2
+_VERSION = 3
 _LIMIT = 1 << 30  # Most bytes of the file, and of what is packed in it
 _ABOUT = "about"
 # Arrays of a key with a row for each split, and their kind of dtype
@@ -151,15 +151,17 @@ class Question:
         if whole is None or (subset is not None and whole != part.kind):
             if not part.kind.select(part.store, (self.key,)):
                 raise wrong_argument("key", f"{self.key} is no value of a sample")
-            reader = part.bind((self.key,))
+            whole = part.kind
+            reader = part.bind((self.key, *whole.validity(part.store, self.key)))
             check_reach([reader], [part.store.path])
         elif subset is None and part.where is None:
             summary = self._kept(part.store, whole)
             return summary, summary.total(None if part.splits is None else part.split_codes())
         else:
-            reader = whole.bind(part.store, (self.key,), part.units())
+            keys = (self.key, *whole.validity(part.store, self.key))
+            reader = whole.bind(part.store, keys, part.units())
         index = np.arange(len(reader)) if subset is None else subset
-        summary = self._summarise(part.store, reader, index, np.zeros(len(index), np.uint8))
+        summary = self._summarise(part.store, whole, reader, index, np.zeros(len(index), np.uint8))
         return summary, summary.total()
 
     def _whole(self, part: DatasetPart) -> SampleKind | None:
@@ -180,12 +182,15 @@ class Question:
         summaries = self.summaries[name]
         if self.key not in summaries:
             index = np.arange(store.sample_count)
-            reader = whole.bind(store, (self.key,), None)
-            summaries[self.key] = self._summarise(store, reader, index, _splits_of(store))
+            reader = whole.bind(store, (self.key, *whole.validity(store, self.key)), None)
+            summaries[self.key] = self._summarise(store, whole, reader, index, _splits_of(store))
         return summaries[self.key]
 
-    def _summarise(self, store: Store, reader: SampleReader, index: Int64s, splits: UInt8s) -> Summary:
-        summaries = summarise(reader, (self.key,), index, splits, self.epoch, self.seed)
+    def _summarise(
+        self, store: Store, kind: SampleKind, reader: SampleReader, index: Int64s, splits: UInt8s
+    ) -> Summary:
+        validity = {self.key: kind.validity(store, self.key)}
+        summaries = summarise(reader, (self.key,), index, splits, self.epoch, self.seed, validity)
         if self.key not in summaries:
             message = f"{self.key} is text in {store.path}, and statistics are of numbers"
             raise wrong_argument("key", message)
@@ -210,7 +215,9 @@ def _whole_kind(store: Store) -> SampleKind:
 def _count_all(store: Store, kind: SampleKind) -> dict[str, Summary]:
     keys = kind.select(store, None)
     reader = kind.bind(store, keys, None)
-    return summarise(reader, keys, np.arange(len(reader)), _splits_of(store))
+    validity = {key: kind.validity(store, key) for key in keys}
+    counted = [key for key in keys if all(key not in names for names in validity.values())]
+    return summarise(reader, counted, np.arange(len(reader)), _splits_of(store), validity=validity)
 
 
 def keep_statistics(path: PathLike, *, version: int | str | None = None) -> dict[str, Statistics]:

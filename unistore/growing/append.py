@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _REPLACE = "--replace puts it in the place of the old one"
 # Attributes of arrays that say something of single sources, by their numbers
-OF_SOURCES = ("source_dtype", "missing_in")
+OF_SOURCES = ("source_dtype", "source_row_shape", "missing_in")
 # Options that select sources or follow from them, and may differ between the parts of a store
 _MAY_DIFFER = ("codecs", "exclude", "skipped", "split_below", "splits")
 

@@ -140,19 +140,23 @@ def _attributes(merging: Merging, path: str) -> dict[str, Any]:
         is_said = all(other.get(name) == value for other in every)
         if is_said and name not in ("units", "long_name", *OF_SOURCES):
             attributes[name] = value
-    dtypes: dict[str, list[int]] = {}
+    by_form: dict[str, dict[str, list[int]]] = {"source_dtype": {}, "source_row_shape": {}}
     missing = []
     for place, source in enumerate(merging.sources):
         own = every[source.part]
-        said = own.get("source_dtype", {})
-        of_source = {said: [source.number]} if isinstance(said, str) else said
-        for dtype, numbers in of_source.items():
-            if source.number in numbers:
-                dtypes.setdefault(dtype, []).append(place)
+        for name, places in by_form.items():
+            forms = own.get(name, ())  # one, those of sources by form, or a list of all
+            for form in [forms] if isinstance(forms, str) else forms:
+                if not isinstance(forms, Mapping) or source.number in forms[form]:
+                    places.setdefault(form, []).append(place)
         if source.number in own.get("missing_in", ()):
             missing.append(place)
-    if dtypes:
-        attributes["source_dtype"] = dtypes if len(dtypes) > 1 else next(iter(dtypes))
+    for name, places in by_form.items():
+        is_listed = any(isinstance(own.get(name), list) for own in every)
+        if places:
+            attributes[name] = sorted(places) if is_listed else places
+    if len(by_form["source_dtype"]) == 1:
+        attributes["source_dtype"] = next(iter(by_form["source_dtype"]))
     return {**attributes, "missing_in": missing} if missing else attributes
 
 

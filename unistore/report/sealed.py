@@ -319,6 +319,9 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
             remarks.append(f"{array.path}: all zero: unlabelled?")
         elif array.only_fill and not _is_index(array.path):
             remarks.append(f"{array.path}: nothing but zeros")
+        if shapes := array.attributes.get("source_row_shape"):
+            known = ", ".join(shapes)
+            remarks.append(f"{array.path}: rows of {known}, padded with zeros, which statistics do not count")
     if store.sample_count == 0:
         remarks.append("no samples")
     if (folder := local_path(store.path)) is not None:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -17,7 +18,26 @@ from unistore.conversion import build
 from unistore.growing.folder import growing
 from unistore.store.versions import describe_part
 
+WIDTHS = {"a": 3, "b": 5, "c": 5, "d": 3}
+
+
+def rows_padded(folder: Path) -> cases.Case:
+    for name, width in WIDTHS.items():
+        np.savez(folder / f"{name}.npz", x=np.ones((4, width), "f4" if width > 3 else "f2"), y=np.ones(4))
+    return cases.Case("rows", [folder], {"columns": "union"})
+
+
+def robots_padded(folder: Path) -> cases.Case:
+    for name, width in WIDTHS.items():
+        with h5py.File(folder / f"{name}.h5", "w") as file:
+            file["data/demo_0/actions"] = np.ones((4, 2))
+            file["data/demo_0/states"] = np.ones((4, width), "f4" if width > 3 else "f2")
+    return cases.Case("trajectory", [folder], {"columns": "union"})
+
+
 CASES: list[Callable[[Path], cases.Case]] = [
+    rows_padded,
+    robots_padded,
     cases.rows_npz,
     cases.cloud_indices,
     cases.ct_sparse,

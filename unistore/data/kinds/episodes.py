@@ -16,15 +16,16 @@ from unistore.data.kinds.protocol import (
     require_arrays,
     select_keys,
 )
-from unistore.data.kinds.ragged import count_key, is_ragged
+from unistore.data.kinds.ragged import RowTexts, count_key, is_ragged
 from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
     EpisodeRows,
     StepColumns,
     keys_on_request,
-    present_keys,
     step_column,
     step_paths,
+    validity_keys,
+    validity_of,
 )
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, rows_of_ranges
 from unistore.schemas.indices import IndexColumn, contradiction, whole
@@ -64,8 +65,12 @@ class Episodes(SampleKind):
         for columns in Clocks(store).columns.values():
             keys += columns
             keys += [count_key(key) for key, path in columns.items() if is_ragged(path)]
-        keys += present_keys(store)
+        keys += validity_keys(store)
         return select_keys(keys, fields, [key for key in keys_on_request(store, fields) if key != "step"])
+
+    def validity(self, store: Store, key: str) -> tuple[str, ...]:
+        """Return the keys that say which values of `key` are real."""
+        return validity_of(store, key)
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EpisodeReader:
         """Return the reader of the episodes `units`."""
@@ -120,7 +125,8 @@ class Transitions(SampleKind):
     On request: ``source``, ``episode`` (number), ``episode_name``, ``step`` (inside the episode), and what
     the store tells of an episode, as ``episode.task``.
 
-    ``<key>_present`` () bool stands beside columns that only some episodes have (``--columns union``).
+    ``<key>_present`` () bool stands beside columns that only some episodes have, and ``<key>_mask`` bool, of
+    the shape of the column, beside those that are padded with zeros (``--columns union``).
     ``next_valid`` is False at the last step of an episode whose next observation was not recorded. The next
     observation is then a copy of the step's own, and must not be used.
 
@@ -148,7 +154,11 @@ class Transitions(SampleKind):
         require_arrays(store, self, EPISODE_OFFSETS)
         keys = list(step_paths(store))
         following = [f"{_NEXT}{key}" for key in keys if key.startswith("observation.")]
-        return select_keys([*keys, *following, *present_keys(store)], fields, keys_on_request(store, fields))
+        return select_keys([*keys, *following, *validity_keys(store)], fields, keys_on_request(store, fields))
+
+    def validity(self, store: Store, key: str) -> tuple[str, ...]:
+        """Return the keys that say which values of `key` are real."""
+        return validity_of(store, key)
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> TransitionReader:
         """Return the reader of the steps of the episodes `units`."""
@@ -175,6 +185,10 @@ class TransitionReader(SampleReader):
             if key not in paths and key.startswith(_NEXT)
         }
         self._columns = StepColumns(store, paths, {*self._own, *self._nexts})
+        groups = {key: paths[key].replace(OBSERVATION, NEXT, 1) for key in self._columns.texts}
+        self._next_texts = {
+            key: RowTexts(store, group) for key, group in groups.items() if store.has(f"{group}/data")
+        }
 
     def __len__(self) -> int:
         return self._length
@@ -215,7 +229,9 @@ class TransitionReader(SampleReader):
             if key in self._own:
                 batch[key] = Packed(texts.read(rows))
             if key in self._nexts:
-                batch[f"{_NEXT}{key}"] = Packed(texts.read(after))
+                following_texts = self._next_texts.get(key)
+                read_texts = texts.read(after) if following_texts is None else following_texts.read(rows)
+                batch[f"{_NEXT}{key}"] = Packed(read_texts)
         for key, ragged in self._columns.ragged.items():
             if key in self._own:
                 batch[key], _ = ragged.read(key, rows[:, None], allocate)

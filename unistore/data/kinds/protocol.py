@@ -106,6 +106,10 @@ class SampleKind(ABC):
         """Return the kind whose samples are whole rows, of which crops and subsets are taken, or None."""
         return None
 
+    def validity(self, store: Store, key: str) -> tuple[str, ...]:  # noqa: ARG002
+        """Return the keys that say which values of `key` are real, and not filled in."""
+        return ()
+
     def computes(self, key: str) -> bool:  # noqa: ARG002
         """Return whether values of a key are computed, and are not those of `whole`."""
         return False
@@ -184,6 +188,21 @@ class TextColumn:
 def value_column(store: Store, path: str) -> IndexColumn | TextColumn:
     """Return the numbers or texts at a path."""
     return IndexColumn(store, path) if store.has(path) else TextColumn(store, path)
+
+
+PRESENT_SUFFIX = "_present"  # ends the key that says whether there are values
+MASK_SUFFIX = "_mask"  # ends the key that says which values of a row are no padding
+
+
+def masks_of(extents: Int64s, row_shape: Shape, allocate: Allocate) -> NDArray[np.bool_]:
+    """Return which values of rows are no padding, (B, *row_shape), by how far these reach, (B, axes)."""
+    masks = allocate((len(extents), *row_shape), np.dtype(bool))
+    masks[...] = True
+    for axis, size in enumerate(row_shape):
+        is_real = np.arange(size) < extents[:, axis, None]
+        behind = len(row_shape) - axis - 1
+        masks &= is_real.reshape(len(extents), *[1] * axis, size, *[1] * behind)
+    return masks
 
 
 class RowValues:

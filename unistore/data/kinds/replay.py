@@ -383,9 +383,9 @@ class ReplayBuffer:
 
     @cached_property
     def _action_statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
-        stored = [part.store.array("steps/action").read() for part in self._dataset.parts]
-        actions = torch.from_numpy(np.concatenate(stored).astype(np.float64))
-        return actions.mean(dim=0).float(), actions.std(dim=0, correction=0).float()
+        stores = [part.store.path for part in self._dataset.parts]
+        statistics = Dataset(stores, Transitions(), ["action"]).statistics("action")
+        return torch.as_tensor(statistics.mean).float(), torch.as_tensor(statistics.std).float()
 
     def _discard_prefetched(self) -> None:
         for _, future in self._prefetched:

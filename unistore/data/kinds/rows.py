@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from unistore.converters.common.columns import row_shapes
 from unistore.data.kinds.protocol import (
     INDEX,
+    MASK_SUFFIX,
+    PRESENT_SUFFIX,
     SOURCE,
     Picks,
     RowValues,
     SampleKind,
     SampleReader,
+    masks_of,
     require_arrays,
     select_keys,
     source_keys,
@@ -38,8 +42,9 @@ class Rows(SampleKind):
 
     The main table is ``rows`` for plain arrays, ``points`` for clouds, ``steps`` for episodes.
 
-    Keys: one per column, with the stored dtype and row shape, and ``<key>_present`` () bool of columns that
-    only some sources have (``--columns union``). Columns with reserved names (``index``,
+    Keys: one per column, with the stored dtype and row shape, ``<key>_present`` () bool of columns that only
+    some sources have, and ``<key>_mask`` bool, of the row shape, of those that are padded with zeros
+    (``--columns union``). Columns with reserved names (``index``,
     ``source``) get the table's name before theirs: ``rows.index``, ``rows.source``. On request: ``source``,
     numbers and texts of the source: ``sources.facts`` (JSON).
     """
@@ -51,7 +56,12 @@ class Rows(SampleKind):
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Return the keys of samples."""
-        return select_keys([*_paths(store), *_missing_in(store)], fields, source_keys(store))
+        return select_keys([*_paths(store), *_of_sources(store)], fields, source_keys(store))
+
+    def validity(self, store: Store, key: str) -> tuple[str, ...]:
+        """Return the keys that say which values of `key` are real."""
+        known = _of_sources(store)
+        return tuple(name for name in (f"{key}{PRESENT_SUFFIX}", f"{key}{MASK_SUFFIX}") if name in known)
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> RowReader:
         """Return the reader of the rows of the samples `units`."""
@@ -69,11 +79,16 @@ class RowReader(SampleReader):
         self._arrays = {
             name: store.array(paths[name]) for name in fields if name in paths and name not in ragged
         }
-        missing = _missing_in(store)
-        self._missing = {key: missing[key] for key in fields if key in missing}
-        self._source_of = source_numbers(store, None) if self._missing else None
+        of_sources = _of_sources(store)
+        self._of_sources = {key: of_sources[key] for key in fields if key in of_sources}
+        self._padded = {
+            key: store.array(paths[key.removesuffix(MASK_SUFFIX)]).shape[1:]
+            for key, values in self._of_sources.items()
+            if values.ndim > 1
+        }
+        self._source_of = source_numbers(store, None) if self._of_sources else None
         # the walk of most batches has no sources in it
-        further = set(fields) - set(paths) - set(missing)
+        further = set(fields) - set(paths) - set(of_sources)
         self._sources = RowValues(store, fields, {}, None) if further else None
         self._units = _rows_of(store, units)
         first = next(path for path in paths.values() if store.has(path))
@@ -95,8 +110,12 @@ class RowReader(SampleReader):
             batch[name], _ = column.read(name, rows[:, None], allocate)
         if self._source_of is not None:
             sources = self._source_of(rows)
-            for name, lacking in self._missing.items():
-                batch[name] = packed_copy(~np.isin(sources, lacking), allocate)
+            for name, values in self._of_sources.items():
+                own = values[sources]
+                if name in self._padded:
+                    batch[name] = Packed(masks_of(own, self._padded[name], allocate))
+                else:
+                    batch[name] = packed_copy(own, allocate)
         if self._sources is None:
             return batch
         return batch | self._sources.read(rows, allocate)
@@ -129,17 +148,23 @@ def _ragged_keys(store: Store, table: str) -> dict[str, str]:
     return keys
 
 
-def _missing_in(store: Store) -> dict[str, Sequence[int]]:
-    """Sources that lack a column, by the key that says so of a row: ``label_present``."""
+def _of_sources(store: Store) -> dict[str, AnyArray]:
+    """Whether sources have a column, (sources,), and how far its rows reach, (sources, axes), by key."""
     # Nothing else has such columns, and a bucket is asked for the document of each array
     if store.attributes.get("options", {}).get("columns") != "union":
         return {}
-    missing = {}
+    values: dict[str, AnyArray] = {}
+    count = len(store.array("sources/bytes"))
     for key, path in _paths(store).items():
         array = store.array(path if store.has(path) else f"{path}/data")
         if "missing_in" in array.attributes:
-            missing[f"{key}_present"] = array.attributes["missing_in"]
-    return missing
+            present = np.ones(count, bool)
+            present[array.attributes["missing_in"]] = False
+            values[f"{key}{PRESENT_SUFFIX}"] = present
+        for row_shape, sources in row_shapes(array.attributes):
+            extents = values.setdefault(f"{key}{MASK_SUFFIX}", np.zeros((count, len(row_shape)), np.int64))
+            extents[sources] = row_shape
+    return values
 
 
 def _rows_of(store: Store, units: Int64s | None) -> Int64s | None:

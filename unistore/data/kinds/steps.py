@@ -10,15 +10,23 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from unistore.data.kinds.images import EncodedImages
-from unistore.data.kinds.protocol import INDEX, SOURCE, RowValues
+from unistore.data.kinds.protocol import (
+    INDEX,
+    MASK_SUFFIX,
+    PRESENT_SUFFIX,
+    SOURCE,
+    RowValues,
+    masks_of,
+)
 from unistore.data.kinds.ragged import RaggedColumn, RowTexts, count_key, is_ragged, is_text
-from unistore.data.packed import Allocate, Batch, packed_copy, rows_of_ranges
+from unistore.data.packed import Allocate, Batch, Packed, packed_copy, rows_of_ranges
 from unistore.data.where import Known, known_of
 from unistore.errors import CorruptionError
 from unistore.schemas.indices import contradiction, whole
 from unistore.schemas.trajectory.fields import (
     CHANNEL,
     EPISODES,
+    EXTENT,
     JPEG_SUFFIX,
     NEXT,
     PRESENT,
@@ -141,10 +149,20 @@ def step_paths(store: Store) -> dict[str, str]:
     return paths
 
 
-def present_keys(store: Store) -> dict[str, str]:
-    """Return the path of what says which episodes have a column that others lack, by sample key."""
-    paths = [path for path in store.paths() if path.startswith(f"{PRESENT}/")]
-    return {f"{path.removeprefix(f'{PRESENT}/')}_present": path for path in paths}
+def validity_keys(store: Store) -> dict[str, str]:
+    """Return the path of what says which episodes have a column, and how far its rows reach, by key."""
+    keys = {}
+    for group, suffix in ((PRESENT, PRESENT_SUFFIX), (EXTENT, MASK_SUFFIX)):
+        paths = [path for path in store.paths() if path.startswith(f"{group}/")]
+        keys |= {f"{path.removeprefix(f'{group}/')}{suffix}": path for path in paths}
+    return keys
+
+
+def validity_of(store: Store, key: str) -> tuple[str, ...]:
+    """Return the keys that say which values of a column are real."""
+    column = key.removeprefix("next.")
+    known = validity_keys(store)
+    return tuple(name for name in (f"{column}{PRESENT_SUFFIX}", f"{column}{MASK_SUFFIX}") if name in known)
 
 
 def keys_on_request(store: Store, fields: Sequence[str] | None) -> list[str]:
@@ -169,7 +187,13 @@ class EpisodeRows:
     ) -> None:
         self.offsets: Int64s = whole(store, offsets)
         self.used = np.arange(len(self.offsets) - 1) if units is None else units
-        names = {"episode_name": f"{EPISODES}/name", **present_keys(store)}
+        validity = validity_keys(store)
+        names = {"episode_name": f"{EPISODES}/name", **validity}
+        self._padded = {
+            key: step_column(store, store.array(path).attributes["array"])
+            for key, path in validity.items()
+            if key in fields and path.startswith(f"{EXTENT}/")
+        }
         self._labels = RowValues(store, fields, names, f"{EPISODES}/source")
         self._numbers = [key for key in ("episode", "step") if key in fields]
         is_read = any(key.startswith(_OF_EPISODES) for key in fields)
@@ -189,6 +213,9 @@ class EpisodeRows:
         """Return the values of the keys `ON_REQUEST` that are read, of rows of episodes."""
         numbers = {"episode": episodes, "step": rows - self.offsets[episodes]}
         batch = self._labels.read(episodes, allocate)
+        for key, column in self._padded.items():
+            masks = masks_of(batch[key].values, column.row_shape, allocate)
+            batch[key] = Packed(column.as_samples(masks))
         of_episodes = self._of_episodes.items()
         batch |= {key: packed_copy(values[episodes], allocate) for key, values in of_episodes}
         return batch | {key: packed_copy(numbers[key], allocate) for key in self._numbers}

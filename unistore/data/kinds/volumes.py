@@ -28,6 +28,7 @@ from unistore.data.kinds.padding import (
     set_sizes,
 )
 from unistore.data.kinds.protocol import (
+    PRESENT_SUFFIX,
     Picks,
     Reach,
     SampleKind,
@@ -148,3 +149,8 @@ class Volumes(SampleKind):
         if self.window is not None:
             window_limits(store, self.window)
         return select_keys([*box_sources(store), *volume_columns(store)], fields, on_request(store))
+
+    def validity(self, store: Store, key: str) -> tuple[str, ...]:
+        """Return the key that says which volumes have a mask, or label, that others lack."""
+        name = f"{key}{PRESENT_SUFFIX}"
+        return (name,) if name in volume_columns(store) else ()

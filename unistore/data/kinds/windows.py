@@ -27,13 +27,15 @@ from unistore.data.kinds.steps import (
     StepColumn,
     StepColumns,
     keys_on_request,
-    present_keys,
     step_column,
+    validity_keys,
+    validity_of,
 )
 from unistore.data.packed import Allocate, Batch, Packed, packed_copy
 from unistore.errors import InputError, Problem
+from unistore.schemas.indices import whole
 from unistore.schemas.trajectory.clocks import offsets_path
-from unistore.schemas.trajectory.fields import STEPS
+from unistore.schemas.trajectory.fields import EXTENT, STEPS
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, is_integer, matches_type, wrong_argument
 from unistore.system.hints import AnyArray, Float64s, Int64s
@@ -264,6 +266,10 @@ class Windows(SampleKind):
         """Return the kind whose samples are whole rows of the sample table."""
         return Episodes()
 
+    def validity(self, store: Store, key: str) -> tuple[str, ...]:
+        """Return the keys that say which values of `key` are real."""
+        return validity_of(store, key)
+
     def computes(self, key: str) -> bool:
         """Return whether values of a key are computed, and are not those of `whole`."""
         return self.delta is not None and key in self.delta
@@ -281,8 +287,8 @@ class Windows(SampleKind):
             message = f"{', '.join(unknown)} is in no window"
             raise wrong_argument("delta", message, f"the windows are of {', '.join(columns)}")
         counts = [count_key(key) for key, path in columns.items() if is_ragged(path)]
-        present = [key for key in present_keys(store) if key.removesuffix("_present") in columns]
-        natural = [*columns, *counts, *(part.mask for part in parts), *present]
+        validity = [key for key in validity_keys(store) if key.rpartition("_")[0] in columns]
+        natural = [*columns, *counts, *(part.mask for part in parts), *validity]
         return select_keys(
             natural, fields, [*keys_on_request(store, fields), *(part.timestamps for part in parts)]
         )
@@ -447,13 +453,20 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
     else:
         other = step_column(store, clocks.columns[own][name])
         sizes = [one.row_shape[0] if len(one.row_shape) == 1 else 0 for one in (column, other)]
+        sizes += [_smallest(store, padded) for padded in (key, name) if store.has(f"{EXTENT}/{padded}")]
         numbers = range(max(sizes)) if components is None else components
         if column.dtype.kind == "f" and max(numbers, default=0) < min(sizes):
             return _Delta(other, _stream(kind, clocks, name, own, (0,)), list(numbers))
         forms = [f"{one.dtype} {one.row_shape}" for one in (column, other)]
         message = f"{key} is {forms[0]} and {name} is {forms[1]}: the first must be floating point, and both"
-        message += " have these components"
+        message += " have these components in every episode"
     raise wrong_argument(where, message, cure)
+
+
+def _smallest(store: Store, key: str) -> int:
+    """Return the fewest values that rows of a padded column have in an episode that has it."""
+    extents = whole(store, f"{EXTENT}/{key}")[:, 0]
+    return int(extents[extents > 0].min(initial=np.iinfo(np.int32).max))
 
 
 def _is_uneven(path: str) -> bool:
