@@ -129,8 +129,8 @@ def reconcile(
     incompatible: list[str] = []
     uneven: list[str] = []
     for name in names:
-        columns = [each.columns.get(name) for each in column_sets]
-        column = _merge(columns, np.frombuffer(numbers, np.intc), is_padded=may_pad(name))
+        of_sets = [each.columns.get(name) for each in column_sets]
+        column = _merge(of_sets, np.frombuffer(numbers, np.intc), is_padded=may_pad(name))
         if column is not None and (mode == "union" or not column.is_padded):
             merged[name] = column
         elif mode != "intersection":
@@ -180,14 +180,14 @@ def _merge(
         own = np.array(forms, object)[numbers]
         return {form: np.flatnonzero(own == form).tolist() for form in dict.fromkeys(forms)}
 
-    dtypes = sources([column and column.dtype for column in columns])
+    dtypes = sources([None if column is None else column.dtype for column in columns])
     attributes: dict[str, Any] = {}
     missing = dtypes.pop(None, None)
     attributes["source_dtype"] = dtypes if len(dtypes) > 1 else next(iter(dtypes))
     if missing is not None:
         attributes["missing_in"] = missing
     if len(shapes) > 1:
-        by_shape = sources([column and _sizes(column.row_shape) for column in columns])
+        by_shape = sources([None if column is None else _sizes(column.row_shape) for column in columns])
         by_shape.pop(None, None)
         attributes[ROW_SHAPES] = by_shape
     return Merged(dtype.name, tuple(map(max, zip(*shapes, strict=True))), attributes)

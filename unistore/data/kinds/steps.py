@@ -151,7 +151,7 @@ def step_paths(store: Store) -> dict[str, str]:
 
 def validity_keys(store: Store) -> dict[str, str]:
     """Return the path of what says which episodes have a column, and how far its rows reach, by key."""
-    keys = {}
+    keys: dict[str, str] = {}
     for group, suffix in ((PRESENT, PRESENT_SUFFIX), (EXTENT, MASK_SUFFIX)):
         paths = [path for path in store.paths() if path.startswith(f"{group}/")]
         keys |= {f"{path.removeprefix(f'{group}/')}{suffix}": path for path in paths}
