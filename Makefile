@@ -1,20 +1,30 @@
 # Two commands do all their own set-up in .venv:
 #   make demo   convert samples of every family, load batches by DataLoader and by Loader, write a page about each
-#   make test   the whole test suite but for `make browser`
+#   make test   the test suite but for `make browser` and for what takes long by its nature, `make nightly`
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types check browser chromium docs pictures oracles dist clean
+.PHONY: demo test nightly everything lint types check browser chromium docs pictures oracles dist clean
 
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, which would compile unistore anew
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal --ignore tests/unistore/report/test_browser.py
+
 test: $(READY)
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal --ignore tests/unistore/report/test_browser.py
+	$(PYTEST) -m "not nightly"
+
+# Code and commands of the guides, notebooks, training examples, fault programs, predictions of memory at size
+nightly: $(READY)
+	$(PYTEST) -m nightly
+
+# Both in one run
+everything: $(READY)
+	$(PYTEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ when they happen.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import shutil
@@ -107,6 +108,12 @@ def pytest_fixture_setup() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call() -> None:
     forget_current_test()
+
+
+def pytest_collection_finish() -> None:
+    """Have collections of garbage leave out thousands of tests and all that they import."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,6 +16,7 @@ MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
 REFUSED = 77
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"),
 ]

@@ -60,6 +60,7 @@ def joined(episodes: list[dict[str, np.ndarray]], name: str) -> np.ndarray:
     return np.concatenate([values[name] for values in episodes])
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("forked_workers")
 def test_a_family_of_several_tables_keeps_every_promise(
     robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path

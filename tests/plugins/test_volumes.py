@@ -45,6 +45,7 @@ def padded(volumes: list[np.ndarray]) -> np.ndarray:
     return np.stack([np.pad(v, [(0, n - m) for m, n in zip(v.shape, largest, strict=True)]) for v in volumes])
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("forked_workers")
 def test_the_scans_family_keeps_every_promise(scans: tuple[Path, Volumes], tmp_path: Path) -> None:
     folder, volumes = scans

@@ -114,6 +114,7 @@ RUN = (
 )
 
 
+@pytest.mark.nightly
 def test_a_store_is_read_without_unistore(stores: Path) -> None:
     """The page's code gives the values of the sources."""
     code = blocks(ROOT / "docs" / "without-unistore.md", "python")
@@ -141,6 +142,7 @@ FRAMEWORKS = {"lightning": "training", "accelerate": "training", "rerun": "inspe
 """What is no dependency of the tests, and the guide that shows it in a block of ``py``."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_frameworks(stores: Path, tmp_path: Path, framework: str) -> None:
     guide = ROOT / "docs" / f"{FRAMEWORKS[framework]}.md"
@@ -168,6 +170,7 @@ COMMANDS = {"converting": 5, "growing": 6, "inspect": 6} | {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_commands_and_python_of_guides_run(
     sources: Path,

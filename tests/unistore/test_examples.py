@@ -46,6 +46,7 @@ def demo_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", ["train_pointnet", "train_deblur", "train_ct_autoencoder", "train_behaviour_cloning"]
 )

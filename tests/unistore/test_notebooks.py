@@ -13,6 +13,7 @@ import unistore
 FOLDER = Path(unistore.__file__).parents[1] / "examples" / "notebooks"
 
 
+@pytest.mark.nightly
 def test_the_notebooks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel, which forgets all names in between, runs them: to start one takes longer than both."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -46,6 +46,7 @@ def predictions(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
 linux = pytest.mark.skipif(not os.access("/proc/self/status", os.R_OK), reason="measures peaks by /proc")
 
 
+@pytest.mark.nightly
 @linux
 def test_predictions_hold_against_measured_peaks(tmp_path: Path) -> None:
     """Without a limit, and under the least that is not refused."""
@@ -61,6 +62,7 @@ def test_predictions_hold_against_measured_peaks(tmp_path: Path) -> None:
         assert tight["measured"] <= tight["predicted"] <= tight["memory"]
 
 
+@pytest.mark.nightly
 @linux
 def test_rows_of_a_byte_take_no_memory_a_row(tmp_path: Path) -> None:
     """268 million rows, which took 2.2 GB of 500 MB when each of them had its source."""

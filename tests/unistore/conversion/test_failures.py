@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
-
-DATA = Path(__file__).resolve().parents[2] / "data"
-FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "rows": (("rows/autzen_returns.h5",), {}),
-    "point_cloud": (("pointcloud/thin_a.h5", "pointcloud/thin_b.h5"), {"voxel_size": (20.0,)}),
-}
 
 
 class Disturbed(Disturbing):
@@ -214,27 +207,6 @@ def test_planes_that_a_converter_forgets_are_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr(CtConverter, "read_planes", lambda *arguments: None)
     with pytest.raises(ConversionError, match=r"a\.npy: .*CtConverter did not read image of table 'volumes'"):
         run(converter, [tmp_path / "a.npy"], tmp_path / "a.zarr")
-
-
-@dataclass(frozen=True)
-class Family:
-    """A family's converter, its sources in a folder of their own, and the digest of their store."""
-
-    converter: Any
-    sources: list[Path]
-    digest: str
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    names, options = FAMILIES[request.param]
-    folder = tmp_path_factory.mktemp(request.param)
-    sources = [Path(shutil.copy(DATA / name, folder)) for name in names]
-    converter = make_converter(request.param, options)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unistore.conversion.plan.SHARD", 16 << 10)  # as the tests have it
-        report = run(converter, sources, folder / "whole.zarr")
-    return Family(converter, sources, report.digest)
 
 
 def test_a_build_folder_that_cannot_be_removed(

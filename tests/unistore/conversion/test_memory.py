@@ -122,6 +122,7 @@ def test_volumes_written_in_parts_are_the_same_bytes(
     assert repair(tmp_path / "parts", [tmp_path / "in"]).ok
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="measures peaks by /proc")
 @pytest.mark.parametrize("family", ["point_cloud", "ct"])
 def test_estimates_hold_against_real_conversions(tmp_path: Path, family: str) -> None:
@@ -134,6 +135,7 @@ def test_estimates_hold_against_real_conversions(tmp_path: Path, family: str) ->
     assert found["bound"] <= PROCESS + 3 * found["peak"]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="measures peaks by /proc")
 def test_steps_of_a_bag_keep_to_their_estimates(tmp_path: Path) -> None:
     found = measured("bag", 24, tmp_path)

@@ -49,29 +49,30 @@ SCRIPT = """
                 for epoch in range(2):
                     assert sum(len(next(iter(batch.values()))) for batch in loader) == 200
             stop.set()
-        print(f"{state}: {repetitions}")
+        print(f"{method}, {state}: {repetitions}")
 
     if __name__ == "__main__":
-        for state in sys.argv[3:]:
-            main(sys.argv[1], state, int(sys.argv[2]))
+        for words in sys.argv[1:]:
+            method, state, repetitions = words.split(", ")
+            main(method, state, int(repetitions))
 """
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_start_method_in_every_state(tmp_path, method):
+def test_every_start_method_in_every_state(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
     # what is forked inherits the parent's state, what starts anew does not: the worst state says all
-    repetitions, states = (2, STATES) if method == "fork" else (1, STATES[-1:])
+    runs = [f"fork, {state}, 2" for state in STATES]
+    runs += [f"{method}, {STATES[-1]}, 1" for method in METHODS if method != "fork"]
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), method, str(repetitions), *states],
+        [sys.executable, "-W", "error", str(script), *runs],
         env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.stderr == ""
-    assert done.stdout.splitlines() == [f"{state}: {repetitions}" for state in states]
+    assert done.stdout.splitlines() == [": ".join(run.rsplit(", ", 1)) for run in runs]
 
 
 def test_a_fork_waits_until_torch_is_imported(tmp_path):
