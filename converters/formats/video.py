@@ -1,22 +1,36 @@
-"""Frames of a video file, found by their times and decoded when they are read."""
+"""Frames of a video file, found by their times and decoded when they are read, and its packets."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, ClassVar
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.formats.extras import needed
+from unistore.converters.formats.packets import (
+    DECODERS,
+    Packet,
+    Said,
+    groups,
+    images_in,
+    record_of,
+    rgb,
+    said_of,
+)
 from unistore.converters.plugin import Array, SourceFile
 from unistore.errors import InputError, Problem
-from unistore.system.foreign import opening
+from unistore.system.foreign import begin_reading, opening
 
 LIBRARY = "FFmpeg"
 TOLERANCE = 1e-4  # seconds between the time of a step and that of its frame
 _AGAIN = "get or record the video again"
+_DECODE = "leave --video keep out, so that frames are stored"
 
 
 class Frames(Array):
@@ -55,20 +69,69 @@ class Frames(Array):
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Decode frames ``lo:hi``, from the key frame before the first of them."""
         frames = np.empty((hi - lo, *self.shape[1:]), self.dtype) if out is None else out
+        for row, frame in enumerate(self._frames(lo, hi)):
+            frames[row] = rgb(frame)
+        return frames
+
+    def kept(self, lo: int, hi: int) -> Iterator[tuple[NDArray[np.uint8], int]]:
+        """Yield the groups of pictures of steps ``lo:hi``, and how many steps each has.
+
+        Their packets alone decode to the same pixels.
+        """
+        shown = [(frame.pts, crc32(rgb(frame).tobytes())) for frame in self._frames(lo, hi)]
+        said, packets = self._packets(lo, {time for time, _ in shown})
+        first = 0
+        for group in groups(packets):
+            latest = max(packet.time for packet in group)
+            stop = bisect_right(shown, latest, first, key=itemgetter(0))
+            if stop == first:
+                continue
+            own = shown[first:stop]
+            record = record_of(said, group, [time for time, _ in own])
+            with opening(self._file.path, self._file.name, LIBRARY):
+                images = images_in(record, range(stop - first), self._size, self._file.name)
+                is_same = [crc32(image.tobytes()) for image in images] == [checksum for _, checksum in own]
+            if not is_same:
+                raise self._file.problem("is decoded otherwise by its packets alone", _DECODE, "value")
+            yield record, stop - first
+            first = stop
+
+    def _packets(self, lo: int, times: set[int]) -> tuple[Said, list[Packet]]:
+        """Read the packets from the key frame before a step to the last that a frame needs."""
+        packets: list[Packet] = []
+        with self._open() as (container, stream):
+            said = said_of(stream)
+            if said["codec"] not in DECODERS:
+                message = f"is {said['codec']}, and packets are kept of {', '.join(DECODERS)}"
+                raise self._file.problem(message, _DECODE, "format")
+            container.seek(int(self._time(lo) / stream.time_base), stream=stream)
+            for packet in container.demux(stream):
+                if not times or not packet.size:
+                    break
+                if packet.pts is None or packet.has_sidedata("new_extradata"):
+                    raise self._file.problem("has packets that are not decoded alone", _DECODE, "format")
+                packets.append(Packet(packet.pts, packet.is_keyframe, bytes(packet)))
+                times.discard(packet.pts)
+        if times:
+            raise self._file.problem("has frames at other times than its packets", _DECODE, "format")
+        return said, packets
+
+    def _frames(self, lo: int, hi: int) -> Iterator[Any]:
+        """Yield the decoded frame of each step."""
         step = lo
         with self._open() as (container, stream):
             container.seek(int(self._time(lo) / stream.time_base), stream=stream)
             for frame in container.decode(stream):
+                begin_reading(self._file.path)
                 if step == hi or frame.time > self._time(step) + TOLERANCE:
                     break
                 if frame.time >= self._time(step) - TOLERANCE:
                     self._check_size(frame.height, frame.width)
-                    frames[step - lo] = frame.to_ndarray(format="rgb24")
+                    yield frame
                     step += 1
         if step < hi:
             message = f"has no frame at {self._time(step):.4f} s, the time of step {step}"
             raise self._file.problem(message, _AGAIN, "missing")
-        return frames
 
     def _time(self, step: int) -> float:
         return self._start + step / self._rate

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import SourceColumn, is_text, length_table, storable, values_of
 from unistore.converters.formats.images import decode, encoding_of, header_of
+from unistore.converters.formats.video import Frames
 from unistore.converters.plugin import Array
 from unistore.converters.trajectory.clocks import Stream, Timing, check_clocks, dataset_names
 from unistore.converters.trajectory.layouts import EpisodeRecording
@@ -29,9 +30,11 @@ from unistore.schemas.trajectory.fields import STEPS
 
 # How the rows of an array are converted to those of a column. `squeezed`: (T, 1) to (T,); `flag`: 0/1 to
 # bool; `channels_first`: (T, 3, H, W) to (T, H, W, 3); `padded`, `variable`: compressed frames, zero-padded
-# to one length or of variable length; `ragged`: any number of values in a row; `text`.
-Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable", "ragged", "text"]
+# to one length or of variable length; `video`: packets are kept; `ragged`: any number of values in a row;
+# `text`.
+Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable", "video", "ragged", "text"]
 
+VIDEO: Kind = "video"
 ENCODED: frozenset[str] = frozenset({"padded", "variable"})  # kinds of compressed frames
 RAGGED: frozenset[str] = frozenset({"ragged", "text"})  # kinds of rows with any number of values
 SMALL = 4096  # bytes up to which an array that is not per step becomes an attribute
@@ -203,6 +206,8 @@ class EpisodeArrays:
             return
         _check_name(column, location, variant.features.get(column))
         feature = _feature(path, column, array, location)
+        if self._options.video == "keep" and isinstance(array, Frames):
+            feature = feature._replace(kind=VIDEO)
         variant.features[column] = feature._replace(clock=clock, offsets=self._offsets.get(path, ""))
 
     def _length_problems(self) -> list[Problem]:

@@ -10,6 +10,7 @@ from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCo
 from unistore.converters.files.paths import size_of, split_of
 from unistore.converters.protocol import Scan, Sources
 from unistore.converters.scan import Parts
+from unistore.converters.trajectory.columns import VIDEO
 from unistore.converters.trajectory.episode_index import EpisodeIndex, EpisodeOrigin
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import derive_memory
@@ -117,6 +118,10 @@ def _notes(used: Sequence[ScannedFile], stored: StoredColumns, options: Trajecto
         yield f"not per step, so kept as attributes and not as columns: {listed}"
     yield from left_out_notes([*left_out.items(), *_datasets_left_out(stored)])
     yield from padding_notes({name: column.form for name, column in stored.columns.items() if column.extents})
+    if listed := ", ".join(name for name, own in stored.columns.items() if own.keeps and VIDEO in own.kinds):
+        yield f"packets of video ({listed}) kept bit for bit: whoever reads them needs PyAV"
+    elif options.video == "keep":
+        yield "--video keep: no source has video"
     if listed := ", ".join(column for column in encoded if column in stored.columns):
         taken = f"compressed frames ({listed}) taken as {options.colour}; if red and blue are exchanged, "
         yield f"{taken}choose the other --colour (standard, swapped)"

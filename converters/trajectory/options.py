@@ -25,6 +25,9 @@ class TrajectoryOptions(Options):
         "raw",
         "Decode compressed frames, keep them bit for bit and decode on read, or store --image-size alone.",
     )
+    video: Literal["frames", "keep"] = option(
+        "frames", "Decode video, or keep its packets bit for bit and decode on read.", late=True
+    )
     colour: Colour = option("standard", "swapped: the recorder encoded RGB as if it were BGR.")
     map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
     ignore: tuple[str, ...] = option((), "Leave datasets out: 'obs/depth_*'.", metavar="PATTERN")
@@ -44,6 +47,9 @@ class TrajectoryOptions(Options):
         if self.images == "resized" and self.image_size is None:
             message, cure = "is resized, but to no size", "as in --images resized --image-size 224"
             raise InputError(Problem("--images", message, cure, "option"))
+        if self.images == "resized" and self.video == "keep":
+            message, cure = "is keep, and --images resized stores no other images", "leave one of them out"
+            raise InputError(Problem("--video", message, cure, "option"))
         wrong = [name for name, rate in self.rate.items() if not _is_rate(rate)]
         if wrong:
             name = wrong[0]

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import missing_value
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.formats.images import decode, is_complete, resize
+from unistore.converters.formats.video import Frames
 from unistore.converters.plugin import Array, Opened
 from unistore.converters.protocol import Emit, Facts
 from unistore.converters.seam.ragged import RaggedItems, items_in
-from unistore.converters.trajectory.columns import BLOCK, RAGGED, Feature, flags, frame_of
+from unistore.converters.trajectory.columns import BLOCK, RAGGED, VIDEO, Feature, flags, frame_of
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Span
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredColumn
@@ -173,7 +174,7 @@ def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
                 largest = max(largest, 4 * block)
             elif keep and feature.is_encoded:
                 largest = max(largest, block)
-            elif feature.kind in RAGGED:
+            elif feature.kind in RAGGED or feature.kind == VIDEO:
                 largest = max(largest, 2 * BLOCK)
     return largest + _BASE_MEMORY
 
@@ -292,6 +293,10 @@ def _items(opened: Opened, span: Span, feature: Feature) -> Iterator[RaggedItems
     """Yield the values, or the bytes of the frames, of the rows of a span."""
     array, location = span.array(opened, feature)
     stop = span.first + span.length
+    if isinstance(array, Frames):
+        for record, steps in array.kept(span.first, stop):
+            yield RaggedItems(record, np.array([len(record)] + [0] * (steps - 1), np.int64))
+        return
     if not feature.is_encoded:
         yield from items_in(array, span.first, stop, feature.form, location)
         return

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.common.columns import ROW_SHAPES, Merged, SourceColumn, reconcile
-from unistore.converters.trajectory.columns import ENCODED, RAGGED, Feature
+from unistore.converters.trajectory.columns import ENCODED, RAGGED, VIDEO, Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import Problem
@@ -27,6 +27,7 @@ from unistore.schemas.trajectory.fields import (
     NEXT,
     OBSERVATION,
     STEPS,
+    VIDEO_SUFFIX,
     column_field,
     column_group,
     frame_field,
@@ -34,6 +35,7 @@ from unistore.schemas.trajectory.fields import (
     is_image,
     moved,
     sample_key,
+    video_field,
 )
 
 LARGE = 4096  # bytes per step from which an observation is in the table of large ones
@@ -65,7 +67,9 @@ class StoredColumn:
         if not self.keeps and RAGGED.isdisjoint(self.kinds):
             return ""
         suffix = TEXT_SUFFIX if "text" in self.kinds else RAGGED_SUFFIX
-        return f"{table_of(self.clock)}/{self.name}{JPEG_SUFFIX if self.keeps else suffix}"
+        if self.keeps:
+            suffix = VIDEO_SUFFIX if VIDEO in self.kinds else JPEG_SUFFIX
+        return f"{table_of(self.clock)}/{self.name}{suffix}"
 
     @property
     def value_form(self) -> SourceColumn:
@@ -145,6 +149,8 @@ class StoredColumn:
         if self.keeps:
             shape = list(form.row_shape)
             origin = self.origin
+            if VIDEO in self.kinds:
+                return video_field(self.name, table, shape=shape, dtype=form.dtype, **origin)
             return frame_field(self.name, table, colour=self.colour, shape=shape, dtype=form.dtype, **origin)
         if "text" in self.kinds:
             return text_field(self.name, table, **self.origin, **_dtypes(form))
@@ -291,8 +297,9 @@ def merge_columns(
                 yield label, {column: feature.form for column, feature in variant.features.items()}
 
     def keeps_frames(name: str) -> bool:
-        is_encoded = not ENCODED.isdisjoint(seen[name].kinds)
-        return options.images == "keep" and name.startswith(_OBSERVATION) and is_encoded
+        kinds = seen[name].kinds
+        is_kept = VIDEO in kinds or (options.images == "keep" and not ENCODED.isdisjoint(kinds))
+        return is_kept and name.startswith(_OBSERVATION)
 
     def may_pad(name: str) -> bool:
         return RAGGED.isdisjoint(seen[name].kinds) and not keeps_frames(name)
@@ -320,8 +327,9 @@ def merge_columns(
             size=options.image_size,
             alone=options.images == "resized",
         )
-        if keeps and not ENCODED.issuperset(own.kinds):
-            message, cure = "is compressed in some sources and plain in others", "use --images raw"
+        if keeps and not (own.kinds.keys() <= ENCODED or own.kinds.keys() == {VIDEO}):
+            message = "is compressed in some sources and plain in others"
+            cure = "leave --images keep and --video keep out"
             problems.append(Problem(name, message, cure, "columns"))
         if not RAGGED.isdisjoint(own.kinds) and len(own.kinds) > 1:
             message = "has rows of any length in some sources alone"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
+from math import prod
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from unistore.converters.files.comparison import Restore, RestoredArray, Restore
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes, type_problem
 from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.converters.formats.minari import METADATA, dataset_in_minari
+from unistore.converters.formats.packets import KeptVideo
 from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import formats_for
 from unistore.converters.seam.stored import open_arrays
@@ -43,6 +45,7 @@ from unistore.converters.trajectory.layouts import EpisodeLayout, layout_named
 from unistore.converters.trajectory.stored_steps import (
     FLAGS,
     TRUNCATED,
+    blocks,
     facts_of_episodes,
     facts_of_sources,
     following,
@@ -61,11 +64,13 @@ from unistore.schemas.trajectory.fields import (
     OBSERVATION,
     PRESENT,
     STEPS,
+    VIDEO_SUFFIX,
     sample_key,
 )
 
 _COLUMNS = (f"{STEPS}/", f"{FINAL}/", f"{CLOCKS}/")
 _KEPT = f"{JPEG_SUFFIX}/data"
+_VIDEO = f"{VIDEO_SUFFIX}/data"
 _RAGGED = f"{RAGGED_SUFFIX}/data"
 _TEXT = f"{TEXT_SUFFIX}/data"
 
@@ -101,6 +106,8 @@ class _EpisodeRun(NamedTuple):
         lo, hi = self.rows_in(path)
         if path.endswith(_KEPT):
             return self._frames(path)
+        if path.endswith(_VIDEO):
+            return self._video(path, lo, hi)
         if path.endswith(_TEXT):
             own = text_rows(self.store, _group(path), self.source, lo, hi)
             if not with_first:
@@ -152,6 +159,16 @@ class _EpisodeRun(NamedTuple):
                 yield row
 
         return ExportedArray((*frames.shape, longest), np.dtype(np.uint8), padded)
+
+    def _video(self, path: str, lo: int, hi: int) -> ExportedArray:
+        """Frames of a video, decoded."""
+        shape = tuple(self.store.array(path).attributes["shape"])
+        video = KeptVideo(self.store, _group(path))
+        return ExportedArray(
+            (hi - lo, *shape),
+            np.dtype(np.uint8),
+            lambda: (video.stretch(*rows) for rows in blocks(lo, hi, prod(shape))),
+        )
 
     def ragged_rows(self, path: str) -> ExportedArray:
         """Return rows with any number of values."""
@@ -398,7 +415,7 @@ def _path_of(store: StoreView, column: str, clock: str) -> str | None:
         paths += [f"{NEXT}/{key}", f"{NEXT}/{key}{_TEXT}"]
     else:
         path = f"{table_of(clock)}/{column}"
-        paths = [path, f"{path}{_KEPT}", f"{path}{_RAGGED}", f"{path}{_TEXT}"]
+        paths = [path, f"{path}{_KEPT}", f"{path}{_VIDEO}", f"{path}{_RAGGED}", f"{path}{_TEXT}"]
     return next((path for path in paths if store.has(path)), None)
 
 

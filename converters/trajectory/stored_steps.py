@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import ExportedArray, rows_of_any_length
 from unistore.converters.formats.images import decode
+from unistore.converters.formats.packets import KeptVideo
 from unistore.schemas.indices import IndexColumn, StoreView, whole
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.schemas.trajectory.fields import (
@@ -25,6 +26,7 @@ from unistore.schemas.trajectory.fields import (
     JPEG_SUFFIX,
     PRESENT,
     STEPS,
+    VIDEO_SUFFIX,
     is_of_any_length,
 )
 
@@ -96,13 +98,18 @@ def step_columns(store: StoreView) -> list[StoredStepColumn]:
     for path in store.paths():
         group = path.rpartition("/")[0]
         is_kept = path.endswith(f"{JPEG_SUFFIX}/data")
-        if not path.startswith(f"{STEPS}/") or (is_of_any_length(group) and not is_kept):
+        is_video = path.endswith(f"{VIDEO_SUFFIX}/data")
+        if not path.startswith(f"{STEPS}/") or (is_of_any_length(group) and not (is_kept or is_video)):
             continue
         array = store.array(path)
         attributes = array.attributes
         name = path.removeprefix(f"{STEPS}/")
         dataset = attributes.get("source_dataset", [""])[0].strip("/")
-        if is_kept:
+        if is_video:
+            form = np.dtype(attributes["dtype"]), tuple(attributes["shape"])
+            name = name.removesuffix(f"{VIDEO_SUFFIX}/data")
+            columns.append(StoredStepColumn(name, dataset, *form, KeptVideo(store, group).stretch))
+        elif is_kept:
             files = partial(_files, store, path)
             is_swapped = attributes["colour"] == "swapped"
             form = np.dtype(attributes["dtype"]), tuple(attributes["shape"])

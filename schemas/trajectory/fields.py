@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
@@ -20,7 +20,9 @@ EXTENT = "episodes/extent"  # how far rows of a padded column reach, by its key 
 NEXT = "steps/next_observation"
 FINAL = "episodes/final_observation"
 JPEG_SUFFIX = "_jpeg"  # ending of the group of a column of compressed frames that are kept as they are
-_OF_ANY_LENGTH = (JPEG_SUFFIX, RAGGED_SUFFIX, TEXT_SUFFIX)
+VIDEO_SUFFIX = "_video"  # of one of video, whose packets are kept
+KEPT_SUFFIXES = (JPEG_SUFFIX, VIDEO_SUFFIX)
+_OF_ANY_LENGTH = (*KEPT_SUFFIXES, RAGGED_SUFFIX, TEXT_SUFFIX)
 
 CHANNEL = "channel"  # last axis of a colour image array; whoever hands out samples moves it to the front
 
@@ -97,13 +99,22 @@ _FRAME = 32 << 10
 def frame_field(column: str, table: str, **attributes: object) -> Field:
     """Return the field ``data`` of compressed frames that are kept as they are."""
     # Attributes: `colour` ("standard" or "swapped"), `shape` and `dtype` of a decoded frame.
-    group = f"{table}/{column}{JPEG_SUFFIX}"
-    what = column.replace("observation/", "observation ", 1)
+    return _bytes_field(column, f"{table}/{column}{JPEG_SUFFIX}", "compressed frames", attributes)
+
+
+def video_field(column: str, table: str, **attributes: object) -> Field:
+    """Return the field ``data`` of packets of video: each group of pictures in the row of its first step."""
+    attributes = {"content": "packets of video, which PyAV decodes when they are read", **attributes}
+    return _bytes_field(column, f"{table}/{column}{VIDEO_SUFFIX}", "video", attributes)
+
+
+def _bytes_field(column: str, group: str, what: str, attributes: Mapping[str, object]) -> Field:
+    column = column.replace("observation/", "observation ", 1)
     return Field(
         path=f"{group}/data",
         dtype="uint8",
         axes=own_axes(group, "byte", 1),
-        description=f"compressed frames of {what}, back to back, bit for bit as in the source",
+        description=f"{what} of {column}, back to back, bit for bit as in the source",
         run=_FRAME,
         attributes=attributes,
     )

@@ -81,6 +81,7 @@ class _Spike(_Shared, total=False):
 class _Trajectory(_Shared, total=False):
     image_size: int | None
     images: Literal["raw", "keep", "resized"]
+    video: Literal["frames", "keep"]
     colour: Literal["standard", "swapped"]
     map: Mapping[str, str]
     ignore: str | Sequence[str]

@@ -322,6 +322,8 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
         if shapes := array.attributes.get("source_row_shape"):
             known = ", ".join(shapes)
             remarks.append(f"{array.path}: rows of {known}, padded with zeros, which statistics do not count")
+        if content := array.attributes.get("content"):
+            remarks.append(f"{array.path}: {content}")
     if store.sample_count == 0:
         remarks.append("no samples")
     if (folder := local_path(store.path)) is not None:

@@ -1,4 +1,4 @@
-"""PyTorch, which is installed by an extra: ``pip install 'unistore[torch]'``."""
+"""Libraries that are installed by an extra: ``pip install 'unistore[torch]'``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ def require_torch(what: str) -> None:
     MissingLibraryError
         If torch is not installed. The message begins with `what`.
     """
+    require("torch", f"{what} PyTorch,", "torch")
+
+
+def require(module: str, what: str, extra: str) -> None:
+    """Import a library, or say which command installs it: `what` begins the sentence."""
     try:
-        import_module("torch")
+        import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name != module:
             raise
-        msg = f"{what} PyTorch, which is not installed: pip install 'unistore[torch]'"
+        msg = f"{what} which is not installed: pip install 'unistore[{extra}]'"
         raise MissingLibraryError(msg) from error

@@ -29,7 +29,7 @@ from unistore.data.kinds.steps import (
 )
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, rows_of_ranges
 from unistore.schemas.indices import IndexColumn, contradiction, whole
-from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
+from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS, VIDEO_SUFFIX
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.hints import AnyArray, Int64s
@@ -243,7 +243,7 @@ class TransitionReader(SampleReader):
 
 class _NextObservation:
     def __init__(self, store: Store, path: str) -> None:
-        name = path.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
+        name = path.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX).removesuffix(VIDEO_SUFFIX)
         following = f"{NEXT}/{name}"
         final = f"{FINAL}/{name}"
         self.stored = step_column(store, following) if store.has(following) else None

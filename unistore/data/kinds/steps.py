@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from unistore.converters.formats.packets import KeptVideo
 from unistore.data.kinds.images import EncodedImages
 from unistore.data.kinds.protocol import (
     INDEX,
@@ -27,10 +28,11 @@ from unistore.schemas.trajectory.fields import (
     CHANNEL,
     EPISODES,
     EXTENT,
-    JPEG_SUFFIX,
+    KEPT_SUFFIXES,
     NEXT,
     PRESENT,
     STEPS,
+    VIDEO_SUFFIX,
     column_group,
     sample_key,
 )
@@ -89,7 +91,7 @@ class EncodedColumn(StepColumn):
     def __init__(self, store: Store, group: str) -> None:
         data = store.array(f"{group}/data")
         self._path = data.path
-        self._images = EncodedImages(store, group, exact=True)
+        is_video = group.endswith(VIDEO_SUFFIX)
         shape: Any = data.attributes.get("shape")
         dtype = data.attributes.get("dtype", "uint8")
         if not _is_frame_shape(shape) or dtype not in _FRAME_DTYPES:
@@ -97,6 +99,7 @@ class EncodedColumn(StepColumn):
                 f"its frames are {dtype!r} {shape!r}, expected {' or '.join(_FRAME_DTYPES)} [y, x, channel]"
             )
             raise contradiction(store, data.path, message)
+        self._images = KeptVideo(store, group) if is_video else EncodedImages(store, group, exact=True)
         self.row_shape = tuple(shape)
         self.dtype = np.dtype(dtype)
         self.image = len(self.row_shape) == 3 and self.row_shape[2] == 3
@@ -136,7 +139,7 @@ class StepColumns:
 
 def step_column(store: Store, path: str) -> StepColumn:
     """Return the reader of a column by its path in `step_paths`."""
-    return EncodedColumn(store, path) if path.endswith(JPEG_SUFFIX) else PlainColumn(store, path)
+    return EncodedColumn(store, path) if path.endswith(KEPT_SUFFIXES) else PlainColumn(store, path)
 
 
 def step_paths(store: Store) -> dict[str, str]:

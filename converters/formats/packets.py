@@ -1,0 +1,194 @@
+"""Groups of pictures of a video, as stores keep them: packets bit for bit, and what decodes them."""
+
+# A record is the length of a JSON text (4 bytes, little-endian), that text, and the packets back to back.
+# It begins with a key frame, and no other group needs its packets: it is decoded alone.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import CorruptionError, InputError, Location, Problem
+from unistore.schemas.indices import IndexColumn, StoreView
+from unistore.schemas.tables import offsets_of
+from unistore.system.extras import require
+
+# The decoder of each codec, which PyAV's wheels have
+DECODERS = {"h264": "h264", "hevc": "hevc", "av1": "libdav1d", "vp9": "vp9"}
+_LENGTH_BYTES = 4
+# Pixels a side by which a decoder pads frames, at most
+_PADDING = 128
+
+
+class Packet(NamedTuple):
+    """A packet of a video."""
+
+    time: int  # of its frame, in units of the time base
+    is_key: bool
+    content: bytes
+
+
+class Said(TypedDict):
+    """The text of a record. A store's may be anything."""
+
+    codec: str
+    extradata: str  # of the codec, as hexadecimal digits
+    pixel_format: str
+    size: list[int]  # height, width
+    colour: list[int]  # primaries, transfer, matrix and range, as FFmpeg numbers them
+    time_base: list[int]  # a unit of time is this fraction of a second
+    steps: list[int]  # times of the frames that are shown
+    times: list[int]  # of the frame of each packet
+    keys: list[int]  # 1: a packet is a key frame
+    sizes: list[int]  # bytes of each packet
+
+
+def said_of(stream: Any) -> Said:
+    """Return what decodes the packets of an open stream, without any."""
+    context = stream.codec_context
+    return {
+        "codec": context.codec.canonical_name,
+        "extradata": (context.extradata or b"").hex(),
+        "pixel_format": str(context.pix_fmt),
+        "size": [context.height, context.width],
+        "colour": [context.color_primaries, context.color_trc, context.colorspace, context.color_range],
+        "time_base": list(stream.time_base.as_integer_ratio()),
+        "steps": [],
+        "times": [],
+        "keys": [],
+        "sizes": [],
+    }
+
+
+def groups(packets: Sequence[Packet]) -> Iterator[Sequence[Packet]]:
+    """Divide the packets of a video, in the order of decoding, into groups that need no other one."""
+    # No frame of a group is shown before its first, and none of those before it after that.
+    times = np.array([packet.time for packet in packets])
+    latest_before = np.maximum.accumulate(times)[:-1]
+    earliest_after = np.minimum.accumulate(times[::-1])[::-1][1:]
+    is_apart = (latest_before < times[1:]) & (times[1:] <= earliest_after)
+    is_key = np.array([packet.is_key for packet in packets[1:]], bool)
+    bounds = [0, *(np.flatnonzero(is_apart & is_key) + 1).tolist(), len(packets)]
+    for first, stop in pairwise(bounds):
+        yield packets[first:stop]
+
+
+def record_of(said: Said, packets: Sequence[Packet], steps: Sequence[int]) -> NDArray[np.uint8]:
+    """Write a group whose frames at the times `steps` are shown."""
+    own: Said = {
+        **said,
+        "steps": list(steps),
+        "times": [packet.time for packet in packets],
+        "keys": [int(packet.is_key) for packet in packets],
+        "sizes": [len(packet.content) for packet in packets],
+    }
+    text = json.dumps(own, separators=(",", ":")).encode()
+    content = b"".join(packet.content for packet in packets)
+    return np.frombuffer(len(text).to_bytes(_LENGTH_BYTES, "little") + text + content, np.uint8)
+
+
+def images_in(
+    record: NDArray[np.uint8], numbers: Sequence[int], size: tuple[int, int], where: Location | str
+) -> Iterator[NDArray[np.uint8]]:
+    """Decode the frames of ascending steps of a group, (height, width, 3) u1 RGB each."""
+    import av
+
+    wrong = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError, av.FFmpegError)
+    try:
+        yield from _decoded(record.tobytes(), numbers, size)
+    except wrong as error:
+        message = f"is a video that cannot be decoded: {error}"
+        raise InputError(Problem.at(where, message, "convert it again", "corrupt")) from error
+
+
+def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> Iterator[NDArray[np.uint8]]:
+    """Decode frames, or raise what Python and PyAV raise of wrong values."""
+    import av
+
+    start = _LENGTH_BYTES + int.from_bytes(record[:_LENGTH_BYTES], "little")
+    said: Said = json.loads(record[_LENGTH_BYTES:start])
+    bounds = (offsets_of(said["sizes"]) + start).tolist()
+    if min(said["sizes"]) < 1 or bounds[-1] != len(record):
+        message = f"its packets end at byte {bounds[-1]}, and {len(record)} are stored"
+        raise ValueError(message)
+    times = [said["steps"][number] for number in numbers]
+    last = max(said["times"].index(time) for time in times)
+    decoder: Any = av.CodecContext.create(DECODERS[said["codec"]], "r")
+    decoder.thread_count = 1
+    decoder.extradata = bytes.fromhex(said["extradata"])
+    decoder.color_primaries, decoder.color_trc, decoder.colorspace, decoder.color_range = said["colour"]
+    decoder.options = {"max_pixels": str((size[0] + _PADDING) * (size[1] + _PADDING))}
+    waiting = iter(times)
+    time: int | None = next(waiting)
+    for number in range(last + 2):  # after the last packet, the frames that the decoder holds back
+        packet = None
+        if number <= last:
+            packet = av.Packet(record[bounds[number] : bounds[number + 1]])
+            packet.pts = said["times"][number]
+        for frame in decoder.decode(packet):
+            if frame.pts == time:
+                if (frame.height, frame.width) != size:
+                    message = f"a frame is {frame.height} x {frame.width}, expected {size[0]} x {size[1]}"
+                    raise ValueError(message)
+                yield rgb(frame)
+                time = next(waiting, None)
+    if time is not None:
+        message = f"no frame at {time}, of {last + 1} packets"
+        raise ValueError(message)
+
+
+def rgb(frame: Any) -> NDArray[np.uint8]:
+    """Convert a decoded frame to (height, width, 3) u1 RGB, as everything here that reads video does."""
+    image: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
+    return image
+
+
+class KeptVideo:
+    """Video of a store: each group of pictures in the row of its first step, the rows after it empty."""
+
+    def __init__(self, store: StoreView, group: str) -> None:
+        self._data = store.array(f"{group}/data")
+        self._offsets = IndexColumn(store, f"{group}/offsets")
+        self._where = f"{store.path}: {group}"
+        height, width, *_ = self._data.attributes["shape"]
+        self._size = height, width
+
+    def read(self, rows: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Decode the frames of ascending rows, from the key frame before each."""
+        require("av", f"{self._where} is video and needs PyAV,", "robots")
+        starts = self._starts(rows)
+        groups, firsts = np.unique(starts, return_index=True)
+        lo, hi = self._offsets.ranges(groups)
+        stored = self._data.read_ranges(lo, hi)
+        bounds = offsets_of(hi - lo).tolist()
+        stops = [*firsts[1:].tolist(), len(rows)]
+        images: list[NDArray[np.uint8]] = []
+        for number, group in enumerate(groups.tolist()):
+            steps = rows[firsts[number] : stops[number]] - group
+            record = stored[bounds[number] : bounds[number + 1]]
+            where = f"{self._where}: row {group}"
+            try:
+                images += images_in(record, steps.tolist(), self._size, where)
+            except InputError as error:
+                msg = f"{where} {error.problems[0].message}"
+                raise CorruptionError(msg) from error
+        return images
+
+    def stretch(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Decode the frames of rows ``start:stop``, (rows, height, width, 3) u1."""
+        return np.stack(self.read(np.arange(start, stop)))
+
+    def _starts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the row of the group of each row: the last one up to it that is not empty."""
+        starts = rows.copy()
+        ends = self._offsets.take(rows + 1)
+        is_empty = self._offsets.take(starts) == ends
+        while is_empty.any():
+            starts[is_empty & (starts > 0)] -= 1
+            is_empty = (self._offsets.take(starts) == ends) & (starts > 0)
+        return starts
