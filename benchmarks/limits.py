@@ -177,6 +177,7 @@ CASES = {
     "spike_npy": Case("spike", spike_npy),
     "trajectory": Case("trajectory", FAMILIES["trajectory"][1]),
     "d4rl": Case("trajectory", d4rl),
+    "bag": Case("trajectory", FAMILIES["bag"][1]),
 }
 
 

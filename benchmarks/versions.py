@@ -28,7 +28,7 @@ WORK = HERE.parent / "harness" / "version_work.py"
 FAMILIES = ("rows", "point_cloud", "ct", "spike", "trajectory")
 CONVERSIONS = (*FAMILIES, "tiny", "gzip", "chunked", "contiguous", "files")
 WORKERS = (*FAMILIES, "files")
-KINDS = ("rows", "segments", "patches", "sparse", "clips", "transitions")
+KINDS = ("rows", "segments", "patches", "sparse", "clips", "documents", "transitions")
 WORKS = [
     "engine read",
     "engine write",

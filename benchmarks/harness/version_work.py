@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +46,8 @@ class Reading(NamedTuple):
     batch: int
     batches: int  # of a Dataset, in this process
     epochs: int  # of a Loader
+    fields: tuple[str, ...] | None = None
+    options: Mapping[str, Any] = {}  # of the conversion, beside the family's
 
 
 READINGS = {
@@ -54,6 +56,15 @@ READINGS = {
     "patches": Reading("ct", unistore.Patches(64), 4, 60, 80),
     "sparse": Reading("ct", unistore.SparsePoints(max_points=ct.MOST), 4, 20, 15),
     "clips": Reading("spike", unistore.Clips(length=spike.LENGTH, crop=spike.CROP), 8, 100, 10),
+    "documents": Reading(
+        "spike",
+        unistore.Clips(length=spike.LENGTH, crop=spike.CROP),
+        8,
+        150,
+        60,
+        spike.KEYS,
+        {"voxel_bins": (spike.BINS,)},
+    ),
     "transitions": Reading("trajectory", unistore.Transitions(only_valid=True), BATCH, 100, 4),
 }
 
@@ -104,11 +115,11 @@ def processor_seconds() -> float:
     )
 
 
-def convert(family: str, source: Path, destination: Path, workers: int = 0) -> None:
+def convert(family: str, source: Path, destination: Path, workers: int = 0, **more: Any) -> None:
     """Convert in this process, or on workers."""
     from harness.copying import FAMILIES
 
-    options = FAMILIES[family].options
+    options = {**FAMILIES[family].options, **more}
     if not hasattr(unistore, "open_zarr"):  # a version from before the options had one name everywhere
         options = {OLD_NAMES.get(name, name): value for name, value in options.items()}
     unistore.convert(source, destination, family, workers=workers, **options)
@@ -117,7 +128,7 @@ def convert(family: str, source: Path, destination: Path, workers: int = 0) -> N
 def read(kind: str, store: Path) -> None:
     """Random batches of a Dataset, in this process."""
     reading = READINGS[kind]
-    dataset = unistore.Dataset(store, samples=reading.samples)
+    dataset = unistore.Dataset(store, reading.samples, fields=reading.fields)
     rng = np.random.default_rng(0)
     for _ in range(reading.batches):
         dataset.__getitems__(rng.integers(0, len(dataset), reading.batch).tolist())
@@ -126,7 +137,7 @@ def read(kind: str, store: Path) -> None:
 def load(kind: str, store: Path) -> None:
     """Epochs of a Loader with two workers."""
     reading = READINGS[kind]
-    dataset = unistore.Dataset(store, samples=reading.samples)
+    dataset = unistore.Dataset(store, reading.samples, fields=reading.fields)
     word = "num_workers" if "num_workers" in inspect.signature(unistore.Loader).parameters else "workers"
     with unistore.Loader(dataset, reading.batch, shuffle=True, seed=0, **{word: 2}) as loader:
         for _ in range(reading.epochs):
@@ -221,12 +232,15 @@ def main(work: str, folder: Path, megabytes: int) -> tuple[float, float]:
         return 0.0, 0.0
     family, source = source_of(action, what, folder, megabytes)
     version = zlib.crc32(os.fsencode(Path(unistore.__file__).resolve()))
-    store = folder / f"{family}-{megabytes}-{version:08x}.zarr"
+    more = {} if action == "convert" else READINGS[what].options
+    store = folder / f"{what if more else family}-{megabytes}-{version:08x}.zarr"
     if making:
         if action != "convert" and not store.exists():
-            convert(family, source, store)
+            convert(family, source, store, **more)
         return 0.0, 0.0
     if action != "convert":
+        import torch  # noqa: F401  later versions import it with the first sample
+
         return timed(lambda: (read if action == "read" else load)(what, store))
     memory = Path("/dev/shm")
     target = (memory if memory.is_dir() else folder) / f"unistore-versions-{os.getpid()}.zarr"

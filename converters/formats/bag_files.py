@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ _REPAIRS = {
     ".bag": f"{_AGAIN}, or repair it: rosbag reindex",
     ".mcap": f"{_AGAIN}, or repair it: mcap recover",
 }
+_UNINDEXED = 128 << 20  # bytes of open chunks that no index tells of
 _INDEX_ENTRY = 16
 # Bytes of a MessageIndex record before its entries: opcode, length, channel, length of the entries.
 _INDEX_HEAD = 15
@@ -63,6 +65,43 @@ def _times_in_sqlite(reader: Any, connections: Sequence[Any]) -> NDArray[np.int6
     return np.array([time for (time,) in reader.dbconn.execute(query, numbers)], np.int64)
 
 
+# Bytes that rosbags holds while it reads messages: those of open chunks four times (decoded, as messages,
+# as numbers), as they are stored, and its index. Objects are counted by what CPython takes for them.
+
+
+def _held_in_ros1(reader: Any) -> int:
+    header_type = import_module("rosbags.rosbag1.reader").Header
+    chunks = [0]
+    for place, chunk in reader.chunks.items():
+        reader.bio.seek(place)
+        decoded = int.from_bytes(header_type.read(reader.bio)["size"], "little")
+        chunks.append(chunk.datasize + 4 * decoded)
+    return max(chunks) + 250 * int(reader.message_count)
+
+
+def _held_in_mcap(reader: Any) -> int:
+    count = int(reader.metadata.message_count)
+    if not reader.chunks:
+        return _UNINDEXED + 64 * count
+    sizes = []
+    index = 24 * count
+    for chunk in reader.chunks:
+        messages = sum(chunk.channel_count.values())
+        sizes.append(chunk.compressed_size + 4 * chunk.uncompressed_size + 200 * messages)
+        index += 1024 + 128 * len(chunk.message_index_offsets)
+    # Chunks are open from their first time to their last, and one that begins when another ends is beside it.
+    starts = [chunk.message_start_time for chunk in reader.chunks]
+    ends = [chunk.message_end_time for chunk in reader.chunks]
+    changes = np.array([*sizes, *(-size for size in sizes)])
+    order = np.lexsort((-changes, [*starts, *ends]))
+    return int(np.cumsum(changes[order]).max()) + index
+
+
+def _held_in_sqlite(reader: Any) -> int:
+    ((largest,),) = reader.dbconn.execute("SELECT max(length(data)) FROM messages")
+    return 5 * int(largest or 0) + 64 * int(reader.metadata.message_count)
+
+
 class BagKind(NamedTuple):
     """A kind of files of bags: its first bytes, and how rosbags reads it."""
 
@@ -72,16 +111,18 @@ class BagKind(NamedTuple):
     reader: str
     # Log times of all messages of some connections of a reader, in order.
     times: Callable[[Any, Sequence[Any]], NDArray[np.int64]]
+    held: Callable[[Any], int]  # most bytes that a reader holds
 
 
-ROS1 = BagKind(b"#ROSBAG V", "a bag of ROS 1", "rosbags.rosbag1", "Reader", _times_in_ros1)
-_MCAP = BagKind(b"\x89MCAP0\r\n", "MCAP", MCAP_MODULE, "McapReader", _times_in_mcap)
+ROS1 = BagKind(b"#ROSBAG V", "a bag of ROS 1", "rosbags.rosbag1", "Reader", _times_in_ros1, _held_in_ros1)
+_MCAP = BagKind(b"\x89MCAP0\r\n", "MCAP", MCAP_MODULE, "McapReader", _times_in_mcap, _held_in_mcap)
 _SQLITE = BagKind(
     b"SQLite format 3\0",
     "a bag of ROS 2 in SQLite",
     "rosbags.rosbag2.storage_sqlite3",
     "Sqlite3Reader",
     _times_in_sqlite,
+    _held_in_sqlite,
 )
 
 
@@ -120,6 +161,12 @@ class Bag(NamedTuple):
     files: Sequence[BagFile]
     is_compressed: bool = False  # whether each message is compressed by itself (zstd)
     distro: str = ""  # of ROS 2, as the bag says
+
+    @property
+    def held(self) -> int:
+        """Most bytes that its readers hold while messages are read."""
+        with damages(self.files[0].file):
+            return sum(bag_file.kind.held(bag_file.reader) for bag_file in self.files)
 
     @property
     def is_ros1(self) -> bool:

@@ -43,7 +43,7 @@ from unistore.system.foreign import begin_reading
 
 _BLOCK_BYTES = 16 << 20  # bytes of records that are made at a time
 _ROWS_TOGETHER = 4096  # records after which the time that a library may take is counted anew
-_MEMORY = 128 << 20  # bytes that reading takes beside rows: records, and a few chunks of a file
+_MEMORY = 4 << 20  # bytes that reading takes beside rows, records and what the library holds: definitions
 _IGNORE = "leave it out with --ignore"
 
 
@@ -75,6 +75,7 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
     arrays: dict[str, Array] = {}
     left_out: dict[str, str] = {}
     facts: dict[str, str] = {}
+    largest_block = 0
     for name, kinds in _kinds_of_topics(bag).items():
         topic = _Topic(file, name, kinds[0], messages)
         if not topic.count:
@@ -91,6 +92,7 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
             left_out |= {f"{topic.group}/{field}": reason for field, reason in left_out_fields.items()}
             of_topic = {field.name: _TopicArray(topic, field) for field in fields}
             facts |= {f"{topic.group}/{name}": text for name, text in topic.facts().items()}
+            largest_block = max(largest_block, min(_BLOCK_BYTES, topic.count * topic.record.itemsize))
         except _UnknownTypeError as error:
             cure = f"leave it out: --ignore '{topic.group}/*'"
             problem = Problem.at(topic.location("messages"), str(error), cure, "format")
@@ -100,7 +102,7 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
     return OpenedEpisodes(
         arrays=arrays,
         further=[part.file for part in bag.files if part.file.path != file.path],
-        memory=_MEMORY,
+        memory=_MEMORY + largest_block + messages.bytes_read + bag.held,
         left_out=left_out,
         of_groups={"": facts},
         file=file,
@@ -134,6 +136,7 @@ class _Messages:
         self._topic = ""
         self._next = 0
         self._coming: Iterator[bytes] = iter(())
+        self.bytes_read = 0
         definitions = {}
         for bag_file in bag.files:
             for connection in bag_file.connections:
@@ -201,6 +204,7 @@ class _Messages:
                 wrong = f"ends before message {row} of {topic.count} of {topic.name}"
                 raise self._file.problem(wrong, "copy it again", "truncated")
             self._topic, self._next = topic.name, row + 1
+            self.bytes_read += len(raw)
             yield message
 
 
@@ -277,26 +281,28 @@ class _Topic:
         """Return what messages call a field of the topic."""
         return location_of(self._file.name, f"{self.group}/{field}")._replace(row=row)
 
-    def numbers(self, name: str, lo: int, hi: int) -> NDArray[Any]:
-        """Return the numbers of a field in rows."""
+    @cached_property
+    def record(self) -> np.dtype[Any]:
+        """All numbers of a message."""
         numbers = [field for field in self.fields if field.kind == "number"]
-        record = np.dtype([(field.name, field.dtype, field.shape) for field in numbers])
-        step = max(1, _BLOCK_BYTES // record.itemsize)
-        rows = np.empty((hi - lo, *record[name].shape), record[name].base)
-        for first in range(lo, hi, step):
-            stop = min(hi, first + step)
-            rows[first - lo : stop - lo] = self._records_of(numbers, record, first, stop)[name]
-        return rows
+        return np.dtype([(field.name, field.dtype, field.shape) for field in numbers])
 
-    def _records_of(
-        self, numbers: Sequence[MessageField], record: np.dtype[Any], lo: int, hi: int
-    ) -> NDArray[Any]:
+    def numbers(self, name: str, lo: int, rows: NDArray[Any]) -> None:
+        """Fill rows, from row `lo` on, with the numbers of a field."""
+        step = max(1, _BLOCK_BYTES // self.record.itemsize)
+        for first in range(0, len(rows), step):
+            block = rows[first : first + step]
+            block[...] = self._records_of(lo + first, lo + first + len(block))[name]
+
+    def _records_of(self, lo: int, hi: int) -> NDArray[Any]:
         """Return the records of rows. The last ones are kept, for the next field of the same rows."""
         start, kept = self._records
         if start <= lo and hi <= start + len(kept):
             return kept[lo - start : hi - start]
-        records = np.empty(hi - lo, record)
-        takes = [field.take for field in numbers]
+        del kept
+        self._records = 0, np.empty(0)  # so that one block is in memory at a time
+        records = np.empty(hi - lo, self.record)
+        takes = [field.take for field in self.fields if field.kind == "number"]
         with damages(self._file):
             for row, message in enumerate(self.messages(lo, hi)):
                 records[row] = tuple([take(message) for take in takes])
@@ -347,17 +353,14 @@ class _TopicArray(Array):
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read rows, with lists as objects if they have different lengths."""
         field = self._field
-        if field.kind == "number":
-            return self._topic.numbers(field.name, lo, hi)
-        if field.kind == "list":
-            objects = np.empty(hi - lo, object)
-            for row, message in enumerate(self._topic.messages(lo, hi)):
-                objects[row] = np.asarray(field.take(message), field.dtype)
-            is_dense = all(len(values) == self.shape[1] for values in objects)
-            return np.array([*objects], field.dtype).reshape(hi - lo, self.shape[1]) if is_dense else objects
         rows = out
         if rows is None or rows.dtype != field.dtype:
+            if field.kind == "list":
+                return self._lists(lo, hi)
             rows = np.empty((hi - lo, *field.shape), field.dtype)
+        if field.kind == "number":
+            self._topic.numbers(field.name, lo, rows)
+            return rows
         for row, message in enumerate(self._topic.messages(lo, hi)):
             try:
                 rows[row] = field.take(message)
@@ -365,3 +368,10 @@ class _TopicArray(Array):
                 location = self._topic.location(field.name, lo + row)
                 raise InputError(Problem.at(location, str(error), _IGNORE, "shape")) from error
         return rows
+
+    def _lists(self, lo: int, hi: int) -> NDArray[Any]:
+        objects = np.empty(hi - lo, object)
+        for row, message in enumerate(self._topic.messages(lo, hi)):
+            objects[row] = np.asarray(self._field.take(message), self._field.dtype)
+        is_dense = all(len(values) == self.shape[1] for values in objects)
+        return np.array([*objects], self.dtype).reshape(hi - lo, self.shape[1]) if is_dense else objects

@@ -39,6 +39,7 @@ class Frames(Array):
     __slots__ = ("_count", "_file", "_rate", "_size", "_start")
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
+    chunk_rows: ClassVar[int] = 0  # decoding begins again at a key frame
 
     def __init__(
         self, file: SourceFile, size: tuple[int, int], start: float, count: int, rate: float

@@ -108,7 +108,7 @@ class Timing:
                 clocks.of[path] = name
                 clocks.streams[name] = stream
                 clocks.lengths[name] = rows[0]
-        if clocks.of:
+        if clocks.of or self._is_told:
             own = self._rate_of(self.steps)[1] if self.steps else 0.0
             rate = own or self._options.rates.get(STEPS, 0.0) or _rate_in(self._recording.facts())
             if of_steps:
@@ -227,6 +227,16 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
         problems += _contradictions(recording, clocks.streams, rows, times)
     if problems:
         raise InputError(problems)
+    first = times[STEPS][0] if len(times.get(STEPS, ())) else None
+    for name, own in times.items():
+        location = recording.location(clocks.streams[name].timestamps)
+        repeated = np.flatnonzero(np.diff(own) == 0) + 1
+        if len(repeated):
+            counted = f"{len(repeated)} rows, the first of them row {repeated[0]},"
+            notes.append(f"{location}: {counted} repeat the time before them; windows take the last of these")
+        if first is not None and len(own) and own[0] - first > _MOST_APART * 1e9:
+            late = f"begins {(own[0] - first) / 1e9:.2f} s after the steps"
+            notes.append(f'{location}: {late}; windows before that are padded, pad="drop" leaves them out')
     return notes
 
 

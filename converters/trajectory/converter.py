@@ -30,6 +30,7 @@ class TrajectoryConverter(SeamConverter):
 
     plugin: Trajectory
     scan_identifies: ClassVar[bool] = True
+    reads_in_place: ClassVar[bool] = True
 
     def describe(
         self, part: SourcePart, group: Group, openings: Sequence[Format], opened: Sequence[Opened]

@@ -83,6 +83,11 @@ class EpisodeIndex(NamedTuple):
         """Steps of all episodes."""
         return sum(episode.length for episode in self.episodes)
 
+    def row_sizes(self) -> Iterator[int]:
+        """Yield the bytes of a row of each column."""
+        for variant in self.variants:
+            yield from (feature.row_bytes for feature in variant.features.values())
+
     def datasets(self) -> set[str]:
         """Return the paths in the file of all arrays that are converted."""
         datasets: set[str] = set()

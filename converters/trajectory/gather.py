@@ -13,7 +13,7 @@ from unistore.converters.scan import Parts
 from unistore.converters.trajectory.columns import VIDEO
 from unistore.converters.trajectory.episode_index import EpisodeIndex, EpisodeOrigin
 from unistore.converters.trajectory.options import TrajectoryOptions
-from unistore.converters.trajectory.read import derive_memory
+from unistore.converters.trajectory.read import ROWS_READ, derive_memory
 from unistore.converters.trajectory.scan import ScannedFile
 from unistore.converters.trajectory.store_columns import StoredColumns, merge_columns
 from unistore.errors import InputError, Problem, first_few
@@ -48,6 +48,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
             attributes = NO_ATTRIBUTES
             if one.attributes is not None:
                 attributes = texts.text(name, one.attributes, _is_stored(index))
+            reading = one.reading + ROWS_READ * max(index.row_sizes(), default=0)
             sources.add(
                 name=name,
                 files=(*files, *one.files),
@@ -60,8 +61,8 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
                     facts=one.facts,
                     attributes=attributes,
                 ),
-                memory=derive_memory(index, keep=options.images == "keep"),
-                reading=one.reading,
+                memory=derive_memory(index, keep=options.images == "keep") + reading,
+                reading=reading,
             )
     nbytes = sum(map(size_of, sources.files())) if spilled else 0
     episodes = sum(len(one.index.episodes) for one in used)

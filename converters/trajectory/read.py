@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredC
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import FINAL, STEPS
+
+ROWS_READ = 3  # rows that reading has beside its blocks: a frame as a file, decoded and with red first
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +106,17 @@ class Reader:
             for row, frame in enumerate(frames(array, location, feature, first, stop)):
                 out[row] = self._decoded(frame, location._replace(row=first + row), out.shape[1:])
             return
-        if feature.kind == "flag":
-            out[...] = flags(array[first:stop], location, first)
-            return
-        is_as_it_is = feature.kind != "channels_first" and array.dtype.newbyteorder("=") == out.dtype
+        is_as_it_is = feature.kind in ("plain", "squeezed") and array.dtype.newbyteorder("=") == out.dtype
         is_as_it_is = is_as_it_is and out.flags.c_contiguous  # no part of rows that are padded
-        for lo, hi in [(0, len(out))] if is_as_it_is else feature.blocks(len(out)):
-            target = out[lo:hi]
+        for lo, hi in _blocks(array, feature, first, stop):
+            target = out[lo - first : hi - first]
             into = target.reshape(hi - lo, *array.shape[1:]) if is_as_it_is else None
-            rows = array.read(first + lo, first + hi, into)
+            rows = array.read(lo, hi, into)
             if rows is into:
                 continue
-            if feature.kind == "channels_first":
+            if feature.kind == "flag":
+                rows = flags(rows, location, lo)
+            elif feature.kind == "channels_first":
                 rows = rows.transpose(0, 2, 3, 1)
             np.copyto(target, rows.reshape(target.shape), casting="same_kind")
 
@@ -135,6 +137,17 @@ def _unpadded(values: NDArray[Any], row_shape: tuple[int, ...]) -> NDArray[Any]:
     values[...] = 0
     part: NDArray[Any] = values[(slice(None), *map(slice, row_shape))]
     return part
+
+
+def _blocks(array: Array, feature: Feature, lo: int, hi: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows of about `BLOCK` bytes, in whole chunks of the file."""
+    together = array.chunk_rows or hi
+    row_bytes = max(1, feature.row_bytes, prod(array.shape[1:]) * array.dtype.itemsize)
+    step = together * max(1, BLOCK // (together * row_bytes))
+    while lo < hi:
+        stop = min(hi, lo - lo % step + step)
+        yield lo, stop
+        lo = stop
 
 
 def _damaged_frame(frame: NDArray[np.uint8], location: Location) -> InputError:

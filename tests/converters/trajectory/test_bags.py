@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+import sys
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import cv2
 import h5py
 import numpy as np
+import psutil
 import pytest
 from rosbags import rosbag1, rosbag2
 
@@ -113,6 +116,25 @@ def test_windows_around_a_camera(tmp_path: Path) -> None:
     store_paths = unistore.Store(store).paths()
     assert "clocks/camera_right/observation/camera/right/image_jpeg/data" in store_paths
     assert "steps/action" in store_paths
+
+
+def test_a_bag_larger_than_the_memory(tmp_path: Path) -> None:
+    robot = bags.Robot(seconds=0)
+    dark = robot.image(bags.START, np.zeros((1000, 1000, 3), np.uint8), "rgb8")
+    robot.sent = [bags.Sent(bags.START + number * 100_000_000, "camera", dark) for number in range(115)]
+    options = {"mode": rosbag2.CompressionMode.STORAGE, "fmt": rosbag2.CompressionFormat.ZSTD}
+    path = robot.folder(tmp_path / "run", **options)
+    words = ["convert", str(path), str(tmp_path / "a.zarr"), "--stamps", "log", "--memory", "335MB"]
+    peak = 0
+    with psutil.Popen([sys.executable, "-m", "unistore", *words]) as process:
+        while process.poll() is None:
+            with suppress(psutil.NoSuchProcess):
+                processes = [process, *process.children(recursive=True)]
+                peak = max(peak, sum(one.memory_info().rss for one in processes))
+            time.sleep(0.05)
+    assert process.returncode == 0
+    assert 115 * dark.data.nbytes // 2 < peak < 335_000_000
+    assert unistore.Store(tmp_path / "a.zarr").array("steps/observation/camera/image").shape[0] == 115
 
 
 COMPRESSIONS = [

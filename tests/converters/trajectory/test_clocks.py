@@ -249,6 +249,17 @@ def test_times_that_cannot_be_believed(
     assert cure in found
 
 
+def test_times_that_repeat_and_streams_that_begin_late_are_remarked(tmp_path: Path) -> None:
+    times = TIMES + 1
+    times[4:6] = times[3]
+    notes = " ".join(scan_sources(trajectory(), [written(tmp_path / "a.h5", act(FORCE, times))]).notes)
+    assert "2 rows, the first of them row 4, repeat the time before them" in notes
+    assert "force_timestamps: begins 1.00 s after the steps" in notes
+    notes = " ".join(scan_sources(trajectory(), [written(tmp_path / "b.h5", act(FORCE, TIMES))]).notes)
+    assert "repeat" not in notes
+    assert "begins" not in notes
+
+
 def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
     folder = tmp_path / "all"
     folder.mkdir()
