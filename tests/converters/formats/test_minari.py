@@ -100,7 +100,8 @@ def test_minari_reads_what_a_store_has(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     box = spaces.Box(-9, 9, (5,), np.float64, seed=1)
-    space = spaces.Dict({"state": box, "pair": spaces.Tuple((box, spaces.Discrete(4, seed=2)))})
+    pair_space = spaces.Tuple((box, spaces.Discrete(4, seed=2)))
+    space = spaces.Dict({"state": box, "pair": pair_space, "mission": spaces.Text(9)})
     action = spaces.Box(-1, 1, (2,), np.float32, seed=3)
     buffers = []
     for number, length in enumerate((4, 7, 1)):
@@ -110,7 +111,11 @@ def test_minari_reads_what_a_store_has(tmp_path: Path, monkeypatch: pytest.Monke
         buffer = EpisodeBuffer(
             id=number,
             seed=number,
-            observations={"state": [box.sample() for _ in rows], "pair": pair},
+            observations={
+                "state": [box.sample() for _ in rows],
+                "pair": pair,
+                "mission": [f"door {number}{row}" for row in rows],
+            },
             actions=[action.sample() for _ in range(length)],
             rewards=[float(step) for step in range(length)],
             terminations=list(is_last & (number != 1)),
@@ -136,6 +141,8 @@ def test_minari_reads_what_a_store_has(tmp_path: Path, monkeypatch: pytest.Monke
             for key, values in columns.items():
                 np.testing.assert_array_equal(step[key], values[number], err_msg=key)
                 np.testing.assert_array_equal(step[f"next.{key}"], values[number + 1], err_msg=key)
+            missions = [step["observation.mission"], step["next.observation.mission"]]
+            assert missions == list(observed["mission"][number : number + 2])
             np.testing.assert_array_equal(step["action"], episode.actions[number])
             assert step["reward"] == episode.rewards[number]
             assert bool(step["terminated"]) == bool(episode.terminations[number])
@@ -147,6 +154,7 @@ def test_minari_reads_what_a_store_has(tmp_path: Path, monkeypatch: pytest.Monke
     for one, other in zip(again.iterate_episodes(), dataset.iterate_episodes(), strict=True):
         np.testing.assert_array_equal(one.observations["state"], other.observations["state"])
         np.testing.assert_array_equal(one.actions, other.actions)
+        assert list(one.observations["mission"]) == list(other.observations["mission"])
 
 
 def test_without_metadata_it_is_no_dataset_of_minari(dataset: Path) -> None:

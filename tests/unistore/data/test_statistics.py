@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -217,6 +218,29 @@ def test_rows_of_two_splits(make_store: Any) -> None:
     agree(dataset.statistics("data", subset=is_val), data[is_val])
     unistore.keep_statistics(path)
     agree(unistore.Dataset(path, split="train").statistics("data"), data[~is_val])
+
+
+@pytest.mark.parametrize("family", ["point_cloud", "ct", "spike"])
+def test_clouds_volumes_and_spikes(family: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    (tmp_path / "src").mkdir()
+    values = []
+    for number in range(2):
+        path = tmp_path / f"src/part{number}"
+        if family == "point_cloud":
+            own = rng.normal(100, 30, (500 + number, 3)).astype("f4")
+            with h5py.File(f"{path}.h5", "w") as file:
+                file["xyz"] = own
+        elif family == "ct":
+            own = rng.integers(-1000, 2000, (9 + number, 10, 11)).astype("i2")
+            np.save(path, own)
+        else:
+            own = (rng.random((20, 16, 24)) < 0.2).astype("u1")
+            np.save(path, own)
+        values.append(own.reshape(-1, 3 if family == "point_cloud" else 1))
+    key = {"point_cloud": "xyz", "ct": "image", "spike": "spike"}[family]
+    unistore.convert(tmp_path / "src", tmp_path / "s.zarr", family)
+    agree(unistore.Dataset(tmp_path / "s.zarr").statistics(key), np.concatenate(values))
 
 
 def test_the_file_is_the_same_and_is_read_back(robots: Any) -> None:

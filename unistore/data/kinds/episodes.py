@@ -9,6 +9,8 @@ import numpy as np
 
 from unistore.data.kinds.clocks import Clocks
 from unistore.data.kinds.protocol import (
+    MASK_SUFFIX,
+    PRESENT_SUFFIX,
     Picks,
     Reach,
     SampleKind,
@@ -25,7 +27,6 @@ from unistore.data.kinds.steps import (
     step_column,
     step_paths,
     validity_keys,
-    validity_of,
 )
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, rows_of_ranges
 from unistore.schemas.indices import IndexColumn, contradiction, whole
@@ -37,8 +38,26 @@ from unistore.system.hints import AnyArray, Int64s
 _NEXT = "next."
 
 
+class EpisodeKind(SampleKind):
+    """Samples of a trajectory store."""
+
+    __slots__ = ()
+
+    @property
+    def whole(self) -> SampleKind | None:
+        """Return the kind whose samples are whole rows of the sample table."""
+        return Episodes()
+
+    def validity(self, store: Store, key: str) -> tuple[str, ...]:
+        """Return the keys that say which values of `key` are real, of the step after too."""
+        column = key.removeprefix(_NEXT)
+        known = validity_keys(store)
+        names = (f"{column}{PRESENT_SUFFIX}", f"{column}{MASK_SUFFIX}")
+        return tuple(name for name in names if name in known)
+
+
 @dataclass(frozen=True, slots=True)
-class Episodes(SampleKind):
+class Episodes(EpisodeKind):
     """Samples of a trajectory store: whole episodes.
 
     Keys: every column of the steps, (T, …) with the T steps of the episode, ragged. Images are (T, 3, H, W)
@@ -53,11 +72,6 @@ class Episodes(SampleKind):
         """Return whether samples are the same in every epoch and share no rows."""
         return True
 
-    @property
-    def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
-        return self
-
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Return the keys of samples."""
         require_arrays(store, self, EPISODE_OFFSETS)
@@ -67,10 +81,6 @@ class Episodes(SampleKind):
             keys += [count_key(key) for key, path in columns.items() if is_ragged(path)]
         keys += validity_keys(store)
         return select_keys(keys, fields, [key for key in keys_on_request(store, fields) if key != "step"])
-
-    def validity(self, store: Store, key: str) -> tuple[str, ...]:
-        """Return the keys that say which values of `key` are real."""
-        return validity_of(store, key)
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EpisodeReader:
         """Return the reader of the episodes `units`."""
@@ -116,7 +126,7 @@ class EpisodeReader(SampleReader):
 
 
 @dataclass(frozen=True, slots=True)
-class Transitions(SampleKind):
+class Transitions(EpisodeKind):
     """Samples of a trajectory store: step t, and the next observation of the same episode.
 
     Keys: every column of the steps by its dotted name, ``observation.<name>``, ``action``, ``reward``,
@@ -144,21 +154,12 @@ class Transitions(SampleKind):
         check.flag("only_valid", self.only_valid)
         check.raise_problems()
 
-    @property
-    def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
-        return Episodes()
-
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Return the keys of samples."""
         require_arrays(store, self, EPISODE_OFFSETS)
         keys = list(step_paths(store))
         following = [f"{_NEXT}{key}" for key in keys if key.startswith("observation.")]
         return select_keys([*keys, *following, *validity_keys(store)], fields, keys_on_request(store, fields))
-
-    def validity(self, store: Store, key: str) -> tuple[str, ...]:
-        """Return the keys that say which values of `key` are real."""
-        return validity_of(store, key)
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> TransitionReader:
         """Return the reader of the steps of the episodes `units`."""

@@ -161,13 +161,6 @@ def validity_keys(store: Store) -> dict[str, str]:
     return keys
 
 
-def validity_of(store: Store, key: str) -> tuple[str, ...]:
-    """Return the keys that say which values of a column are real."""
-    column = key.removeprefix("next.")
-    known = validity_keys(store)
-    return tuple(name for name in (f"{column}{PRESENT_SUFFIX}", f"{column}{MASK_SUFFIX}") if name in known)
-
-
 def keys_on_request(store: Store, fields: Sequence[str] | None) -> list[str]:
     """Return the keys that samples have on request, with what the store tells of episodes if that is read."""
     is_read = any(name.startswith(_OF_EPISODES) for name in fields or ())

@@ -10,12 +10,11 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from unistore.data.kinds.clocks import Align, Clocks, Mask, Places, RowFinder, Ticks
-from unistore.data.kinds.episodes import Episodes
+from unistore.data.kinds.episodes import EpisodeKind
 from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
 from unistore.data.kinds.protocol import (
     Picks,
     Reach,
-    SampleKind,
     SampleReader,
     require_arrays,
     select_keys,
@@ -29,7 +28,6 @@ from unistore.data.kinds.steps import (
     keys_on_request,
     step_column,
     validity_keys,
-    validity_of,
 )
 from unistore.data.packed import Allocate, Batch, Packed, packed_copy
 from unistore.errors import InputError, Problem
@@ -164,7 +162,7 @@ class WindowReader(SampleReader):
 
 
 @dataclass(frozen=True, slots=True)
-class Windows(SampleKind):
+class Windows(EpisodeKind):
     """Samples of a trajectory store: a window around each tick of a clock, inside one episode.
 
     In short, ``Windows(history=2, horizon=8)``: keys ``observation.<name>`` (history, …) of the steps
@@ -260,15 +258,6 @@ class Windows(SampleKind):
             value = getattr(self, name)
             if isinstance(value, Mapping) and (unknown := sorted(set(value) - set(around))):
                 check.refuse(name, f"names {', '.join(unknown)}", f"the windows are of {', '.join(around)}")
-
-    @property
-    def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
-        return Episodes()
-
-    def validity(self, store: Store, key: str) -> tuple[str, ...]:
-        """Return the keys that say which values of `key` are real."""
-        return validity_of(store, key)
 
     def computes(self, key: str) -> bool:
         """Return whether values of a key are computed, and are not those of `whole`."""
