@@ -21,6 +21,7 @@ from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, Sample
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
     Blocks,
+    BoundParts,
     DatasetPart,
     JoinedReader,
     bind_parts,
@@ -187,7 +188,7 @@ class Dataset(MapDataset[SampleT]):
         self.epoch = 0
         self._epoch_is_set = False
         self.weights = None if weights is None else checked_weights(weights, self.parts)
-        self._reader: SampleReader | None = None
+        self._bound: BoundParts | None = None
         self._expected_bytes = 0
         self._summaries: Summaries = {}
 
@@ -228,8 +229,13 @@ class Dataset(MapDataset[SampleT]):
         return other
 
     @property
+    def runs(self) -> tuple[DatasetPart, ...]:
+        """Return the parts that are read one by one: alike ones of a grown store are one."""
+        return self._bind().parts
+
+    @property
     def store_offsets(self) -> Int64s:
-        """Return the first sample of each store, then the number of all samples: (stores + 1,) int64."""
+        """Return the first sample of each of `runs`, then the number of all samples: (runs + 1,) int64."""
         reader = self.reader
         return reader.offsets if isinstance(reader, JoinedReader) else np.array([0, len(reader)])
 
@@ -261,7 +267,7 @@ class Dataset(MapDataset[SampleT]):
         return notebook_html(repr(self), [("fields", ", ".join(self.fields))], shown)
 
     def __getstate__(self) -> dict[str, Any]:
-        emptied: dict[str, Any] = {"_reader": None, "_expected_bytes": 0, "_summaries": {}}
+        emptied: dict[str, Any] = {"_bound": None, "_expected_bytes": 0, "_summaries": {}}
         return {**self.__dict__, **emptied}
 
     @property
@@ -370,13 +376,13 @@ class Dataset(MapDataset[SampleT]):
     def arrays(self) -> list[StoredArray]:
         """Return arrays of all its stores, each opened once."""
         arrays: list[StoredArray] = []
-        for part in self.parts:
+        for part in self.runs:
             arrays += part.store.arrays().values()
         return arrays
 
     def _blocks(self) -> list[Blocks]:
         sizes = np.diff(self.store_offsets).tolist()
-        return [Blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True)]
+        return [Blocks(part.store, size) for part, size in zip(self.runs, sizes, strict=True)]
 
     def block_offsets(self) -> Int64s:
         """Return offsets of blocks of samples in one store that share chunks, (blocks + 1,) int64."""
@@ -409,7 +415,7 @@ class Dataset(MapDataset[SampleT]):
         if key not in self.fields:
             message = f"{key} is not read; there are {', '.join(self.fields)}"
             raise wrong_argument("key", message)
-        reader = bind_parts(self._parts_of(split, subset), [key])
+        reader = bind_parts(self._parts_of(split, subset), [key]).reader
         every = np.arange(len(reader))
         chosen = every if subset is None else sample_indices("subset", subset, len(reader))
         count_of_label: Counter[int] = Counter()
@@ -475,6 +481,7 @@ class Dataset(MapDataset[SampleT]):
         parts = self._parts_of(split, subset)
         subsets = None
         if subset is not None:
+            parts = self.runs
             chosen = sample_indices("subset", subset, len(self))
             bounds = pairwise(self.store_offsets.tolist())
             subsets = [chosen[(chosen >= first) & (chosen < stop)] - first for first, stop in bounds]
@@ -539,7 +546,7 @@ class Dataset(MapDataset[SampleT]):
             If the samples of a source do not follow one another.
         """
         bounds = self.store_offsets.tolist()
-        starts = [first + part.source_starts() for part, first in zip(self.parts, bounds, strict=False)]
+        starts = [first + part.source_starts() for part, first in zip(self.runs, bounds, strict=False)]
         return np.concatenate([*starts, bounds[-1:]]).astype(np.int64)
 
     @property
@@ -582,20 +589,23 @@ class Dataset(MapDataset[SampleT]):
         sample = int(self._picks([index]).index[0])
         offsets = self.store_offsets
         number = int(np.searchsorted(offsets, sample, side="right")) - 1
-        part = self.parts[number]
+        part = self.runs[number]
         source = part.source_of(sample - int(offsets[number]))
         return f"{part.prefix}{source}"
 
     @property
     def reader(self) -> SampleReader:
         """Return the reader of this process, made on first use."""
-        if self._reader is None:
-            self._reader = bind_parts(self.parts, self.fields)
-            if self.where is not None and not len(self._reader):
+        return self._bind().reader
+
+    def _bind(self) -> BoundParts:
+        if self._bound is None:
+            self._bound = bind_parts(self.parts, self.fields)
+            if self.where is not None and not len(self.reader):
                 raise self.where.nothing_left([part.store.path for part in self.parts])
             if self.weights is not None:
                 check_drawable(self.weights, self.parts, np.diff(self.store_offsets))
-        return self._reader
+        return self._bound
 
     def _picks(self, indices: Sequence[Index] | NDArray[np.integer]) -> Picks:
         numbers = _with_epochs(indices, self.epoch)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,14 +24,16 @@ from unistore.errors import InputError, Problem, first_few
 from unistore.order.permutation import words
 from unistore.order.shuffles import uniform_blocks
 from unistore.schemas.indices import contradiction
+from unistore.store.joined import JoinedStore
 from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside
-from unistore.store.versions import Version, open_stores
+from unistore.store.versions import Part, Version, open_stores
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
 from unistore.system.hints import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.cache import CHUNKS
 from unistore.zarr3.gather import POOL_BYTES
+from unistore.zarr3.joined import UnalikeError
 from unistore.zarr3.storage import AbsentError
 
 # Seeds of stores that are kept
@@ -191,6 +193,7 @@ class DatasetPart(NamedTuple):
     prefix: str = ""  # of the names of its sources
     like: int = 0  # number of the first part of the same family and fields
     version: Version | None = None  # of the grown store that it is a part of
+    joined: DatasetPart | None = None  # the run of alike parts that it is read with
 
     @property
     def path(self) -> str:
@@ -308,6 +311,9 @@ def open_parts(
             own = kind or (listed[like].kind if like < len(listed) else default_kind(store))
             own_name = name if described is None else store.path
             listed.append(DatasetPart(store, own, splits, own_name, own_where, prefix, like, opened.version))
+        if opened.version is not None:
+            own_parts = listed[-len(opened.stores) :]
+            listed[-len(opened.stores) :] = _in_runs(path, own_parts, opened.version.parts, where)
     parts = tuple(listed)
     first = f"{parts[0].kind} of a {parts[0].store.family} store"
     problems = []
@@ -350,13 +356,60 @@ def common_fields(
     return selected[0]
 
 
-def bind_parts(parts: Sequence[DatasetPart], fields: Sequence[str]) -> SampleReader:
-    """Return the reader of all samples, store after store."""
+class BoundParts(NamedTuple):
+    """The reader of all samples, store after store, and the parts that it reads one by one."""
+
+    parts: tuple[DatasetPart, ...]
+    reader: SampleReader
+
+
+def bind_parts(parts: Sequence[DatasetPart], fields: Sequence[str]) -> BoundParts:
+    """Bind all samples. Parts of a grown store that are alike are read as one."""
+    try:
+        return _bind_each(_joined_parts(parts), fields)
+    except UnalikeError:
+        return _bind_each(parts, fields)
+
+
+def _bind_each(parts: Sequence[DatasetPart], fields: Sequence[str]) -> BoundParts:
     readers = [part.bind(fields) for part in parts]
     check_reach(readers, [part.store.path for part in parts])
-    if len(parts) == 1:
-        return readers[0]
-    return JoinedReader(readers, [part.name for part in parts], [part.prefix for part in parts])
+    reader = readers[0]
+    if len(parts) > 1:
+        reader = JoinedReader(readers, [part.name for part in parts], [part.prefix for part in parts])
+    for part in parts:
+        if isinstance(part.store, JoinedStore):
+            _largest(part.store)  # which the order of blocks depends on
+    return BoundParts(tuple(parts), reader)
+
+
+def _in_runs(
+    path: str, parts: Sequence[DatasetPart], described: Sequence[Part], where: Where | None
+) -> Iterator[DatasetPart]:
+    """Yield the parts of a version, each with the run of parts of one schema that it is read with."""
+    for _, numbers in groupby(range(len(parts)), key=lambda number: parts[number].like):
+        run = list(numbers)
+        removed: list[int] = []
+        sources = 0
+        for number in run:
+            removed += [sources + source for source in described[number].removed]
+            sources += described[number].sources
+        joined = None
+        if len(run) > 1:
+            store = JoinedStore(path, [parts[number].store for number in run])
+            own_where = replace(where or Where({}, None), removed=tuple(removed)) if removed else where
+            joined = parts[run[0]]._replace(store=store, name=path, where=own_where)
+        for number in run:
+            yield parts[number]._replace(joined=joined)
+
+
+def _joined_parts(parts: Sequence[DatasetPart]) -> list[DatasetPart]:
+    """Return runs of alike parts in place of these."""
+    joined = []
+    for _, run in groupby(parts, key=lambda part: id(part.store if part.joined is None else part.joined)):
+        part = next(run)
+        joined.append(part if part.joined is None else part.joined._replace(splits=part.splits))
+    return joined
 
 
 def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dict[str, str]:
@@ -467,9 +520,11 @@ def _room(store: Store, samples: int) -> float:
     largest = _largest(store)
     if not (largest.pooled and len(largest) == samples):
         return CACHE_SHARE * CHUNKS.limit
-    beside = (store.array(path) for path in store.paths())
-    pooled = sum(_decoded_bytes(array) for array in beside if array.pooled and len(array) == samples)
-    return CACHE_SHARE * POOL_BYTES * _decoded_bytes(largest) / max(1, pooled)
+    first = store.example
+    beside = (first.array(path) for path in first.paths())
+    pooled = [array for array in beside if array.pooled and len(array) == first.sample_count]
+    beside_bytes = sum(samples * _row_bytes(array) for array in pooled)
+    return CACHE_SHARE * POOL_BYTES * samples * _row_bytes(largest) / max(1, beside_bytes)
 
 
 def samples_per_chunk(store: Store, samples: int) -> tuple[float, int]:
@@ -479,14 +534,17 @@ def samples_per_chunk(store: Store, samples: int) -> tuple[float, int]:
     whole_rows = largest.chunk_shape[1:] == largest.shape[1:]
     if whole_rows and largest.shape[0] == samples:
         return float(largest.chunk_shape[0]), chunk_bytes
-    return chunk_bytes * samples / max(1, _decoded_bytes(largest)), chunk_bytes
+    decoded = len(largest) * _row_bytes(largest)
+    return chunk_bytes * samples / max(1, decoded), chunk_bytes
 
 
 def _largest(store: Store) -> StoredArray:
-    if not store.paths():
+    first = store.example
+    if not first.paths():
         raise contradiction(store, "zarr.json", "lists no array")
-    return max((store.array(path) for path in store.paths()), key=_decoded_bytes)
+    sizes = {path: len(first.array(path)) * _row_bytes(first.array(path)) for path in first.paths()}
+    return store.array(max(sizes, key=sizes.__getitem__))
 
 
-def _decoded_bytes(array: StoredArray) -> int:
-    return math.prod(array.shape) * array.dtype.itemsize
+def _row_bytes(array: StoredArray) -> int:
+    return math.prod(array.shape[1:]) * array.dtype.itemsize

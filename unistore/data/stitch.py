@@ -104,7 +104,7 @@ class _Grid:
         self._first = dataset.store_offsets
         self._readers: list[PatchReader] = []
         self._volumes_before = [0]
-        for part in dataset.parts:
+        for part in dataset.runs:
             units = part.units()
             reader = part.bind(("corner",))
             assert isinstance(reader, PatchReader)

@@ -24,6 +24,7 @@ from unistore.data.parts import bind_parts, common_fields, open_parts
 from unistore.errors import InputError, Problem, StoreError, first_few
 from unistore.growing.folder import Growth, growing
 from unistore.progress import resolve_progress
+from unistore.store.joined import OF_SOURCES
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.store.versions import Part, describe_part
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _REPLACE = "--replace puts it in the place of the old one"
-# Attributes of arrays that say something of single sources, by their numbers
-OF_SOURCES = ("source_dtype", "source_row_shape", "missing_in")
 # Options that select sources or follow from them, and may differ between the parts of a store
 _MAY_DIFFER = ("codecs", "exclude", "skipped", "split_below", "splits")
 

@@ -19,12 +19,12 @@ from unistore.conversion.settings import Settings
 from unistore.converters.protocol import Candidate, Converter, Facts, Parts, Scanned, SourcePart, Verdict
 from unistore.converters.scan import Finalized, Scan, Sources
 from unistore.errors import InputError, Problem
-from unistore.growing.append import OF_SOURCES
 from unistore.growing.merging import KeptSource, Merging, kept_sources, name_arrays
 from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
 from unistore.schemas.indices import table_columns
 from unistore.schemas.tables import Field, Table
+from unistore.store.joined import OF_SOURCES
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores, open_stores

@@ -196,6 +196,6 @@ def _span(share: RankShare, batch: int, delivered: int) -> tuple[int, int]:
 
 
 def _sources(dataset: Dataset, index: Int64s) -> NDArray[np.str_]:
-    reader = bind_parts(dataset.parts, (SOURCE,))
+    reader = bind_parts(dataset.parts, (SOURCE,)).reader
     names: NDArray[np.str_] = reader.read(Picks(index, np.zeros_like(index)), np.empty)[SOURCE].values
     return names

@@ -126,6 +126,11 @@ class Store:
         return notebook_html(repr(self), facts, [(self, None)])
 
     @property
+    def example(self) -> Store:
+        """Return a store with the same arrays: itself, or the first one of several that are read as one."""
+        return self
+
+    @property
     def fork_safe(self) -> bool:
         """Return whether it can be read in a forked process, False in an object store."""
         return self.storage.fork_safe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import (
     AxisPieces,
     ChunkPool,
-    Group,
     axis_pieces,
     gather,
     gather_chunk_rows,
@@ -42,7 +41,9 @@ class StoredArray:
         From `metadata`.
     """
 
-    def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata) -> None:
+    def __init__(
+        self, storage: Storage, path: str, metadata: ArrayMetadata, reader: ChunkReader | None = None
+    ) -> None:
         self.storage = storage
         self.path = path
         self.metadata = metadata
@@ -51,8 +52,8 @@ class StoredArray:
         self.chunk_shape = metadata.chunk_shape
         self.shard_shape = metadata.shard_shape
         self.attributes: Mapping[str, Any] = metadata.attributes
-        self._reader = ChunkReader(storage, path, metadata)
-        self._pool = ChunkPool(self._reader) if ChunkPool.supports(self._reader) else None
+        self.reader = ChunkReader(storage, path, metadata) if reader is None else reader
+        self._pool = ChunkPool(self.reader) if ChunkPool.supports(self.reader) else None
         self._row_is_chunk = self.chunk_shape == (1, *self.shape[1:])
 
     @classmethod
@@ -76,11 +77,11 @@ class StoredArray:
     @property
     def chunk_count(self) -> int:
         """Return the chunks of the whole grid of shards."""
-        return self._reader.count
+        return self.reader.count
 
     def share(self, chunks: SharedChunks | None) -> None:
         """Look up and store decoded chunks in a cache shared with other processes. None: stop doing so."""
-        self._reader.shared = chunks
+        self.reader.shared = chunks
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoredArray.open, (self.storage, self.path)
@@ -114,9 +115,8 @@ class StoredArray:
         out = self._output(out, tuple(high - low for low, high in zip(start, stop, strict=True)))
         if not out.size:
             return out
-        axes = list(map(axis_pieces, start, stop, self.chunk_shape))
-        groups: list[Group] = [(chunk, [((source,), (place,))]) for chunk, source, place in axes[0]]
-        gather(self._reader, groups, axes[1:], out)
+        groups = group_ranges(self._stored_ranges(start[0], stop[0], 0), self.chunk_shape[0])
+        gather(self.reader, groups, list(map(axis_pieces, start[1:], stop[1:], self.chunk_shape[1:])), out)
         return out
 
     def read_rows(self, rows: AnyArray | Sequence[int], out: AnyArray | None = None) -> AnyArray:
@@ -130,13 +130,14 @@ class StoredArray:
         out = self._output(out, (len(numbers), *self.shape[1:]))
         if not out.size:
             return out
+        numbers = self._stored_rows(numbers)
         if self._row_is_chunk:
-            gather_chunk_rows(self._reader, numbers.tolist(), out)
+            gather_chunk_rows(self.reader, numbers.tolist(), out)
             return out
         # rows that stand together are decoded straight into `out`, which no pool does faster
         scattered = int(numbers.max() - numbers.min()) >= len(numbers)
         if not scattered or self._pool is None or not self._pool.take(numbers, out):
-            gather(self._reader, group_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
+            gather(self.reader, group_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
         return out
 
     def read_ranges(
@@ -155,18 +156,26 @@ class StoredArray:
         if len(lows) != len(highs):
             msg = f"array {self.path!r}: {len(lows)} starts and {len(highs)} ends of ranges"
             raise IndexError(msg)
-        ranges = []
+        ranges: list[tuple[int, int, int]] = []
         place = 0
         for low, high in zip(lows, highs, strict=True):
             if not 0 <= low <= high <= self.shape[0]:
                 msg = f"array {self.path!r} of {self.shape[0]} rows has no range from {low} to {high}"
                 raise IndexError(msg)
-            ranges.append((low, high, place))
+            ranges += self._stored_ranges(low, high, place)
             place += high - low
         out = self._output(out, (place, *self.shape[1:]))
         if out.size:
-            gather(self._reader, group_ranges(ranges, self.chunk_shape[0]), self._whole_row(), out)
+            gather(self.reader, group_ranges(ranges, self.chunk_shape[0]), self._whole_row(), out)
         return out
+
+    def _stored_rows(self, rows: Int64s) -> Int64s:
+        """Return the numbers that rows have in the chunks."""
+        return rows
+
+    def _stored_ranges(self, low: int, high: int, place: int) -> Iterable[tuple[int, int, int]]:
+        """Return the ranges of rows in the chunks that a range is, each with its place in the output."""
+        return ((low, high, place),)
 
     def _row_numbers(self, rows: AnyArray | Sequence[int], what: str) -> Int64s:
         numbers = np.asarray(rows)

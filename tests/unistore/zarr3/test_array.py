@@ -174,7 +174,7 @@ def test_indexes_are_bounded_and_right(tmp_path: Path, write: Any, monkeypatch: 
     array = StoredArray.open(LocalStorage(tmp_path), "a")
     for row in np.random.default_rng(0).integers(0, 200, 100).tolist():
         assert array.read(row, row + 1) == row
-        assert len(array._reader._indexes) <= 3
+        assert len(array.reader._indexes) <= 3
 
 
 class Distant(LocalStorage):

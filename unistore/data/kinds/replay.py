@@ -435,7 +435,7 @@ class ReplayBuffer:
             raise wrong_argument("weights", str(error)) from error
 
     def _draws_by(self, weights: Float64s) -> Weighted:
-        parts = self._dataset.parts
+        parts = self._dataset.runs
         if len(parts) > 1 and weights.shape == (len(parts),):
             check_drawable(weights.tolist(), parts, np.diff(self._bounds))
             return Weighted(weights, self._bounds, seed=self._seed)
