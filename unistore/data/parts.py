@@ -27,7 +27,7 @@ from unistore.schemas.indices import contradiction
 from unistore.store.joined import JoinedStore
 from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside
-from unistore.store.versions import Part, Version, open_stores
+from unistore.store.versions import OpenedStores, Part, Version, open_stores
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
 from unistore.system.hints import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
@@ -297,29 +297,15 @@ def open_parts(
         if where is not None and where.best is not None and len(opened.stores) > 1:
             message = f"is a share of one store, and {path} consists of {len(opened.stores)}"
             raise wrong_argument("best", message, f"unistore compact {path} DST makes it one")
-        has_side_tables = opened.may_have_side_tables
-        first_like: dict[int, int] = {}
-        for plain, described in zip(opened.stores, opened.parts, strict=True):
-            store = plain.with_side_tables(folders_beside(plain, fields)) if has_side_tables else plain
-            own_where = where
-            like = len(listed)
-            if described is not None:
-                if store is plain:
-                    like = first_like.setdefault(described.schema, like)
-                if described.removed:
-                    own_where = replace(where or Where({}, None), removed=described.removed)
-            own = kind or (listed[like].kind if like < len(listed) else default_kind(store))
-            own_name = name if described is None else store.path
-            listed.append(DatasetPart(store, own, splits, own_name, own_where, prefix, like, opened.version))
-        if opened.version is not None:
-            own_parts = listed[-len(opened.stores) :]
-            listed[-len(opened.stores) :] = _in_runs(path, own_parts, opened.version.parts, where)
+        own_kind = kind or default_kind(opened.stores[0])
+        example = DatasetPart(opened.stores[0], own_kind, splits, name, where, prefix, version=opened.version)
+        listed += _parts_of(opened, example, kind, fields, len(listed))
     parts = tuple(listed)
-    first = f"{parts[0].kind} of a {parts[0].store.family} store"
     problems = []
-    for part in parts:
-        if f"{part.kind} of a {part.store.family} store" != first:
-            samples = f"{part.kind} of a {part.store.family} store"
+    first = f"{parts[0].kind} of a {parts[0].store.family} store"
+    for part in [part for number, part in enumerate(parts) if part.like == number]:
+        samples = f"{part.kind} of a {part.store.family} store"
+        if samples != first:
             message = f"its samples are {samples}, and those of {parts[0].path} are {first}"
             cure = "a Dataset has samples of one kind: give it as samples=…, or open the stores separately"
             problems.append(Problem(part.path, message, cure, "family"))
@@ -329,6 +315,40 @@ def open_parts(
     if where is not None:
         _call_all(lambda part: where.check(part.store), parts)
     return parts
+
+
+def _parts_of(
+    opened: OpenedStores,
+    example: DatasetPart,
+    kind: SampleKind | None,
+    fields: Sequence[str],
+    number: int,  # of the first one in the Dataset
+) -> Iterator[DatasetPart]:
+    """Yield the parts of a path, as `example`."""
+    has_side_tables = opened.may_have_side_tables
+    first_like: dict[int, DatasetPart] = {}
+    parts = []
+    for like, (plain, described) in enumerate(zip(opened.stores, opened.parts, strict=True), number):
+        store = plain.with_side_tables(folders_beside(plain, fields)) if has_side_tables else plain
+        part = example._replace(store=store, like=like)
+        alike = None
+        if described is not None:
+            own_where = example.where
+            if described.removed:
+                own_where = replace(own_where or Where({}, None), removed=described.removed)
+            part = part._replace(name=store.path, where=own_where)
+            alike = first_like.get(described.schema) if store is plain else None
+        if alike is None:
+            part = part._replace(kind=kind or default_kind(store))
+            if described is not None and store is plain:
+                first_like[described.schema] = part
+        else:
+            part = part._replace(kind=alike.kind, like=alike.like)
+        parts.append(part)
+    if opened.version is None:
+        yield from parts
+    else:
+        yield from _in_runs(opened.path, parts, opened.version.parts, example.where)
 
 
 def common_fields(

@@ -175,7 +175,8 @@ def _in_grid(numbers: list[int], grid: Shape, own: Shape) -> list[int]:
     is_inside = np.all([place < extent for place, extent in zip(places, own, strict=True)], axis=0)
     clipped = [np.minimum(place, extent - 1) for place, extent in zip(places, own, strict=True)]
     inside = row * math.prod(own) + np.ravel_multi_index(clipped, own)
-    return np.where(is_inside, inside, EMPTY).tolist()
+    numbered: list[int] = np.where(is_inside, inside, EMPTY).tolist()
+    return numbered
 
 
 def _with_absent(located: ChunkLocations, numbers: list[int]) -> ChunkLocations:

@@ -16,7 +16,6 @@ from tests.unistore.growing.test_compact import CASES, joined
 from unistore.store.joined import JoinedStore
 from unistore.store.versions import open_stores
 
-
 # What is read where the default samples are longer than these recordings
 SAMPLES = {"spike": unistore.Clips(1, crop=(20, 30)), "events": unistore.Events("5ms")}
 
