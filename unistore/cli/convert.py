@@ -19,6 +19,7 @@ from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
     from unistore import Appended
+    from unistore.conversion.cost import Cost
     from unistore.conversion.dry_run import DryRun
     from unistore.conversion.run import Report
     from unistore.conversion.settings import Settings
@@ -114,14 +115,16 @@ def _convert_into(
     claims = None if isinstance(chosen, str) else chosen.claims
     family = chosen if isinstance(chosen, str) else chosen.family
     if dry_run:
+        from unistore.conversion.cost import cost_of
         from unistore.conversion.dry_run import dry_run as plan_only
 
         converter = make_converter(family, options)
         shown = plan_only(converter, paths, settings, is_named=claims is None, claims=claims)
+        cost = cost_of(shown, settings, options)
         if as_json:
-            say_json(shown.to_json(), indent=1)
+            say_json({**shown.to_json(), "cost": asdict(cost)}, indent=1)
         else:
-            say(preview_text(shown, destination, settings))
+            say(preview_text(shown, cost, destination, settings))
         return SKIPPED if shown.scan.options.get("skipped") else 0
     again = settings.overwrite or settings.restart
     if not again and _is_up_to_date(family, options, paths, destination, settings, claims):
@@ -249,8 +252,8 @@ def detect(**arguments: Any) -> int:
     return _convert(None, **arguments)
 
 
-def preview_text(shown: DryRun, destination: str, settings: Settings) -> str:
-    """Return what would be written, and the memory that it takes."""
+def preview_text(shown: DryRun, cost: Cost, destination: str, settings: Settings) -> str:
+    """Return what would be written, and the memory and time that it takes."""
     from unistore.converters.survey import counted_scan, verdict_counts
 
     lines = [
@@ -274,8 +277,28 @@ def preview_text(shown: DryRun, destination: str, settings: Settings) -> str:
         processes += f" (of {peak.wanted} requested: no more fit into {settings.memory})"
     lines.append(f"  uncompressed {size(shown.raw_bytes)}")
     lines.append(f"  peak memory about {size(peak.bytes)}: {processes}, {step} for the largest step of each")
+    lines += _cost_lines(cost, destination, max(1, peak.workers))
     lines += [f"  note: {note}" for note in shown.scan.notes]
     return "\n".join([*lines, *_skipped_table(shown.scan.options.get("skipped", ()))])
+
+
+def _cost_lines(cost: Cost, destination: str, processes: int) -> list[str]:
+    from unistore.progress import duration
+    from unistore.remote.url import local_path
+
+    files = f"  about {count_of(cost.files, 'file')}"
+    if local_path(destination) is None:
+        files += ", each a PUT and a HEAD request"
+    if cost.spilled_bytes:
+        files += f"; {size(cost.spilled_bytes)} of rows wait uncompressed in the build folder"
+    if cost.trial is None:
+        return [files, f"  time unknown: {cost.no_trial}"]
+    trial = cost.trial
+    whole = duration(trial.total_seconds / processes)
+    by = count_of(processes, "process")
+    trial_sources = f"{count_of(trial.sources, 'source')} of {size(trial.bytes)}"
+    tried = f"in a trial here {trial_sources} took {trial.seconds:.1f} s and {size(trial.stored_bytes)}"
+    return [files, f"  about {whole} by {by}: {tried}"]
 
 
 def report_text(report: Report) -> str:

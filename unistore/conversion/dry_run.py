@@ -20,7 +20,7 @@ from unistore.conversion.split_rule import SOURCE, SplitRule
 from unistore.conversion.splits import assign_splits, prepare_splits
 from unistore.converters.protocol import Converter, Finalized, Scan
 from unistore.converters.survey import Claims, counted_scan
-from unistore.system.hints import JsonObject
+from unistore.system.hints import Int64s, JsonObject
 
 # Most samples that are assigned to splits only to tell their shares
 _MAX_NAMES = 1_000_000
@@ -35,11 +35,15 @@ class DryRun:
     # tables that are counted while reading, and index arrays, which are missing
     plan: Plan
     estimated: tuple[str, ...]  # names of tables whose rows are estimated
-    # sizes of the source files, and of all arrays before compression
-    source_bytes: int
-    raw_bytes: int
+    source_sizes: Int64s  # bytes of the files of each source
+    raw_bytes: int  # of all arrays before compression
     estimate: Estimate  # memory of the largest steps
     peak: Peak  # memory of all processes together
+
+    @property
+    def source_bytes(self) -> int:
+        """Return the bytes of all source files."""
+        return int(self.source_sizes.sum())
 
     @property
     def tables(self) -> tuple[TablePlan, ...]:
@@ -112,7 +116,7 @@ def dry_run(
         scan=replace(scan, notes=(*scan.notes, *_split_notes(converter, scan, rule))),
         plan=plan,
         estimated=tuple(table.name for table in plan.tables if table.spilled),
-        source_bytes=int(Inputs.of(converter, scan).sizes().sum()),
+        source_sizes=Inputs.of(converter, scan).sizes(),
         raw_bytes=plan.raw_bytes,
         estimate=steps,
         peak=steps.peak(settings.limit, settings.wanted_workers),

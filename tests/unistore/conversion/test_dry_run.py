@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.cost import cost_of
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
@@ -45,3 +46,23 @@ def test_it_is_the_plan_that_is_carried_out(tmp_path: Path, family: str) -> None
             assert tuple(planned["shape"]) == array.shape
             assert tuple(planned["chunk"]) == array.chunk_shape
             assert planned["field"]["dtype"] == array.dtype.name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_cost_is_that_of_the_conversion(tmp_path: Path, family: str) -> None:
+    sources, options = FAMILIES[family]
+    shown = dry_run(make_converter(family, options), [DATA / sources])
+    cost = cost_of(shown, Settings(), options)
+    report = convert(DATA / sources, tmp_path / "out", family, **options)
+    assert cost.trial is not None, cost.no_trial
+    assert cost.files == pytest.approx(report.files, rel=0.3)
+    assert cost.trial.total_seconds == pytest.approx(
+        cost.trial.seconds * report.source_bytes / cost.trial.bytes
+    )
+    assert bool(cost.spilled_bytes) == any(table.spilled for table in shown.tables)
+
+
+def test_sources_too_large_for_a_trial_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unistore.conversion.cost._MOST_BYTES", 1000)
+    cost = cost_of(dry_run(make_converter("rows", {}), [DATA / "rows"]), Settings(), {})
+    assert (cost.trial, cost.no_trial) == (None, "the sources are too large for a trial of a second")
