@@ -23,7 +23,8 @@ from unistore.converters.scanning import sources_by_shape
 from unistore.converters.survey import Claims, Detection, nothing_found, survey
 from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
-from unistore.remote.url import is_url, local_path, require_local_path
+from unistore.remote.url import is_url, local_path, parse_url, require_local_path
+from unistore.store.names import copies_folder
 from unistore.system.arguments import Arguments
 from unistore.system.hints import PathLike
 from unistore.system.progress import NO_PROGRESS, Progress
@@ -283,22 +284,32 @@ def local_sources(
     urls = [name for name in names if is_url(name) and local_path(name) is None]
     if not urls:
         return source_paths(names)
-    from unistore.conversion.staging import sources_folder, stage
+    from unistore.conversion.staging import stage
 
     build = open_build(destination, work=settings.work, restart=settings.restart, part=settings.own_part)
     if not build.folder.exists():
         build.check(overwrite=settings.overwrite)
     with resolve_progress(progress) as callbacks:
-        paths = stage(urls, sources_folder(destination, settings.work), callbacks)
+        paths = stage(urls, _copies_folder(destination, settings), callbacks)
     path_of_url = dict(zip(urls, paths, strict=True))
     return [path_of_url[name] if name in path_of_url else Path(name) for name in names]
 
 
 def forget_copies(destination: PathLike, settings: Settings) -> None:
     """Remove the copies of sources that a finished conversion has made."""
-    from unistore.conversion.staging import remove_copies, sources_folder
+    folder = _copies_folder(destination, settings)
+    if folder.is_dir():
+        from unistore.conversion.staging import remove_copies
 
-    remove_copies(sources_folder(destination, settings.work))
+        remove_copies(folder)
+
+
+def _copies_folder(destination: PathLike, settings: Settings) -> Path:
+    # Beside the store, or in the working folder of one in a bucket
+    store = local_path(destination)
+    if store is None:
+        store = Path(settings.work or ".", parse_url(os.fspath(destination)).name)
+    return copies_folder(store)
 
 
 def check_exist(paths: Sequence[Path]) -> None:

@@ -17,9 +17,8 @@ from unistore.conversion.build import TURN_SECONDS, Journal
 from unistore.conversion.lock import Lock, check_plain
 from unistore.errors import InputError, Problem, first_few
 from unistore.remote.client import ObjectStorage, RemoteObject
-from unistore.remote.url import StoreLocation, local_path, parse_url
-from unistore.store.names import copies_folder, file_name_problem
-from unistore.system.hints import PathLike
+from unistore.remote.url import StoreLocation, parse_url
+from unistore.store.names import file_name_problem
 from unistore.system.progress import Progress
 from unistore.system.sizes import count_of, size
 from unistore.zarr3.durable import AtomicFiles
@@ -27,14 +26,6 @@ from unistore.zarr3.durable import AtomicFiles
 _JOURNAL = "journal.jsonl"
 _MAX_PROBLEMS = 20  # Problems of one URL that are told
 _FILES = 256  # Copies that become durable together
-
-
-def sources_folder(destination: PathLike, work: PathLike | None) -> Path:
-    """Return the folder of the copies: beside the store, or in the working folder of one in a bucket."""
-    store = local_path(destination)
-    if store is None:
-        store = Path(work or ".", parse_url(os.fspath(destination)).name)
-    return copies_folder(store)
 
 
 def stage(urls: Sequence[str], folder: Path, progress: Progress) -> list[Path]:
