@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypedDict
 
@@ -87,9 +87,16 @@ def record_of(said: Said, packets: Sequence[Packet], steps: Sequence[int]) -> ND
         "keys": [int(packet.is_key) for packet in packets],
         "sizes": [len(packet.content) for packet in packets],
     }
-    text = json.dumps(own, separators=(",", ":")).encode()
-    content = b"".join(packet.content for packet in packets)
+    return _record(own, b"".join(packet.content for packet in packets))
+
+
+def _record(said: Mapping[str, object], content: bytes) -> NDArray[np.uint8]:
+    text = json.dumps(said, separators=(",", ":")).encode()
     return np.frombuffer(len(text).to_bytes(_LENGTH_BYTES, "little") + text + content, np.uint8)
+
+
+NO_VIDEO = _record({"sizes": []}, b"")
+"""Stands in the first row of an episode that has no video. Its frames are zeros."""
 
 
 def images_in(
@@ -113,6 +120,9 @@ def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> It
     start = _LENGTH_BYTES + int.from_bytes(record[:_LENGTH_BYTES], "little")
     said: Said = json.loads(record[_LENGTH_BYTES:start])
     bounds = (offsets_of(said["sizes"]) + start).tolist()
+    if bounds == [len(record)]:
+        yield from np.zeros((len(numbers), *size, 3), np.uint8)
+        return
     if min(said["sizes"]) < 1 or bounds[-1] != len(record):
         message = f"its packets end at byte {bounds[-1]}, and {len(record)} are stored"
         raise ValueError(message)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import missing_value
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.formats.images import decode, is_complete, resize
+from unistore.converters.formats.packets import NO_VIDEO
 from unistore.converters.formats.video import Frames
 from unistore.converters.plugin import Array, Opened
 from unistore.converters.protocol import Emit, Facts
@@ -290,10 +291,13 @@ def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit
     collected = ProblemCollector()
     for span in index.spans(clock_table, 0, len(counts)):
         feature = span.variant.features.get(column.name)
+        row = span.at
         if feature is None:
+            if column.keeps and VIDEO in column.kinds:
+                counts[row] = NO_VIDEO.size
+                emit(table, "data", NO_VIDEO)
             continue
         with collected.attempt(span.location(opened, feature.dataset)):
-            row = span.at
             for items in _items(opened, span, feature):
                 counts[row : row + len(items.counts)] = items.counts
                 emit(table, "data", items.values)

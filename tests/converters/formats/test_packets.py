@@ -184,6 +184,18 @@ def test_a_resized_copy_beside(source: Path, tmp_path: Path) -> None:
         unistore.convert(source, store, family="trajectory", video="keep", images="resized", image_size=32)
 
 
+def test_episodes_without_video(source: Path, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        shutil.copytree(source, tmp_path / "all" / name)
+    info = tmp_path / "all/b/meta/info.json"
+    said = json.loads(info.read_text())
+    del said["features"][KEY]
+    info.write_text(json.dumps(said))
+    images = frames(kept(tmp_path / "all", columns="union"), num_workers=0)
+    expected = decoded(source / VIDEO)
+    np.testing.assert_array_equal(images, np.concatenate([expected, 0 * expected, expected]))
+
+
 def test_a_missing_library_is_named(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingLibraryError, match=r"pip install 'unistore\[robots\]'"):
@@ -236,6 +248,7 @@ DAMAGES: list[tuple[Callable[[Changed], Any], str]] = [
     (lambda said: said.update(sizes=None), ""),
     (lambda said: said.update(sizes="many"), ""),
     (lambda said: said.update(times=said["times"][:-3]), "list"),
+    (lambda said: said.update(sizes=[]), "empty"),
     (lambda said: said.pop("colour"), "colour"),
     (lambda said: said.update(colour=[1, 2]), "unpack"),
     (lambda said: said.update(colour=[1 << 70] * 4), ""),
