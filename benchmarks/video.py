@@ -3,8 +3,8 @@
 A dataset of two cameras is made once, as LeRobot v3.0 with H.264 (a key frame every second frame), and
 converted: to frames, and with its packets kept. Then all read random windows of two steps, two workers each,
 in turns: some batches after the files were dropped from the page cache (cold), then for some seconds (warm).
-LeRobot and Lance run in environments of their own: ``make oracles`` makes the one, ``pip install
-pylance==14.0.2 av==18.1.0 torch==2.13.0`` the other.
+LeRobot and Lance run in environments of their own: ``make oracles`` makes the one (torchcodec needs FFmpeg's
+libraries), ``pip install pylance==14.0.2 av==18.1.0 torch==2.13.0`` the other.
 
     python benchmarks/video.py FOLDER --lerobot build/lerobot/bin/python --lance build/lance/bin/python
 """
@@ -130,14 +130,14 @@ class LanceVideo(LanceFrames):
         if self._table is None:
             blobs = lance.dataset(self._folder).take_blobs("video", indices=list(range(len(CAMERAS))))
             self._table = [av.open(BlobReader(blob)) for blob in blobs]
+            for container in self._table:
+                container.streams.video[0].codec_context.thread_count = 1
         return [np.stack([self._images(container, step) for step in steps]) for container in self._table]
 
     def _images(self, container: Any, step: int) -> Any:
         stream = container.streams.video[0]
-        stream.codec_context.thread_count = 1
         rows = window(step)
-        time_of_first = round(rows[0] / FPS / stream.time_base)
-        container.seek(time_of_first, stream=stream)
+        container.seek(round(rows[0] / FPS / stream.time_base), stream=stream)
         images = {}
         for frame in container.decode(stream):
             row = round(frame.time * FPS)
