@@ -51,6 +51,7 @@ __all__ = [
     "Finalized",
     "Found",
     "Parts",
+    "RowReader",
     "Scan",
     "Scanned",
     "Source",
@@ -92,20 +93,64 @@ def ask_here(function: Callable[[T], R], items: Sequence[T], /, *, threads: int 
             yield from pool.map(function, items[lo : lo + _AT_ONCE])
 
 
-class Converter(Protocol):
-    """Reads the sources of one family: base of frozen dataclasses whose fields are the options."""
+class RowReader(Protocol):
+    """Reads rows of sources that are scanned: all that a conversion needs to write shards."""
 
-    family: ClassVar[str]  # name of the family: "point_cloud"
     # Whether `scan` and `read` may run on several sources at once, in threads; false for HDF5, which threads
     # must not share.
     thread_safe: ClassVar[bool] = False
-    # Whether `scan` says in `Scanned.certain` that a file is of the family for sure, so that no other family
-    # is asked about it.
-    scan_identifies: ClassVar[bool] = False
     # Whether `read` holds no more than some blocks of rows beside those that it fills.
     reads_in_place: ClassVar[bool] = False
     # Whether `read_planes` is implemented, so that rows larger than memory can be written.
     reads_planes: ClassVar[bool] = False
+
+    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
+        """Read a source once, emit its rows of every spilled table, and return its index facts."""
+        # Called if the scan has a spilled table or needs facts. `folder` is an empty scratch folder for what
+        # does not fit into memory; None: keep everything in memory, which is faster and takes
+        # `Source.memory_in_core` bytes.
+        return {}
+
+    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
+        """Return index arrays and final spilled tables, from facts in source order (may be empty)."""
+        # By default there are none, and each row of the main table is a sample.
+        rows = np.array(scan.sources.rows(scan.main_table), np.int64)
+        return Finalized(
+            arrays=(), samples=int(rows.sum()), sample_source=np.arange(len(rows)), sample_runs=rows
+        )
+
+    def read(
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Read rows ``lo:hi`` (counted inside the source) of a direct table into ``out``."""
+        # `out[column]` has shape (hi - lo, *row_shape) and is filled with the field's fill value: smaller
+        # rows are padded by writing only a part.
+        msg = f"{type(self).__name__} has no table {table!r} that is read"
+        raise NotImplementedError(msg)
+
+    def read_planes(
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Read planes ``lo:hi`` (of axis 1) of the only row that a source has in a direct table."""
+        # `out[column]` has shape (1, hi - lo, …), is filled with the field's fill value, and gets what `read`
+        # gives.
+        msg = f"{type(self).__name__} reads whole rows"
+        raise NotImplementedError(msg)
+
+    def pack(
+        self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
+    ) -> None:
+        """Copy spilled rows of one dtype into the shard's memory, converting to the final dtype."""
+        np.copyto(out, rows, casting="same_kind")
+
+
+class Converter(RowReader, Protocol):
+    """Reads the sources of one family: base of frozen dataclasses whose fields are the options."""
+
+    family: ClassVar[str]  # name of the family: "point_cloud"
+    # Whether `scan` says in `Scanned.certain` that a file is of the family for sure, so that no other family
+    # is asked about it.
+    scan_identifies: ClassVar[bool] = False
     # Endings of formats that the family takes and does not name: those that do are asked before it.
     further_suffixes: tuple[str, ...] = ()
     exclude: tuple[str, ...]
@@ -150,42 +195,3 @@ class Converter(Protocol):
     def excluding(self, names: tuple[str, ...]) -> Converter:
         """Return the same converter that leaves out these names."""
         return replace(cast("Any", self), exclude=names)  # type: ignore[no-any-return]
-
-    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        """Read a source once, emit its rows of every spilled table, and return its index facts."""
-        # Called if the scan has a spilled table or needs facts. `folder` is an empty scratch folder for what
-        # does not fit into memory; None: keep everything in memory, which is faster and takes
-        # `Source.memory_in_core` bytes.
-        return {}
-
-    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
-        """Return index arrays and final spilled tables, from facts in source order (may be empty)."""
-        # By default there are none, and each row of the main table is a sample.
-        rows = np.array(scan.sources.rows(scan.main_table), np.int64)
-        return Finalized(
-            arrays=(), samples=int(rows.sum()), sample_source=np.arange(len(rows)), sample_runs=rows
-        )
-
-    def read(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
-    ) -> None:
-        """Read rows ``lo:hi`` (counted inside the source) of a direct table into ``out``."""
-        # `out[column]` has shape (hi - lo, *row_shape) and is filled with the field's fill value: smaller
-        # rows are padded by writing only a part.
-        msg = f"{type(self).__name__} has no table {table!r} that is read"
-        raise NotImplementedError(msg)
-
-    def read_planes(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
-    ) -> None:
-        """Read planes ``lo:hi`` (of axis 1) of the only row that a source has in a direct table."""
-        # `out[column]` has shape (1, hi - lo, …), is filled with the field's fill value, and gets what `read`
-        # gives.
-        msg = f"{type(self).__name__} reads whole rows"
-        raise NotImplementedError(msg)
-
-    def pack(
-        self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
-    ) -> None:
-        """Copy spilled rows of one dtype into the shard's memory, converting to the final dtype."""
-        np.copyto(out, rows, casting="same_kind")

@@ -17,6 +17,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+import unistore
 from tests.cases import (
     DATA,
     Case,
@@ -141,13 +142,36 @@ SOURCES: dict[str, Callable[[Path], Case]] = {
     "trajectory_ragged": trajectory_ragged,
 }
 """What makes the sources of each store, and says how it was converted."""
+GROWN = "grown"
+"""A store of three versions: of a and b, with c (named ``paper``), and without b."""
 REFUSED = ("spike",)
 """Stores of former versions of their family, which are verified, and read as plain arrays alone."""
+
+
+def write_grown_sources(folder: Path) -> dict[str, np.ndarray]:
+    """Write the sources of the versions, and return their values by name."""
+    values = {name: np.arange(12, dtype="f4").reshape(4, 3) + 100 * n for n, name in enumerate("abc")}
+    for name, rows in values.items():
+        np.savez(folder / f"{name}.npz", x=rows, label=np.arange(len(rows)) % 3)
+    return values
+
+
+def grow(folder: Path, store: Path) -> None:
+    """Write sources and make the versions of them."""
+    write_grown_sources(folder)
+    sources = [folder / "a.npz", folder / "b.npz"]
+    unistore.convert(sources, store, split="train=0.6,val=0.4", split_seed=2)
+    unistore.append(folder / "c.npz", store)
+    unistore.versions(store, tag="paper")
+    unistore.remove(store, "b.npz")
 
 
 if __name__ == "__main__":
     import tempfile
 
+    shutil.rmtree(STORES / f"{GROWN}.zarr", ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        grow(Path(folder), STORES / f"{GROWN}.zarr")
     for store, sources in SOURCES.items():
         with tempfile.TemporaryDirectory() as folder:
             shutil.rmtree(STORES / f"{store}.zarr", ignore_errors=True)

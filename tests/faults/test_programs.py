@@ -87,6 +87,11 @@ def test_full_disks_end_in_one_line_and_nothing_left(work: tuple[str, str]) -> N
     assert re.findall(r"\| (convert|export|repair) rows \| (?!there was room)", told), told
 
 
+def test_killed_growth_is_the_old_version_or_the_new_one(work: tuple[str, str]) -> None:
+    kills, pairs = counts(r" (\d+) kills .* (\d+) pairs", "growth.py", "--kills", "6", "--pairs", "1", *work)
+    assert (kills >= 6, pairs) == (True, 1)
+
+
 def test_killed_conversions_end_in_the_same_bytes(work: tuple[str, str]) -> None:
     """Toys, where an older store stands."""
     command = ("kill.py", "--operations", "6", "--moments", "2", "--overwrite", *work)

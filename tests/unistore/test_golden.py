@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.golden import REFUSED, SOURCES, STORES
+from tests.golden import GROWN, REFUSED, SOURCES, STORES, write_grown_sources
 from unistore.errors import InputError
 from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store
@@ -56,6 +56,22 @@ def test_a_golden_store_is_sound_and_is_what_its_sources_are(name: str, tmp_path
     assert_same_samples(samples, samples_of(case.convert(tmp_path / "again.zarr", [tmp_path / "export"])))
 
 
+def test_a_golden_store_of_versions_is_read_and_grows(tmp_path: Path) -> None:
+    values = write_grown_sources(tmp_path)
+    store = tmp_path / "grown.zarr"
+    shutil.copytree(STORES / f"{GROWN}.zarr", store)
+    counts = [(one.number, one.tags, one.sources, one.removed) for one in unistore.versions(store)]
+    assert counts == [(1, (), 2, 0), (2, ("paper",), 3, 0), (3, (), 2, 1)]
+    for version, names in ((1, "ab"), ("paper", "abc"), (None, "ac")):
+        assert unistore.verify(store, version=version).problems == ()
+        dataset = unistore.Dataset(store, fields=["x"], version=version)
+        samples = [dataset[index]["x"] for index in range(len(dataset))]
+        assert np.array_equal(samples, np.concatenate([values[name] for name in names]))
+    assert unistore.verify(store, against=[tmp_path / f"{name}.npz" for name in "abc"]).receipt is not None
+    np.savez(tmp_path / "d.npz", x=values["a"] + 7, label=np.arange(4))
+    assert unistore.append(tmp_path / "d.npz", store).version == 4
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_store_of_a_former_version_is_refused_by_name(name: str, tmp_path: Path) -> None:
     store = STORES / f"{name}.zarr"
@@ -89,7 +105,7 @@ def test_splits_without_a_rule_are_those_of_the_former_way(tmp_path: Path) -> No
 
 def test_they_are_small_and_of_every_family() -> None:
     sizes = {store: sum(path.stat().st_size for path in files_of(store)) for store in STORES.iterdir()}
-    assert {store.stem for store in sizes} == {*SOURCES, *REFUSED}
+    assert {store.stem for store in sizes} == {*SOURCES, *REFUSED, GROWN}
     assert max(sizes.values()) < LARGEST
     assert sum(sizes.values()) < TOGETHER
     families = {unistore.inspect(store).to_json()["family"] for store in sizes}

@@ -75,7 +75,28 @@ _COMPACT_EXAMPLES = """\b
 Examples:
   unistore compact train.zarr one.zarr
   unistore compact train.zarr one.zarr --version paper-v1 --order name
+  unistore compact train.zarr val.zarr --split val
+  unistore compact train.zarr good.zarr --where source='lab_a/*' --where episode.length=50:
 """
+
+
+def _parse_conditions(
+    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Read ``"episode.length=50:"``."""
+    conditions: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            msg = f"{text!r} is not of the form NAME=VALUE"
+            raise click.BadParameter(msg, context, option)
+        try:
+            ends = [float(end) if end else None for end in value.split(":")]
+        except ValueError:
+            conditions[name] = value
+            continue
+        conditions[name] = ends[0] if len(ends) == 1 else tuple(ends)
+    return conditions or None
 
 
 @click.command(epilog=_COMPACT_EXAMPLES, short_help="Make one plain store of a version.")
@@ -88,6 +109,14 @@ Examples:
     default="version",
     show_default=True,
     help="name: sources as one conversion of all of them has them.",
+)
+@click.option("--split", metavar="NAME", help="The sources of this split alone.")
+@click.option(
+    "--where",
+    multiple=True,
+    callback=_parse_conditions,
+    metavar="NAME=VALUE",
+    help="The sources whose samples fulfil this: a number, a range LOW:HIGH, or a pattern.",
 )
 @click.option("--codec", help="As of convert; that of STORE by default.")
 @click.option("--overwrite", is_flag=True, help="Replace a finished store, once the new one is sealed.")

@@ -16,13 +16,15 @@ from unistore.conversion.convert import executor_for
 from unistore.conversion.keys import Inputs
 from unistore.conversion.run import Conversion, Report, finished_before, open_build
 from unistore.conversion.settings import Settings
-from unistore.converters.protocol import Candidate, Converter, Facts, Parts, Scanned, SourcePart, Verdict
+from unistore.converters.protocol import Facts, RowReader
 from unistore.converters.scan import Finalized, Scan, Sources
+from unistore.data.parts import open_parts
+from unistore.data.where import Condition, Where, parse_where
 from unistore.errors import InputError, Problem
 from unistore.growing.merging import KeptSource, Merging, kept_sources, name_arrays
 from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
-from unistore.schemas.indices import table_columns
+from unistore.schemas.indices import sample_sources, table_columns
 from unistore.schemas.tables import Field, Table
 from unistore.store.joined import OF_SOURCES
 from unistore.store.names import ROOT
@@ -39,38 +41,17 @@ _SHARED = ("sources/path/", "sources/bytes", "sources/digest", "sources/first_ro
 
 
 @dataclass(frozen=True)
-class StoredSources(Converter):
+class StoredSources(RowReader):
     """Reads the sources of a version from its parts."""
 
-    family: str  # type: ignore[misc]
     stores: tuple[Store, ...]
     sources: tuple[KeptSource, ...]
     largest_index: int
-    exclude: tuple[str, ...] = ()
 
     @cached_property
     def merging(self) -> Merging:
         """Return the arrays of all parts as those of one store."""
         return Merging(self.stores, self.sources)
-
-    # Nothing is looked at, or scanned: `_scan` knows what the parts have
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """Return no endings."""
-        return ()
-
-    def look(self, file: Candidate) -> Verdict:
-        """Look at no file."""
-        raise NotImplementedError
-
-    def scan(self, part: SourcePart) -> Scanned:
-        """Scan no file."""
-        raise NotImplementedError
-
-    def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
-        """Gather no files."""
-        raise NotImplementedError
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
@@ -248,6 +229,8 @@ def compact(
     *,
     version: int | str | None = None,
     order: Literal["version", "name"] = "version",
+    split: str | None = None,
+    where: Mapping[str, Condition] | None = None,
     codec: str | None = None,
     overwrite: bool = False,
     restart: bool = False,
@@ -268,6 +251,9 @@ def compact(
         Number or name of the version. None: the newest.
     order
         ``"version"``: the sources in the order of the version. ``"name"``: that of one conversion of all.
+    split, where
+        Take the sources of this split, or whose samples fulfil these conditions, as of `unistore.Dataset`. A
+        source of which a part would be taken is refused. None: all.
     codec
         As of `unistore.convert`. None: the store's.
     overwrite, restart, workers, memory, progress
@@ -278,19 +264,28 @@ def compact(
     Raises
     ------
     InputError
-        If parts say different things of what is one in a plain store. The message names it.
+        If parts say different things of what is one in a plain store, or a source is selected in part. The
+        message names it.
     """
     check = Arguments()
     check.one_of("order", order, ("version", "name"))
+    check.text("split", split, none=True)
+    conditions = parse_where(check, where, None)
     check.integer("largest_index", largest_index)
     check.raise_problems()
     source = require_local_path(store, "a store to compact")
     opened = open_stores(source, version)
     stores = tuple(opened.stores)
     _check_alike(stores)
-    kept = kept_sources(stores, opened.removed, by_name=order == "name")
-    converter = StoredSources(stores[0].family, stores, tuple(kept), largest_index)
-    options = _options(opened)
+    left_out = opened.removed
+    if split is not None or conditions is not None:
+        left_out = _not_selected(source, version, split, conditions)
+    kept = kept_sources(stores, left_out, by_name=order == "name")
+    if not kept:
+        message = "has no source of this split that fulfils these conditions"
+        raise InputError(Problem(source, message, "leave one out, or widen it", "option"))
+    converter = StoredSources(stores, tuple(kept), largest_index)
+    options = _options(opened, left_out)
     chosen = codec or options.pop("codec", "auto")
     settings = Settings(codec=chosen, overwrite=overwrite, restart=restart, workers=workers, memory=memory)
     scan = _scan(converter, options)
@@ -316,11 +311,36 @@ def compact(
         return conversion.execute(None)
 
 
-def _options(opened: OpenedStores) -> dict[str, Any]:
+def _not_selected(
+    path: str, version: int | str | None, split: str | None, where: Where | None
+) -> tuple[tuple[int, ...], ...]:
+    """Return numbers of the sources of each part that have no sample of a split and conditions."""
+    left_out = []
+    problems = []
+    parts = open_parts([path], None, None if split is None else (split,), {}, where, version=version)
+    for part in parts:
+        sources = sample_sources(part.store)
+        units = part.units()
+        names = part.store.text("sources/path")
+        samples = np.bincount(sources, minlength=len(names))
+        selected = np.bincount(sources if units is None else sources[units], minlength=len(names))
+        left_out.append(tuple(np.flatnonzero(selected == 0).tolist()))
+        for number in np.flatnonzero((selected > 0) & (selected < samples)).tolist():
+            message = f"{selected[number]:,} of its {samples[number]:,} samples are selected"
+            cure = (
+                "a source is taken whole: leave this out, and select samples with Dataset(split=…, where=…)"
+            )
+            problems.append(Problem(names[number], message, cure, "option", names[number]))
+    if problems:
+        raise InputError(problems)
+    return tuple(left_out)
+
+
+def _options(opened: OpenedStores, left_out: Sequence[Sequence[int]]) -> dict[str, Any]:
     every = [store.attributes.get("options", {}) for store in opened.stores]
     options: dict[str, Any] = dict(every[0])
     excluded = [name for name in options.get("exclude", ()) if all(name in own["exclude"] for own in every)]
-    for store, removed in zip(opened.stores, opened.removed, strict=True):
+    for store, removed in zip(opened.stores, left_out, strict=True):
         names = store.text("sources/path")
         excluded += [names[number] for number in removed]
     options["exclude"] = excluded

@@ -43,6 +43,8 @@ class Growth:
             self.version = opened.version
 
     def _recover(self) -> None:
+        for leftover in [*self.store.glob(f"*/.*{durable.PART_SUFFIX}")]:  # of versions and tags
+            leftover.unlink()
         if (self._prepared / VERSIONS / "2.json").exists():
             self._take_place()
         elif self._prepared.exists():

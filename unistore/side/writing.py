@@ -115,11 +115,14 @@ def _remove_leftovers(store: Store, root: Path, name: str) -> None:
     current = ""
     with suppress(StoreError):
         current = read_side_table(store, name).folder.name
-    unfinished = re.compile(rf"\.{re.escape(name)}\.[a-z0-9_]{{8}}\.part")
+    folder = rf"\.{re.escape(name)}\.[a-z0-9_]{{8}}\.part"
+    document = rf"\.{re.escape(document_of(name))}\.[0-9]+-[0-9a-f]{{8}}\.part"
     for path in list(root.iterdir()):
         is_old = is_folder_of(name, path.name) and path.name != current
-        if is_old or unfinished.fullmatch(path.name):
+        if is_old or re.fullmatch(folder, path.name):
             shutil.rmtree(path, ignore_errors=True)
+        elif re.fullmatch(document, path.name):
+            path.unlink()
 
 
 def write_side_table(

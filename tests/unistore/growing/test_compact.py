@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -170,6 +171,46 @@ def test_parts_that_differ_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(unistore.InputError, match="array rows/y is in some of its parts alone"):
         unistore.compact(tmp_path / "s.zarr", tmp_path / "one.zarr")
     assert not (tmp_path / "one.zarr").exists()
+
+
+def test_a_split_or_conditions_select_whole_sources(tmp_path: Path) -> None:
+    for number in range(8):
+        _write(
+            tmp_path / "src", f"{number}", x=np.arange(number + 2) + 10 * number, y=np.arange(number + 2) > 4
+        )
+    sources = sorted((tmp_path / "src").iterdir())
+    store = tmp_path / "s.zarr"
+    unistore.convert(sources[:6], store, split="train=0.6,val=0.4")
+    unistore.append(sources[6:], store)
+    unistore.remove(store, "6.npz")
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"split": "val"}, {"split": "val"}),
+        ({"where": {"source": "[1-7].npz"}}, {"where": {"source": "[1-7].npz"}}),
+        (
+            {"split": "train", "where": {"source": "[0-4]*"}},
+            {"split": "train", "where": {"source": "[0-4]*"}},
+        ),
+    ]
+    for number, (options, selected) in enumerate(cases):
+        unistore.compact(store, tmp_path / f"{number}.zarr", **options)
+        found = unistore.Dataset(tmp_path / f"{number}.zarr", fields=["x", "source"])
+        expected = unistore.Dataset(store, fields=["x", "source"], **selected)
+        assert 0 < len(found) == len(expected) < sum(range(2, 10))
+        for index in range(len(found)):
+            assert (found[index]["source"], int(found[index]["x"])) == (
+                expected[index]["source"],
+                int(expected[index]["x"]),
+            )
+        assert unistore.verify(tmp_path / f"{number}.zarr", against=tmp_path / "src").receipt is not None
+    refused: list[tuple[str, dict[str, Any]]] = [
+        (r"4\.npz: 1 of its 6 samples are selected", {"where": {"row.y": 1}}),
+        ("no split 'test'; it has train, val", {"split": "test"}),
+        ("has no source of this split", {"where": {"source": "z*"}}),
+        ("z: .* does not tell this", {"where": {"z": 1}}),
+    ]
+    for message, options in refused:
+        with pytest.raises(unistore.InputError, match=message):
+            unistore.compact(store, tmp_path / "none.zarr", **options)
 
 
 def test_a_killed_one_goes_on_and_nothing_is_overwritten(tmp_path: Path) -> None:
