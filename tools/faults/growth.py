@@ -1,10 +1,10 @@
-"""Kill append, remove, attach, derive and compact at random moments: the store is the old one or the new one.
+"""Kill append, remove, attach, derive and compact at random moments: the store is the old or the new one.
 
-Every trial runs in a forked process, which is killed with SIGKILL after a random time, and again with a chance
-of three in ten. After each kill the store must open in the version before or after the command, with the parts,
-byte for byte, of a run that nothing disturbed. Then the same command runs to its end, and all files must be
-those of the undisturbed run, with nothing beside them. Last, two appends run at once, time and again: one may
-be refused, and after both ran again the store has both.
+Every trial runs in a forked process, which is killed with SIGKILL after a random time, and again with a
+chance of three in ten. After each kill the store must open in the version before or after the command, with
+the parts, byte for byte, of a run that nothing disturbed. Then the same command runs to its end, and all
+files must be those of the undisturbed run, with nothing beside them. Last, two appends run at once, time and
+again: one may be refused, and after both ran again the store has both.
 
     python tools/faults/growth.py --kills 500 --pairs 20
 """
@@ -31,6 +31,7 @@ from kill import in_child
 from trials import make_parser, start, tree
 
 import unistore
+from unistore.conversion.lock import BEAT, LockedError
 from unistore.errors import InputError, StoreError
 from unistore.store.side_tables import read_side_table, side_names
 from unistore.store.versions import open_stores
@@ -75,9 +76,7 @@ class Command:
     base: Path
     run: Callable[[Path], object]
     whole: dict[str, bytes] = field(default_factory=dict)  # files afterwards
-    parts: dict[str, dict[str, bytes]] = field(
-        default_factory=dict
-    )  # files of each part by the digest of its seal
+    parts: dict[str, dict[str, bytes]] = field(default_factory=dict)  # of each part, by its digest
     states: list[Any] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -118,17 +117,25 @@ class Command:
             if self.parts.setdefault(digest, files) != files:
                 sys.exit(f"FAILED: {self.name}: {path} is not as it was sealed")
 
+    def run_again(self, folder: Path) -> None:
+        """Run to the end, where a process was killed while it wrote a lock, once that is old enough."""
+        try:
+            self.run(folder)
+        except LockedError:
+            time.sleep(BEAT)
+            self.run(folder)
+
     def trial(self, folder: Path, rng: random.Random) -> int:
         """Kill the command, perhaps again, and run it to its end. Returns how many were killed in time."""
         self.prepare(folder)
         killed = 0
         while True:
             moment = rng.uniform(0, self.seconds)
-            killed += not in_child(lambda: self.run(folder), kill_after=moment)
+            killed += not in_child(lambda: self.run_again(folder), kill_after=moment)
             self.look(folder)
             if rng.random() >= 0.3:
                 break
-        in_child(lambda: self.run(folder))
+        in_child(lambda: self.run_again(folder))
         self.look(folder)
         files = named_alike(tree(folder))
         if differing := sorted({key for key, _ in files.items() ^ self.whole.items()}):
@@ -138,11 +145,11 @@ class Command:
 
 
 def named_alike(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Give folders of side tables one name each, and leave out the documents that name them."""
+    """Give folders of side tables one name each, and leave out the documents that name them, and locks."""
     return {
         RANDOM.sub("", key): content
         for key, content in files.items()
-        if not re.search(r"unistore-side/[^/]*\.json$", key)
+        if not re.search(r"unistore-side/([^/]*\.json|\.[^/]*\.lock)$", key)
     }
 
 
@@ -205,9 +212,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=12, help="processes to kill in time, over all commands")
     parser.add_argument("--pairs", type=int, default=2, help="times that two appends run at once")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--work", type=Path, help="where the trials take place (memory is fine: no power cut)"
-    )
+    parser.add_argument("--work", type=Path, help="where trials take place (memory is fine: no power cut)")
     given = parser.parse_args()
     rng = random.Random(given.seed)
     tally: Counter[str] = Counter()

@@ -327,9 +327,7 @@ def _not_selected(
         left_out.append(tuple(np.flatnonzero(selected == 0).tolist()))
         for number in np.flatnonzero((selected > 0) & (selected < samples)).tolist():
             message = f"{selected[number]:,} of its {samples[number]:,} samples are selected"
-            cure = (
-                "a source is taken whole: leave this out, and select samples with Dataset(split=…, where=…)"
-            )
+            cure = "sources are taken whole; Dataset(split=…, where=…) selects samples"
             problems.append(Problem(names[number], message, cure, "option", names[number]))
     if problems:
         raise InputError(problems)

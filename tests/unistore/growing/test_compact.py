@@ -175,26 +175,22 @@ def test_parts_that_differ_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_split_or_conditions_select_whole_sources(tmp_path: Path) -> None:
     for number in range(8):
-        _write(
-            tmp_path / "src", f"{number}", x=np.arange(number + 2) + 10 * number, y=np.arange(number + 2) > 4
-        )
+        rows = np.arange(number + 2)
+        _write(tmp_path / "src", f"{number}", x=rows + 10 * number, y=rows > 4)
     sources = sorted((tmp_path / "src").iterdir())
     store = tmp_path / "s.zarr"
     unistore.convert(sources[:6], store, split="train=0.6,val=0.4")
     unistore.append(sources[6:], store)
     unistore.remove(store, "6.npz")
-    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({"split": "val"}, {"split": "val"}),
-        ({"where": {"source": "[1-7].npz"}}, {"where": {"source": "[1-7].npz"}}),
-        (
-            {"split": "train", "where": {"source": "[0-4]*"}},
-            {"split": "train", "where": {"source": "[0-4]*"}},
-        ),
+    selections: list[dict[str, Any]] = [
+        {"split": "val"},
+        {"where": {"source": "[1-7].npz"}},
+        {"split": "train", "where": {"source": "[0-4]*"}},
     ]
-    for number, (options, selected) in enumerate(cases):
+    for number, options in enumerate(selections):
         unistore.compact(store, tmp_path / f"{number}.zarr", **options)
         found = unistore.Dataset(tmp_path / f"{number}.zarr", fields=["x", "source"])
-        expected = unistore.Dataset(store, fields=["x", "source"], **selected)
+        expected = unistore.Dataset(store, fields=["x", "source"], **options)
         assert 0 < len(found) == len(expected) < sum(range(2, 10))
         for index in range(len(found)):
             assert (found[index]["source"], int(found[index]["x"])) == (
