@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unistore.conversion.seal import IndexArrays
+from unistore.converters.options import declared
 from unistore.converters.protocol import Finalized
 from unistore.converters.registry import FamilyRecord, get_family
 from unistore.errors import InputError, Problem
@@ -68,16 +69,19 @@ def derive(store: PathLike, *, overwrite: bool = False, **options: Any) -> tuple
 
 
 def _check_options(store: Store, family: FamilyRecord, options: dict[str, Any]) -> None:
+    of_conversion = [option.name for option in declared(family.part("options"))]
     possible = [name.replace("_", "-") for name in family.from_store]
     problems = []
     for option in options:
         if option not in family.from_store:
             flag = option.replace("_", "-")
             message = f"--{flag} is not made from a {family.command} store"
-            cure = f"convert its sources again with --{flag}"
+            cures = []
+            if option in of_conversion:
+                cures.append(f"convert its sources again with --{flag}")
             if possible:
-                cure += f"; what is made: --{', --'.join(possible)}"
-            problems.append(Problem(store.path, message, cure, "option"))
+                cures.append(f"what is made: --{', --'.join(possible)}")
+            problems.append(Problem(store.path, message, "; ".join(cures), "option"))
     if problems:
         raise InputError(problems)
 

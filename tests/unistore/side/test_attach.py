@@ -81,6 +81,20 @@ def test_a_column_of_every_family(
     assert "prediction: a column of" in str(unistore.inspect(path))
 
 
+def test_windows_of_events_have_their_rows(golden: Callable[[str], Path]) -> None:
+    path = golden("events.zarr")
+    times = unistore.Store(path).array("events/t").read()
+    unistore.attach(path, "row", np.arange(len(times)))
+    unistore.attach(path, "pair", np.stack([times, -times], axis=1))
+    for kind in (unistore.Events(count=50), unistore.Events(window="1ms", voxel=2)):
+        dataset = unistore.Dataset(path, kind, fields=["row", "t", "pair", "x"])
+        assert len(dataset) > 10
+        for index in range(len(dataset)):
+            sample = dataset[index]
+            np.testing.assert_array_equal(times[sample["row"]], sample["t"])
+            np.testing.assert_array_equal(sample["pair"][:, 1], -sample["t"])
+
+
 def test_arrays_iterables_and_functions_give_the_same(golden: Callable[[str], Path]) -> None:
     path = golden("point_cloud_scaled.zarr")
     dataset = unistore.Dataset(path)

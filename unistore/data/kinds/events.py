@@ -36,7 +36,7 @@ from unistore.schemas.events.fields import (
     TIMES,
     WIDTHS,
 )
-from unistore.schemas.indices import whole
+from unistore.schemas.indices import table_columns, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.hints import AnyArray, Float64s, Int64s, UInt8s
@@ -133,15 +133,21 @@ class Events(SampleKind):
         """Return the keys of samples."""
         require_arrays(store, self, *_EVENTS.values(), RECORDINGS, MARKS, MARKS_OF)
         images = [key for key, is_asked in (("voxel", self.voxel), ("frame", self.frame)) if is_asked]
-        on_request = [_START, *_keys_beside(store), *source_keys(store)]
+        on_request = [_START, *_columns_of(store), *_keys_beside(store), *source_keys(store)]
         if images:
-            return select_keys(images, fields, [*_EVENTS, *on_request])
+            return select_keys(images, fields, on_request)
         return select_keys(_EVENTS, fields, on_request)
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EventReader:
         """Return the reader of the windows of the recordings `units`."""
         recordings = np.arange(store.sample_count) if units is None else units
         return EventReader(store, self, fields, recordings)
+
+
+def _columns_of(store: Store) -> dict[str, str]:
+    # attached ones as well
+    own = {value: key for key, value in _EVENTS.items()}
+    return {own.get(path, path.rpartition("/")[2]): path for path in table_columns(store, "events")}
 
 
 def _keys_beside(store: Store) -> dict[str, str]:
@@ -169,7 +175,9 @@ class EventReader(SampleReader):
         self._offsets = whole(store, RECORDINGS)
         self._marks = whole(store, MARKS)
         self._mark_offsets = whole(store, MARKS_OF)
-        self._arrays = {key: store.array(path) for key, path in _EVENTS.items()}
+        read = {"t", *fields, *("xyp" if {"voxel", "frame"}.intersection(fields) else "")}
+        paths = {key: path for key, path in _columns_of(store).items() if key in read}
+        self._arrays = {key: store.array(path) for key, path in paths.items()}
         size = int(whole(store, HEIGHTS).max(initial=1)), int(whole(store, WIDTHS).max(initial=1))
         images = {
             "voxel": (voxel_grid, (kind.voxel or 0, *size), np.dtype(np.float32)),
@@ -177,8 +185,8 @@ class EventReader(SampleReader):
         }
         self._images = {key: image for key, image in images.items() if key in fields}
         self._sources = RowValues(store, fields, {}, "recordings/source")
-        paths = _keys_beside(store)
-        self._beside = {key: store.array(path) for key, path in paths.items() if key in fields}
+        beside = _keys_beside(store)
+        self._beside = {key: store.array(path) for key, path in beside.items() if key in fields}
         self._times = {table: whole(store, f"{table}/t") for table in self._tables}
         self._bounds = {table: whole(store, f"sources/{table}/offsets") for table in self._tables}
         self._clocks = whole(store, T_OFFSETS)
@@ -237,11 +245,11 @@ class EventReader(SampleReader):
         if "t" in self._fields:
             columns["t"] = allocate((int(offsets[-1]),), np.dtype(np.int64))
             np.concatenate([columns["t"][:0], *times], out=columns["t"])
-        for key in "xyp":
-            if key in self._fields or self._images:
-                column = self._arrays[key]
+        for key, column in self._arrays.items():
+            if key != "t":
                 memory = allocate if key in self._fields else np.empty
-                columns[key] = column.read_ranges(lo, hi, memory((int(offsets[-1]),), column.dtype))
+                out = memory((int(offsets[-1]), *column.shape[1:]), column.dtype)
+                columns[key] = column.read_ranges(lo, hi, out)
         batch = {key: Packed(columns[key], offsets) for key in self._fields if key in columns}
         if _START in self._fields:
             batch[_START] = packed_copy(starts, allocate)
