@@ -16,7 +16,7 @@ from unistore.errors import InputError
 from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store
 
-LARGEST, TOGETHER = 100_000, 1_200_000
+LARGEST, TOGETHER = 100_000, 1_250_000
 
 
 def files_of(folder: Path) -> list[Path]:
