@@ -51,11 +51,11 @@ __all__ = [
     "Finalized",
     "Found",
     "Parts",
-    "RowReader",
     "Scan",
     "Scanned",
     "Source",
     "SourcePart",
+    "SourceReader",
     "Sources",
     "Verdict",
     "ask_here",
@@ -93,7 +93,7 @@ def ask_here(function: Callable[[T], R], items: Sequence[T], /, *, threads: int 
             yield from pool.map(function, items[lo : lo + _AT_ONCE])
 
 
-class RowReader(Protocol):
+class SourceReader(Protocol):
     """Reads rows of sources that are scanned: all that a conversion needs to write shards."""
 
     # Whether `scan` and `read` may run on several sources at once, in threads; false for HDF5, which threads
@@ -144,7 +144,7 @@ class RowReader(Protocol):
         np.copyto(out, rows, casting="same_kind")
 
 
-class Converter(RowReader, Protocol):
+class Converter(SourceReader, Protocol):
     """Reads the sources of one family: base of frozen dataclasses whose fields are the options."""
 
     family: ClassVar[str]  # name of the family: "point_cloud"

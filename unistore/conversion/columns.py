@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.plan import ArrayPlan, Plan, TablePlan
-from unistore.converters.protocol import RowReader
+from unistore.converters.protocol import SourceReader
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, Problem
 from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs
@@ -41,7 +41,7 @@ INDEX_BLOCK_BYTES = 4 << 20  # Bytes of a block of an index array; at least one 
 ReadPlanes = Callable[[int, int, AnyArray], None]
 
 
-def in_planes(converter: RowReader, table: TablePlan) -> bool:
+def in_planes(converter: SourceReader, table: TablePlan) -> bool:
     """Return whether rows of a table are read some planes at a time, not whole."""
     return (
         converter.reads_planes

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unistore.conversion.plan import Piece, Plan, json_digest
 from unistore.converters.common.exclusion import with_source
 from unistore.converters.common.faults import as_problem
-from unistore.converters.protocol import RowReader, Scan
+from unistore.converters.protocol import Scan, SourceReader
 from unistore.errors import ConversionError, InputError, UnistoreError
 from unistore.system.hints import Int64s
 from unistore.system.packed import PackedObjects, view
@@ -53,12 +53,12 @@ def _state_of(file: str) -> FileState:
 class Inputs:
     """What is converted: a converter, the sources that it found, and the state of their files."""
 
-    converter: RowReader
+    converter: SourceReader
     scan: Scan
     fingerprints: Fingerprints
 
     @classmethod
-    def of(cls, converter: RowReader, scan: Scan) -> Inputs:
+    def of(cls, converter: SourceReader, scan: Scan) -> Inputs:
         """Return the inputs with their files as they are now."""
         files = (tuple(map(_state_of, files)) for files in scan.sources.files())
         return cls(converter, scan, PackedObjects(files))

@@ -15,7 +15,7 @@ import numpy as np
 from unistore.conversion.columns import in_planes, plane_bytes, planes_at_once
 from unistore.conversion.executors.local import Job
 from unistore.conversion.plan import TablePlan, plan_table
-from unistore.converters.protocol import RowReader, Scan, Source
+from unistore.converters.protocol import Scan, Source, SourceReader
 from unistore.errors import InputError, Problem
 from unistore.system.hints import Int64s
 from unistore.system.progress import NO_PROGRESS, Progress
@@ -107,7 +107,7 @@ def reading_memory(scan: Scan) -> int:
 
 
 def shard_memory(
-    converter: RowReader,
+    converter: SourceReader,
     table: TablePlan,
     reading: int,  # from `reading_memory`; not used by spilled rows
     *,
@@ -156,7 +156,7 @@ class Estimate(NamedTuple):
         return Peak(beside + step_processes * (PROCESS + self.step), count, wanted_workers)
 
 
-def estimate(converter: RowReader, scan: Scan, budget: int) -> Estimate:
+def estimate(converter: SourceReader, scan: Scan, budget: int) -> Estimate:
     """Find the largest step of a conversion, with a budget for a step as of `step_budget`."""
     bounds = [(0, "nothing")]
     steps = 0

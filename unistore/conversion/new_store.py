@@ -19,7 +19,7 @@ from unistore.conversion.seal import IndexArrays, root_attributes, shared_index
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes, assign_splits, column_values
-from unistore.converters.protocol import Ask, Finalized, RowReader, Scan
+from unistore.converters.protocol import Ask, Finalized, Scan, SourceReader
 from unistore.converters.survey import counted_scan
 from unistore.errors import ConversionError
 from unistore.schemas.tables import Field, IndexValues, Table
@@ -177,7 +177,7 @@ class NewStore:
 
 
 def plan_store(
-    converter: RowReader,
+    converter: SourceReader,
     scan: Scan,
     finalized: Finalized,
     codec: str,  # as given to `run`

@@ -27,7 +27,7 @@ from unistore.conversion.split_rule import (
     sample_noun,
 )
 from unistore.converters.common.faults import as_problem
-from unistore.converters.protocol import Ask, Finalized, RowReader, Scan
+from unistore.converters.protocol import Ask, Finalized, Scan, SourceReader
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.tables import Field, text_values
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
@@ -403,7 +403,7 @@ def _of_samples(code: UInt8s, finalized: Finalized) -> Codes:
 
 
 def column_values(
-    converter: RowReader,
+    converter: SourceReader,
     scan: Scan,
     finalized: Finalized,
     ask: Ask,  # reads the sources, in a worker process if a foreign library does
@@ -445,7 +445,7 @@ def _is_whole(dtype: Any, row_shape: Shape) -> bool:
     return not row_shape and np.dtype(dtype).kind in "bui"
 
 
-def _column_of_source(converter: RowReader, column: Field, part: tuple[Scan, int]) -> list[Any]:
+def _column_of_source(converter: SourceReader, column: Field, part: tuple[Scan, int]) -> list[Any]:
     scan, source = part
     table = scan.sample_table
     rows = scan.sources[source].rows.get(table, 0)

@@ -16,7 +16,7 @@ from unistore.conversion.convert import executor_for
 from unistore.conversion.keys import Inputs
 from unistore.conversion.run import Conversion, Report, finished_before, open_build
 from unistore.conversion.settings import Settings
-from unistore.converters.protocol import Facts, RowReader
+from unistore.converters.protocol import Facts, SourceReader
 from unistore.converters.scan import Finalized, Scan, Sources
 from unistore.data.parts import open_parts
 from unistore.data.where import Condition, Where, parse_where
@@ -41,7 +41,7 @@ _SHARED = ("sources/path/", "sources/bytes", "sources/digest", "sources/first_ro
 
 
 @dataclass(frozen=True)
-class StoredSources(RowReader):
+class StoredSources(SourceReader):
     """Reads the sources of a version from its parts."""
 
     stores: tuple[Store, ...]
