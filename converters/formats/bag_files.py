@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,18 +83,14 @@ def _held_in_mcap(reader: Any) -> int:
     count = int(reader.metadata.message_count)
     if not reader.chunks:
         return _UNINDEXED + 64 * count
-    sizes = []
     index = 24 * count
+    changes = []  # of the bytes that are free; of equal times, chunks are opened before others are closed
     for chunk in reader.chunks:
         messages = sum(chunk.channel_count.values())
-        sizes.append(chunk.compressed_size + 4 * chunk.uncompressed_size + 200 * messages)
+        size = chunk.compressed_size + 4 * chunk.uncompressed_size + 200 * messages
+        changes += [(chunk.message_start_time, -size), (chunk.message_end_time, size)]
         index += 1024 + 128 * len(chunk.message_index_offsets)
-    # Chunks are open from their first time to their last, and one that begins when another ends is beside it.
-    starts = [chunk.message_start_time for chunk in reader.chunks]
-    ends = [chunk.message_end_time for chunk in reader.chunks]
-    changes = np.array([*sizes, *(-size for size in sizes)])
-    order = np.lexsort((-changes, [*starts, *ends]))
-    return int(np.cumsum(changes[order]).max()) + index
+    return index - int(min(accumulate(size for _, size in sorted(changes))))
 
 
 def _held_in_sqlite(reader: Any) -> int:

@@ -69,10 +69,14 @@ class Feature(NamedTuple):
         """Whether rows are compressed frames."""
         return self.kind in ENCODED
 
-    def blocks(self, length: int) -> Iterator[tuple[int, int]]:
-        """Row ranges of about `BLOCK` bytes that cover ``0:length``."""
-        step = max(1, BLOCK // max(1, self.row_bytes))
-        return ((lo, min(lo + step, length)) for lo in range(0, length, step))
+    def blocks(self, lo: int, hi: int, together: int = 1) -> Iterator[tuple[int, int]]:
+        """Yield ranges of about `BLOCK` bytes that cover rows ``lo:hi``, in chunks of `together` rows."""
+        row_bytes = max(8, self.row_bytes)  # flags may be float64 in the file
+        step = together * max(1, BLOCK // (together * row_bytes))
+        while lo < hi:
+            stop = min(hi, lo - lo % step + step)
+            yield lo, stop
+            lo = stop
 
 
 class Variant(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -90,7 +89,7 @@ class Reader:
             if whole is not None:
                 self._read_rows(array, location, feature, span.first, whole)
             return
-        for lo, hi in feature.blocks(span.length):
+        for lo, hi in feature.blocks(0, span.length):
             if whole is not None:
                 rows = whole[lo:hi]
             else:
@@ -109,7 +108,8 @@ class Reader:
             return
         is_as_it_is = feature.kind in ("plain", "squeezed") and array.dtype.newbyteorder("=") == out.dtype
         is_as_it_is = is_as_it_is and out.flags.c_contiguous  # no part of rows that are padded
-        for lo, hi in _blocks(array, feature, first, stop):
+        together = array.chunk_rows or (stop if is_as_it_is else 1)
+        for lo, hi in feature.blocks(first, stop, together):
             target = out[lo - first : hi - first]
             into = target.reshape(hi - lo, *array.shape[1:]) if is_as_it_is else None
             rows = array.read(lo, hi, into)
@@ -138,17 +138,6 @@ def _unpadded(values: NDArray[Any], row_shape: tuple[int, ...]) -> NDArray[Any]:
     values[...] = 0
     part: NDArray[Any] = values[(slice(None), *map(slice, row_shape))]
     return part
-
-
-def _blocks(array: Array, feature: Feature, lo: int, hi: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows of about `BLOCK` bytes, in whole chunks of the file."""
-    together = array.chunk_rows or hi
-    row_bytes = max(1, feature.row_bytes, prod(array.shape[1:]) * array.dtype.itemsize)
-    step = together * max(1, BLOCK // (together * row_bytes))
-    while lo < hi:
-        stop = min(hi, lo - lo % step + step)
-        yield lo, stop
-        lo = stop
 
 
 def _damaged_frame(frame: NDArray[np.uint8], location: Location) -> InputError:
@@ -250,7 +239,7 @@ def _values_follow(
 ) -> bool:
     if now._replace(dataset=following.dataset) != following:
         return False
-    for lo, hi in now.blocks(span.length - 1):
+    for lo, hi in now.blocks(0, span.length - 1):
         first = span.first + lo
         later = _raw_rows(opened, span, now, first + 1, span.first + hi + 1)
         stated_next = _raw_rows(opened, span, following, first, span.first + hi)
@@ -317,7 +306,7 @@ def _items(opened: Opened, span: Span, feature: Feature) -> Iterator[RaggedItems
     if not feature.is_encoded:
         yield from items_in(array, span.first, stop, feature.form, location)
         return
-    for lo, hi in feature.blocks(span.length):
+    for lo, hi in feature.blocks(0, span.length):
         first = span.first + lo
         block = list(frames(array, location, feature, first, span.first + hi))
         for row, frame in enumerate(block, first):

@@ -183,7 +183,7 @@ class _SoundEpisodes:
             feature = episode.variant.features.get(column)
             if feature is not None:
                 array, where = recording.arrays[feature.dataset], recording.location(feature.dataset)
-                for lo, hi in feature.blocks(episode.length):
+                for lo, hi in feature.blocks(0, episode.length):
                     ends[lo:hi] |= flags(array[lo:hi], where, lo)
                 flag_datasets.append(feature.dataset)
         stops = (np.flatnonzero(ends) + 1).tolist()
