@@ -107,6 +107,8 @@ class JoinedStore(Store):
         for array in arrays:
             if _said(array) != said or "missing_in" in array.attributes:
                 raise self._unalike(path, "has other attributes than in the first store")
+        if not self._has_extents(path) and len({array.shape[1:] for array in arrays}) > 1:
+            raise self._unalike(path, "has rows of another shape than in the first store")
         if not self._has_rows_of_one(path):
             raise self._unalike(path, "does not say which of its rows are of which store")
         rows = np.array([len(array) for array in arrays], np.int64)
@@ -123,6 +125,11 @@ class JoinedStore(Store):
             return True
         needed = any(path in other.needs for other in self._specs_by_path.values())
         return needed or path in table_columns(self.example, self.attributes["main_table"])
+
+    def _has_extents(self, path: str) -> bool:
+        """Return whether another array says how much of each row there is, so that rows may be padded."""
+        specs = self._specs_by_path.values()
+        return any(limit.path == path for spec in specs for limit in spec.limits)
 
     def _is_bounds(self, path: str) -> bool:
         spec = self._specs_by_path[path]

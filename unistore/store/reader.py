@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.registry import find_family
 from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreError
-from unistore.remote.url import BUCKETS, local_path
+from unistore.remote.url import BUCKETS, local_folder, local_path
 from unistore.schemas import indices
 from unistore.schemas.array_specs import GENERAL, ArraySpecs
 from unistore.store.manifest import MANIFEST_LIMIT, GrammarError, parse_root, parse_side, parse_split_names
@@ -32,7 +32,7 @@ CACHE_LIMIT = "20GB"
 
 def open_storage(path: str | os.PathLike[str], files: OpenFiles | None = None) -> Storage:
     """Return the storage of a folder or URL without opening anything."""
-    folder = local_path(path)
+    folder = local_folder(path)
     if folder is not None:
         return LocalStorage(folder, files)
     from unistore.remote.client import ObjectStorage

@@ -185,12 +185,16 @@ class LocalStorage:
     fork_safe = True
 
     def __init__(self, root: PathLike, files: OpenFiles | None = None) -> None:
-        self.root = Path(root)
-        self._folder = os.fspath(root)
+        self._folder = os.fspath(root).rstrip("/") or "/"
         self._blocks_read = -1
         self._shared_files = files
         self._files = OpenFiles(MAX_OPEN_FILES) if files is None else files
         self._open = partial(self._files.open, self._folder)
+
+    @property
+    def root(self) -> Path:
+        """Return the folder."""
+        return Path(self._folder)
 
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, OpenFiles | None]]:
         return type(self), (self._folder, self._shared_files)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +16,10 @@ import pytest
 import unistore
 from tests import cases
 from tests.unistore.growing.test_compact import CASES, joined
+from unistore.growing.folder import growing
 from unistore.store.joined import JoinedStore
 from unistore.store.versions import open_stores
+from unistore.zarr3.storage import MAX_SHARED_FILES
 
 # What is read where the default samples are longer than these recordings
 SAMPLES = {"spike": unistore.Clips(1, crop=(20, 30)), "events": unistore.Events("5ms")}
@@ -54,8 +59,61 @@ def test_arrays_and_samples_are_those_of_the_compacted_store(
     assert {"sources/path/data", "sources/path/offsets"} <= set(compared)
     assert parts.sample_count == one.sample_count
     kind = SAMPLES.get(case.family)
-    fields = [*unistore.Dataset(one.path, kind).fields, "source"]
+    fields = [*unistore.Dataset(store, kind).fields, "source"]
     dataset = unistore.Dataset(store, kind, fields)
     assert len(dataset.runs) == 1
     check_same_batches(dataset, unistore.Dataset(one.path, kind, fields))
     check_same_batches(pickle.loads(pickle.dumps(dataset)), dataset)
+
+
+def test_orders_conditions_and_splits_are_those_of_the_compacted_store(tmp_path: Path) -> None:
+    for number, rows in enumerate((300, 40, 700, 7, 50)):
+        folder = tmp_path / str(max(1, number))
+        folder.mkdir(exist_ok=True)
+        values = np.random.default_rng(number).random((rows, 64))
+        np.savez(folder / f"s{number}.npz", x=values, y=np.arange(rows))
+    unistore.convert(tmp_path / "1", tmp_path / "s.zarr", split="train=0.6,val=0.4")
+    for number in (2, 3, 4):
+        unistore.append(tmp_path / str(number), tmp_path / "s.zarr")
+    unistore.compact(tmp_path / "s.zarr", tmp_path / "one.zarr")
+    paths = [tmp_path / "s.zarr", tmp_path / "one.zarr"]
+    split = unistore.Store(paths[1]).split_names()[0]
+    for options in ({}, {"split": split}, {"where": {"source": "s[03]*"}}):
+        grown, one = (unistore.Dataset(path, fields=["x", "y", "source"], **options) for path in paths)
+        check_same_batches(grown, one)
+        for shuffle in ("blocks", "full", "sources", False):
+            orders = []
+            for dataset in (grown, one):
+                loader = unistore.Loader(dataset, 8, shuffle=shuffle, num_workers=0)
+                orders.append([batch["index"].tolist() for batch in loader])
+            assert orders[0] == orders[1]
+    unistore.remove(tmp_path / "s.zarr", "s1.npz")
+    unistore.compact(tmp_path / "s.zarr", tmp_path / "one.zarr", overwrite=True)
+    check_same_batches(unistore.Dataset(paths[0]), unistore.Dataset(paths[1]))
+
+
+def test_many_parts_keep_few_files_open_and_open_with_first_use(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    for number in range(2):
+        np.savez(tmp_path / "src" / f"{number}.npz", **{f"x{key}": np.arange(9) for key in range(10)})
+    unistore.convert(tmp_path / "src" / "0.npz", tmp_path / "s.zarr")
+    unistore.append(tmp_path / "src" / "1.npz", tmp_path / "s.zarr")
+    with growing(tmp_path / "s.zarr") as growth:
+        # the second part, once more under every name
+        first, second = growth.version.parts
+        parts = [first, second]
+        for number in range(30):
+            seal = {**second.seal, "digest": f"{number:032x}"}
+            part = dataclasses.replace(second, seal=seal)
+            folder = shutil.copytree(growth.store / second.key, growth.store / part.key)
+            root = json.loads((folder / "zarr.json").read_bytes())
+            root["attributes"]["unistore"]["seal"] = seal
+            (folder / "zarr.json").write_text(json.dumps(root))
+            parts.append(part)
+        growth.commit(parts, list(growth.version.schemas))
+    dataset = unistore.Dataset(tmp_path / "s.zarr")
+    assert not any(part.store.cached_indices for part in dataset.parts)
+    assert [dataset[index]["x3"].item() for index in range(len(dataset))] == [*range(9)] * 32
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    files = [link.readlink() for link in links if link.exists()]
+    assert 0 < len([file for file in files if file.is_relative_to(tmp_path)]) <= MAX_SHARED_FILES
