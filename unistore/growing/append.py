@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unistore.conversion.convert import executor_for, recorded_converter, source_paths
 from unistore.conversion.keys import Inputs
@@ -64,8 +64,7 @@ class Appended:
     replaced: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     """A source of the store."""
 
     part: int  # number of its part in the version
@@ -148,7 +147,7 @@ class _Sources:
 
 def _source_rows(store: Store) -> Iterable[tuple[str, int, bytes]]:
     sizes = store.array("sources/bytes").read().tolist()
-    digests = map(bytes, store.array("sources/digest").read())
+    digests = store.array("sources/digest").read().view("V16")[:, 0].tolist()
     return zip(store.text("sources/path"), sizes, digests, strict=True)
 
 
@@ -157,8 +156,9 @@ def known_sources(stores: Sequence[Store], parts: Sequence[Part]) -> dict[str, _
     known: dict[str, _Known] = {}
     for number, (store, part) in enumerate(zip(stores, parts, strict=True)):
         sealed = Path(store.path, ROOT).stat().st_mtime
+        removed = frozenset(part.removed)
         for row, (name, size, digest) in enumerate(_source_rows(store)):
-            source = _Known(number, row, size, digest, sealed, row in part.removed)
+            source = _Known(number, row, size, digest, sealed, row in removed)
             if source.is_removed:
                 known.setdefault(name, source)
             else:
