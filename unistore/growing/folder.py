@@ -14,7 +14,7 @@ from unistore.errors import ConversionError, InputError, writing_failed
 from unistore.remote.url import is_url, require_local_path
 from unistore.store.names import PARTS, SIDE_TABLES, TAGS, VERSIONS, folder_beside, growth_folder
 from unistore.store.reader import Store
-from unistore.store.versions import GrownStore, Part, Version, check_tag, describe_part, open_stores
+from unistore.store.versions import GrownStore, Part, Version, check_tag, first_version, open_stores
 from unistore.system.hints import PathLike
 from unistore.zarr3 import durable
 
@@ -35,12 +35,7 @@ class Growth:
         opened = open_stores(os.fspath(store))
         self.stores = opened.stores
         self.is_plain = opened.version is None
-        if opened.version is None:
-            schemas: list[Mapping[str, Any]] = []
-            part = describe_part(self.stores[0], schemas)
-            self.version = Version(number=1, parent=None, schemas=tuple(schemas), parts=(part,))
-        else:
-            self.version = opened.version
+        self.version = opened.version or first_version(self.stores[0])
 
     def _recover(self) -> None:
         for leftover in [*self.store.glob(f"*/.*{durable.PART_SUFFIX}")]:  # of versions and tags

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from unistore.errors import InputError, Problem, first_few
 from unistore.growing.append import known_sources, without_sources
 from unistore.growing.folder import growing, tag_version
-from unistore.store.versions import GrownStore, Version, find_grown, open_stores
+from unistore.store.versions import Version, find_grown, first_version, open_stores
 from unistore.system.arguments import Arguments
 from unistore.system.hints import PathLike
 
@@ -106,36 +106,22 @@ def versions(store: PathLike, *, tag: str | None = None, version: int | None = N
         tag_version(store, tag, version)
     opened = open_stores(os.fspath(store))
     if opened.version is None:
-        only = opened.stores[0]
-        sources = len(only.array("sources/bytes"))
-        return [
-            VersionSummary(
-                number=1,
-                tags=(),
-                sources=sources,
-                samples=only.sample_count,
-                parts=1,
-                added=sources,
-                removed=0,
-            )
-        ]
+        return _summaries([first_version(opened.stores[0])], {})
     grown = find_grown(os.fspath(store))
     assert grown is not None
-    return _summaries(grown)
+    return _summaries(map(grown.read, grown.numbers()), grown.tags())
 
 
-def _summaries(grown: GrownStore) -> list[VersionSummary]:
-    tags = grown.tags()
+def _summaries(listed: Iterable[Version], tags: Mapping[str, int]) -> list[VersionSummary]:
     summaries = []
     before: Version | None = None
-    for number in grown.numbers():
-        version = grown.read(number)
+    for version in listed:
         keys = {part.key for part in before.parts} if before else set()
         added = sum(part.sources - len(part.removed) for part in version.parts if part.key not in keys)
         summaries.append(
             VersionSummary(
-                number=number,
-                tags=tuple(name for name, tagged in tags.items() if tagged == number),
+                number=version.number,
+                tags=tuple(name for name, number in tags.items() if number == version.number),
                 sources=version.sources,
                 samples=version.samples,
                 parts=len(version.parts),

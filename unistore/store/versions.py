@@ -196,6 +196,13 @@ def describe_part(store: Store, schemas: list[Mapping[str, Any]], removed: tuple
     )
 
 
+def first_version(store: Store) -> Version:
+    """Return the version that a store which never grew is."""
+    schemas: list[Mapping[str, Any]] = []
+    part = describe_part(store, schemas)
+    return Version(number=1, parent=None, schemas=tuple(schemas), parts=(part,))
+
+
 class GrownStore:
     """A folder of versions, or its URL."""
 
