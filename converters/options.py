@@ -29,6 +29,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from unistore.errors import InputError, Problem
@@ -191,6 +192,7 @@ class Options:
         return values
 
 
+@cache
 def declared(options: type[Options]) -> tuple[Option, ...]:
     """Return all options of a class, its own first."""
     hints = get_type_hints(options)

@@ -25,6 +25,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_before_and_after_give_the_same_batches() -> None:
     """All in one process: importing torch takes longer than any of them."""

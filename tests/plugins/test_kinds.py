@@ -52,7 +52,7 @@ def test_a_kind_is_given_by_name(store: Path, pcm: dict[str, np.ndarray]) -> Non
     assert set(dataset[0]) == {"index", "pcm", "start", "source"}
 
 
-@pytest.mark.parametrize("start_method", ["spawn"])
+@pytest.mark.parametrize("start_method", ["forkserver"])
 def test_a_loader_reads_a_kind_in_workers(store: Path, start_method: str) -> None:
     dataset = unistore.Dataset(store, "Window", split=None)
     kept = {int(sample["index"]): sample["pcm"].numpy().copy() for sample in (dataset[i] for i in range(4))}

@@ -19,16 +19,16 @@ DESIGN = (ROOT / "docs" / "design.md").read_text()
 
 MOST_NOUNS = 60
 
-MOST_LOADED = 172
+MOST_LOADED = 166
 """Modules that a process holds after it converted one ``.npy`` file."""
-MOST_ENTERED = 84
+MOST_ENTERED = 83
 """Files whose functions are called by that conversion."""
 MOST_OF_SHARD = 19
 """Files that the rows of a source enter on their way into a shard, beyond the format and the family."""
 FORMAT_AND_FAMILY = ("converters/files/", "converters/formats/", "converters/rows/")
 MOST_OF_BATCH = 6
 """Files that a batch of a dataset enters, once it was read from before."""
-MOST_OF_LOADER = 12
+MOST_OF_LOADER = 9
 """Files that the next batch of a Loader with a worker enters in the training process."""
 
 SCRIPT = '''

@@ -210,8 +210,7 @@ def test_a_stop_finishes_the_step_at_work(toys: Path, toy: Any, store: Path, who
         store.rename(store.with_name("alone" if settings.part is None else "shared"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, 0), (signal.SIGUSR1, 2)])
 def test_a_signal_leaves_75(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, workers: int
 ) -> None:

@@ -360,6 +360,7 @@ def test_normalize_is_a_transform_and_a_module(robots: Any) -> None:
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.nightly
 def test_normalize_is_unchanged_when_it_is_compiled(robots: Any) -> None:
     path, _ = robots
     dataset = unistore.Dataset(path)

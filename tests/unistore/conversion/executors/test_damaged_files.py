@@ -19,7 +19,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
 
 import unistore
 from tests.programs import printed
@@ -118,45 +117,27 @@ def test_what_crashes_the_library_is_damaged(tmp_path: Path) -> None:
     assert problems(path) == [("a.h5", CRASHES, "damaged")]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def write_damaged(folder: Path) -> Path:
     """Two sound files, one that crashes the library and one that hangs it."""
-    (tmp_path / "sources").mkdir()
+    (folder / "sources").mkdir()
     for name in ("a", "d"):
-        write(tmp_path / "sources" / f"{name}.h5")
-    changed(tmp_path / "sources" / "b.h5", own_branch)
-    changed(tmp_path / "sources" / "c.h5", free_space_of_nothing)
-    return tmp_path / "sources"
+        write(folder / "sources" / f"{name}.h5")
+    changed(folder / "sources" / "b.h5", own_branch)
+    changed(folder / "sources" / "c.h5", free_space_of_nothing)
+    return folder / "sources"
 
 
 WRONG = [("b.h5", CRASHES, "damaged"), ("c.h5", HANGS_IT, "damaged")]
 
 
-@pytest.mark.parametrize("workers", [2])
-def test_the_others_are_converted(folder: Path, tmp_path: Path, workers: int) -> None:
+def test_the_others_are_converted(tmp_path: Path) -> None:
+    folder = write_damaged(tmp_path)
     with pytest.raises(InputError) as refused:
-        unistore.convert(folder, tmp_path / "all.zarr", "rows", workers=workers)
+        unistore.convert(folder, tmp_path / "all.zarr", "rows", workers=2)
     assert [(each.location, each.message, each.kind) for each in refused.value.problems] == WRONG
-    report = unistore.convert(folder, tmp_path / "some.zarr", "rows", workers=workers, on_error="skip")
+    report = unistore.convert(folder, tmp_path / "some.zarr", "rows", workers=2, on_error="skip")
     assert [(each["file"], each["reason"], each["kind"]) for each in report.skipped] == WRONG
     assert len(unistore.Dataset(tmp_path / "some.zarr")) == 6
-
-
-def test_on_a_cluster(folder: Path, tmp_path: Path) -> None:
-    """HDF5 runs below the cluster's worker, which goes on."""
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        before = client.run(os.getpid)
-        with pytest.raises(InputError) as refused:
-            unistore.convert(folder, tmp_path / "all.zarr", "rows", scheduler=client)
-        assert [(each.location, each.message, each.kind) for each in refused.value.problems] == WRONG
-        for name in ("b", "c"):
-            (folder / f"{name}.h5").unlink()
-        assert unistore.convert(folder, tmp_path / "out.zarr", "rows", scheduler=client).samples == 6
-        assert client.run(os.getpid) == before
-        assert not any(client.run(lambda: "h5py" in sys.modules).values())
 
 
 def test_sources_that_became_damaged(tmp_path: Path) -> None:
@@ -286,11 +267,10 @@ def test_the_parent_reads_no_hdf5(tmp_path: Path) -> None:
 import pathlib, sys, unistore
 from unistore.conversion.convert import make_converter
 from unistore.conversion.dry_run import dry_run
+unistore.convert("a.h5", "0.zarr")
+unistore.convert("a.h5", "split.zarr", workers=2, split="a=1", group_by="column:x")
 for workers in (0, 2):
-    unistore.convert("a.h5", f"{workers}.zarr", workers=workers)
-    unistore.convert("a.h5", f"{workers}-split.zarr", workers=workers, split="a=1", group_by="column:x")
     assert unistore.verify("0.zarr", against="a.h5", workers=workers).receipt
-    unistore.repair("0.zarr", "a.h5", workers=workers)
 unistore.inspect("a.h5")
 dry_run(make_converter("rows", {}), [pathlib.Path("a.h5")])
 open("0.zarr/rows/x/c/0", "wb").close()

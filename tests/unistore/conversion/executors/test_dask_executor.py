@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Client
 
 from tests.waiting import wait_until
 from unistore.conversion.convert import convert, make_converter
@@ -24,6 +25,7 @@ from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
 from unistore.errors import ConversionError, InputError
+from unistore.system.foreign import SECONDS
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -119,6 +121,7 @@ class Cluster:
 def dask(command: str, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "dask", command, *arguments],
+        env={**os.environ, SECONDS: "2"},  # of one reading of a file
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -156,8 +159,6 @@ def sound_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         for threads in ("1", "4"):
             scratch = ("--no-nanny", "--local-directory", str(folder / "scratch"))
             cluster.start_worker("--nthreads", threads, *scratch)
-        from distributed import Client
-
         with Client(cluster.address) as client:
             client.wait_for_workers(2)  # a short run may be over before it looks again
         yield cluster
@@ -291,23 +292,11 @@ class Deadly(Lasting):
         return super().__call__(item)
 
 
-def test_a_step_that_a_cluster_gives_up_is_named(
+def test_what_a_cluster_cannot_do_is_told_and_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    """Any step without a worker, and one that kills its worker."""
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
-    cluster = request.getfixturevalue("cluster")
-    cluster.start_worker("--nthreads", "1", "--no-nanny", "--local-directory", str(tmp_path / "scratch"))
-    said = (
-        r"step 'dies' of a\.h5: its worker died again and again \(out of memory\? --memory bounds it; "
-        r"a damaged file\? --exclude it\); what was done is kept: the same command continues"
-    )
-    with Dask(cluster.address) as executor, pytest.raises(ConversionError, match=said):
-        list(executor.run(Deadly(tmp_path), ["dies"]))
-
-
-def test_a_cluster_without_workers_is_told_and_given_up(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
     cluster = request.getfixturevalue("cluster")
     told: list[str] = []
     said = r"no worker is connected to the scheduler.* \(gave up after --wait 1\); what was done is kept"
@@ -317,3 +306,28 @@ def test_a_cluster_without_workers_is_told_and_given_up(
     ):
         list(executor.run(Lasting(tmp_path), ["a"]))
     assert told == ["no worker is connected to the scheduler: waiting for 'dask worker … --nthreads 1'"]
+    cluster.start_worker("--nthreads", "1", "--no-nanny", "--local-directory", str(tmp_path / "scratch"))
+    said = (
+        r"step 'dies' of a\.h5: its worker died again and again \(out of memory\? --memory bounds it; "
+        r"a damaged file\? --exclude it\); what was done is kept: the same command continues"
+    )
+    with Dask(cluster.address) as executor, pytest.raises(ConversionError, match=said):
+        list(executor.run(Deadly(tmp_path), ["dies"]))
+
+
+def test_damaged_files(sound_cluster: Cluster, tmp_path: Path) -> None:
+    """HDF5 runs below the cluster's workers, which go on."""
+    # not at the top: workers import this module
+    from tests.unistore.conversion.executors.test_damaged_files import WRONG, write_damaged
+
+    folder = write_damaged(tmp_path)
+    with Client(sound_cluster.address, set_as_default=False) as client:
+        before = client.run(os.getpid)
+        with pytest.raises(InputError) as refused:
+            convert(folder, tmp_path / "all.zarr", "rows", scheduler=client)
+        assert [(each.location, each.message, each.kind) for each in refused.value.problems] == WRONG
+        for name in ("b", "c"):
+            (folder / f"{name}.h5").unlink()
+        assert convert(folder, tmp_path / "out.zarr", "rows", scheduler=client).samples == 6
+        assert client.run(os.getpid) == before
+        assert not any(client.run(lambda: "h5py" in sys.modules).values())

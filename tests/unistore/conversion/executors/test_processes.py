@@ -60,16 +60,17 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(ERRORS)))
-def test_errors_arrive_as_they_were_raised(tmp_path: Path, number: int) -> None:
-    with Processes(1) as executor, pytest.raises(type(ERRORS[number])) as caught:
-        list(executor.run(Faulty(tmp_path), [f"raises {number}"]))
-    error = ERRORS[number]
-    told_where = "in a worker process" in str(getattr(caught.value, "__notes__", ""))
-    assert told_where != isinstance(error, UnistoreError), "a fault of ours is told with its place"
-    assert type(caught.value) is type(error)
-    assert str(caught.value) == str(error)
-    assert getattr(caught.value, "problems", None) == getattr(error, "problems", None)
+def test_errors_arrive_as_they_were_raised_and_the_worker_goes_on(tmp_path: Path) -> None:
+    with Processes(1) as executor:
+        for number, error in enumerate(ERRORS):
+            with pytest.raises(type(error)) as caught:
+                list(executor.run(Faulty(tmp_path), [f"raises {number}"]))
+            told_where = "in a worker process" in str(getattr(caught.value, "__notes__", ""))
+            assert told_where != isinstance(error, UnistoreError), "a fault of ours is told with its place"
+            assert type(caught.value) is type(error)
+            assert str(caught.value) == str(error)
+            assert getattr(caught.value, "problems", None) == getattr(error, "problems", None)
+    assert len({path.name.split("-")[2] for path in tmp_path.iterdir()}) == 1, "one process"
 
 
 EARLIER: set[psutil.Process] = set()

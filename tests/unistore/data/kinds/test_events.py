@@ -146,7 +146,7 @@ def test_random_windows_lie_in_their_recording_and_differ_in_each_epoch(store: P
 def test_batches_of_workers_are_ragged(store: Path) -> None:
     dataset = unistore.Dataset(store, unistore.Events("10ms"))
     expected = windows(10_000, 10_000)
-    loader = unistore.Loader(dataset, batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    loader = unistore.Loader(dataset, batch_size=4, num_workers=1, multiprocessing_context="forkserver")
     delivered = 0
     with loader:
         for batch in loader:
