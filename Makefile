@@ -18,7 +18,8 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -
 test: $(READY)
 	$(PYTEST) -m "not nightly"
 
-# Code and commands of the guides, notebooks, training examples, fault programs, predictions of memory at size
+# Code of the guides, notebooks, training examples, fault programs, clusters, every promise of a family, predictions
+# of memory at size
 nightly: $(READY)
 	$(PYTEST) -m nightly
 

@@ -27,7 +27,7 @@ annotation                      on the command line          in Python
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -192,10 +192,13 @@ class Options:
         return values
 
 
-@cache
+# Kept, as every conversion asks all families
+type_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+
+
 def declared(options: type[Options]) -> tuple[Option, ...]:
     """Return all options of a class, its own first."""
-    hints = get_type_hints(options)
+    hints = type_hints(options)
     shared = {entry.name: entry for entry in fields(Options)}
     declarations = [entry for entry in fields(options) if _DECLARED in entry.metadata]
     declarations.sort(key=lambda entry: entry.name in shared)

@@ -81,3 +81,9 @@ def test_no_program_looks_above_the_repository() -> None:
             folders.append((path.name, path.parents[int(number)]))
     assert len(folders) > 20
     assert [(name, folder) for name, folder in folders if not folder.is_relative_to(ROOT)] == []
+
+
+def test_ci_runs_what_make_test_leaves_out() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^everything: .*\n\t\$\(PYTEST\)$", makefile, re.MULTILINE), "all tests, by no mark"
+    assert re.search(r"^make .*\beverything\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)

@@ -70,6 +70,7 @@ def test_the_format_of_a_package(recordings: tuple[Path, dict[str, np.ndarray]])
     check_format(Wav(), folder / "a.wav", {"pcm": pcm["a.wav"].astype("<i2")}, {"rate": 8000})
 
 
+@pytest.mark.nightly
 def test_the_audio_family_keeps_every_promise(
     recordings: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def write_aedat4(path: Path, events: np.ndarray) -> None:
     faery.events_stream_from_array(written, SENSOR).to_file(path)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("forked_workers")
 def test_recordings_of_dsec_keep_every_promise(tmp_path: Path) -> None:

@@ -230,8 +230,8 @@ def test_many_readings_are_no_hang(tmp_path: Path) -> None:
     """The limit is for one reading, not for all of a file, and not for what is done afterwards."""
 
     def readings(first: Path, _: Path) -> None:
-        for _ in range(4):
-            work(0.6)
+        for _ in range(8):
+            work(0.3)
             begin_reading(first)
 
     class Lasting(Reading):

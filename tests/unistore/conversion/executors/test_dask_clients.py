@@ -90,6 +90,7 @@ def test_a_scheduler_file_and_the_certificates_of_the_configuration(
     assert done.digest == digest
 
 
+@pytest.mark.nightly
 def test_inside_of_tasks(sources: Path, tmp_path: Path) -> None:
     """As a script sends them: functions of ``__main__`` that name unistore, to a worker with its nanny."""
     script = {"__name__": "__main__", "unistore": unistore}

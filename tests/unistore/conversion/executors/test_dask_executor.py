@@ -164,6 +164,7 @@ def sound_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         yield cluster
 
 
+@pytest.mark.nightly
 def test_a_scheduler_and_workers_started_by_hand(
     tmp_path: Path,
     sound_cluster: Cluster,
@@ -200,6 +201,7 @@ class Lasting(Job[str]):
         return 1 << 20
 
 
+@pytest.mark.nightly
 def test_stopping_early_waits_for_what_a_cluster_has_begun(tmp_path: Path, sound_cluster: Cluster) -> None:
     """Nobody may end the workers of others: what they have begun is waited for, nothing else begins."""
     marks = tmp_path / "marks"
@@ -216,7 +218,7 @@ def test_stopping_early_waits_for_what_a_cluster_has_begun(tmp_path: Path, sound
         assert [item for item, _ in executor.run(Lasting(marks), ["again"])] == ["again"]
 
 
-@pytest.mark.parametrize("place", ["workers", "cluster"])
+@pytest.mark.parametrize("place", ["workers", pytest.param("cluster", marks=pytest.mark.nightly)])
 def test_many_problems_stop_it_and_nothing_is_written_afterwards(
     tmp_path: Path, toy: Any, make_toys: Callable[..., Path], request: pytest.FixtureRequest, place: str
 ) -> None:
@@ -263,6 +265,7 @@ def test_no_scheduler_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         convert(DATA / "rows", tmp_path / "out", "rows", scheduler="tcp://127.0.0.1:9")
 
 
+@pytest.mark.nightly
 def test_a_worker_and_then_the_scheduler_of_a_cluster_are_lost(
     tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,6 +295,7 @@ class Deadly(Lasting):
         return super().__call__(item)
 
 
+@pytest.mark.nightly
 def test_what_a_cluster_cannot_do_is_told_and_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -315,6 +319,7 @@ def test_what_a_cluster_cannot_do_is_told_and_given_up(
         list(executor.run(Deadly(tmp_path), ["dies"]))
 
 
+@pytest.mark.nightly
 def test_damaged_files(sound_cluster: Cluster, tmp_path: Path) -> None:
     """HDF5 runs below the cluster's workers, which go on."""
     # not at the top: workers import this module
