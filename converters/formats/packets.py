@@ -33,7 +33,7 @@ class Packet(NamedTuple):
     content: bytes
 
 
-class Said(TypedDict):
+class RecordHead(TypedDict):
     """The text of a record. A store's may be anything."""
 
     codec: str
@@ -48,7 +48,7 @@ class Said(TypedDict):
     sizes: list[int]  # bytes of each packet
 
 
-def said_of(stream: Any) -> Said:
+def head_of(stream: Any) -> RecordHead:
     """Return what decodes the packets of an open stream, without any."""
     context = stream.codec_context
     return {
@@ -78,10 +78,10 @@ def groups(packets: Sequence[Packet]) -> Iterator[Sequence[Packet]]:
         yield packets[first:stop]
 
 
-def record_of(said: Said, packets: Sequence[Packet], steps: Sequence[int]) -> NDArray[np.uint8]:
+def record_of(head: RecordHead, packets: Sequence[Packet], steps: Sequence[int]) -> NDArray[np.uint8]:
     """Write a group whose frames at the times `steps` are shown."""
-    own: Said = {
-        **said,
+    own: RecordHead = {
+        **head,
         "steps": list(steps),
         "times": [packet.time for packet in packets],
         "keys": [int(packet.is_key) for packet in packets],
@@ -90,8 +90,8 @@ def record_of(said: Said, packets: Sequence[Packet], steps: Sequence[int]) -> ND
     return _record(own, b"".join(packet.content for packet in packets))
 
 
-def _record(said: Mapping[str, object], content: bytes) -> NDArray[np.uint8]:
-    text = json.dumps(said, separators=(",", ":")).encode()
+def _record(head: Mapping[str, object], content: bytes) -> NDArray[np.uint8]:
+    text = json.dumps(head, separators=(",", ":")).encode()
     return np.frombuffer(len(text).to_bytes(_LENGTH_BYTES, "little") + text + content, np.uint8)
 
 
@@ -118,20 +118,20 @@ def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> It
     import av
 
     start = _LENGTH_BYTES + int.from_bytes(record[:_LENGTH_BYTES], "little")
-    said: Said = json.loads(record[_LENGTH_BYTES:start])
-    bounds = (offsets_of(said["sizes"]) + start).tolist()
+    head: RecordHead = json.loads(record[_LENGTH_BYTES:start])
+    bounds = (offsets_of(head["sizes"]) + start).tolist()
     if bounds == [len(record)]:
         yield from np.zeros((len(numbers), *size, 3), np.uint8)
         return
-    if min(said["sizes"]) < 1 or bounds[-1] != len(record):
+    if min(head["sizes"]) < 1 or bounds[-1] != len(record):
         message = f"its packets end at byte {bounds[-1]}, and {len(record)} are stored"
         raise ValueError(message)
-    times = [said["steps"][number] for number in numbers]
-    last = max(said["times"].index(time) for time in times)
-    decoder: Any = av.CodecContext.create(DECODERS[said["codec"]], "r")
+    times = [head["steps"][number] for number in numbers]
+    last = max(head["times"].index(time) for time in times)
+    decoder: Any = av.CodecContext.create(DECODERS[head["codec"]], "r")
     decoder.thread_count = 1
-    decoder.extradata = bytes.fromhex(said["extradata"])
-    decoder.color_primaries, decoder.color_trc, decoder.colorspace, decoder.color_range = said["colour"]
+    decoder.extradata = bytes.fromhex(head["extradata"])
+    decoder.color_primaries, decoder.color_trc, decoder.colorspace, decoder.color_range = head["colour"]
     decoder.options = {"max_pixels": str((size[0] + _PADDING) * (size[1] + _PADDING))}
     waiting = iter(times)
     time: int | None = next(waiting)
@@ -139,7 +139,7 @@ def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> It
         packet = None
         if number <= last:
             packet = av.Packet(record[bounds[number] : bounds[number + 1]])
-            packet.pts = said["times"][number]
+            packet.pts = head["times"][number]
         for frame in decoder.decode(packet):
             if frame.pts == time:
                 if (frame.height, frame.width) != size:

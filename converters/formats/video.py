@@ -16,12 +16,12 @@ from unistore.converters.formats.extras import needed
 from unistore.converters.formats.packets import (
     DECODERS,
     Packet,
-    Said,
+    RecordHead,
     groups,
+    head_of,
     images_in,
     record_of,
     rgb,
-    said_of,
 )
 from unistore.converters.plugin import Array, SourceFile
 from unistore.errors import InputError, Problem
@@ -80,7 +80,7 @@ class Frames(Array):
         Their packets alone decode to the same pixels.
         """
         shown = [(frame.pts, crc32(rgb(frame).tobytes())) for frame in self._frames(lo, hi)]
-        said, packets = self._packets(lo, {time for time, _ in shown})
+        head, packets = self._packets(lo, {time for time, _ in shown})
         first = 0
         for group in groups(packets):
             latest = max(packet.time for packet in group)
@@ -88,7 +88,7 @@ class Frames(Array):
             if stop == first:
                 continue
             own = shown[first:stop]
-            record = record_of(said, group, [time for time, _ in own])
+            record = record_of(head, group, [time for time, _ in own])
             with opening(self._file.path, self._file.name, LIBRARY):
                 images = images_in(record, range(stop - first), self._size, self._file.name)
                 is_same = [crc32(image.tobytes()) for image in images] == [checksum for _, checksum in own]
@@ -97,13 +97,13 @@ class Frames(Array):
             yield record, stop - first
             first = stop
 
-    def _packets(self, lo: int, times: set[int]) -> tuple[Said, list[Packet]]:
+    def _packets(self, lo: int, times: set[int]) -> tuple[RecordHead, list[Packet]]:
         """Read the packets from the key frame before a step to the last that a frame needs."""
         packets: list[Packet] = []
         with self._open() as (container, stream):
-            said = said_of(stream)
-            if said["codec"] not in DECODERS:
-                message = f"is {said['codec']}, and packets are kept of {', '.join(DECODERS)}"
+            head = head_of(stream)
+            if head["codec"] not in DECODERS:
+                message = f"is {head['codec']}, and packets are kept of {', '.join(DECODERS)}"
                 raise self._file.problem(message, _DECODE, "format")
             container.seek(int(self._time(lo) / stream.time_base), stream=stream)
             for packet in container.demux(stream):
@@ -115,7 +115,7 @@ class Frames(Array):
                 times.discard(packet.pts)
         if times:
             raise self._file.problem("has frames at other times than its packets", _DECODE, "format")
-        return said, packets
+        return head, packets
 
     def _frames(self, lo: int, hi: int) -> Iterator[Any]:
         """Yield the decoded frame of each step."""

@@ -15,7 +15,15 @@ import pytest
 from numpy.typing import NDArray
 
 import unistore
-from unistore.converters.formats.packets import KeptVideo, Packet, Said, groups, images_in, record_of, said_of
+from unistore.converters.formats.packets import (
+    KeptVideo,
+    Packet,
+    RecordHead,
+    groups,
+    head_of,
+    images_in,
+    record_of,
+)
 from unistore.converters.formats.video import Frames
 from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError, MissingLibraryError, Problem, StoreError
@@ -224,15 +232,17 @@ Changed = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def coded(source: Path) -> tuple[Said, list[Packet]]:
+def coded(source: Path) -> tuple[RecordHead, list[Packet]]:
     with av.open(str(source / VIDEO)) as container:
-        said = said_of(container.streams.video[0])
+        said = head_of(container.streams.video[0])
         demuxed = [packet for packet in container.demux(video=0) if packet.size]
     packets = [Packet(packet.pts or 0, packet.is_keyframe, bytes(packet)) for packet in demuxed]
     return said, list(next(groups(packets)))
 
 
-def damaged(coded: tuple[Said, list[Packet]], change: Callable[[Changed], bytes | None]) -> NDArray[np.uint8]:
+def damaged(
+    coded: tuple[RecordHead, list[Packet]], change: Callable[[Changed], bytes | None]
+) -> NDArray[np.uint8]:
     steps = sorted(packet.time for packet in coded[1])
     said, content = parts_of(record_of(*coded, steps).tobytes())
     changed = change(said)
