@@ -53,14 +53,14 @@ def write_volume(folder: Path, name: str, rng: np.random.Generator) -> None:
 
 
 def write_spikes(folder: Path, name: str, rng: np.random.Generator) -> None:
-    """Write six spike frames of 250 by 400 pixels, 20 steps each, with a picture."""
+    """Write six spike frames of 256 by 400 pixels, 20 steps each, with a picture."""
     for number in range(6):
         for inner in ("spike", "sharp"):
             (folder / name / inner).mkdir(parents=True, exist_ok=True)
-        spikes = rng.random((20, 250, 400)) < 0.2
+        spikes = rng.random((20, 256, 400)) < 0.2
         packed = np.packbits(spikes.reshape(-1), bitorder="little")
         (folder / name / "spike" / f"{number:03d}.dat").write_bytes(packed.tobytes())
-        picture = rng.integers(0, 255, (25, 40, 3), dtype=np.uint8).repeat(10, axis=0).repeat(10, axis=1)
+        picture = rng.integers(0, 255, (32, 50, 3), dtype=np.uint8).repeat(8, axis=0).repeat(8, axis=1)
         cv2.imwrite(str(folder / name / "sharp" / f"{number:03d}.png"), picture)
 
 
@@ -90,7 +90,7 @@ READINGS = {
     "rows": Reading("rows", write_rows, {}, None, ("blocks", "full", "sources", False), 300),
     "segments": Reading("point_cloud", write_cloud, {}, unistore.Segments(max_points=2000), ("full",), 12),
     "patches": Reading("ct", write_volume, {}, unistore.Patches(48), ("full",), 6),
-    "clips": Reading("spike", write_spikes, {"height": 250, "width": 400}, unistore.Clips(1), ("full",), 4),
+    "clips": Reading("spike", write_spikes, {"height": 256, "width": 400}, unistore.Clips(1), ("full",), 4),
     "transitions": Reading("trajectory", write_episode, {}, unistore.Transitions(), ("full",), 25),
 }
 

@@ -11,8 +11,8 @@ from unistore.report.values import sample_noun
 from unistore.store.versions import open_stores
 from unistore.system.sizes import count_of, size
 
-# From so many parts on a compacted store is suggested: a batch of small samples reads each part by itself
-MANY_PARTS = 20
+# From so many parts on a compacted store is suggested: the first sample of a process opens all of them
+MANY_PARTS = 100
 _SHOWN = 20
 
 

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -55,9 +56,12 @@ class JoinedArray(StoredArray):
         super().__init__(first.storage, first.path, metadata, reader)
         self.shape = (int(starts[-1]), *row_shape)
         self._starts = starts
+        self._start_list = starts.tolist()
+        self._spans = np.stack([starts[:-1], starts[1:], steps, chunks[:-1]], axis=1).tolist()
         self._chunks = chunks
         self._steps = steps
         self._step = step
+        self._shifts = chunks[:-1] * step - starts[:-1] if (steps == step).all() else None
         self._added = added
 
     def read_box(self, lo: Sequence[int], hi: Sequence[int], out: AnyArray | None = None) -> AnyArray:
@@ -86,27 +90,29 @@ class JoinedArray(StoredArray):
         return values
 
     def _part_of(self, rows: AnyArray) -> Int64s:
-        return np.searchsorted(self._starts, rows, side="right") - 1
+        return self._starts.searchsorted(rows, "right") - 1
 
     def _stored_rows(self, rows: Int64s) -> Int64s:
         part = self._part_of(rows)
+        if self._shifts is not None:
+            return rows + self._shifts[part]
         chunk, inside = np.divmod(rows - self._starts[part], self._steps[part])
         return (self._chunks[part] + chunk) * self._step + inside
 
     def _stored_ranges(self, low: int, high: int, place: int) -> Iterator[tuple[int, int, int]]:
-        part = int(np.searchsorted(self._starts, low, side="right")) - 1
+        part = bisect_right(self._start_list, low) - 1
         while low < high:
-            step = int(self._steps[part])
-            chunk, inside = divmod(low - int(self._starts[part]), step)
-            end = min(high, int(self._starts[part + 1]))
+            start, stop, step, first_chunk = self._spans[part]
+            chunk, inside = divmod(low - start, step)
+            end = min(high, stop)
             if step < self._step:
                 end = min(end, low - inside + step)
-            first = (int(self._chunks[part]) + chunk) * self._step + inside
+            first = (first_chunk + chunk) * self._step + inside
             if end > low:
                 yield first, first + end - low, place
             place += end - low
             low = end
-            part += low == self._starts[part + 1]
+            part += low == stop
 
 
 class _JoinedChunks(ChunkReader):
@@ -168,15 +174,24 @@ class _JoinedChunks(ChunkReader):
             start = stop
 
 
+@lru_cache(256)
+def _places(grid: Shape, own: Shape) -> list[int]:
+    """Return the places that chunks of a row have in a smaller grid, `EMPTY` outside of it."""
+    places = np.full(grid, EMPTY)
+    places[tuple(map(slice, own))] = np.arange(math.prod(own)).reshape(own)
+    listed: list[int] = places.reshape(-1).tolist()
+    return listed
+
+
 def _in_grid(numbers: list[int], grid: Shape, own: Shape) -> list[int]:
     """Return the numbers that chunks of a grid over whole rows have in a smaller one."""
-    row, inner = np.divmod(numbers, math.prod(grid))
-    places = np.unravel_index(inner, grid)
-    is_inside = np.all([place < extent for place, extent in zip(places, own, strict=True)], axis=0)
-    clipped = [np.minimum(place, extent - 1) for place, extent in zip(places, own, strict=True)]
-    inside = row * math.prod(own) + np.ravel_multi_index(clipped, own)
-    numbered: list[int] = np.where(is_inside, inside, EMPTY).tolist()
-    return numbered
+    places = _places(grid, own)
+    inside = []
+    for number in numbers:
+        row, chunk = divmod(number, len(places))
+        place = places[chunk]
+        inside.append(EMPTY if place == EMPTY else row * math.prod(own) + place)
+    return inside
 
 
 def _with_absent(located: ChunkLocations, numbers: list[int]) -> ChunkLocations:
