@@ -35,6 +35,9 @@ settings.load_profile("patient")
 os.fsync = os.fstat  # type: ignore[assignment]
 os.sync = lambda: None
 
+# What commands print is compared in words: nothing is folded.
+os.environ["COLUMNS"] = "400"
+
 # A shell ignores SIGINT in what it runs in the background, and every child would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

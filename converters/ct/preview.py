@@ -35,8 +35,13 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     for path in _overlays(store):
         voxels, nbytes = volume.every(path)
         arrays[f"overlay{len(overlays)}"] = voxels
-        # Windows repeat what the image says
-        overlays.append({"name": path.split("/")[1], "shown": not path.startswith(WINDOWS)})
+        overlay: dict[str, Any] = {"name": path.split("/")[1]}
+        overlay["shown"] = not path.startswith(WINDOWS)  # windows repeat what the image says
+        names = store.array(path).attributes.get("classes", {})
+        numbers = np.unique(voxels[voxels > 0]).tolist()
+        if numbers not in ([], [1]):
+            overlay["classes"] = [[number, names.get(str(number), number)] for number in numbers]
+        overlays.append(overlay)
         read += nbytes
     middle = [length // 2 for length in extent]
     planes = _planes(store, sample, extent, middle) if store.has(IMAGE) and max(volume.block) > 1 else {}
@@ -201,9 +206,15 @@ def _presets(unit: str, window: Sequence[float]) -> list[dict[str, Any]]:
 
 
 def _overlays(store: StoreView) -> list[str]:
-    """Return labels first, then masks and windows. Of several, the first."""
-    paths = [path for path in store.paths() if path.endswith(("/mask", "/label"))]
-    groups = (LABELS, MASKS, WINDOWS)
+    """Return labels first, then attached whole numbers, masks and windows. Of several, the first."""
+    image_shape = store.array(IMAGE).shape if store.has(IMAGE) else ()
+    paths = []
+    for path in store.paths():
+        array = store.array(path)
+        is_attached = path != IMAGE and array.shape == image_shape and array.dtype.kind in "biu"
+        if path.endswith(("/mask", "/label")) or is_attached:
+            paths.append(path)
+    groups = (LABELS, VOLUMES, MASKS, WINDOWS)
     ordered = [path for path in paths if path.startswith(groups)]
     ordered.sort(key=lambda path: groups.index(path.partition("/")[0]))
     return ordered[:_OVERLAYS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -39,7 +39,8 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     arrays: dict[str, NDArray[Any]] = {"xyz": _local(store, segment, values.pop("xyz")).astype(np.float32)}
     shown = []
     for number, (name, column) in enumerate(values.items()):
-        entry, arrays[f"column{number}"] = _coloured(column)
+        names_of_classes = columns[name].attributes.get("classes", {})
+        entry, arrays[f"column{number}"] = _coloured(column, names_of_classes)
         shown.append({"name": name, "array": f"column{number}", **entry})
     note = "all points"
     if len(arrays["xyz"]) < hi - lo:
@@ -75,7 +76,13 @@ def _column_names(store: StoreView) -> list[str]:
         if not row_shape or (row_shape == (3,) and name.lower() in _COLOURS):
             names.append(name)
     ranks = {name: rank for rank, name in enumerate(_FIRST)}
-    names.sort(key=lambda name: ranks.get(name.lower(), len(ranks)))
+
+    def rank(name: str) -> tuple[int, bool]:
+        """Classes first, then what was attached, which has no dtype of a source."""
+        is_of_source = "source_dtype" in store.array(f"{POINTS}/{name}").attributes
+        return ranks.get(name.lower(), len(ranks)), is_of_source
+
+    names.sort(key=rank)
     return names[:_COLUMNS]
 
 
@@ -88,7 +95,7 @@ def _local(store: StoreView, segment: int, stored: NDArray[Any]) -> NDArray[np.f
     return local
 
 
-def _coloured(values: NDArray[Any]) -> tuple[dict[str, Any], NDArray[Any]]:
+def _coloured(values: NDArray[Any], names: Mapping[str, str]) -> tuple[dict[str, Any], NDArray[Any]]:
     """Return how a column colours points, and its values: classes by number, colours in bytes."""
     if values.ndim == 2:
         if values.dtype.kind == "f":
@@ -99,5 +106,6 @@ def _coloured(values: NDArray[Any]) -> tuple[dict[str, Any], NDArray[Any]]:
     if values.dtype.kind in "biu":
         classes, numbers = np.unique(values, return_inverse=True)
         if len(classes) <= _CLASSES:
-            return {"kind": "class", "classes": classes.tolist()}, numbers.astype(np.uint8)
+            labels = [names.get(str(number), number) for number in classes.tolist()]
+            return {"kind": "class", "classes": labels}, numbers.astype(np.uint8)
     return {"kind": "number", "limits": limits(values)}, values.astype(np.float32)

@@ -31,7 +31,7 @@ _INSPECT_EXAMPLES = """\b
 Examples:
   unistore inspect train.zarr    a store: its content, code to load it
   unistore inspect recordings/   sources: problems, and the command
-  unistore inspect train.zarr --html     a page, train.html, to look at samples
+  unistore inspect train.zarr --html     a page of samples, train.html
   unistore inspect train.zarr --sample 17 --plot sample.png
   unistore inspect train.zarr --json
 """
@@ -241,7 +241,8 @@ def _text(verified: Verified) -> str:
     problems = verified.problems
     lines = [f"repaired {count_of(len(repaired), 'file')}"] if repaired else []
     lines += [f"  {key}" for key in repaired[:_MAX_SHOWN]]
-    lines += aligned([(problem.kind, problem.location, problem.message) for problem in problems[:_MAX_SHOWN]])
+    rows = [(problem.kind, problem.location, problem.message) for problem in problems[:_MAX_SHOWN]]
+    lines += aligned(rows)
     if len(problems) > _MAX_SHOWN:
         lines.append(f"and {len(problems) - _MAX_SHOWN} more (all of them with --json)")
     lines += [f"→ {cure}" for cure in dict.fromkeys(problem.cure for problem in problems if problem.cure)]

@@ -255,6 +255,7 @@ def detect(**arguments: Any) -> int:
 def preview_text(shown: DryRun, cost: Cost, destination: str, settings: Settings) -> str:
     """Return what would be written, and the memory and time that it takes."""
     from unistore.converters.survey import counted_scan, verdict_counts
+    from unistore.report.text import aligned, terminal_width
 
     lines = [
         f"would write {destination}: {shown.scan.family.replace('_', ' ')}",
@@ -265,11 +266,11 @@ def preview_text(shown: DryRun, cost: Cost, destination: str, settings: Settings
         rows = ("about " if table.name in shown.estimated else "") + count_of(table.rows, "row")
         shards = count_of(len(list(table.tasks())), "shard")
         lines.append(f"  {table.name}: {rows}, {shards} of {table.shard_rows:,} rows")
-        lines += [
-            f"    {array.column}: {array.field.dtype} {array.shape}, chunks {array.chunk}, "
-            f"reads {array.amplification:.2f}× what a sample needs"
-            for array in table.arrays
-        ]
+        rows_shown = [("array", "dtype", "shape", "chunks", "read / needed")]
+        for array in table.arrays:
+            form = (str(array.field.dtype), str(array.shape), str(array.chunk))
+            rows_shown.append((array.column, *form, f"{array.amplification:.2f}×"))
+        lines += [f"    {line}" for line in aligned(rows_shown, terminal_width() - 4)]
     peak = shown.peak
     step = size(shown.estimate.step)
     processes = f"{count_of(peak.workers, 'worker')} and this process" if peak.workers else "one process"
@@ -337,7 +338,7 @@ def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the table of what was left out, with reasons."""
     if not entries:
         return []
-    from unistore.report.text import aligned, shortened
+    from unistore.report.text import aligned, shortened, terminal_width
 
     left_out = len({entry["left_out"] for entry in entries})
     rows = [
@@ -345,6 +346,7 @@ def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
         for entry in entries[:MAX_ROWS]
     ]
     lines = [f"  left out because of problems: {left_out} (listed in unistore-report.json)"]
-    lines += [f"    {row}" for row in aligned([("file", "dataset", "reason"), *rows])]
+    table = aligned([("file", "dataset", "reason"), *rows], terminal_width() - 4)
+    lines += [f"    {line}" for line in table]
     more = len(entries) - len(rows)
     return [*lines, *([f"    and {more} more problems"] if more else [])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Problem
 from unistore.remote.url import redact_urls
 
 if TYPE_CHECKING:
@@ -65,13 +64,10 @@ def progress_log(log: str, store: str) -> ProgressBar | JsonLog:
     return JsonLog(store) if log == "json" else progress_bar()
 
 
-def safe(text: str) -> str:
-    """Return a text on one line, without control characters and secrets of URLs."""
-    return printable(redact_urls(text))
-
-
 def say(text: str, *, err: bool = False) -> None:
     """Print text, line by line."""
+    from unistore.report.text import safe
+
     click.echo("\n".join(map(safe, text.split("\n"))), err=err)
 
 
@@ -93,9 +89,8 @@ def show(blocks: Sequence[Block], *, show_all: bool = False) -> None:
     from unistore.report.text import to_text
 
     is_terminal = sys.stdout.isatty() or OUTPUT.color == "always"
-    width = shutil.get_terminal_size().columns
     color = is_terminal and OUTPUT.color != "never" and not (OUTPUT.color == "auto" and _is_plain())
-    click.echo(to_text(blocks, show_all=show_all, width=width, color=color), color=color)
+    click.echo(to_text(blocks, show_all=show_all, color=color), color=color)
 
 
 def _is_plain() -> bool:

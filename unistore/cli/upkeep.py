@@ -11,8 +11,8 @@ from unistore.system.sizes import count_of, size
 
 _CLEAN_EXAMPLES = """\b
 Examples:
-  unistore clean stores/                     unfinished conversions below a folder
-  unistore clean stores/ --remove            remove those that are not at work
+  unistore clean stores/             unfinished conversions below a folder
+  unistore clean stores/ --remove    remove those that are not at work
   unistore clean s3://bucket/train.zarr --remove
 """
 
@@ -42,7 +42,7 @@ def clean(path: str, remove: bool, as_json: bool) -> None:
 _WARM_EXAMPLES = """\b
 Examples:
   unistore cache warm s3://bucket/train.zarr /local/cache
-  unistore cache warm s3://bucket/train.zarr /local/cache --split train --limit 200GB
+  unistore cache warm s3://bucket/train.zarr /local/cache --split train
 """
 
 

@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader
+from unistore.data.kinds.reach import as_code
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
     Blocks,
@@ -65,7 +66,7 @@ _HAS_TORCH = MapDataset.__module__ != "typing"
 _TENSORS = "samples are tensors (read_batch reads numpy arrays) and need"
 # Samples whose labels are read together
 _COUNTED = 16
-# Fields that a repr names
+# Stores of which a notebook shows samples
 _SHOWN = 16
 
 
@@ -255,10 +256,10 @@ class Dataset(MapDataset[SampleT]):
         stores += "" if self.version is None else f", version={self.version}"
         split = "" if self.splits is None else f", split={'+'.join(self.splits)}"
         try:
-            content = f"{len(self)} samples of {first_few(self.fields, _SHOWN)}"
+            content = f"{len(self)} samples of {first_few(self.fields)}"
         except InputError:
             content = "invalid: samples do not fit their data, or there are none"
-        return f"Dataset({stores}, {self.samples}{split}, {content})"
+        return f"Dataset({stores}, {as_code(self.samples)}{split}, {content})"
 
     def _repr_html_(self) -> str:
         from unistore.pictures import notebook_html

@@ -39,7 +39,7 @@ def number(value: float | None) -> str:
         return "-"
     whole = float(value).is_integer() or abs(value) >= 1e4
     whole = whole and abs(value) < 1e9
-    return f"{value:,.0f}" if whole else f"{value:.4g}"
+    return f"{value:,.0f}" if whole else f"{value:,.4g}"
 
 
 def store_blocks(path: str, store: StoreReport) -> list[Block]:

@@ -75,9 +75,9 @@ class Advice:
         return f"{self.name}={self.value!r}".replace("'", '"')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Checkup:
-    """Facts of a machine and a store, remarks, and a recommended Loader. ``print`` shows it.
+    """Facts of a machine and a store, remarks, and a recommended Loader. Its repr is what the command prints.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class Checkup:
         """Return plain JSON values: the attributes, and `line`."""
         return {**asdict(self), "line": self.line}
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return to_text(self.blocks)
 
 

@@ -106,6 +106,15 @@ function swatch(colour) {
   return mark;
 }
 
+// Names of colours, as many as are read at a glance, after a first text
+function legendOf(marks, first) {
+  const shown = marks.slice(0, MAX_LEGEND).map(function (mark) {
+    return make("span", {}, [swatch(mark[0]), String(mark[1])]);
+  });
+  const more = marks.length > MAX_LEGEND ? "and " + (marks.length - MAX_LEGEND) + " more" : "";
+  return make("div", { className: "legend" }, [first, ...shown, more]);
+}
+
 function button(name, onClick) {
   const element = make("button", { type: "button", textContent: name });
   element.addEventListener("click", onClick);
@@ -278,6 +287,12 @@ function volumeWidget(root, head, arrays) {
   if (boxes.length) {
     root.append(controls(boxes));
   }
+  head.overlays.forEach(function (overlay, number) {
+    if (overlay.classes) {
+      const marks = overlay.classes.map(function (one) { return [colourOf(number + one[0]), one[1]]; });
+      root.append(legendOf(marks, overlay.name + ":"));
+    }
+  });
   root.append(make("div", { className: "panels" }, panels.map(function (panel) { return panel.figure; })));
   draw();
 
@@ -516,9 +531,9 @@ function cloudWidget(root, head, arrays) {
       }
     } else if (column.kind === "class") {
       const ofClasses = column.classes.map(function (name, number) { return packed(colourOf(number)); });
-      column.classes.slice(0, MAX_LEGEND).forEach(function (name, number) {
-        legend.append(make("span", {}, [swatch(colourOf(number)), String(name)]));
-      });
+      legend.append(...legendOf(column.classes.map(function (name, number) {
+        return [colourOf(number), name];
+      }), "").childNodes);
       for (let point = 0; point < count; point += 1) {
         packedColours[point] = ofClasses[values[point]];
       }

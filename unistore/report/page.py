@@ -28,7 +28,7 @@ from unistore.pictures import (
     text_html,
 )
 from unistore.report.blocks import number
-from unistore.report.sealed import StoreReport, describe_store
+from unistore.report.sealed import StoreReport, describe_store, with_attached
 from unistore.report.sources import SourceReport
 from unistore.report.text import Block
 from unistore.report.values import sample_noun
@@ -64,7 +64,7 @@ def render_page(
         raise InputError(Problem("samples", f"need a store, and {path} is not one", kind="option"))
     parts = list(map(_block, blocks))
     if isinstance(report, StoreReport):
-        parts = _store_parts(Store(path), report, samples, parts, live=live)
+        parts = _store_parts(with_attached(Store(path), report), report, samples, parts, live=live)
     elif isinstance(report, SourceReport) and report.sources is not None:
         parts.insert(1, _trial(path, report, report.sources))
     title = text_html(path.rstrip("/").rpartition("/")[2] or path)

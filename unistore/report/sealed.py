@@ -33,7 +33,7 @@ from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
-from unistore.store.side_tables import read_side_table, side_names
+from unistore.store.side_tables import folders_beside, read_side_table, side_names
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.codecs import Compressor, Zstd
 from unistore.zarr3.metadata import index_bytes
@@ -265,6 +265,12 @@ def _describe_side_table(store: Store, name: str) -> dict[str, Any]:
         return {"name": name, "table": "", "arrays": [], "problem": str(error)}
     problem = None if side.is_of(store) else side.stale(store)
     return {"name": name, "table": side.table, "arrays": side.paths, "problem": problem}
+
+
+def with_attached(store: Store, report: StoreReport) -> Store:
+    """Return the store with the sound columns that lie beside it."""
+    sound = [side["name"] for side in report.side_tables if side["problem"] is None]
+    return store.with_side_tables(folders_beside(store, sound))
 
 
 def _splits(store: Store) -> dict[str, int]:

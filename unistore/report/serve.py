@@ -15,7 +15,7 @@ from unistore.pictures import sample_view
 from unistore.remote.url import redact_urls
 from unistore.report.blocks import store_blocks
 from unistore.report.page import render_page
-from unistore.report.sealed import describe_store
+from unistore.report.sealed import describe_store, with_attached
 from unistore.report.wire import pack, pack_error
 from unistore.store.reader import Store
 
@@ -31,8 +31,8 @@ class ViewServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, path: str | os.PathLike[str], port: int = 0) -> None:
-        self.store = Store(path)
         report = describe_store(path)
+        self.store = with_attached(Store(path), report)
         blocks = store_blocks(self.store.path, report)
         self.page = render_page(self.store.path, report, blocks, live=True).encode()
         self.token = secrets.token_urlsafe(24)

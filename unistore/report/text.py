@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -44,11 +45,12 @@ def to_text(
     blocks: Iterable[Block],
     *,
     show_all: bool = False,  # show collapsed blocks, too
-    width: int | None = None,  # columns of the terminal; None: lines as long as they are
+    width: int = 0,  # columns; 0: those of the terminal, ``COLUMNS``, or 80
     color: bool = False,  # whether titles, names and code are coloured
 ) -> str:
     """Render blocks as text, with control characters escaped and secrets in URLs removed."""
     parts = []
+    width = width or terminal_width()
     for block in blocks:
         collapsed = block.collapsed and not show_all
         lines = [f"+ {block.title}: --all"] if collapsed else _lines(block, width, color=color)
@@ -56,16 +58,16 @@ def to_text(
     return "\n\n".join(parts)
 
 
-def _lines(block: Block, width: int | None, *, color: bool) -> Iterator[str]:
+def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
     indent = ""
     if block.title:
         yield _paint(block.title, _TITLE, color=color)
         indent = "  "
-    room = None if width is None else width - len(indent)
+    room = width - len(indent)
     facts = [(name, safe(value)) for name, value in block.facts if value]
     longest = max((_cells(name) for name, _ in facts), default=0)
     for name, value in facts:
-        first, *more = _fold(value, None if room is None else room - longest - 2)
+        first, *more = _fold(value, room - longest - 2)
         yield f"{indent}{_paint(_padded(name, longest), _BOLD, color=color)}  {first}"
         yield from (f"{indent}{' ' * longest}  {line}" for line in more)
     for line in _table(block, room, color=color) if block.rows else ():
@@ -77,31 +79,35 @@ def _lines(block: Block, width: int | None, *, color: bool) -> Iterator[str]:
         yield _highlighted(code) if color else code
 
 
-def _table(block: Block, room: int | None, *, color: bool) -> Iterator[str]:
+def _table(block: Block, room: int, *, color: bool) -> Iterator[str]:
     shown = list(range(len(block.columns)))
     hidden = []
-    if room is not None:
-        widths = _widths([block.columns, *block.rows])
-        for name in block.optional_columns:
-            if _total([widths[number] for number in shown]) > room:
-                shown.remove(block.columns.index(name))
-                hidden.append(name)
+    widths = _widths([block.columns, *block.rows])
+    for name in block.optional_columns:
+        if _total([widths[number] for number in shown]) > room:
+            shown.remove(block.columns.index(name))
+            hidden.append(name)
     table = [[row[number] for number in shown] for row in (block.columns, *block.rows)]
     heading, *lines = aligned(table, room)
     yield _paint(heading, _BOLD, color=color)
-    if room is not None:
-        yield "─" * max(map(_cells, (heading, *lines)))
+    yield "─" * max(map(_cells, (heading, *lines)))
     yield from lines
     if hidden:
         for line in _fold(f"hidden, as the terminal is narrow: {', '.join(hidden)}", room):
             yield _paint(line, _DIM, color=color)
 
 
-def aligned(rows: Sequence[Sequence[str]], room: int | None = None) -> list[str]:
-    """Return rows of a table as lines whose columns are aligned. The widest one is folded to fit `room`."""
+def terminal_width() -> int:
+    """Return the columns of the terminal, or what ``COLUMNS`` says, or 80."""
+    return shutil.get_terminal_size().columns
+
+
+def aligned(rows: Sequence[Sequence[str]], room: int = 0) -> list[str]:
+    """Return rows of a table as aligned lines. The widest column is folded to fit `room`, or the terminal."""
     cells = [list(map(safe, row)) for row in rows]
     widths = _widths(cells)
-    if room is not None and _total(widths) > room:
+    room = room or terminal_width()
+    if _total(widths) > room:
         widest = widths.index(max(widths))
         widths[widest] = max(_NARROWEST, widths[widest] - (_total(widths) - room))
     lines = []
@@ -136,8 +142,8 @@ def _paint(text: str, code: str, *, color: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if color else text
 
 
-def _fold(text: str, width: int | None) -> list[str]:
-    if width is None or _cells(text) <= width:
+def _fold(text: str, width: int) -> list[str]:
+    if _cells(text) <= width:
         return [text]
     return textwrap.wrap(text, max(1, width), break_on_hyphens=False)
 

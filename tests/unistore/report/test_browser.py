@@ -219,6 +219,47 @@ def test_points_turn_zoom_and_take_colours(tmp_path: Path) -> None:
     assert len({tuple(colour) for colour in pixels(height).reshape(-1, 3).tolist()}) > 20
 
 
+def test_predictions_that_are_attached_lie_beside_labels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    volume = rng.integers(-1000, 1000, (9, 20, 30)).astype(np.int16)
+    predicted = rng.integers(0, 4, volume.shape).astype(np.uint8)
+    np.save(tmp_path / "a.npy", volume)
+    unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "ct")
+    unistore.attach(tmp_path / "a.zarr", "segmented", [predicted], table="volumes")
+    with_it, without, legend = driven(
+        tmp_path,
+        page_of(tmp_path / "a.zarr"),
+        """
+        const tinted = canvases();
+        page.querySelector("#viewer input[type=checkbox]").click();
+        return [tinted, canvases(), texts(".legend span")];
+        """,
+    )
+    assert legend == ["1", "2", "3"]
+    shown = predicted[4]
+    plain = pixels(without[0]).astype(np.float64)
+    for number in range(4):
+        colour = np.array(COLOURS[number % len(COLOURS)])
+        expected = plain * 0.6 + colour * 0.4 if number else plain
+        inside = shown == number
+        np.testing.assert_allclose(pixels(with_it[0])[inside], expected[inside], atol=1.01)
+
+    cloud = MAKERS["cloud_real"](tmp_path).convert(tmp_path / "b.zarr")
+    points = len(unistore.Store(cloud).array("points/xyz"))
+    unistore.attach(cloud, "predicted", np.arange(points) % 3)
+    names, legend = driven(
+        tmp_path,
+        page_of(cloud),
+        """
+        const names = [...labelled("colour by").options].map(one => one.textContent);
+        move("colour by", names.indexOf("predicted"), "change");
+        return [names, texts(".legend span")];
+        """,
+    )
+    assert names.index("predicted") < names.index("intensity")
+    assert legend == ["0", "1", "2"]
+
+
 def test_spikes_of_a_window_of_time_are_summed(tmp_path: Path) -> None:
     store = MAKERS["spike_real"](tmp_path).convert(tmp_path / "a.zarr")
     first, moved = driven(

@@ -31,7 +31,8 @@ def test_a_terminal_shows_every_word_within_its_width(width: int) -> None:
     assert "options" not in text
 
 
-def test_without_a_width_nothing_is_hidden_or_folded() -> None:
+def test_a_wide_terminal_hides_and_folds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     text = to_text(BLOCKS)
     assert "blosc lz4 5 shuffle, crc32c  " + ("reason " * 12).rstrip() in text
     assert "word " * 29 in text
