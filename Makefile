@@ -49,7 +49,7 @@ $(READY): pyproject.toml constraints.txt
 	@printf 'Set-up in $(VENV), once: Python …'
 	@$(PYTHON) -m venv $(VENV)
 	@printf ' packages …'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[test]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[test]'
 	@printf ' bytecode …'
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true  # on all cores, which pip does on one
 	@printf ' ready\n'
