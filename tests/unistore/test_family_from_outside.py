@@ -162,6 +162,7 @@ def test_the_package_is_short_and_imports_the_one_module() -> None:
     assert ours == {"unistore.plugin"}
 
 
+@pytest.mark.nightly
 def test_commands_and_code_of_the_page(installed: Installed) -> None:
     (console,) = blocks(FAMILY, "console")
     for line in console.splitlines():
