@@ -45,9 +45,9 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         call("a.zarr", "--samples", "Patches(8, pad='zero')", "--measure", "--seconds", "0.5", "--json") == 0
     )
     assert asked == [
-        ("a.zarr", None, False, None),
-        (None, None, False, None),
-        ("a.zarr", "Patches(8, pad='zero')", True, 0.5),
+        ("a.zarr", None, False, None, None),
+        (None, None, False, None, None),
+        ("a.zarr", "Patches(8, pad='zero')", True, 0.5, None),
     ]
 
 
