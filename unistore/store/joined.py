@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from unistore.schemas.array_specs import GENERAL, ArraySpec
 from unistore.schemas.indices import table_columns, whole
+from unistore.store.names import OF_SOME
 from unistore.store.reader import Store
 from unistore.system.hints import Int64s
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.joined import JoinedArray, UnalikeError
 
 # Attributes of arrays that say something of single sources, by their numbers
-OF_SOURCES = ("source_dtype", "source_row_shape", "missing_in")
+OF_SOURCES = ("source_dtype", *OF_SOME)
 
 
 class JoinedStore(Store):
@@ -105,7 +106,7 @@ class JoinedStore(Store):
         arrays = [store.array(path) for store in self.stores]
         said = _said(arrays[0])
         for array in arrays:
-            if _said(array) != said or "missing_in" in array.attributes:
+            if _said(array) != said or _numbers_sources(array):
                 raise self._unalike(path, "has other attributes than in the first store")
         if not self._has_extents(path) and len({array.shape[1:] for array in arrays}) > 1:
             raise self._unalike(path, "has rows of another shape than in the first store")
@@ -156,6 +157,12 @@ class JoinedStore(Store):
 
     def _unalike(self, path: str, why: str) -> UnalikeError:
         return UnalikeError(f"{self.path}: {path} {why}")
+
+
+def _numbers_sources(array: StoredArray) -> bool:
+    # Columns of steps list the shapes alone
+    said = array.attributes
+    return "missing_in" in said or isinstance(said.get("source_row_shape"), dict)
 
 
 def _said(array: StoredArray) -> dict[str, Any]:

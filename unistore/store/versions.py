@@ -29,6 +29,7 @@ from unistore.store.manifest import (
 from unistore.store.names import (
     FIRST_VERSION,
     FORMAT_VERSION,
+    OF_SOME,
     PARTS,
     ROOT,
     SIDE_TABLES,
@@ -172,12 +173,16 @@ class Version:
 def describe_part(store: Store, schemas: list[Mapping[str, Any]], removed: tuple[int, ...] = ()) -> Part:
     """Return the part that a store is, and append its schema to `schemas` if it is not there."""
     attributes = store.attributes
-    fields = {}
+    fields: dict[str, Any] = {}
     for path, field in attributes["fields"].items():
         fields[path] = {name: value for name, value in field.items() if name != "amplification"}
     table = attributes["samples"]["table"]
     main_table = attributes.get("main_table", table)
     schema = {"family": store.family, "table": table, "main_table": main_table, "fields": fields}
+    if attributes.get("options", {}).get("columns") == "union":
+        # Which columns some sources lack, or have in smaller shapes, decides which keys samples have
+        uneven = [path for path in fields if not OF_SOME.isdisjoint(store.array(path).attributes)]
+        schema |= {"options": {"columns": "union"}, "uneven": sorted(uneven)}
     if schema not in schemas:
         schemas.append(schema)
     kept = np.flatnonzero(~np.isin(sample_sources(store), removed))

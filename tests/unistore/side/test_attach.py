@@ -83,7 +83,7 @@ def test_a_column_of_every_family(
 
 def test_windows_of_events_have_their_rows(golden: Callable[[str], Path]) -> None:
     path = golden("events.zarr")
-    times = unistore.Store(path).array("events/t").read()
+    times = unistore.Store(path).array("events/t").read().astype(np.int64)
     unistore.attach(path, "row", np.arange(len(times)))
     unistore.attach(path, "pair", np.stack([times, -times], axis=1))
     for kind in (unistore.Events(count=50), unistore.Events(window="1ms", voxel=2)):

@@ -82,8 +82,12 @@ def test_windows_are_those_of_a_conversion(
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "nothing": ("ct.zarr", {}, "at least one option"),
     "family": ("ct.zarr", {"voxel_size": 0.2}, "--voxel-size is not made from a ct store.*--window"),
-    "others": ("rows.zarr", {"window": "lung"}, "not made from a rows store .convert its sources again"),
-    "later": ("spike_steps.zarr", {"voxel_bins": 3}, "--voxel-bins is not made from a spike store"),
+    "others": ("rows.zarr", {"window": "lung"}, "--window is not made from a rows store$"),
+    "later": (
+        "spike_steps.zarr",
+        {"voxel_bins": 3},
+        r"spike store \(convert its sources again with --voxel-bins",
+    ),
     "value": ("point_cloud_scaled.zarr", {"voxel_size": -1}, "different sizes above 0"),
     "text": ("point_cloud_scaled.zarr", {"voxel_size": "x"}, "must be"),
     "there": ("point_cloud_scaled.zarr", {"voxel_size": 200}, r"voxels/200/\w+, which is in .* already"),
