@@ -56,7 +56,9 @@ class Merging:
 
     def is_offsets(self, path: str) -> bool:
         """Return whether values are where ranges of rows, or of bits, begin."""
-        return self.spec(path).offsets_of is not None
+        spec = self.spec(path)
+        bounds_of_ranges = spec.indexes is not None and spec.rows is not None and spec.rows[1] == 1
+        return spec.offsets_of is not None or bounds_of_ranges
 
     def shape(self, path: str) -> Shape:
         """Return the shape of a row that all rows fit into."""
@@ -79,6 +81,9 @@ class Merging:
         if store.has(f"{table}/source") and self.spec(f"{table}/source").indexes == (SOURCES, -1):
             return np.bincount(store.array(f"{table}/source").read(), minlength=count)
         for offsets in store.paths():
+            if self.spec(offsets).indexes == (path, 0):
+                of_samples = np.diff(store.array(offsets).read())
+                return np.bincount(sample_sources(store), of_samples, count).astype(np.int64)
             if self.spec(offsets).offsets_of == path:
                 lengths = np.diff(store.array(offsets).read())
                 ends = np.cumsum(self._counts(part, offsets))

@@ -36,9 +36,20 @@ def robots_padded(folder: Path) -> cases.Case:
     return cases.Case("trajectory", [folder], {"columns": "union"})
 
 
+def robots_with_a_ragged_clock(folder: Path) -> cases.Case:
+    for number in range(4):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            file["data/demo_0/actions"] = np.ones((4, 2))
+            scans = file.create_dataset("data/demo_0/scan", (6 + number,), h5py.vlen_dtype("f4"))
+            for row in range(len(scans)):
+                scans[row] = np.arange(row % 3 + 1, dtype="f4")
+    return cases.Case("trajectory", [folder], {"rate": {"scan": "50", "steps": "30"}})
+
+
 CASES: list[Callable[[Path], cases.Case]] = [
     rows_padded,
     robots_padded,
+    robots_with_a_ragged_clock,
     cases.rows_npz,
     cases.cloud_indices,
     cases.ct_sparse,
