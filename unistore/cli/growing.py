@@ -76,7 +76,7 @@ Examples:
   unistore compact train.zarr one.zarr
   unistore compact train.zarr one.zarr --version paper-v1 --order name
   unistore compact train.zarr val.zarr --split val
-  unistore compact train.zarr good.zarr --where source='lab_a/*' --where episode.length=50:
+  unistore compact train.zarr good.zarr --where episode.length=50:
 """
 
 
