@@ -91,6 +91,21 @@ def test_compressed_frames_kept_bit_for_bit(tmp_path: Path, check_contract) -> N
     ]
 
 
+def test_kept_frames_of_a_camera_that_an_episode_lacks_are_zeros(tmp_path: Path) -> None:
+    frames = act(tmp_path / "a.hdf5", 3)["cam_high"]
+    act(tmp_path / "b.hdf5", 2)
+    with h5py.File(tmp_path / "b.hdf5", "r+") as file:
+        del file["observations/images/cam_high"]
+    store = tmp_path / "out.zarr"
+    unistore.convert([tmp_path / "a.hdf5", tmp_path / "b.hdf5"], store, images="keep", columns="union")
+    dataset = unistore.Dataset(store)
+    key = "observation.images.cam_high"
+    images = [dataset[index][key].numpy().transpose(1, 2, 0) for index in range(5)]
+    np.testing.assert_array_equal(images, [*map(decoded, frames), *np.zeros((2, 48, 64, 3), np.uint8)])
+    assert [bool(dataset[index][f"{key}_present"]) for index in range(5)] == [True] * 3 + [False] * 2
+    assert unistore.verify(store, against=[tmp_path / "a.hdf5", tmp_path / "b.hdf5"]).ok
+
+
 @pytest.mark.parametrize("images", ["raw", "keep"])
 def test_resized_beside_kept_or_decoded_frames(tmp_path: Path, check_contract, images: str) -> None:
     frames = act(tmp_path / "episode_0.hdf5", 4)

@@ -24,12 +24,14 @@ class EncodedImages:
         # False: frames are (H, W, 3) u1 RGB; gray is repeated, alpha dropped, 16 bits reduced to the upper 8,
         # EXIF rotation ignored. True: PNG frames keep their channels and depth
         exact: bool = False,
+        blank: AnyArray | None = None,  # frame of rows without any bytes. None: there are none
     ) -> None:
         self._data = store.array(f"{group}/data")
         self.path = self._data.path
         self._offsets = IndexColumn(store, f"{group}/offsets")
         self._swapped = self._data.attributes.get("colour") == "swapped"
         self._exact = exact
+        self._blank = blank
 
     def read(self, frames: Int64s) -> list[AnyArray]:
         """Return the decoded frames, in the order given."""
@@ -39,6 +41,8 @@ class EncodedImages:
         return [self._decode(stored[bounds[i] : bounds[i + 1]], int(frame)) for i, frame in enumerate(frames)]
 
     def _decode(self, stored: UInt8s, frame: int) -> AnyArray:
+        if self._blank is not None and not len(stored):
+            return self._blank
         location = f"{self._data.path}: frame {frame}"
         try:
             return decode(stored, location, exact=self._exact, swapped=self._swapped)

@@ -99,9 +99,14 @@ class EncodedColumn(StepColumn):
                 f"its frames are {dtype!r} {shape!r}, expected {' or '.join(_FRAME_DTYPES)} [y, x, channel]"
             )
             raise contradiction(store, data.path, message)
-        self._images = KeptVideo(store, group) if is_video else EncodedImages(store, group, exact=True)
         self.row_shape = tuple(shape)
         self.dtype = np.dtype(dtype)
+        blank = None
+        if store.has(f"{PRESENT}/{sample_key(data.path).removeprefix('next.')}"):
+            blank = np.zeros(self.row_shape, self.dtype)
+        self._images = (
+            KeptVideo(store, group) if is_video else EncodedImages(store, group, exact=True, blank=blank)
+        )
         self.image = len(self.row_shape) == 3 and self.row_shape[2] == 3
 
     def read(self, rows: Int64s, out: AnyArray) -> None:
