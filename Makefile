@@ -93,6 +93,7 @@ oracles: $(READY)
 dist: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
 	rm -rf dist build/bare build/torch
+	mkdir -p build
 	$(BIN)/python -m build --outdir dist . > build/dist.log
 	$(PYTHON) -m venv build/bare
 	build/bare/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
