@@ -59,7 +59,7 @@ def cost_of(shown: DryRun, settings: Settings, options: Mapping[str, object]) ->
     trial = None
     reason = ""
     try:
-        trial = _try(shown, Settings(codec=settings.codec), options)
+        trial = _try(shown, Settings(codec=settings.codec), {**options, "exclude": ()})
     except (UnistoreError, OSError) as error:
         reason = str(error).splitlines()[0]
     shards = 0
@@ -88,12 +88,13 @@ def _try(shown: DryRun, settings: Settings, options: Mapping[str, object]) -> Tr
 
     def converted(nbytes: float) -> TrialConversion:
         chosen = order[: max(1, int(np.searchsorted(ends, nbytes)))]
-        paths: list[Path] = []
+        files: dict[Path, None] = {}  # several sources may be in one
         for number in chosen.tolist():
-            paths += shown.scan.sources[number].files
+            files |= dict.fromkeys(shown.scan.sources[number].files)
         with tempfile.TemporaryDirectory(prefix="unistore-trial-") as folder:
+            store = Path(folder, "trial.zarr")
             started = time.perf_counter()
-            report = convert_with(settings, paths, Path(folder, "trial.zarr"), shown.scan.family, options)
+            report = convert_with(settings, [*files], store, shown.scan.family, options, progress=False)
             seconds = time.perf_counter() - started
         return TrialConversion(
             sources=report.sources,

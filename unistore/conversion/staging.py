@@ -35,9 +35,9 @@ def stage(urls: Sequence[str], folder: Path, progress: Progress) -> list[Path]:
     ------
     InputError
         For a URL without objects, keys that are no file names, a disk without room for them, an object that
-        changed meanwhile.
-    StoreError
-        If an object cannot be read. The same call continues.
+        cannot be read or changed meanwhile. The same call continues.
+    ConversionError
+        If a copy cannot be written, or the folder holds what unistore does not make.
     """
     check_plain(folder)
     folder.mkdir(parents=True, exist_ok=True)

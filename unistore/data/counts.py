@@ -82,10 +82,15 @@ def count_values(values: AnyArray, is_real: AnyArray | None = None) -> ValueCoun
     if values.dtype.itemsize == 1 and is_real is None:
         return _count_bytes(values)
     numbers = np.ascontiguousarray(values.T, np.float64)  # contiguous, so that sums are pairwise
-    real = np.ones_like(numbers, bool) if is_real is None else is_real.T
-    finite = np.isfinite(numbers) & real
+    finite = np.isfinite(numbers)
+    is_infinite = np.isinf(numbers)
+    total: int | Int64s = len(values)
+    if is_real is not None:
+        finite &= is_real.T
+        is_infinite &= is_real.T
+        total = is_real.sum(axis=0)
     count = finite.sum(axis=1)
-    infinite = (np.isinf(numbers) & real).sum(axis=1)
+    infinite = is_infinite.sum(axis=1)
     divisor = np.maximum(count, 1)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = np.where(finite, numbers, 0.0).sum(axis=1) / divisor
@@ -98,7 +103,7 @@ def count_values(values: AnyArray, is_real: AnyArray | None = None) -> ValueCoun
     bins, counts = np.unique((first_bins + codes_of(numbers))[finite], return_counts=True)
     low = np.where(finite, numbers, np.inf).min(axis=1, initial=np.inf)
     high = np.where(finite, numbers, -np.inf).max(axis=1, initial=-np.inf)
-    nan = real.sum(axis=1) - count - infinite
+    nan = total - count - infinite
     return ValueCounts(count, nan, infinite, mean, deviation, low, high, bins, counts)
 
 

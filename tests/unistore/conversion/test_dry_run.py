@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from unistore.conversion.convert import convert, make_converter
@@ -66,3 +67,16 @@ def test_sources_too_large_for_a_trial_are_said(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("unistore.conversion.cost._MOST_BYTES", 1000)
     cost = cost_of(dry_run(make_converter("rows", {}), [DATA / "rows"]), Settings(), {})
     assert (cost.trial, cost.no_trial) == (None, "the sources are too large for a trial of a second")
+
+
+def test_the_trial_is_of_what_is_not_excluded_and_shows_no_progress(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        np.savez(tmp_path / f"{name}.npz", x=np.ones((4, 2)))
+    monkeypatch.setattr("unistore.progress._in_notebook", lambda: True)  # where bars are the default
+    options = {"exclude": ("b.npz",)}
+    cost = cost_of(dry_run(make_converter("rows", options), [tmp_path]), Settings(), options)
+    assert cost.trial is not None, cost.no_trial
+    assert cost.trial.sources == 2
+    assert capfd.readouterr() == ("", "")
