@@ -13,7 +13,7 @@ import numpy as np
 from unistore.conversion.convert import convert_with
 from unistore.conversion.dry_run import DryRun
 from unistore.conversion.settings import Settings
-from unistore.errors import InputError, UnistoreError
+from unistore.errors import UnistoreError
 
 _SECONDS = 1.0  # of the trial, about
 _FIRST_BYTES = 1 << 20  # of sources that are converted to learn how many fill the trial
@@ -54,14 +54,20 @@ class Cost:
     no_trial: str = ""
 
 
+class _NoTrialError(Exception):
+    """There is nothing to try."""
+
+
 def cost_of(shown: DryRun, settings: Settings, options: Mapping[str, object]) -> Cost:
     """Return what a conversion of the sources of a dry run would cost."""
     trial = None
     reason = ""
     try:
         trial = _try(shown, Settings(codec=settings.codec), {**options, "exclude": ()})
-    except (UnistoreError, OSError) as error:
-        reason = str(error).splitlines()[0]
+    except _NoTrialError as error:
+        reason = str(error)
+    except (UnistoreError, OSError):  # files of a dataset that are no sources by themselves
+        reason = "a few of these sources cannot be converted without the others"
     shards = 0
     tasks = 0
     spilled = 0
@@ -84,7 +90,7 @@ def _try(shown: DryRun, settings: Settings, options: Mapping[str, object]) -> Tr
     order = np.argsort(np.abs(sizes - np.median(sizes)), kind="stable")[:_MOST_SOURCES]
     ends = np.cumsum(sizes[order])
     if not len(ends) or ends[0] > _MOST_BYTES:
-        raise InputError("the sources are too large for a trial of a second")
+        raise _NoTrialError("the sources are too large for a trial of a second")
 
     def converted(nbytes: float) -> TrialConversion:
         chosen = order[: max(1, int(np.searchsorted(ends, nbytes)))]

@@ -80,3 +80,11 @@ def test_the_trial_is_of_what_is_not_excluded_and_shows_no_progress(
     assert cost.trial is not None, cost.no_trial
     assert cost.trial.sources == 2
     assert capfd.readouterr() == ("", "")
+
+
+def test_sources_that_need_the_others_have_no_trial() -> None:
+    cost = cost_of(dry_run(make_converter("trajectory", {}), [DATA / "lerobot" / "v3"]), Settings(), {})
+    assert (cost.trial, cost.no_trial) == (
+        None,
+        "a few of these sources cannot be converted without the others",
+    )
