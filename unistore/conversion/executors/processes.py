@@ -168,7 +168,7 @@ class Processes:
         while len(self._processes) > most:
             self._processes.pop().end()
         while len(self._processes) < min(most, steps):
-            self._processes.append(take_worker(self._imports))
+            self._processes.append(take_worker(self._imports, self._memory))
 
 
 def _too_many_deaths(job: Job[T], item: T, error: WorkerLostError) -> ConversionError:

@@ -79,6 +79,13 @@ def _exit_at_hangup(descriptor: int) -> None:
     os._exit(1)
 
 
+def _end_without_memory(unraisable: sys.UnraisableHookArgs) -> None:
+    # A thread that finds no memory to start in leaves the one that starts it waiting for ever
+    if issubclass(unraisable.exc_type, MemoryError):
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.__unraisablehook__(unraisable)
+
+
 def _limit(kind: int, value: int | None) -> None:
     hard = resource.getrlimit(kind)[1]
     if value is None or (hard != resource.RLIM_INFINITY and hard < value):
@@ -93,6 +100,7 @@ def main(numbers: list[int], modules: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     _die_with(parent)
     _limit(resource.RLIMIT_CORE, 0)
+    sys.unraisablehook = _end_without_memory
     keep_freed_memory()
     become_worker(note)
     threading.Thread(target=_exit_at_hangup, args=(descriptor,), daemon=True).start()

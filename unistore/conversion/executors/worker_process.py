@@ -34,7 +34,7 @@ ENVIRONMENT = {
 GRACE = 5  # Seconds for a process to end after its connection has
 # Signals that say nothing of the file that was being read
 SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-OUT_OF_MEMORY = "killed by SIGKILL"  # How the kernel ends a process when memory runs out
+OUT_OF_MEMORY = "killed by SIGKILL"  # As the kernel, or the process itself, ends one without memory
 HINT = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
 IMPORTS = ("unistore.conversion.executors.local",)  # What every step needs
 CONVERSION = "unistore.conversion.job"  # What writing shards needs, too
@@ -77,6 +77,7 @@ class WorkerProcess:
         self._start()
 
     def _start(self) -> None:
+        self.was_used = False
         self._surroundings = _surroundings()
         self._note = _shared_file()
         self.connection, theirs = Pipe()
@@ -104,6 +105,7 @@ class WorkerProcess:
 
     def send(self, step: bytes, damaged: DamagedFiles, most_bytes: int | None) -> None:
         """Have it do a step. If it is gone, `receive` says so."""
+        self.was_used = True
         with suppress(ConnectionError):
             self.connection.send((step, damaged, most_bytes))
 
@@ -153,11 +155,12 @@ def _how_it_ended(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def take_worker(modules: Sequence[str] = ()) -> WorkerProcess:
+def take_worker(modules: Sequence[str], memory: int | None) -> WorkerProcess:
     """Return a worker: the spare one, or a new one."""
+    # What an earlier command left in a used one would count against a limit of memory
     with suppress(IndexError):
         process = _spare.pop()
-        if process.serves:
+        if process.serves and (memory is None or not process.was_used):
             return process
         process.end()
     return WorkerProcess(modules)

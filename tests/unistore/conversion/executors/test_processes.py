@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import time
@@ -41,6 +42,9 @@ class Faulty(Job[str]):
             os.kill(os.getpid(), DEATHS[what])
         if what == "raises":
             raise ERRORS[int(rest)]
+        if what == "starves" and count < int(rest):
+            _thread.start_new_thread(_find_no_memory, ())
+            time.sleep(60)
         return Outcome({"pid": os.getpid()})
 
     def describe(self, item: str) -> str:
@@ -48,6 +52,10 @@ class Faulty(Job[str]):
 
     def need(self, item: str) -> int:
         return self.megabytes << 20
+
+
+def _find_no_memory() -> None:
+    raise MemoryError
 
 
 ERRORS = [
@@ -71,6 +79,25 @@ def test_errors_arrive_as_they_were_raised_and_the_worker_goes_on(tmp_path: Path
             assert str(caught.value) == str(error)
             assert getattr(caught.value, "problems", None) == getattr(error, "problems", None)
     assert len({path.name.split("-")[2] for path in tmp_path.iterdir()}) == 1, "one process"
+
+
+@pytest.mark.timeout(30)
+def test_a_thread_without_memory_ends_the_worker_and_the_step_runs_again(tmp_path: Path) -> None:
+    told: list[str] = []
+    with Processes(1, tell=told.append) as executor:
+        assert len(list(executor.run(Faulty(tmp_path), ["starves 1"]))) == 1
+    assert len(told) == 1
+    assert "out of memory?" in told[0]
+
+
+def test_under_a_limit_no_worker_begins_with_what_an_earlier_command_left(tmp_path: Path) -> None:
+    pids = []
+    for memory in (None, None, PROCESS + (64 << 20)):
+        with Processes(0, memory=memory) as executor:
+            executor._start(0, 1)  # as for a file that a foreign library opens
+            pids += executor.pids
+            list(executor.run(Faulty(tmp_path), ["works"]))
+    assert pids[0] == pids[1] != pids[2]
 
 
 EARLIER: set[psutil.Process] = set()
