@@ -15,15 +15,27 @@ from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, relatio
 from unistore.store.reader import Store
 
 MakeCase = Callable[[str], tuple[Case, Path]]
+Arrays = dict[str, zarr.Array[Any]]
 
 
-def arrays_of(store: Path) -> dict[str, zarr.Array[Any]]:
+def arrays_of(store: Path) -> Arrays:
     members = zarr.open_group(store, mode="r").members(max_depth=None)
     return {path: member for path, member in members if isinstance(member, zarr.Array)}
 
 
-def test_offsets_divide_the_arrays_that_name_them(case_name: str, make_case: MakeCase) -> None:
-    arrays = arrays_of(make_case(case_name)[1])
+def test_what_attributes_say_is_true(case_name: str, make_case: MakeCase) -> None:
+    store = make_case(case_name)[1]
+    arrays = arrays_of(store)
+    check_offsets(arrays)
+    check_texts(arrays, Store(store))
+    check_padding(arrays)
+    for array in arrays.values():
+        if "indexes" in array.attrs:
+            assert array[:].max() < len(Store(store).text(array.attrs["indexes"]))
+
+
+def check_offsets(arrays: Arrays) -> None:
+    """Offsets divide the arrays that name them."""
     named = set()
     for array in arrays.values():
         if "ragged" in array.attrs:
@@ -46,26 +58,23 @@ def test_offsets_divide_the_arrays_that_name_them(case_name: str, make_case: Mak
         assert np.diff(arrays[path][:]).tolist() == bits
 
 
-def test_text_decodes_as_its_attribute_says(case_name: str, make_case: MakeCase) -> None:
-    path = make_case(case_name)[1]
+def check_texts(arrays: Arrays, store: Store) -> None:
+    """Texts decode as their attributes say."""
     texts = 0
-    for name, array in arrays_of(path).items():
+    for name, array in arrays.items():
         if "encoding" in array.attrs:
-            offsets = arrays_of(path)[array.attrs["ragged"]["offsets"]][:]
+            offsets = arrays[array.attrs["ragged"]["offsets"]][:]
             data = array[:].tobytes()
-            spans = itertools.pairwise(offsets)
-            strings = [data[lo:hi].decode(array.attrs["encoding"]) for lo, hi in spans]
-            assert strings == Store(path).text(name.removesuffix("/data"))
+            strings = [data[lo:hi].decode(array.attrs["encoding"]) for lo, hi in itertools.pairwise(offsets)]
+            assert strings == store.text(name.removesuffix("/data"))
             texts += 1
-    grouped = [name.removesuffix("/offsets") for name in Store(path).paths() if name.endswith("/offsets")]
+    grouped = [name.removesuffix("/offsets") for name in arrays if name.endswith("/offsets")]
     compressed = ("_file", "_jpeg")
-    assert texts == sum(
-        f"{name}/data" in Store(path).paths() for name in grouped if not name.endswith(compressed)
-    )
+    assert texts == sum(f"{name}/data" in arrays for name in grouped if not name.endswith(compressed))
 
 
-def test_beyond_the_extent_is_padding(case_name: str, make_case: MakeCase) -> None:
-    arrays = arrays_of(make_case(case_name)[1])
+def check_padding(arrays: Arrays) -> None:
+    """Beyond the extent is padding."""
     for array in arrays.values():
         names = array.metadata.dimension_names
         for padded in array.attrs.get("padded", ()):
@@ -82,13 +91,6 @@ def test_beyond_the_extent_is_padding(case_name: str, make_case: MakeCase) -> No
                         values = np.unpackbits(row, axis=at, bitorder=array.attrs["bit_order"])
                     assert length <= values.shape[at]
                     assert not np.moveaxis(values, at, 0)[length:].any()
-
-
-def test_indices_number_rows(case_name: str, make_case: MakeCase) -> None:
-    path = make_case(case_name)[1]
-    for array in arrays_of(path).values():
-        if "indexes" in array.attrs:
-            assert array[:].max() < len(Store(path).text(array.attrs["indexes"]))
 
 
 def test_rows_that_are_counted_by_others_are_divided_too() -> None:

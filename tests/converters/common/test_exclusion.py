@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
+from tests.converters.contract import convert_in_memory
 from unistore.conversion.convert import make_converter
 from unistore.converters.common.exclusion import Exclusion, ProblemCollector
 from unistore.errors import InputError, Problem
@@ -71,9 +71,7 @@ def write_sequence(folder: Path, frames: int) -> None:
 SPIKE = {"height": 250, "width": 400, "layout": "packed"}
 
 
-def test_a_sequence_goes_on_behind_a_gap_under_a_name_of_its_own(
-    tmp_path: Path, convert_in_memory: Any
-) -> None:
+def test_a_sequence_goes_on_behind_a_gap_under_a_name_of_its_own(tmp_path: Path) -> None:
     """No clip may jump over a frame that was left out."""
     write_sequence(tmp_path / "train/a", 9)
     write_sequence(tmp_path / "train/b", 3)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.real_ct import LUNG, VOLUME
+from tests.cases import DATA
+from tests.converters.contract import check_contract, convert_in_memory
+from tests.real_ct import LUNG, VOLUME, write_lung, write_volume
 from unistore.converters.ct import points as ct_points
 from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.registry import get_family
@@ -18,8 +21,17 @@ from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.ct.windows import PRESETS
 from unistore.schemas.tables import text_values
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "ct"
 COUNTS = {"lung": 2031283, "bone": 1602770, "soft_tissue": 1226157, "brain": 441639}
+
+
+@pytest.fixture(scope="module")
+def ct_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the real CT files: NIfTI, DICOM, and the volume and a mask of its lung window as .npy."""
+    folder = tmp_path_factory.mktemp("ct_samples")
+    for path in (DATA / "samples" / "ct").iterdir():
+        shutil.copy(path, folder)
+    write_lung(folder, write_volume(folder))
+    return folder
 
 
 def ct_like(shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
@@ -70,12 +82,12 @@ def assert_valid(converted: Any) -> None:
     assert get_family("ct").part("specs").problems(infos, converted.finalized.samples) == []
 
 
-def test_bundled_volumes(check_contract: Callable[..., Any]) -> None:
-    files = sorted(DATA.glob("*.npy"))
+def test_bundled_volumes() -> None:
+    files = sorted((DATA / "ct").glob("*.npy"))
     images = [np.load(file) for file in files]
     converted = check_contract(
         ct_converter(window=("lung", "bone")),
-        [DATA],
+        [DATA / "ct"],
         {
             "volumes/image": padded(images, "int16"),
             "volumes/extent": np.array([image.shape for image in images], np.int32),
@@ -90,9 +102,7 @@ def test_bundled_volumes(check_contract: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("sparse", ["auto", "coords", "mask"])
-def test_real_volume_in_every_form(
-    ct_samples: Path, convert_in_memory: Callable[..., Any], sparse: str
-) -> None:
+def test_real_volume_in_every_form(ct_samples: Path, sparse: str) -> None:
     image = np.load(ct_samples / VOLUME)
     converter = ct_converter(window=("lung", "bone", "soft_tissue", "brain", "dense:100:1200"), sparse=sparse)
     converted = convert_in_memory(converter, [ct_samples / VOLUME])
@@ -112,7 +122,7 @@ def test_real_volume_in_every_form(
     assert_valid(converted)
 
 
-def test_real_window_file_beside_its_volume(ct_samples: Path, convert_in_memory: Callable[..., Any]) -> None:
+def test_real_window_file_beside_its_volume(ct_samples: Path) -> None:
     converted = convert_in_memory(ct_converter(), [ct_samples])
     assert len(converted.scan.sources) == 3, "the window's volume, one in NIfTI, a slice in DICOM"
     assert converted.finalized.groups["windows/lung"]["low"] == -1350
@@ -123,7 +133,7 @@ def test_real_window_file_beside_its_volume(ct_samples: Path, convert_in_memory:
     assert f"{LUNG}: taken for windows of {VOLUME}" in notes
 
 
-def test_volumes_of_every_kind_in_one_folder(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+def test_volumes_of_every_kind_in_one_folder(tmp_path: Path) -> None:
     base = ct_like((9, 10, 11))
     arrays = {
         "a_fortran.npy": np.asfortranarray(base),
@@ -154,7 +164,7 @@ def test_volumes_of_every_kind_in_one_folder(tmp_path: Path, check_contract: Cal
     assert_valid(converted)
 
 
-def test_case_folders(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+def test_case_folders(tmp_path: Path) -> None:
     root = tmp_path / "dataset"
     images = [ct_like((8, 9, 10), 1), ct_like((6, 9, 17), 2)]
     processed = root / "processed"
@@ -219,7 +229,7 @@ def test_case_folders(tmp_path: Path, check_contract: Callable[..., Any]) -> Non
     assert_valid(converted)
 
 
-def test_resolution_chooses(tmp_path: Path, convert_in_memory: Callable[..., Any]) -> None:
+def test_resolution_chooses(tmp_path: Path) -> None:
     image = ct_like((5, 6, 7))
     case = make_case(tmp_path / "case", image, 512)
     np.save(case / "ct_original_1024.npy", image.repeat(2, 0))
@@ -231,7 +241,7 @@ def test_resolution_chooses(tmp_path: Path, convert_in_memory: Callable[..., Any
         scan_sources(ct_converter(resolution=256), [case])
 
 
-def test_sparse_files_are_the_only_source(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+def test_sparse_files_are_the_only_source(tmp_path: Path) -> None:
     points = [np.array([[0, 1, 2], [0, 1, 3], [4, 0, 0]], "i2"), np.array([[3, 3, 3], [1, 2, 2]], "i2")]
     values = [np.array([0.5, 0.25, 1], "f2"), np.array([2, 3], "f2")]
     for number, (index, value) in enumerate(zip(points, values, strict=True)):
@@ -253,7 +263,7 @@ def test_sparse_files_are_the_only_source(tmp_path: Path, check_contract: Callab
         scan_sources(ct_converter(sparse="mask"), [tmp_path])
 
 
-def test_long_axes_get_wider_indices(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+def test_long_axes_get_wider_indices(tmp_path: Path) -> None:
     image = np.zeros((2, 1, 65537), "i2")
     image[1, 0, 65536] = 1200
     np.save(tmp_path / "ct.npy", image)
@@ -261,7 +271,7 @@ def test_long_axes_get_wider_indices(tmp_path: Path, check_contract: Callable[..
     check_contract(ct_converter(window=("w:10:1200",)), [tmp_path], oracle)
 
 
-def test_auto_takes_the_smaller_form(tmp_path: Path, convert_in_memory: Callable[..., Any]) -> None:
+def test_auto_takes_the_smaller_form(tmp_path: Path) -> None:
     image = np.zeros((8, 16, 64), "i2")  # as bits: 8 * 16 * 8 = 1024 bytes; a point: 3 * 2 + 2 = 8 bytes
     image.reshape(-1)[:127] = 1000
     image.reshape(-1)[200:328] = 2000
@@ -277,11 +287,7 @@ def test_auto_takes_the_smaller_form(tmp_path: Path, convert_in_memory: Callable
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_distance_fields_are_read_in_blocks(
-    tmp_path: Path,
-    check_contract: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    save: Callable[..., None],
-    order: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: Callable[..., None], order: str
 ) -> None:
     monkeypatch.setattr(ct_points, "BLOCK", 7)
     rng = np.random.default_rng(0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import unistore
+from tests.converters.contract import check_contract
 from unistore.converters.ct.family import converter as ct_converter
 from unistore.converters.registry import get_family
 from unistore.converters.survey import survey
@@ -51,7 +51,7 @@ def problems_of(root: Path) -> str:
     return str(caught.value)
 
 
-def test_volumes_and_their_segmentations(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+def test_volumes_and_their_segmentations(tmp_path: Path) -> None:
     made: dict[str, np.ndarray] = {}
     for number in range(3):
         made[f"img{number}"] = image(6, 7, 9 + number)
@@ -191,13 +191,10 @@ def test_masks_as_floats_are_bits_beside_masks_as_bytes(tmp_path: Path) -> None:
         (("p__ct_original_64", "p__segmentation", "p__labels__organs"), ("seg", "organs")),
     ],
 )
-@pytest.mark.parametrize("dtype", ["u1", "i2"])
-def test_labels_of_other_habits(
-    tmp_path: Path, names: tuple[str, ...], fields: tuple[str, ...], dtype: str
-) -> None:
+def test_labels_of_other_habits(tmp_path: Path, names: tuple[str, ...], fields: tuple[str, ...]) -> None:
     """Masks with an id, and labels beside the volume of a case folder, are never volumes of their own."""
     first, *labels = names
-    made = save(tmp_path / "set", **{first: image()}, **{name: classes(dtype=dtype) for name in labels})
+    made = save(tmp_path / "set", **{first: image()}, **{name: classes(dtype="i2") for name in labels})
     assert set(families(tmp_path / "set").values()) == {"ct"}
     unistore.convert(tmp_path / "set", tmp_path / "a.zarr")
     dataset = unistore.Dataset(tmp_path / "a.zarr")

@@ -117,7 +117,7 @@ def test_counts_and_bits_equal_the_formula(tmp_path: Path, dtype: str, order: st
     assert not some[3].any()
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     width=st.one_of(st.integers(1, 5000), st.floats(1e-3, 5000), st.just(2.0**40)),
     level=st.one_of(st.integers(-3000, 3000), st.floats(-3000, 3000), st.just(-1e6)),

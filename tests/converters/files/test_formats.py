@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
+from tests.converters.contract import check_contract
 from unistore.converters.files.formats import has_ending
 from unistore.converters.rows.family import converter as rows_converter
 
@@ -36,7 +35,7 @@ def test_unfinished_files_and_other_formats_are_known_by_their_names(tmp_path: P
     assert not has_ending(hdf5(tmp_path / name, data=np.arange(3)), HDF5)
 
 
-def test_indices_of_pytables_are_skipped(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+def test_indices_of_pytables_are_skipped(tmp_path: Path) -> None:
     """As ``df.to_hdf(format="table")`` and ``table.cols.x.create_index()`` write them."""
     table = np.zeros(6, [("index", "i8"), ("values_block_0", "f8", (2,))])
     table["index"], table["values_block_0"] = np.arange(6), np.arange(12).reshape(6, 2)
@@ -54,7 +53,7 @@ def test_indices_of_pytables_are_skipped(tmp_path: Path, check_contract: Callabl
     assert not any("_i_table" in key for key in converted.arrays)
 
 
-def test_axes_of_pandas_are_skipped(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+def test_axes_of_pandas_are_skipped(tmp_path: Path) -> None:
     """As ``df.to_hdf(format="fixed")`` writes them: two columns of floats, one of integers."""
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
@@ -74,6 +73,6 @@ def test_axes_of_pandas_are_skipped(tmp_path: Path, check_contract: Callable[...
     assert {key for key in converted.arrays if key.startswith("rows/")} == set(oracle)
 
 
-def test_references_of_matlab_are_skipped(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+def test_references_of_matlab_are_skipped(tmp_path: Path) -> None:
     path = hdf5(tmp_path / "a.mat", 512, x=np.arange(4.0), **{"#refs#__a": np.arange(9)})
     check_contract(rows_converter(), [path], {"rows/x": np.arange(4.0)})

@@ -60,7 +60,7 @@ def change_info(root: Path, **values: Any) -> None:
 @pytest.mark.parametrize("version", ["v21", "v3"])
 def test_a_store_has_what_lerobot_returns(version: str, tmp_path: Path) -> None:
     store = tmp_path / "toy.zarr"
-    unistore.convert(SAMPLES / version, store, family="trajectory", workers=2)
+    unistore.convert(SAMPLES / version, store, family="trajectory")
     steps = unistore.Dataset(store, unistore.Transitions())
     with np.load(SAMPLES / f"{version}.npz") as dump:
         assert len(steps) == len(dump["index"])

@@ -17,14 +17,6 @@ from unistore.testing import check_format
 PIXELS = np.random.default_rng(0).integers(0, 256, (19, 23, 4), np.uint8)
 
 
-@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA")])
-def test_a_png_has_the_pixels_that_pillow_wrote(tmp_path: Path, channels: int, mode: str) -> None:
-    pixels = PIXELS[..., 0] if channels == 1 else PIXELS[..., :channels]
-    Image.fromarray(pixels).save(tmp_path / "a.png")
-    colour = {"L": "gray", "RGB": "rgb", "RGBA": "rgb and alpha"}[mode]
-    check_format(Png(), tmp_path / "a.png", {"image": pixels}, {"colour": colour})
-
-
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_16_bits_stay(tmp_path: Path, channels: int) -> None:
     pixels = PIXELS[..., :channels].astype(np.uint16) * 257

@@ -45,7 +45,7 @@ def read_all(path: Path) -> None:
 
 def test_a_store_has_what_tensorflow_datasets_returns(tmp_path: Path) -> None:
     store = tmp_path / "toy.zarr"
-    unistore.convert(SAMPLES / "toy", store, workers=2)
+    unistore.convert(SAMPLES / "toy", store)
     dump = np.load(SAMPLES / "toy.npz")
     for split, lengths in LENGTHS.items():
         steps = unistore.Dataset(store, unistore.Transitions(), split=split)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.converters.contract import check_contract
 from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.scanning import scan_sources
 
@@ -34,7 +34,7 @@ def labels_of(converted: Any) -> dict[str, int]:
     return dict(zip(names, converted.arrays["segments/label"].tolist(), strict=True))
 
 
-def test_folders_are_labels_and_splits(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+def test_folders_are_labels_and_splits(tmp_path: Path) -> None:
     names = ("table/train/b.npy", "chair/train/a.npy", "chair/test/b.npy", "night_stand/test/a.npy")
     root = save(tmp_path / "modelnet", *names)
     converted = check_contract(point_cloud(), [root])

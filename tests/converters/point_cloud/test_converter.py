@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.converters.contract import check_contract, convert_in_memory
 from unistore.conversion.convert import convert
 from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.scanning import scan_sources
@@ -65,7 +66,7 @@ def problems_of_values(path: Path, **options) -> str:
     return str(caught.value)
 
 
-def test_points_of_no_segment_and_of_two(tmp_path: Path, check_contract) -> None:
+def test_points_of_no_segment_and_of_two(tmp_path: Path) -> None:
     data = columns(10)
     segments = {"segment_0003": np.array([1, 4, 5]), "segment_0001": np.array([4, 9])}
     path = write(tmp_path / "a.h5", data, segments)
@@ -88,7 +89,7 @@ def test_points_of_no_segment_and_of_two(tmp_path: Path, check_contract) -> None
     np.testing.assert_array_equal(arrays["segments/origin"][2], xyz[5:].min(axis=0))
 
 
-def test_coordinates_stay_float64_where_one_bit_would_change(tmp_path: Path, check_contract) -> None:
+def test_coordinates_stay_float64_where_one_bit_would_change(tmp_path: Path) -> None:
     for number, value in enumerate([500_000.005, -0.0, 1e8, np.nextafter(500_000.0, 1e9)]):
         data = columns(6)
         data["y"][3] = value
@@ -103,7 +104,7 @@ def test_coordinates_stay_float64_where_one_bit_would_change(tmp_path: Path, che
     assert converted.arrays["points/xyz"].dtype == np.int32
 
 
-def test_float32_stays_and_joins_float64(tmp_path: Path, check_contract) -> None:
+def test_float32_stays_and_joins_float64(tmp_path: Path) -> None:
     data = {name: values.astype("f4") if name in "xyz" else values for name, values in columns(5).items()}
     one = write(tmp_path / "a.h5", data)
     expected = np.stack([data[axis] for axis in "xyz"], axis=1)
@@ -123,7 +124,7 @@ def batches(path: Path, rows: int, width: int = 3, **more: np.ndarray) -> np.nda
 
 
 @pytest.mark.parametrize("shape", [(7,), (7, 1)])
-def test_pointnet_with_a_label_an_object(tmp_path: Path, check_contract, shape: tuple[int, ...]) -> None:
+def test_pointnet_with_a_label_an_object(tmp_path: Path, shape: tuple[int, ...]) -> None:
     label = RANDOM.integers(0, 40, shape).astype("u1")
     normal = RANDOM.random((7, 16, 3), dtype=np.float32)
     data = batches(tmp_path / "ply_data_train0.h5", 7, label=label, normal=normal)
@@ -139,7 +140,7 @@ def test_pointnet_with_a_label_an_object(tmp_path: Path, check_contract, shape: 
     assert converted.scan.sources[0].split == "train"
 
 
-def test_pointnet_with_a_label_a_point_and_features(tmp_path: Path, check_contract) -> None:
+def test_pointnet_with_a_label_a_point_and_features(tmp_path: Path) -> None:
     label, pid = RANDOM.integers(0, 13, (4, 16)).astype("u1"), RANDOM.integers(0, 9, (4, 16))
     data = batches(tmp_path / "a.h5", 4, width=9, label=label, pid=pid)
     oracle = {
@@ -154,7 +155,7 @@ def test_pointnet_with_a_label_a_point_and_features(tmp_path: Path, check_contra
     assert "points/label" not in renamed.arrays
 
 
-def test_list_files_give_splits_and_rooms(tmp_path: Path, convert_in_memory) -> None:
+def test_list_files_give_splits_and_rooms(tmp_path: Path) -> None:
     for number in (0, 1, 2):
         batches(tmp_path / f"ply_data_all_{number}.h5", 3, label=np.zeros((3, 16), "u1"))
     (tmp_path / "train_files.txt").write_text(
@@ -274,7 +275,7 @@ def in_segments(path: Path, parts: list[dict[str, np.ndarray]]) -> Path:
     return path
 
 
-def test_segments_with_columns_of_their_own(tmp_path: Path, check_contract) -> None:
+def test_segments_with_columns_of_their_own(tmp_path: Path) -> None:
     parts = [columns(n, n) for n in (4, 2, 5)]
     path = in_segments(tmp_path / "a.h5", parts)
     oracle = {f"points/{name}": np.concatenate([part[name] for part in parts]) for name in ("intensity",)}
@@ -291,7 +292,7 @@ def test_segments_with_columns_of_their_own(tmp_path: Path, check_contract) -> N
     assert "segment_0001/classification: is int32 (2,), expected int32 (0,)" in message
 
 
-def test_links_out_of_the_given_paths(tmp_path: Path, check_contract) -> None:
+def test_links_out_of_the_given_paths(tmp_path: Path) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir()
     outside.mkdir()

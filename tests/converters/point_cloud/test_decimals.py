@@ -104,10 +104,8 @@ def test_the_bytes_do_not_depend_on_memory(tmp_path: Path, monkeypatch: pytest.M
     source = write(tmp_path / "a.h5", xyz)
     digests = {unistore.convert(source, tmp_path / "0.zarr", "point_cloud", voxel_size=50.0).digest}
     monkeypatch.setattr("unistore.converters.point_cloud.coordinates._STEP", 7)
-    digests.add(unistore.convert(source, tmp_path / "1.zarr", "point_cloud", voxel_size=50.0).digest)
-    digests.add(
-        unistore.convert(source, tmp_path / "2.zarr", "point_cloud", voxel_size=50.0, memory="700MB").digest
-    )
+    little = {"voxel_size": 50.0, "memory": "700MB"}
+    digests.add(unistore.convert(source, tmp_path / "1.zarr", "point_cloud", **little).digest)
     assert len(digests) == 1
     assert restored(tmp_path / "0.zarr", 0).tobytes() == xyz.tobytes()
 

@@ -153,7 +153,7 @@ def test_windows_hold_every_point_once(seed: int, n: int, least: int, most: int 
         assert len(rows) == sum(count for count in counts.values() if count >= least)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=15)
 @given(
     st.integers(0, 2**32),
     st.sampled_from(["f4", "f8"]),
@@ -235,7 +235,7 @@ def test_no_byte_depends_on_steps_or_on_what_may_be_held(
         make_work(work, folder)
 
     monkeypatch.setattr(Workspace, "__init__", note)
-    for step, size in [(STEP, 0), (STEP, 1 << 30), (333, 0)]:
+    for step, size in [(STEP, 0), (333, 1 << 30)]:
         monkeypatch.setattr(scratch, "STEP", step)
         used.clear()
         monkeypatch.setattr("unistore.conversion.memory.STEP_BUDGET", size)

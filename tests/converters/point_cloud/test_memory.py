@@ -67,8 +67,9 @@ WINDOWS: dict[str, dict[str, Any]] = {
     ("layout", "size", "voxels"),
     [
         *((layout, "large", (0.5,)) for layout in ("in_segments", "indices", "one_segment", "batches")),
-        *((layout, size, (0.5,)) for layout in ("columns", *WINDOWS) for size in ("small", "large")),
-        *((layout, "large", ()) for layout in ("columns", "indices", "halved_windows")),
+        *((layout, "large", (0.5,)) for layout in ("columns", *WINDOWS)),
+        *((layout, "small", (0.5,)) for layout in ("columns", "windows")),
+        *((layout, "large", ()) for layout in ("columns", "halved_windows")),
     ],
 )
 def test_no_more_is_held_than_estimated(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.converters.contract import check_contract
 from unistore.cli.main import main
 from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.scan import Refused
@@ -61,9 +62,7 @@ def xyz_of(converted: Any) -> np.ndarray:
     "name", ["xyz", "coord", "coords", "points", "pos", "point_cloud", "vertices", "Coord"]
 )
 @pytest.mark.parametrize("write", [hdf5, npz])
-def test_coordinates_by_name(
-    tmp_path: Path, check_contract: Callable[..., Any], name: str, write: Callable[..., Path]
-) -> None:
+def test_coordinates_by_name(tmp_path: Path, name: str, write: Callable[..., Path]) -> None:
     values, colors = points(), RANDOM.integers(0, 255, (20, 3)).astype("u1")
     path = write(tmp_path / ("a.h5" if write is hdf5 else "a.npz"), **{name: values, "colors": colors})
     assert families(tmp_path) == {path.name: "point_cloud"}
@@ -74,9 +73,7 @@ def test_coordinates_by_name(
 
 
 @pytest.mark.parametrize("write", [hdf5, npz])
-def test_what_follows_the_coordinates(
-    tmp_path: Path, check_contract: Callable[..., Any], write: Callable[..., Path]
-) -> None:
+def test_what_follows_the_coordinates(tmp_path: Path, write: Callable[..., Path]) -> None:
     values = points(width=7)
     path = write(tmp_path / ("a.h5" if write is hdf5 else "a.npz"), points=values)
     converted = check_contract(point_cloud(), [path], {"points/features": values[:, 3:]})
@@ -92,7 +89,7 @@ def test_what_follows_the_coordinates(
         scan_sources(point_cloud(), [path])
 
 
-def test_files_of_columns_side_by_side(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+def test_files_of_columns_side_by_side(tmp_path: Path) -> None:
     made = {}
     for name in ("scene_1", "scene_2"):
         made[name] = {"coord": points(), "color": points().astype("u1"), "segment20": np.arange(20)}
@@ -197,7 +194,7 @@ def test_several_coordinates(tmp_path: Path) -> None:
     assert scan.sources[0].detail.layout.xyz == ("p/coord",)
 
 
-def test_raw_integers_beside_scaled_coordinates(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+def test_raw_integers_beside_scaled_coordinates(tmp_path: Path) -> None:
     scaled = {axis: RANDOM.random(7) for axis in "xyz"}
     raw = {axis: np.arange(7, dtype="i4") for axis in "XYZ"}
     path = hdf5(tmp_path / "a.h5", **scaled, **raw)
@@ -210,9 +207,7 @@ def test_raw_integers_beside_scaled_coordinates(tmp_path: Path, check_contract: 
 
 
 @pytest.mark.parametrize("write", [hdf5, npz])
-def test_columns_that_differ_in_case_are_both_kept(
-    tmp_path: Path, check_contract: Callable[..., Any], write: Callable[..., Path]
-) -> None:
+def test_columns_that_differ_in_case_are_both_kept(tmp_path: Path, write: Callable[..., Path]) -> None:
     values = {
         "Intensity": np.arange(20.0),
         "INTENSITY": np.arange(20),

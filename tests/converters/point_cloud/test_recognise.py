@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -11,7 +9,6 @@ import numpy as np
 import pytest
 
 from unistore.converters.point_cloud.family import converter as point_cloud
-from unistore.converters.protocol import Scanned
 from unistore.converters.scan import Candidate, LeftOut, Taken, Verdict
 from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import InputError
@@ -30,28 +27,6 @@ def hdf5(path: Path, **values: np.ndarray) -> Path:
 
 
 AXES = {axis: np.arange(4.0) for axis in "xyz"}
-MAKERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
-    "a.h5": ("columns", lambda path: hdf5(path, **AXES)),
-    "b.hdf5": ("columns", lambda path: hdf5(path, **{f"cloud__{axis.upper()}": AXES[axis] for axis in AXES})),
-    "c.h5": ("columns", lambda path: hdf5(path, xyz=np.zeros((4, 3)))),
-    "d.H5": (
-        "pointsuite_indices",
-        lambda path: hdf5(
-            path, segments__segment_0000__indices=np.arange(2), **{f"data__{a}": AXES[a] for a in AXES}
-        ),
-    ),
-    "e.h5": (
-        "pointsuite_columns",
-        lambda path: hdf5(path, **{f"segments__segment_0000__{axis}": AXES[axis] for axis in AXES}),
-    ),
-    "f.h5": ("batches", lambda path: hdf5(path, data=np.zeros((2, 5, 3), "f4"), label=np.zeros(2, "u1"))),
-}
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_taken(tmp_path: Path, name: str) -> None:
-    layout, make = MAKERS[name]
-    assert look(make(tmp_path / name)) == Taken(layout, f"is a point cloud of layout {layout}")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +45,7 @@ def test_left_out(tmp_path: Path, name: str, reason: str) -> None:
 
 
 def test_batches_are_columns_where_the_map_says_what_x_is(tmp_path: Path) -> None:
-    path = MAKERS["f.h5"][1](tmp_path / "f.h5")
+    path = hdf5(tmp_path / "f.h5", data=np.zeros((2, 5, 3), "f4"), label=np.zeros(2, "u1"))
     assert isinstance(look(path, point_cloud(map={"x": "label"})), LeftOut)
 
 
@@ -90,7 +65,3 @@ def test_where_a_broken_link_hides_what_it_is_the_link_is_told(tmp_path: Path) -
         file["data"] = h5py.ExternalLink("b.h5", "data")
     with pytest.raises(InputError, match=r"a\.h5: data: is a link into .*b\.h5, which does not exist"):
         look(path)
-
-
-def scanned(part: bytes, converter: SeamConverter) -> Scanned:
-    return converter.scan(pickle.loads(part))

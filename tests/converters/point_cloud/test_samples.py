@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import h5py
 import numpy as np
 import pytest
 
+from tests.cases import DATA
+from tests.converters.contract import check_contract
 from unistore.converters.point_cloud.family import converter as point_cloud
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -56,8 +56,8 @@ def check_voxels(converted, group: str, segment: int, xyz: np.ndarray, size: flo
     np.testing.assert_array_equal(arrays[f"{group}/point_voxel"][first:last], inverse.reshape(-1))
 
 
-def test_bundled_points_of_some_segments(bundled: Path, check_contract) -> None:
-    paths = [bundled / "pointcloud" / name for name in ("thin_a.h5", "thin_b.h5")]
+def test_bundled_points_of_some_segments() -> None:
+    paths = [DATA / "pointcloud" / name for name in ("thin_a.h5", "thin_b.h5")]
     converted = check_contract(point_cloud(voxel_size=(20.0, 100.0)), paths)
     arrays = converted.arrays
     assert converted.finalized.samples == 24
@@ -85,8 +85,8 @@ def test_bundled_points_of_some_segments(bundled: Path, check_contract) -> None:
     assert '"point_format": 3' in arrays["sources/header/data"].tobytes().decode()
 
 
-def test_quantised_beside_unquantised_is_restored_to_the_bit(bundled: Path, check_contract) -> None:
-    folder = bundled / "samples" / "pointcloud"
+def test_quantised_beside_unquantised_is_restored_to_the_bit() -> None:
+    folder = DATA / "samples" / "pointcloud"
     paths = [folder / "derived_pointsuite_thin-1.h5", folder / "derived_pointsuite_thin-1_fast.h5"]
     with pytest.raises(InputError, match="columns differ"):
         scan_sources(point_cloud(), paths)
@@ -102,8 +102,8 @@ def test_quantised_beside_unquantised_is_restored_to_the_bit(bundled: Path, chec
     np.testing.assert_array_equal(bits(first), bits(arrays["points/xyz"][5327:]), "both hold the same points")
 
 
-def test_windows_of_a_file_without_segments(bundled: Path, check_contract) -> None:
-    path = bundled / "pointcloud" / "pdal_autzen.h5"
+def test_windows_of_a_file_without_segments() -> None:
+    path = DATA / "pointcloud" / "pdal_autzen.h5"
     converter = point_cloud(segment="window:500", min_points=20, max_points=100)
     converted = check_contract(converter, [path])
     with h5py.File(path) as file:
@@ -127,8 +127,8 @@ def test_windows_of_a_file_without_segments(bundled: Path, check_contract) -> No
     assert converted.finalized.samples == len(real) == len(segments_of(converted)) - 1
 
 
-def test_map_names_the_coordinates(bundled: Path, check_contract) -> None:
-    path = bundled / "pointcloud" / "pdal_twoPoints.h5"
+def test_map_names_the_coordinates() -> None:
+    path = DATA / "pointcloud" / "pdal_twoPoints.h5"
     with pytest.raises(InputError, match=r"has no x, y, z; datasets: elevation, .*--map x="):
         scan_sources(point_cloud(), [path])
     names = {"x": "longitude", "y": "latitude", "z": "elevation", "pitch": "instrument_parameters/pitch"}

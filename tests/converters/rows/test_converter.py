@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.converters.contract import check_contract
 from unistore.converters.protocol import Converter
 from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
@@ -31,7 +32,7 @@ def write(path: Path, **arrays: np.ndarray) -> dict[str, np.ndarray]:
     return {name.replace("__", "/"): values for name, values in arrays.items()}
 
 
-def test_hdf5_files_in_natural_order_with_groups_as_paths(tmp_path: Path, check_contract) -> None:
+def test_hdf5_files_in_natural_order_with_groups_as_paths(tmp_path: Path) -> None:
     parts = {}
     for number in (10, 2, 1):
         n = 5 + number
@@ -51,7 +52,7 @@ def test_hdf5_files_in_natural_order_with_groups_as_paths(tmp_path: Path, check_
     assert converted.finalized.sample_runs.tolist() == [6, 7, 15], "no array of all rows"
 
 
-def test_npy_files_side_by_side_and_in_parts(tmp_path: Path, check_contract) -> None:
+def test_npy_files_side_by_side_and_in_parts(tmp_path: Path) -> None:
     data, label = RANDOM.random((9, 2)), np.arange(9)
     for split, lo, hi in (("train", 0, 6), ("test", 6, 9)):
         (tmp_path / split).mkdir()
@@ -86,7 +87,7 @@ def test_npy_files_side_by_side_and_in_parts(tmp_path: Path, check_contract) -> 
     assert "y  8" in message
 
 
-def test_structured_arrays_give_a_column_a_field(tmp_path: Path, check_contract) -> None:
+def test_structured_arrays_give_a_column_a_field(tmp_path: Path) -> None:
     points = np.zeros(9, [("xyz", "<f4", 3), ("class", ">u2")])
     points["xyz"], points["class"] = RANDOM.random((9, 3)), np.arange(9)
     np.save(tmp_path / "p.npy", points)
@@ -98,7 +99,7 @@ def test_structured_arrays_give_a_column_a_field(tmp_path: Path, check_contract)
     check_contract(rows_converter(), [tmp_path / "p.h5"], oracle)
 
 
-def test_different_columns_are_one_table_and_can_be_joined(tmp_path: Path, check_contract) -> None:
+def test_different_columns_are_one_table_and_can_be_joined(tmp_path: Path) -> None:
     x = RANDOM.random((4, 2), dtype=np.float32)
     write(tmp_path / "a.h5", x=x, weight=np.ones(4, "f4"), count=np.ones(4, "i4"))
     write(tmp_path / "b.h5", x=x)
@@ -117,7 +118,7 @@ def test_different_columns_are_one_table_and_can_be_joined(tmp_path: Path, check
     assert list(common.arrays) == ["rows/x"]
 
 
-def test_lengths_that_differ_are_listed_and_map_chooses(tmp_path: Path, check_contract) -> None:
+def test_lengths_that_differ_are_listed_and_map_chooses(tmp_path: Path) -> None:
     data = RANDOM.random((6, 2))
     write(tmp_path / "a.h5", data=data, label=np.arange(5))
     np.savez(tmp_path / "a.npz", data=data, label=np.arange(5), version=np.float64(2))
@@ -188,7 +189,7 @@ def test_a_damaged_compressed_member_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "reason"), [("__x", "reserves"), ("a\nb", "control"), ("...", "dots")])
-def test_names_that_no_array_can_have(tmp_path: Path, check_contract, name: str, reason: str) -> None:
+def test_names_that_no_array_can_have(tmp_path: Path, name: str, reason: str) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file[name] = np.arange(3)
     message = problems_of(rows_converter(), tmp_path / "a.h5")
@@ -197,7 +198,7 @@ def test_names_that_no_array_can_have(tmp_path: Path, check_contract, name: str,
     check_contract(rows_converter(map={"fine": name}), [tmp_path / "a.h5"], {"rows/fine": np.arange(3)})
 
 
-def test_no_rows_and_no_values(tmp_path: Path, check_contract) -> None:
+def test_no_rows_and_no_values(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.empty((0, 3)))
     assert problems_of(rows_converter(), tmp_path / "a.npy") == "a.npy: no rows (check what wrote it)"
     np.save(tmp_path / "b.npy", np.ones((2, 3)))

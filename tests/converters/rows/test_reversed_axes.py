@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.converters.contract import check_contract
 from unistore.converters.rows.family import converter as rows_converter
 
 RANDOM = np.random.default_rng(2)
@@ -30,9 +30,7 @@ def matlab(path: Path, rows: int = 11, **creation: Any) -> dict[str, np.ndarray]
 
 
 @pytest.mark.parametrize("creation", [{}, {"chunks": True, "compression": "gzip"}])
-def test_rows_on_the_last_axis(
-    tmp_path: Path, check_contract: Callable[..., Any], creation: dict[str, Any]
-) -> None:
+def test_rows_on_the_last_axis(tmp_path: Path, creation: dict[str, Any]) -> None:
     first, second = (
         matlab(tmp_path / f"{name}.mat", rows, **creation) for name, rows in (("a", 11), ("b", 5))
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from tests.converters.spike.recordings import record, sequences, stream
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError, Problem
@@ -22,9 +22,7 @@ def problems(paths: Path | list[Path], **options: Any) -> dict[str, Problem]:
     return {problem.location: problem for problem in error.value.problems}
 
 
-def test_every_bad_file_is_reported_at_once(
-    tmp_path: Path, sequences: Callable[..., Any], stream: Callable[..., bytes]
-) -> None:
+def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"train/good": (16,), "train/bad": (16,) * 7, "train/less": (16,) * 3})
     bad = tmp_path / "train/bad"
     (bad / "spike/000.dat").write_bytes((bad / "spike/000.dat").read_bytes()[:-1])
@@ -87,9 +85,7 @@ def test_arrays_that_are_no_spikes(tmp_path: Path) -> None:
     assert "holds a, b, expected spk" in found["names.npz"].message
 
 
-def test_two_layouts_in_one_conversion(
-    tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
-) -> None:
+def test_two_layouts_in_one_conversion(tmp_path: Path) -> None:
     (tmp_path / "000.dat").write_bytes(stream(record(8, 6, 16, 1), "packed"))
     (tmp_path / "001.dat").write_bytes(stream(record(8, 6, 16, 2), "bytes"))
     found = problems(tmp_path, height=6, width=16)
@@ -105,16 +101,14 @@ def test_dark_recordings_decide_nothing(tmp_path: Path) -> None:
     assert scan.sources[0].detail.shapes["spike"][0] == 32
 
 
-def test_a_dark_recording_takes_the_layout_of_the_others(
-    tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
-) -> None:
+def test_a_dark_recording_takes_the_layout_of_the_others(tmp_path: Path) -> None:
     (tmp_path / "000.dat").write_bytes(bytes(96))
     (tmp_path / "001.dat").write_bytes(stream(record(8, 6, 16), "packed"))
     scan = scan_sources(spike_converter(height=6, width=16), [tmp_path])
     assert [source.detail.shapes["spike"][0] for source in scan.sources] == [8, 8]
 
 
-def test_folders_that_only_some_sequences_have(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+def test_folders_that_only_some_sequences_have(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8,)})
     sequences(tmp_path, {"b": (8,)}, images=None)
     (problem,) = problems(tmp_path, height=24, width=40).values()
@@ -124,9 +118,7 @@ def test_folders_that_only_some_sequences_have(tmp_path: Path, sequences: Callab
     assert [field.path for field in scan.tables[0].fields] == ["spikes/bits"]
 
 
-def test_two_files_for_one_frame(
-    tmp_path: Path, sequences: Callable[..., Any], record: Callable[..., Any]
-) -> None:
+def test_two_files_for_one_frame(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8,)}, images=None)
     np.save(tmp_path / "a/spike/000.npy", record(8, 24, 40))
     (problem,) = problems(tmp_path, height=24, width=40).values()

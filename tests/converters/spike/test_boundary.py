@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import unistore
+from tests.converters.spike.recordings import sequences
 
 STAND_IN = """
 import os, signal, struct
@@ -32,9 +31,7 @@ def cvtColor(pixels, code):
 """
 
 
-def test_an_image_that_crashes_opencv(
-    tmp_path: Path, sequences: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_crashes_opencv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sequences(tmp_path / "in", {"train/a": (16, 16, 16)})
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "cv2.py").write_text(STAND_IN)
@@ -42,7 +39,7 @@ def test_an_image_that_crashes_opencv(
     monkeypatch.setenv("CRASHES", str(tmp_path / "in/train/a/blur/001.png"))
     store = tmp_path / "out.zarr"
     report = unistore.convert(
-        tmp_path / "in", store, "spike", height=24, width=40, workers=2, on_error="skip"
+        tmp_path / "in", store, "spike", height=24, width=40, workers=1, on_error="skip"
     )
     assert [(each["file"], each["reason"], each["kind"]) for each in report.skipped] == [
         ("train/a/blur/001.png", "is damaged: it crashes OpenCV (signal 11)", "damaged")
@@ -52,9 +49,7 @@ def test_an_image_that_crashes_opencv(
     assert np.unique(blur).tolist() == [7]
 
 
-def test_nothing_is_decoded_in_the_process_of_the_command(
-    tmp_path: Path, sequences: Callable[..., Any]
-) -> None:
+def test_nothing_is_decoded_in_the_process_of_the_command(tmp_path: Path) -> None:
     made, store = sequences(tmp_path / "in", {"train/a": (16,)}), tmp_path / "out.zarr"
     program = (
         "import sys, unistore\n"

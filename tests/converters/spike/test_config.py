@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.converters.spike.recordings import record, stream
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
@@ -23,7 +22,7 @@ labeled_data_suffix: txt
 
 
 @pytest.fixture
-def folder(tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A data set whose streams have no known size."""
     (tmp_path / "in/train").mkdir(parents=True)
     for name in ("a", "b"):

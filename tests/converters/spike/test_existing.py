@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.converters.contract import check_contract, convert_in_memory
+from tests.converters.spike.recordings import sequences
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError, Problem
@@ -36,9 +38,7 @@ def problems(root: Path, **options: Any) -> list[Problem]:
     return list(error.value.problems)
 
 
-def test_taken_over_beside_counted_sets(
-    tmp_path: Path, sequences: Callable[..., Any], check_contract: Callable[..., Any]
-) -> None:
+def test_taken_over_beside_counted_sets(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16, 11), "b": (16,)}, images=None)
     written = grids(made, 5)
     converted = check_contract(
@@ -49,9 +49,7 @@ def test_taken_over_beside_counted_sets(
     assert converted.fields["frames/voxel/4"].attributes == {"bins": 4, "counted": True}
 
 
-def test_upside_down_grids_are_turned_over(
-    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
-) -> None:
+def test_upside_down_grids_are_turned_over(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16, 11)}, images=None)
     written = grids(made, 5, lambda voxel: voxel[:, ::-1])
     converted = convert_in_memory(spike_converter(**SIZE), [tmp_path])
@@ -59,7 +57,7 @@ def test_upside_down_grids_are_turned_over(
     assert any("flipped" in note for note in converted.scan.notes)
 
 
-def test_both_ways_up_are_refused(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+def test_both_ways_up_are_refused(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16,), "b": (16,)}, images=None)
     grids(made, 5)
     file = tmp_path / "b/spike_vox/000.npy"
@@ -68,9 +66,7 @@ def test_both_ways_up_are_refused(tmp_path: Path, sequences: Callable[..., Any])
     assert (problem.location, problem.kind) == ("b/spike_vox/000.npy", "orientation")
 
 
-def test_other_values_keep_their_dtype_and_are_remarked(
-    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
-) -> None:
+def test_other_values_keep_their_dtype_and_are_remarked(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16, 11)}, images=None)
     written = grids(made, 5, lambda voxel: (voxel / 7).astype(">f4"))
     converted = convert_in_memory(spike_converter(**SIZE), [tmp_path])
@@ -80,9 +76,7 @@ def test_other_values_keep_their_dtype_and_are_remarked(
     assert any("a/spike_vox/000.npy differs from sums of its spikes" in note for note in converted.scan.notes)
 
 
-def test_a_set_that_is_asked_for_is_counted(
-    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
-) -> None:
+def test_a_set_that_is_asked_for_is_counted(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16,)}, images=None)
     right = grids(made, 5)
     grids(made, 5, lambda voxel: voxel + 1)
@@ -91,9 +85,7 @@ def test_a_set_that_is_asked_for_is_counted(
     assert any("existing voxels are left" in note for note in converted.scan.notes)
 
 
-def test_grids_without_spikes(
-    tmp_path: Path, sequences: Callable[..., Any], check_contract: Callable[..., Any]
-) -> None:
+def test_grids_without_spikes(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"train/a": (16, 11)})
     written = grids(made, 5)
     for name in made.spikes:
@@ -107,9 +99,7 @@ def test_grids_without_spikes(
     assert problem.location == "--voxel-bins"
 
 
-def test_grids_counted_from_packed_bytes_are_counted_again(
-    tmp_path: Path, sequences: Callable[..., Any], check_contract: Callable[..., Any]
-) -> None:
+def test_grids_counted_from_packed_bytes_are_counted_again(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16, 16), "b": (8,)}, images=None)
     right = grids(made, 4)
     grids(made, 4, lambda voxel: voxel[:, :10, :12] * 30)
@@ -122,7 +112,7 @@ def test_grids_counted_from_packed_bytes_are_counted_again(
     assert "(a/spike_vox/000.npy) have 10 x 12 pixels and their spikes 24 x 40" in note
 
 
-def test_grids_of_other_bins_and_axes(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+def test_grids_of_other_bins_and_axes(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16, 16)}, images=None)
     grids(made, 5)
     file = tmp_path / "a/spike_vox/001.npy"

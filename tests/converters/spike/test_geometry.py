@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.converters.contract import convert_in_memory
+from tests.converters.spike.recordings import record, stream
 from tests.spikes import stored_spikes
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.family import converter as spike_converter
@@ -34,7 +35,7 @@ def refusal(path: Path, **options: Any) -> Problem:
 
 
 @pytest.fixture
-def gopro(tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]) -> Path:
+def gopro(tmp_path: Path) -> Path:
     """Packed bits that look like those of a camera, of a size that is described as 10 x 396 x 640 bytes."""
     file = tmp_path / "000.dat"
     file.write_bytes(stream(record(88, 360, 640)))
@@ -50,9 +51,7 @@ def test_packed_bits_of_the_described_size(gopro: Path) -> None:
     assert "careful" not in notes
 
 
-def test_one_byte_a_pixel_of_the_described_size(
-    tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
-) -> None:
+def test_one_byte_a_pixel_of_the_described_size(tmp_path: Path) -> None:
     file = tmp_path / "000.dat"
     file.write_bytes(stream(record(10, 396, 640), "bytes"))
     extent, layout, notes = scan_one(file)
@@ -71,12 +70,7 @@ def test_the_described_resolution_is_refused_for_packed_bits(gopro: Path) -> Non
     assert "careful: neighbouring rows of 000.dat hardly correlate as 396 x 640" in notes
 
 
-def test_cameras_may_differ_by_recording(
-    tmp_path: Path,
-    record: Callable[..., Any],
-    stream: Callable[..., bytes],
-    convert_in_memory: Callable[..., Any],
-) -> None:
+def test_cameras_may_differ_by_recording(tmp_path: Path) -> None:
     spikes = [record(88, 360, 640), record(3, 250, 400)]
     for name, each in zip("ab", spikes, strict=True):
         (tmp_path / f"{name}.dat").write_bytes(stream(each))

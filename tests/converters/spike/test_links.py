@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import unistore
+from tests.converters.contract import convert_in_memory
+from tests.converters.spike.recordings import record, sequences, stream
 from unistore.cli.main import main
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.family import converter as spike_converter
@@ -35,7 +35,7 @@ def link_sequence(unified: Path, raw: Path, *, roles: tuple[str, ...] = ("spike"
 
 
 @pytest.fixture
-def raw(tmp_path: Path, sequences: Callable[..., Any]) -> Path:
+def raw(tmp_path: Path) -> Path:
     """Sequences a and b outside of the unified folder."""
     sequences(tmp_path / "raw", {"a": (8, 8), "b": (8,)})
     return tmp_path / "raw"
@@ -118,12 +118,7 @@ def test_broken_links(tmp_path: Path, raw: Path) -> None:
     assert "fix the link" in found[0].cure
 
 
-def test_numbered_files_are_a_sequence_and_others_stand_alone(
-    tmp_path: Path,
-    record: Callable[..., Any],
-    stream: Callable[..., bytes],
-    convert_in_memory: Callable[..., Any],
-) -> None:
+def test_numbered_files_are_a_sequence_and_others_stand_alone(tmp_path: Path) -> None:
     for number, name in enumerate(("10.dat", "9.dat", "left.dat", "right.dat")):
         (tmp_path / name).write_bytes(stream(record(8, 24, 40, number)))
     converted = convert_in_memory(spike_converter(**SIZE), [tmp_path])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tracemalloc
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.converters.spike.recordings import record, stream
 from unistore.conversion.convert import convert
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
@@ -104,13 +104,7 @@ def test_values_are_refused_when_they_are_read(
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("block", [1, 700])
 def test_blocks_are_the_recording(
-    tmp_path: Path,
-    record: Callable[..., Any],
-    stream: Callable[..., bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    layout: str,
-    flip: bool,
-    block: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, flip: bool, block: int
 ) -> None:
     monkeypatch.setattr(reading, "BLOCK", block)
     spikes = record(23, 12, 21)

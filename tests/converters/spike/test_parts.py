@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.converters.spike.recordings import sequences
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import list_files
@@ -41,7 +41,7 @@ def left_out(root: Path, *more: Path, **options: Any) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): why for path, why in found.left_out}
 
 
-def test_behind_a_gap_the_sequence_is_another(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+def test_behind_a_gap_the_sequence_is_another(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8, 8, 8)}, images=None)
     found = find(tmp_path, exclude=("a/spike/001.dat",))
     assert [(part.detail.unit, part.detail.detail.sequence) for part in found.parts] == [
@@ -50,9 +50,7 @@ def test_behind_a_gap_the_sequence_is_another(tmp_path: Path, sequences: Callabl
     ]
 
 
-def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(
-    tmp_path: Path, sequences: Callable[..., Any]
-) -> None:
+def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8,)})
     (part,) = find(tmp_path).parts
     part.files[1].write_bytes(b"")
@@ -66,9 +64,7 @@ def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(
     assert len(error.value.problems) == 3
 
 
-def test_images_beside_spikes_that_another_sequence_has(
-    tmp_path: Path, sequences: Callable[..., Any]
-) -> None:
+def test_images_beside_spikes_that_another_sequence_has(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8,)})
     sequences(tmp_path, {"b": (8,)})
     (tmp_path / "b/spike/000.dat").unlink()
@@ -76,9 +72,7 @@ def test_images_beside_spikes_that_another_sequence_has(
     assert left_out(tmp_path) == {f"b/{role}": NO_FRAME for role in ("blur", "sharp")}
 
 
-def test_sequences_without_spikes_in_common_have_no_parts(
-    tmp_path: Path, sequences: Callable[..., Any]
-) -> None:
+def test_sequences_without_spikes_in_common_have_no_parts(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8,)}, images=None)
     (tmp_path / "b/spike_vox").mkdir(parents=True)
     np.save(tmp_path / "b/spike_vox/000.npy", np.zeros((4, 24, 40), np.uint8))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
 import unistore
+from tests.cases import DATA
+from tests.converters.contract import check_contract, convert_in_memory
+from tests.converters.spike.recordings import record, sequences, stream
 from tests.spikes import stored_spikes
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.family import converter as spike_converter
@@ -40,9 +41,7 @@ def padded(rows: list[np.ndarray], dtype: str = "u1") -> np.ndarray:
 
 
 @pytest.mark.parametrize("frames", ["tiles", "keep"])
-def test_contract(
-    tmp_path: Path, sequences: Callable[..., Any], check_contract: Callable[..., Any], frames: str
-) -> None:
+def test_contract(tmp_path: Path, frames: str) -> None:
     made = sequences(tmp_path, {"train/a": (16, 11), "train/b": (16,), "test/c": (11,)})
     spikes = list(made.spikes.values())
     names = ["test/c/spike/000.dat", *[name for name in made.spikes if name.startswith("train")]]
@@ -75,18 +74,16 @@ def test_contract(
     assert converted.finalized.sample_source.tolist() == [0, 1, 2, 3]
 
 
-def test_real_stream_decodes_to_its_picture(data: Path, convert_in_memory: Callable[..., Any]) -> None:
-    converted = convert_in_memory(spike_converter(), [data / "reds_frames_140_162.dat"])
+def test_real_stream_decodes_to_its_picture() -> None:
+    converted = convert_in_memory(spike_converter(), [DATA / "spike" / "reds_frames_140_162.dat"])
     spikes = bits(converted.arrays["spikes/bits"], 400)
     assert spikes.shape == (23, 250, 400)
-    truth = cv2.imread(str(data / "reds_truth.png"), cv2.IMREAD_GRAYSCALE)
+    truth = cv2.imread(str(DATA / "spike" / "reds_truth.png"), cv2.IMREAD_GRAYSCALE)
     assert np.corrcoef(spikes.mean(axis=0).ravel(), truth.ravel())[0, 1] >= 0.95
     assert np.corrcoef(spikes[:, ::-1].mean(axis=0).ravel(), truth.ravel())[0, 1] < 0.5, "flip matters"
 
 
-def test_packed_and_bytes_give_equal_rows(
-    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
-) -> None:
+def test_packed_and_bytes_give_equal_rows(tmp_path: Path) -> None:
     converted = {}
     for layout in ("packed", "bytes"):
         made = sequences(tmp_path / layout, {"train/a": (16, 11), "test/b": (24,)}, layout=layout)
@@ -100,12 +97,7 @@ def test_packed_and_bytes_give_equal_rows(
             np.testing.assert_array_equal(each.arrays[path], values, path)
 
 
-def test_voxels_equal_the_formula(
-    tmp_path: Path,
-    record: Callable[..., np.ndarray],
-    stream: Callable[..., bytes],
-    convert_in_memory: Callable[..., Any],
-) -> None:
+def test_voxels_equal_the_formula(tmp_path: Path) -> None:
     spikes = record(88, 9, 24)
     (tmp_path / "a.dat").write_bytes(stream(spikes))
     converted = convert_in_memory(spike_converter(height=9, width=24, voxel_bins=(32, 5, 10)), [tmp_path])
@@ -115,9 +107,7 @@ def test_voxels_equal_the_formula(
         np.testing.assert_array_equal(voxel[0], formula(spikes, bins))
 
 
-def test_mixed_lengths_and_resolutions(
-    tmp_path: Path, record: Callable[..., np.ndarray], check_contract: Callable[..., Any]
-) -> None:
+def test_mixed_lengths_and_resolutions(tmp_path: Path) -> None:
     rows = [record(12, 10, 21, 1), record(5, 14, 30, 2), record(9, 8, 8, 3)]
     np.savez(tmp_path / "a.npz", spk=rows[0])
     np.savez_compressed(tmp_path / "b.npz", spk=rows[1].astype(bool), other=np.zeros(3))
@@ -136,12 +126,7 @@ def test_mixed_lengths_and_resolutions(
     assert converted.finalized.groups["frames"]["flip_undone"] is False
 
 
-def test_rows_of_no_whole_bytes(
-    tmp_path: Path,
-    record: Callable[..., np.ndarray],
-    stream: Callable[..., bytes],
-    check_contract: Callable[..., Any],
-) -> None:
+def test_rows_of_no_whole_bytes(tmp_path: Path) -> None:
     spikes = record(16, 16, 13)
     (tmp_path / "a.dat").write_bytes(stream(spikes))
     check_contract(spike_converter(height=16, width=13), [tmp_path], stored_spikes([spikes]))
@@ -152,12 +137,7 @@ def test_rows_of_no_whole_bytes(
         scan_sources(spike_converter(height=16, width=13), [tmp_path])
 
 
-def test_streams_with_the_top_row_first(
-    tmp_path: Path,
-    record: Callable[..., np.ndarray],
-    stream: Callable[..., bytes],
-    convert_in_memory: Callable[..., Any],
-) -> None:
+def test_streams_with_the_top_row_first(tmp_path: Path) -> None:
     spikes = record(8, 6, 16)
     (tmp_path / "a.dat").write_bytes(stream(spikes, flip=False))
     converted = convert_in_memory(spike_converter(height=6, width=16, flip=False), [tmp_path])
@@ -166,9 +146,7 @@ def test_streams_with_the_top_row_first(
     assert (attributes["source_rows"], attributes["flip_undone"]) == ("top first", False)
 
 
-def test_images_of_mixed_sizes_are_padded(
-    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
-) -> None:
+def test_images_of_mixed_sizes_are_padded(tmp_path: Path) -> None:
     small = sequences(tmp_path, {"a": (8,)}, images=(20, 30))
     large = sequences(tmp_path, {"b": (8,)}, images=(48, 16))
     converted = convert_in_memory(spike_converter(height=24, width=40), [tmp_path])
@@ -177,9 +155,7 @@ def test_images_of_mixed_sizes_are_padded(
     assert converted.arrays["frames/image_extent"].tolist() == [[20, 30], [48, 16]]
 
 
-def test_other_colours_are_converted_when_asked(
-    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
-) -> None:
+def test_other_colours_are_converted_when_asked(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8, 8, 8)}, images=None)
     (tmp_path / "a/sharp").mkdir()
     gray = np.arange(48, dtype=np.uint8).reshape(6, 8)
@@ -202,7 +178,7 @@ def test_other_colours_are_converted_when_asked(
     np.testing.assert_array_equal(sharp[2], clear[..., 2::-1])
 
 
-def test_dark_and_saturated_sequences_are_remarked(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+def test_dark_and_saturated_sequences_are_remarked(tmp_path: Path) -> None:
     made = sequences(tmp_path / "s", {"a": (16,), "dark": (16,), "full": (8,)}, images=None)
     for name, byte in (("dark", 0), ("full", 255)):
         (file,) = (tmp_path / "s" / name / "spike").iterdir()

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.converters.contract import check_contract, convert_in_memory
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError
@@ -59,7 +60,7 @@ def test_different_lengths_are_one_table(tmp_path: Path) -> None:
     assert "--on-error skip" in message
 
 
-def test_an_episode_is_left_out_by_name(tmp_path: Path, check_contract) -> None:
+def test_an_episode_is_left_out_by_name(tmp_path: Path) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5", 3), "r+") as file:
         del file["data/demo_1/obs/eef"]
         file["data/demo_1/obs/eef"] = np.ones((5, 3))
@@ -96,7 +97,7 @@ def test_two_datasets_of_one_role(tmp_path: Path) -> None:
     scan_sources(trajectory(ignore=("action",)), [tmp_path / "a.h5"])
 
 
-def test_flags_that_are_no_flags(tmp_path: Path, convert_in_memory) -> None:
+def test_flags_that_are_no_flags(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "flat.h5", "w") as file:
         file["actions"] = np.ones((5, 2))
         file["terminals"] = [0, 0, 0.5, 0, 1]
@@ -123,7 +124,7 @@ def test_columns_that_differ_between_episodes(tmp_path: Path) -> None:
     assert "observation/extra" in message
 
 
-def test_episodes_without_steps_are_left_out(tmp_path: Path, check_contract) -> None:
+def test_episodes_without_steps_are_left_out(tmp_path: Path) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
         file.create_group("data/demo_7")
         file["data/demo_8/actions"] = np.ones((0, 3))
@@ -138,7 +139,7 @@ def test_nothing_left(tmp_path: Path) -> None:
     assert "no episode is left" in problems_of(tmp_path / "a.h5")
 
 
-def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path, check_contract) -> None:
+def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5", 3), "r+") as file:
         for k in range(3):
             file[f"data/demo_{k}/right_dpos"] = np.ones((6 if k else 700, 3))

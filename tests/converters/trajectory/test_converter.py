@@ -10,6 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.cases import DATA
+from tests.converters.contract import check_contract, convert_in_memory
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import converter as trajectory
@@ -58,8 +60,8 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_robosuite_files_value_for_value(bundled: Path, check_contract, name: str) -> None:
-    path = bundled / name
+def test_real_robosuite_files_value_for_value(name: str) -> None:
+    path = DATA / name
     oracle: dict[str, list[np.ndarray]] = {}
     empty = {}
     with h5py.File(path) as file:
@@ -142,9 +144,7 @@ def joined(written: dict, order: list[str], dataset: str) -> np.ndarray:
     return np.concatenate([written[f"{demo}/{dataset}"] for demo in order])
 
 
-def test_robomimic_in_natural_order_with_masks_attributes_and_final_observations(
-    tmp_path: Path, check_contract
-) -> None:
+def test_robomimic_in_natural_order_with_masks_attributes_and_final_observations(tmp_path: Path) -> None:
     lengths = {"demo_1": 5, "demo_10": 3, "demo_2": 8, "demo_11": 1}
     order = ["demo_1", "demo_2", "demo_10", "demo_11"]
     masks = {"train": ["demo_10", "demo_1"], "valid": ["demo_2"]}
@@ -178,7 +178,7 @@ def test_robomimic_in_natural_order_with_masks_attributes_and_final_observations
     }
 
 
-def test_next_observations_that_do_not_follow_are_kept_whole(tmp_path: Path, check_contract) -> None:
+def test_next_observations_that_do_not_follow_are_kept_whole(tmp_path: Path) -> None:
     order = ["demo_0", "demo_1"]
     written = demos(tmp_path / "a.hdf5", {"demo_0": 4, "demo_1": 6}, following=False)
     image = joined(written, order, "next_obs/agentview_image")
@@ -190,7 +190,7 @@ def test_next_observations_that_do_not_follow_are_kept_whole(tmp_path: Path, che
     assert converted.arrays["steps/next_valid"].all()
 
 
-def test_one_bit_that_does_not_follow_decides_for_all_files(tmp_path: Path, convert_in_memory) -> None:
+def test_one_bit_that_does_not_follow_decides_for_all_files(tmp_path: Path) -> None:
     demos(tmp_path / "a.hdf5", {"demo_0": 4})
     demos(tmp_path / "b.hdf5", {"demo_0": 4, "demo_1": 5})
     with h5py.File(tmp_path / "b.hdf5", "r+") as file:
@@ -225,7 +225,7 @@ def flat(
 
 
 @pytest.mark.parametrize("singular", [False, True])
-def test_flat_cut_at_terminals(tmp_path: Path, check_contract, *, singular: bool) -> None:
+def test_flat_cut_at_terminals(tmp_path: Path, *, singular: bool) -> None:
     written = flat(
         tmp_path / "offline.hdf5", [7, 1, 12], singular=singular, column_rewards=not singular, cut=5
     )
@@ -257,7 +257,7 @@ def test_flat_cut_at_terminals(tmp_path: Path, check_contract, *, singular: bool
     assert text(converted, "episodes/name")[2] == "offline:2"
 
 
-def test_d4rl_timeouts_truncate(tmp_path: Path, check_contract) -> None:
+def test_d4rl_timeouts_truncate(tmp_path: Path) -> None:
     steps = 30
     terminals, timeouts = np.zeros(steps, bool), np.zeros(steps, bool)
     terminals[[9, 29]] = timeouts[19] = True
@@ -292,7 +292,7 @@ def test_d4rl_timeouts_truncate(tmp_path: Path, check_contract) -> None:
 # Several files --------------------------------------------------------------------------------------------
 
 
-def test_ragged_episodes_of_several_files_in_natural_order(tmp_path: Path, check_contract) -> None:
+def test_ragged_episodes_of_several_files_in_natural_order(tmp_path: Path) -> None:
     """A folder of ACT episodes (synthetic): episode_10 after episode_9."""
     lengths = {k: 3 + k % 5 for k in (0, 1, 2, 9, 10)}
     parts = {
@@ -330,7 +330,7 @@ def test_ragged_episodes_of_several_files_in_natural_order(tmp_path: Path, check
         assert converted.arrays["steps/next_valid"][lo : hi - 1].all()
 
 
-def test_intersection_drops_what_differs_in_shape(tmp_path: Path, check_contract) -> None:
+def test_intersection_drops_what_differs_in_shape(tmp_path: Path) -> None:
     actions = [RANDOM.normal(size=(4, 2)) for _ in range(3)]
     for number, width in enumerate((47, 71, 15)):
         arrays = {"data__demo_0__actions": actions[number], "data__demo_0__states": np.ones((4, width))}
@@ -344,7 +344,7 @@ def test_intersection_drops_what_differs_in_shape(tmp_path: Path, check_contract
     assert "left out, not in every source in one form (--columns intersection): states" in notes
 
 
-def test_overlapping_masks_are_kept_but_only_the_usual_ones_split(tmp_path: Path, convert_in_memory) -> None:
+def test_overlapping_masks_are_kept_but_only_the_usual_ones_split(tmp_path: Path) -> None:
     masks = {"train": ["demo_0"], "valid": ["demo_1"], "easy": ["demo_0", "demo_1"]}
     demos(tmp_path / "a.hdf5", {"demo_0": 2, "demo_1": 2}, masks=masks)
     converted = convert_in_memory(trajectory(), [tmp_path / "a.hdf5"])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.converters.contract import check_contract, convert_in_memory
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError
@@ -55,7 +56,7 @@ def act(path: Path, steps: int, *, damage: tuple[int, int] | None = None) -> dic
     return frames
 
 
-def test_compressed_frames_decoded(tmp_path: Path, check_contract) -> None:
+def test_compressed_frames_decoded(tmp_path: Path) -> None:
     parts = [act(tmp_path / f"episode_{k}.hdf5", 3 + k) for k in range(3)]
     oracle = {
         f"steps/observation/images/{camera}": np.stack([decoded(f) for part in parts for f in part[camera]])
@@ -68,7 +69,7 @@ def test_compressed_frames_decoded(tmp_path: Path, check_contract) -> None:
     assert "standard" in note
 
 
-def test_compressed_frames_kept_bit_for_bit(tmp_path: Path, check_contract) -> None:
+def test_compressed_frames_kept_bit_for_bit(tmp_path: Path) -> None:
     parts = [act(tmp_path / f"episode_{k}.hdf5", 3 + k) for k in range(3)]
     oracle = {}
     for camera in CAMERAS:
@@ -107,7 +108,7 @@ def test_kept_frames_of_a_camera_that_an_episode_lacks_are_zeros(tmp_path: Path)
 
 
 @pytest.mark.parametrize("images", ["raw", "keep"])
-def test_resized_beside_kept_or_decoded_frames(tmp_path: Path, check_contract, images: str) -> None:
+def test_resized_beside_kept_or_decoded_frames(tmp_path: Path, images: str) -> None:
     frames = act(tmp_path / "episode_0.hdf5", 4)
     small = [
         cv2.resize(np.ascontiguousarray(decoded(f)), (32, 32), interpolation=cv2.INTER_LINEAR)
@@ -117,7 +118,7 @@ def test_resized_beside_kept_or_decoded_frames(tmp_path: Path, check_contract, i
     check_contract(trajectory(image_size=32, images=images), [tmp_path], oracle)
 
 
-def test_swapped_recorders(tmp_path: Path, check_contract) -> None:
+def test_swapped_recorders(tmp_path: Path) -> None:
     """A recorder that gave OpenCV RGB arrays: without converting back, its decoder returns RGB."""
     pictures = [picture() for _ in range(3)]
     frames = [cv2.imencode(".jpg", image)[1].reshape(-1) for image in pictures]
@@ -133,7 +134,7 @@ def test_swapped_recorders(tmp_path: Path, check_contract) -> None:
     assert np.abs(shown - np.stack(pictures)).mean() < 12
 
 
-def test_variable_length_colour_and_depth_frames(tmp_path: Path, check_contract) -> None:
+def test_variable_length_colour_and_depth_frames(tmp_path: Path) -> None:
     """RoboMIND: one byte string a step, no action of that name (synthetic)."""
     frames = [jpeg(picture()) for _ in range(4)]
     depth = [RANDOM.integers(0, 4000, (48, 64)).astype(np.uint16) for _ in range(4)]
@@ -163,7 +164,7 @@ def test_variable_length_colour_and_depth_frames(tmp_path: Path, check_contract)
 
 
 @pytest.mark.parametrize("following", [True, False])
-def test_resized_sets_alone(tmp_path: Path, check_contract, following: bool) -> None:
+def test_resized_sets_alone(tmp_path: Path, following: bool) -> None:
     image = np.stack([picture() for _ in range(11)])
     depth = RANDOM.random((5, 20, 20, 1), np.float32)
     now, after = (image[:5], image[1:6]) if following else (image[:5], image[5:10])
@@ -209,7 +210,7 @@ def test_resized_sets_alone(tmp_path: Path, check_contract, following: bool) -> 
         assert np.array_equal(file["data/demo_0/obs/image"], now)
 
 
-def test_a_frame_cut_short_is_refused_when_read_and_when_kept(tmp_path: Path, convert_in_memory) -> None:
+def test_a_frame_cut_short_is_refused_when_read_and_when_kept(tmp_path: Path) -> None:
     act(tmp_path / "episode_0.hdf5", 4, damage=(2, 200))
     for images in ("raw", "keep"):
         with pytest.raises(
@@ -218,7 +219,7 @@ def test_a_frame_cut_short_is_refused_when_read_and_when_kept(tmp_path: Path, co
             convert_in_memory(trajectory(images=images), [tmp_path])
 
 
-def test_frames_of_mixed_sizes_are_refused(tmp_path: Path, convert_in_memory) -> None:
+def test_frames_of_mixed_sizes_are_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["action"] = np.zeros((2, 2))
         dataset = file.create_dataset("observations/images/top", (2,), h5py.vlen_dtype(np.uint8))
@@ -241,7 +242,7 @@ def test_plain_and_compressed_frames_of_one_camera(tmp_path: Path) -> None:
         scan_sources(trajectory(images="keep"), [tmp_path])
 
 
-def test_224_set_beside_originals_and_final_observations(tmp_path: Path, check_contract) -> None:
+def test_224_set_beside_originals_and_final_observations(tmp_path: Path) -> None:
     image = np.stack([picture() for _ in range(6)])
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["data/demo_0/actions"] = np.zeros((5, 2))
@@ -262,7 +263,7 @@ def test_224_set_beside_originals_and_final_observations(tmp_path: Path, check_c
     assert axes == ("step", "image_224_y", "image_224_x", "channel")
 
 
-def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path, check_contract) -> None:
+def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path) -> None:
     large, small = (np.stack([picture(side, side) for _ in range(6)]) for side in (16, 8))
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["data/demo_0/actions"] = np.zeros((5, 2))

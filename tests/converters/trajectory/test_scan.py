@@ -13,12 +13,11 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.detection import detect
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import list_files
 from unistore.converters.formats.hdf5 import HDF5Dataset
 from unistore.converters.protocol import Converter
-from unistore.converters.scan import Candidate, LeftOut, Scanned, SourcePart, Taken, Verdict
+from unistore.converters.scan import Candidate, LeftOut, Scanned, SourcePart, Verdict
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError, Problem
@@ -42,35 +41,6 @@ def parts_of(converter: Converter, folder: Path) -> list[SourcePart]:
 
 
 # Look -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("datasets", "layout", "reason"),
-    [
-        ({"data__demo_7__actions": np.ones((2, 2))}, "robomimic", "holds episodes as groups of data/"),
-        (
-            {"action": np.ones((2, 2)), "observations__qpos": np.ones((2, 2))},
-            "act",
-            "holds action beside observations/qpos or observations/images",
-        ),
-        (
-            {"actions": np.ones((2, 2)), "observations": np.ones((2, 2))},
-            "d4rl",
-            "holds actions beside a dataset of observations",
-        ),
-        (
-            {"actions": np.ones((2, 2)), "observations__joint": np.ones((2, 2)), "rewards": np.ones(2)},
-            "flat",
-            "holds actions or cameras beside observations, rewards or terminals",
-        ),
-    ],
-)
-def test_files_are_taken_by_what_they_hold(tmp_path: Path, datasets: dict, layout: str, reason: str) -> None:
-    path = write(tmp_path / "a.h5", **datasets)
-    assert look(path) == Taken(layout, reason)
-    found = detect([tmp_path])
-    assert found is not None
-    assert (found.family, found.layout, found.reason) == ("trajectory", layout, f"a.h5 {reason}")
 
 
 @pytest.mark.parametrize(

@@ -434,7 +434,7 @@ def test_what_compresses_best_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         content = io.BytesIO()
-        np.save(content, np.zeros(50_000_000, np.uint8))
+        np.save(content, np.zeros(20_000_000, np.uint8))
         archive.writestr("x.npy", content.getvalue())
-    assert 50_000_000 / path.stat().st_size > 1000
+    assert 20_000_000 / path.stat().st_size > 1000
     assert not npz_members(path)["x"].any()

@@ -5,14 +5,13 @@ Nothing here is a real recording; names, sizes and bytes are laid out like those
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -25,7 +24,7 @@ def _scene(height: int, width: int, seed: int) -> Array:
     return 0.05 + 0.55 * cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR)
 
 
-def _record(length: int, height: int, width: int, seed: int = 0) -> Array:
+def record(length: int, height: int, width: int, seed: int = 0) -> Array:
     """Spikes (T, H, W) u1, row 0 = top: light adds up in every pixel, which fires and keeps the rest."""
     scene = _scene(height, width, seed)
     charge = np.random.default_rng(seed + 1).random((height, width)).astype(np.float32)
@@ -37,7 +36,7 @@ def _record(length: int, height: int, width: int, seed: int = 0) -> Array:
     return spikes
 
 
-def _stream(spikes: Array, layout: str = "packed", flip: bool = True) -> bytes:
+def stream(spikes: Array, layout: str = "packed", flip: bool = True) -> bytes:
     """Bytes of a .dat file, written without the code under test."""
     rows = spikes[:, ::-1] if flip else spikes
     if layout == "bytes":
@@ -56,7 +55,7 @@ class Sequences:
     sharp: dict[str, Array] = field(default_factory=dict)
 
 
-def _sequences(
+def sequences(
     root: Path,
     lengths: Mapping[str, tuple[int, ...]],
     *,
@@ -74,8 +73,8 @@ def _sequences(
             seed += 1
             frame = f"{name}/spike/{number:03d}.dat"
             (folder / "spike").mkdir(parents=True, exist_ok=True)
-            made.spikes[frame] = _record(length, *size, seed)
-            (root / frame).write_bytes(_stream(made.spikes[frame], layout))
+            made.spikes[frame] = record(length, *size, seed)
+            (root / frame).write_bytes(stream(made.spikes[frame], layout))
             for role, kept in (("blur", made.blur), ("sharp", made.sharp)) if images else ():
                 (folder / role).mkdir(exist_ok=True)
                 noise = np.random.default_rng(seed).integers(0, 9, (*images, 3))
@@ -84,27 +83,3 @@ def _sequences(
                 file = folder / role / f"{number:03d}{suffix}"
                 assert cv2.imwrite(str(file), kept[frame][..., ::-1])
     return made
-
-
-@pytest.fixture
-def record() -> Callable[..., Array]:
-    """``record(length, height, width, seed)``: spikes (T, H, W) of a synthetic camera."""
-    return _record
-
-
-@pytest.fixture
-def stream() -> Callable[..., bytes]:
-    """``stream(spikes, layout, flip)``: bytes of a headerless file."""
-    return _stream
-
-
-@pytest.fixture
-def sequences() -> Callable[..., Sequences]:
-    """``sequences(root, {"train/a": (16, 11)}, …)``: write sequence folders, return what they hold."""
-    return _sequences
-
-
-@pytest.fixture
-def data() -> Path:
-    """Folder of the bundled real sample."""
-    return Path(__file__).resolve().parents[2] / "data" / "spike"

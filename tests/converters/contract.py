@@ -7,9 +7,8 @@ import io
 import json
 import os
 import pickle
-import shutil
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from tests.programs import printed
-from tests.real_ct import write_lung, write_volume
 from unistore.converters.protocol import Converter, Facts, Finalized, Scan
 from unistore.converters.scanning import scan_sources
 from unistore.schemas.tables import Field, Table, name_problem
@@ -119,7 +116,8 @@ def _joined(form: Field, blocks: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate([np.empty((0, *form.row_shape), form.dtype), *blocks])
 
 
-def _convert(converter: Converter, paths: Sequence[Path]) -> Converted:
+def convert_in_memory(converter: Converter, paths: Sequence[Path]) -> Converted:
+    """Scan, derive, finalize, read or pack all rows."""
     scan = pickle.loads(pickle.dumps(scan_sources(converter, paths)))
     sources = range(len(scan.sources))
     derived = [_derive(converter, scan, source) for source in sources] if _is_derived(scan) else []
@@ -213,7 +211,7 @@ def _check_ranges(converter: Converter, converted: Converted) -> None:
 
 
 def _check_again(converter: Converter, paths: Sequence[Path], converted: Converted) -> None:
-    again = _convert(pickle.loads(pickle.dumps(converter)), paths)
+    again = convert_in_memory(pickle.loads(pickle.dumps(converter)), paths)
     assert again.scan == converted.scan, "the scan differs from time to time"
     assert again.finalized.spilled == converted.finalized.spilled
     assert list(again.arrays) == list(converted.arrays)
@@ -253,12 +251,18 @@ def _check_imports(module: str) -> None:
     assert not loaded, f"{module} imports {loaded}"
 
 
-def _check(
+def check_contract(
     converter: Converter, paths: Sequence[Path], oracle: Mapping[str, NDArray[Any]] | None = None
 ) -> Converted:
+    """Assert what is promised, and that arrays equal those of `oracle`, which were read by other means.
+
+    Picklable; a deterministic scan of plain JSON; any row range equal to that slice of the whole; nothing
+    written outside the output; tables, facts and index arrays agreeing in rows, shapes and dtypes; no file
+    left open, no source modified; nothing of the store, the engine, torch or dask imported.
+    """
     before, handles = _state(paths), _open_files()
     assert pickle.loads(pickle.dumps(converter)) == converter
-    converted = _convert(converter, paths)
+    converted = convert_in_memory(converter, paths)
     assert converted.scan.family == converter.family, f"scan of family {converted.scan.family}"
     _check_json(converted.scan)
     _check_fields(converted)
@@ -273,37 +277,3 @@ def _check(
         assert actual.shape == expected.shape, f"{path}: {actual.shape}, expected {expected.shape}"
         np.testing.assert_array_equal(actual, expected, path)
     return converted
-
-
-@pytest.fixture
-def convert_in_memory() -> Callable[[Converter, Sequence[Path]], Converted]:
-    """``convert_in_memory(converter, paths) -> Converted``: scan, derive, finalize, read or pack all rows."""
-    return _convert
-
-
-@pytest.fixture
-def check_contract() -> Callable[..., Converted]:
-    """``check_contract(converter, paths, oracle={path: array}) -> Converted``: assert what is promised.
-
-    Picklable; a deterministic scan of plain JSON; any row range equal to that slice of the whole; nothing
-    written outside the output; tables, facts and index arrays agreeing in rows, shapes and dtypes; no file
-    left open, no source modified; nothing of the store, the engine, torch or dask imported. Where an oracle
-    is given (values read by other means), its arrays must be equal.
-    """
-    return _check
-
-
-@pytest.fixture(scope="session")
-def ct_samples(bundled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the real CT files: NIfTI, DICOM, and the volume and a mask of its lung window as .npy."""
-    folder = tmp_path_factory.mktemp("ct_samples")
-    for path in (bundled / "samples" / "ct").iterdir():
-        shutil.copy(path, folder)
-    write_lung(folder, write_volume(folder))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def bundled() -> Path:
-    """Folder of the real sample files of this repository."""
-    return Path(__file__).resolve().parents[1] / "data"
