@@ -17,6 +17,7 @@ import numpy.random
 import xxhash
 from numpy.typing import NDArray
 
+from unistore.data.ahead import OPEN_BLOCKS, ReadAhead, block_samples
 from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader
 from unistore.data.kinds.reach import as_code
 from unistore.data.packed import Allocate, Batch, packed_copy
@@ -39,6 +40,7 @@ from unistore.errors import InputError, StoreError, first_few
 from unistore.order.permutation import At
 from unistore.order.seeding import RandomFunction
 from unistore.order.sequences import sample_indices
+from unistore.order.shuffles import uniform_blocks
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.store.shard_cache import CachedStorage
@@ -190,6 +192,7 @@ class Dataset(MapDataset[SampleT]):
         self._epoch_is_set = False
         self.weights = None if weights is None else checked_weights(weights, self.parts)
         self._bound: BoundParts | None = None
+        self._ahead: ReadAhead | None = None
         self._expected_bytes = 0
         self._summaries: Summaries = {}
 
@@ -364,7 +367,10 @@ class Dataset(MapDataset[SampleT]):
 
     def _read(self, picks: Picks, allocate: Allocate) -> Batch:
         try:
-            values = self.reader.read(picks, allocate)
+            if self._ahead is None:
+                values = self.reader.read(picks, allocate)
+            else:
+                values = self._ahead.read(self.reader, picks, allocate)
         except MemoryError as error:
             msg = f"{self.path}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
             raise StoreError(msg) from error
@@ -386,10 +392,25 @@ class Dataset(MapDataset[SampleT]):
         return [Blocks(part.store, size) for part, size in zip(self.runs, sizes, strict=True)]
 
     def block_offsets(self) -> Int64s:
-        """Return offsets of blocks of samples in one store that share chunks, (blocks + 1,) int64."""
+        """Return offsets of blocks of samples, (blocks + 1,) int64: of one store, and sharing chunks.
+
+        Of a store in a bucket they are samples of about 8 MiB, which a Loader reads together.
+        """
         bounds = self.store_offsets
-        starts = [first + own.offsets[:-1] for first, own in zip(bounds, self._blocks(), strict=False)]
+        if self.is_far:
+            size = block_samples(self.reader, self.seed)
+            own = [uniform_blocks(count, size) for count in np.diff(bounds).tolist()]
+        else:
+            own = [blocks.offsets for blocks in self._blocks()]
+        starts = [first + offsets[:-1] for first, offsets in zip(bounds, own, strict=False)]
         return np.concatenate([*starts, bounds[-1:]]).astype(np.int64)
+
+    def reading_ahead(self, offsets: Int64s, chosen: Int64s | None) -> Self:
+        """Return a dataset that reads blocks whole, whose offsets are positions in the chosen samples."""
+        ahead = copy(self)
+        ahead._bound = self._bound
+        ahead._ahead = ReadAhead(offsets, chosen)
+        return ahead
 
     def label_counts(
         self, key: str, *, split: str | Sequence[str] | None = None, subset: Any = None
@@ -553,15 +574,18 @@ class Dataset(MapDataset[SampleT]):
     @property
     def open_blocks(self) -> int:
         """Return the number of blocks whose decoded chunks are kept together."""
-        return min(blocks.open for blocks in self._blocks())
+        return OPEN_BLOCKS if self.is_far else min(blocks.open for blocks in self._blocks())
+
+    @property
+    def is_far(self) -> bool:
+        """Return whether a store is in a bucket, and its objects are not copied to this machine."""
+        stores = [part.store for part in self.parts]
+        return any(not store.fork_safe and not isinstance(store.storage, CachedStorage) for store in stores)
 
     @property
     def shuffled_requests(self) -> int:
         """Return about how many requests an epoch of a full shuffle makes, 0 without a store in a bucket."""
-        # Objects that are copied to this machine are fetched once
-        stores = [part.store for part in self.parts]
-        are_far = [not store.fork_safe and not isinstance(store.storage, CachedStorage) for store in stores]
-        return len(self) * len(self.fields) if any(are_far) else 0
+        return len(self) * len(self.fields) if self.is_far else 0
 
     @property
     def shuffles_in_blocks(self) -> bool:

@@ -75,6 +75,15 @@ class Packed:
         part = self.values[self.offsets[sample] : self.offsets[sample + 1]]
         return part if self.shapes is None else part.reshape(self.shapes[sample])
 
+    def take(self, samples: NDArray[np.int64]) -> Packed:
+        """Copy some samples of the batch, (n,)."""
+        if self.offsets is None:
+            return Packed(self.values[samples], None, self.group)
+        lo = self.offsets[samples]
+        hi = self.offsets[samples + 1]
+        shapes = None if self.shapes is None else self.shapes[samples]
+        return Packed(self.values[rows_of_ranges(lo, hi)], offsets_from_lengths(hi - lo), self.group, shapes)
+
 
 Batch: TypeAlias = dict[str, Packed]
 

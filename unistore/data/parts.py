@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, groupby, pairwise
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -93,12 +94,7 @@ class JoinedReader(SampleReader):
             self._read_part(number, picks, part, scratch.allocate)
             for number, part in zip(stores, positions, strict=True)
         ]
-        offsets: dict[str, Int64s] = {}
-        batch: Batch = {}
-        for key in parts[0]:
-            packed = [part[key] for part in parts]
-            batch[key] = join_parts(packed, positions, offsets, allocate, self._flat.get(key))
-        return batch
+        return join_batches(parts, positions, allocate, self._flat)
 
     def _read_part(self, number: int, picks: Picks, positions: Int64s, allocate: Allocate) -> Batch:
         # one seed per store: sample i of one store must not be cropped like sample i of the next one. That of
@@ -139,7 +135,22 @@ def _form(packed: Packed) -> str:
     return f"{dtype} ({', '.join(shape)})"
 
 
-def join_parts(
+def join_batches(
+    parts: Sequence[Batch],
+    positions: Sequence[Int64s],  # of the samples of each part in the batch, (n,); together all
+    allocate: Allocate,
+    flat_groups: Mapping[str, str] = MappingProxyType({}),  # see `_join_parts`, by key
+) -> Batch:
+    """Join a batch from parts of it."""
+    offsets: dict[str, Int64s] = {}
+    batch: Batch = {}
+    for key in parts[0]:
+        packed = [part[key] for part in parts]
+        batch[key] = _join_parts(packed, positions, offsets, allocate, flat_groups.get(key))
+    return batch
+
+
+def _join_parts(
     parts: Sequence[Packed],
     positions: Sequence[Int64s],  # of the samples of each part in the batch, (n,); together all
     # offsets (B + 1,) of the ragged groups of the batch so far; those of a new group are added

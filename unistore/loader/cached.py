@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unistore.data.packed import Allocate, Batch, Packed
-from unistore.data.parts import join_parts
+from unistore.data.parts import join_batches
 from unistore.errors import InputError, Problem
 from unistore.loader.cache import ALIGNMENT, CacheFile, CacheRegion, aligned
 from unistore.loader.fetch import BatchFetch, Fetch
@@ -122,11 +122,7 @@ class CachedBatches:
         if len(missing):
             parts.append(self._read(indices[missing], epoch, np.empty))
             positions.append(missing)
-        group_offsets: dict[str, Int64s] = {}
-        return {
-            key: join_parts([part[key] for part in parts], positions, group_offsets, allocate)
-            for key in parts[0]
-        }
+        return join_batches(parts, positions, allocate)
 
     def _read(self, indices: Int64s, epoch: int, allocate: Allocate) -> Batch:
         batch: Batch = self._fetch(indices, epoch, allocate)

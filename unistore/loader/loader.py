@@ -33,6 +33,7 @@ from unistore.loader.ordering import (
     DEFAULT_PREFETCH,
     drops_last,
     ranks_of,
+    reading_ahead,
     refuse_torch_options,
     resolve_start_method,
     sequence_for,
@@ -223,12 +224,13 @@ class Loader(Generic[DatasetT, CollatedT]):
         )
         self.sequence = self._sequence_for(dataset)
         self._extended: EpochSequence | None = None  # order of later epochs, if this one is of an old version
+        self._reads = reading_ahead(dataset, self.sequence)
         self.num_workers = workers_for(num_workers, len(self.sequence))
         self.prefetch_factor = int(prefetch_factor or DEFAULT_PREFETCH)
         self._config = BatchConfig(
             workers=self.num_workers,
             seed=self.seed,
-            dataset=dataset,
+            dataset=self._reads,
             collate=collate_fn,
             worker_init_fn=worker_init_fn,
         )
@@ -429,7 +431,7 @@ class Loader(Generic[DatasetT, CollatedT]):
 
     def _make_producer(self) -> Producer:
         config = self._config
-        fetch = choose_fetch(self.dataset, config.collate, self.seed)
+        fetch = choose_fetch(self._reads, config.collate, self.seed)
         file = None if self._cache is None else cache_file(self.dataset, fetch, self._cache)
         if self._is_on_disk:
             file = disk_cache_file(self.dataset, fetch)
@@ -451,7 +453,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         else:
             if file is not None:
                 fetch = cached(self.dataset, fetch, file.region(file.descriptor))
-            producer = InProcess(fetch, self.dataset, ring)
+            producer = InProcess(fetch, self._reads, ring)
         if file is not None:
             weakref.finalize(producer, file.close)
         return producer

@@ -22,7 +22,7 @@ from unistore.order.sequences import (
     Weighted,
     sample_indices,
 )
-from unistore.order.shuffles import ShuffleKind, shuffled
+from unistore.order.shuffles import BlockShuffle, ShuffleKind, shuffled
 from unistore.system.arguments import Arguments
 from unistore.system.workers import environment_number, plan, resolve_ranks
 
@@ -138,6 +138,17 @@ def sequence_for(
     else:
         return shuffled(dataset, shuffle, seed=seed, batch_size=batch_size, chosen=chosen)
     return sequence if chosen is None else Subset(sequence, chosen)
+
+
+def reading_ahead(dataset: Any, sequence: EpochSequence) -> Any:
+    """Return what reads a dataset in an order: one that reads blocks whole, or the dataset itself."""
+    chosen = None
+    if isinstance(sequence, Subset):
+        chosen = sequence.samples
+        sequence = sequence.sequence
+    if isinstance(sequence, BlockShuffle) and sequence.are_read_whole:
+        return dataset.reading_ahead(sequence.offsets, chosen)
+    return dataset
 
 
 def _weighted(

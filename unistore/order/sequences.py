@@ -146,25 +146,25 @@ class Subset(EpochSequence):
         sequence: EpochSequence,  # a sequence over ``range(len(samples))``
         samples: NDArray[np.integer],  # (n,) dataset indices
     ) -> None:
-        self._sequence = sequence
-        self._samples = np.ascontiguousarray(samples)
+        self.sequence = sequence
+        self.samples = np.ascontiguousarray(samples)
         self.lanes: int | None = getattr(sequence, "lanes", None)  # of a block shuffle
-        self._digest = xxhash.xxh3_128_hexdigest(self._samples.astype("<i8", copy=False).tobytes())
+        self._digest = xxhash.xxh3_128_hexdigest(self.samples.astype("<i8", copy=False).tobytes())
 
     def __len__(self) -> int:
-        return len(self._sequence)
+        return len(self.sequence)
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
         """Return the indices of samples at positions ``start:stop``."""
-        return self._samples[self._sequence.indices(epoch, start, stop)].astype(np.int64, copy=False)
+        return self.samples[self.sequence.indices(epoch, start, stop)].astype(np.int64, copy=False)
 
     def describe(self) -> dict[str, str | int]:
         """Return what the order depends on, for JSON."""
-        return {**self._sequence.describe(), "subset": self._digest}
+        return {**self.sequence.describe(), "subset": self._digest}
 
     def arranged(self, description: Mapping[str, object]) -> EpochSequence:
         """Return the same samples in the order of a described sequence."""
-        return Subset(self._sequence.arranged(description), self._samples)
+        return Subset(self.sequence.arranged(description), self.samples)
 
 
 class Repeated(EpochSequence):

@@ -61,6 +61,7 @@ class BlockShuffle:
             msg = f"group, lanes and deal must be at least 1, got {group}, {lanes}, {deal}"
             raise ValueError(msg)
         self.seed = seed
+        self.are_read_whole = False
         self.group = group
         self.lanes = lanes
         self.deal = deal
@@ -69,14 +70,23 @@ class BlockShuffle:
 
     @classmethod
     def within(
-        cls, offsets: NDArray[np.integer], open_blocks: int, seed: int = 0, *, deal: int = 64
+        cls,
+        offsets: NDArray[np.integer],
+        open_blocks: int,
+        seed: int = 0,
+        *,
+        deal: int = 64,
+        are_read_whole: bool = False,  # by whoever needs a sample of them, so that workers need lanes
     ) -> BlockShuffle:
         """Return largest groups of one size with which all lanes together have at most `open_blocks` open."""
         count = len(offsets) - 1
-        lanes = 1 if offsets[-1] >= SMALL_ROWS * count else LANES
+        is_shared = count < LANES * LANES if are_read_whole else offsets[-1] >= SMALL_ROWS * count
+        lanes = 1 if is_shared else LANES
         width = max(1, open_blocks // lanes) * lanes
         group = -(-count // (max(1, -(-count // width)) * lanes))
-        return cls(offsets, seed, group=max(1, group), lanes=lanes, deal=deal)
+        order = cls(offsets, seed, group=max(1, group), lanes=lanes, deal=deal)
+        order.are_read_whole = are_read_whole
+        return order
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
@@ -221,7 +231,8 @@ def shuffled(
         offsets = np.searchsorted(chosen, offsets).astype(np.int64)
     if kind == "blocks":
         open_blocks = getattr(data, "open_blocks", GROUP * LANES)
-        sequence = BlockShuffle.within(offsets, open_blocks, seed, deal=batch_size)
+        is_far = getattr(data, "is_far", False)
+        sequence = BlockShuffle.within(offsets, open_blocks, seed, deal=batch_size, are_read_whole=is_far)
     else:
         sequence = BlockShuffle(offsets, seed, group=1, lanes=1, deal=batch_size)
     return sequence if chosen is None else Subset(sequence, chosen)

@@ -1,0 +1,104 @@
+"""Blocks of samples of a store in a bucket, each read whole, and kept until its samples are delivered."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unistore.data.kinds.protocol import Picks, SampleReader
+from unistore.data.packed import Allocate, Batch
+from unistore.data.parts import join_batches
+from unistore.errors import StoreError
+
+if TYPE_CHECKING:
+    from unistore.system.hints import Int64s
+
+# Bytes of the samples of a block: enough for large requests, and few enough that many blocks are open
+BLOCK_BYTES = 8 << 20
+# Bytes of all blocks that a process keeps, and how many of them an order opens, as blocks differ in size
+KEPT_BYTES = 256 << 20
+OPEN_BLOCKS = 24
+# Samples that tell the mean size
+PROBED = 8
+
+
+def block_samples(reader: SampleReader, seed: int) -> int:
+    """Return how many samples a block has, from the sizes of a few."""
+    index = np.unique(np.linspace(0, max(0, len(reader) - 1), PROBED).astype(np.int64))[: len(reader)]
+    probed = reader.read(Picks(index, np.zeros_like(index), seed), np.empty)
+    return max(1, BLOCK_BYTES * len(index) // max(1, _bytes_of(probed)))
+
+
+class ReadAhead:
+    """Reads blocks whole. Safe with threads, and pickled without samples."""
+
+    # A block is dropped with its last sample, or as the oldest once there is no room
+
+    def __init__(self, offsets: Int64s, chosen: Int64s | None) -> None:
+        self._offsets = offsets  # (blocks + 1,), positions in `chosen`
+        self._chosen = chosen  # ascending indices of samples; None: all
+        self._restart()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_offsets": self._offsets, "_chosen": self._chosen}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._restart()
+
+    def _restart(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: dict[tuple[int, int], Batch] = {}  # by epoch and number
+        self._undelivered: dict[tuple[int, int], int] = {}
+        self._bytes = 0
+
+    def read(self, reader: SampleReader, picks: Picks, allocate: Allocate) -> Batch:
+        """Read a batch, with all samples of its blocks if it is of one epoch."""
+        if len(np.unique(picks.epoch)) != 1:
+            return reader.read(picks, allocate)
+        try:
+            with self._lock:
+                parts, places = self._parts(reader, picks)
+        except (StoreError, MemoryError):  # perhaps of a sample that nobody asked for
+            return reader.read(picks, allocate)
+        return join_batches(parts, places, allocate)
+
+    def _parts(self, reader: SampleReader, picks: Picks) -> tuple[list[Batch], list[Int64s]]:
+        epoch = int(picks.epoch[0])
+        positions = picks.index if self._chosen is None else np.searchsorted(self._chosen, picks.index)
+        numbers = np.searchsorted(self._offsets, positions, side="right") - 1
+        parts: list[Batch] = []
+        places: list[Int64s] = []
+        for number in np.unique(numbers).tolist():
+            place = np.flatnonzero(numbers == number)
+            block = self._block(reader, epoch, number, picks.seed)
+            inside = positions[place] - self._offsets[number]
+            parts.append({key: packed.take(inside) for key, packed in block.items()})
+            places.append(place)
+            self._undelivered[epoch, number] -= len(place)
+            if self._undelivered[epoch, number] <= 0:
+                self._drop(epoch, number)
+        return parts, places
+
+    def _block(self, reader: SampleReader, epoch: int, number: int, seed: int) -> Batch:
+        block = self._blocks.get((epoch, number))
+        if block is None:
+            index = np.arange(self._offsets[number], self._offsets[number + 1])
+            index = index if self._chosen is None else self._chosen[index]
+            block = reader.read(Picks(index, np.full_like(index, epoch), seed), np.empty)
+            self._bytes += _bytes_of(block)
+            while self._blocks and self._bytes > KEPT_BYTES:
+                self._drop(*next(iter(self._blocks)))
+            self._blocks[epoch, number] = block
+            self._undelivered[epoch, number] = len(index)
+        return block
+
+    def _drop(self, epoch: int, number: int) -> None:
+        self._bytes -= _bytes_of(self._blocks.pop((epoch, number)))
+        del self._undelivered[epoch, number]
+
+
+def _bytes_of(batch: Batch) -> int:
+    return sum(packed.values.nbytes for packed in batch.values())
