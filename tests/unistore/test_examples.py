@@ -1,4 +1,4 @@
-"""The training examples learn: each runs a few steps on a store like the demo's, and its loss falls."""
+"""The training examples learn, on stores like the demo's; the notebooks run, and progress is drawn there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import nbformat
 import nibabel
 import numpy as np
 import pytest
 import torch
+from nbclient import NotebookClient
 
 import unistore
 from unistore.cli.main import main
@@ -89,3 +91,26 @@ def test_affines_of_the_field_place_voxels_as_nibabel_does(tmp_path: Path) -> No
                 np.testing.assert_allclose(matrix @ [*voxel, 1], placed @ [*stored, 1], atol=1e-4)
     with pytest.raises(unistore.InputError, match="does not say where its voxels lie"):
         module.ras_affine({"affine": torch.full((4, 4), torch.nan, dtype=torch.float64)})
+
+
+FOLDER = Path(unistore.__file__).parents[1] / "examples" / "notebooks"
+
+
+@pytest.mark.nightly
+def test_the_notebooks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel, which forgets all names in between, runs them: to start one takes longer than both."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    notebooks = [nbformat.read(path, as_version=4) for path in sorted(FOLDER.glob("*.ipynb"))]
+    assert len(notebooks) > 1
+    for notebook in notebooks:
+        ends = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert all(cell.outputs for cell in ends), "committed with the output of every cell"
+    forget = nbformat.v4.new_code_cell(f"%cd -q {FOLDER}\n%reset -f")
+    together = nbformat.v4.new_notebook(metadata=notebooks[0].metadata)
+    together.cells = [cell for notebook in notebooks for cell in (*notebook.cells, forget)]
+    NotebookClient(together, resources={"metadata": {"path": str(FOLDER)}}).execute()
+    for notebook in notebooks:
+        shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+        assert {output.output_type for output in shown} <= {"display_data", "execute_result"}
+        assert "writing" in shown[0].data["text/html"]
+        assert any("<img" in output.data.get("text/html", "") for output in shown)

@@ -29,6 +29,7 @@ import zarr
 from numpy.typing import NDArray
 
 from tests.programs import printed
+from tests.stores import tree
 
 ROOT = Path(__file__).parents[2]
 FORMAT, FAMILY = (ROOT / "docs" / f"write-a-{what}.md" for what in ("format", "family"))
@@ -142,10 +143,6 @@ def environment(folder: Path, wheels: list[Path]) -> Path:
         "\n".join(others)
     )  # found after its own; their .pth files are not read
     return python
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
 def test_the_package_is_short_and_imports_the_one_module() -> None:

@@ -13,35 +13,25 @@ from typing import Any
 import jsonschema
 import pytest
 
-import unistore
-from tests.cases import Case
+from tests.cases import REAL, Case
 from tests.golden import SOURCES, STORES
 from tests.programs import printed
+from tests.stores import attributes_of
 from unistore.store.manifest import Entry
 from unistore.zarr3.codecs import Blosc, codecs_document
 from unistore.zarr3.writer import PRESETS, compressor_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "format.md"
-DATA = Path(__file__).parents[1] / "data"
 TEXT = DOCUMENT.read_text()
 SCHEMA = json.loads((DOCUMENT.parent / "format" / "schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 MakeCase = Callable[[str], tuple[Case, Path]]
-FAMILIES: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "rows": (["rows/autzen_returns.h5"], {}),
-    "point_cloud": (["pointcloud/thin_a.h5", "pointcloud/thin_b.h5"], {"voxel_size": (20.0,)}),
-    "ct": (["ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"], {"window": ("lung",)}),
-    "spike": (["spike/reds_frames_140_162.dat"], {"voxel_bins": (5,)}),
-    "trajectory": (["trajectory/robosuite100_lift_panda_demo.hdf5"], {}),
-}
+FAMILIES = dict(zip(("rows", "point_cloud", "ct", "spike", "trajectory"), REAL, strict=True))
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("documented")
-    for family, (names, options) in FAMILIES.items():
-        unistore.convert([DATA / name for name in names], folder / f"{family}.zarr", family, **options)
-    return {family: folder / f"{family}.zarr" for family in FAMILIES}
+def stores(make_case: MakeCase) -> dict[str, Path]:
+    return {family: make_case(name)[1] for family, name in FAMILIES.items()}
 
 
 def section(number: int) -> str:
@@ -102,14 +92,14 @@ def spread(name: str) -> list[str]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_names_every_array(stores: dict[str, Path], family: str) -> None:
-    fields = json.loads((stores[family] / "zarr.json").read_text())["attributes"]["unistore"]["fields"]
+    fields = attributes_of(stores[family])["fields"]
     assert [path for path in fields if not documented(path, family)] == []
     assert not documented("nonsense/x", family)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_names_every_member_of_the_root_and_every_attribute(stores: dict[str, Path], family: str) -> None:
-    about = json.loads((stores[family] / "zarr.json").read_text())["attributes"]["unistore"]
+    about = attributes_of(stores[family])
     for member in (*about, *about["seal"], *about["samples"]):
         assert f"`{member}`" in TEXT or f'"{member}"' in TEXT, member
     for entry in about["fields"].values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 import unistore
 from tests.golden import GROWN, REFUSED, SOURCES, STORES, write_grown_sources
+from tests.stores import attributes_of
 from unistore.errors import InputError
 from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store
@@ -43,7 +43,7 @@ def assert_same_samples(found: list[dict[str, Any]], expected: list[dict[str, An
 def test_a_golden_store_is_sound_and_is_what_its_sources_are(name: str, tmp_path: Path) -> None:
     """A conversion of the sources today may store them in another form; the samples are the same."""
     store = STORES / f"{name}.zarr"
-    about = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
+    about = attributes_of(store)
     assert about["format_version"] == 1
     verified = unistore.verify(store)
     assert verified.problems == ()

@@ -15,6 +15,7 @@ import pytest
 
 import unistore
 from tests.cases import REAL
+from tests.stores import flip
 from unistore.converters.preview import Preview
 from unistore.converters.views import View
 from unistore.errors import StoreError
@@ -182,9 +183,7 @@ def test_what_is_damaged_is_said_beside_what_is_not(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.random.default_rng(0).random((6, 64, 64)))
     unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows", codec="none")
     shard = max((tmp_path / "a.zarr/rows").rglob("c/*/*/*"), key=lambda file: file.stat().st_size)
-    data = bytearray(shard.read_bytes())
-    data[100] ^= 255
-    shard.write_bytes(data)
+    flip(shard, 100, 255)
     shown = pictures_html(Store(tmp_path / "a.zarr"), [(0, "one"), (5, "two")])
     assert "one: no picture: " in shown
     assert "<img" in shown

@@ -15,18 +15,13 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.cli.main import cli, main
+from tests.programs import call
+from unistore.cli.main import cli
 from unistore.conversion.settings import Settings
 from unistore.converters.registry import get_family
 
 COMMAND = [sys.executable, "-m", "unistore"]
 FAMILIES = ("ct", "point-cloud", "rows", "spike", "trajectory")
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 def params(family: str) -> list[click.Parameter]:

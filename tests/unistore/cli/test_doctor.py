@@ -9,20 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.programs import printed
-from unistore.cli.main import cli, main
+from tests.programs import call, printed
+from unistore.cli.main import cli
 
 
 @pytest.fixture
 def store(make_store: Any) -> Path:
     path: Path = make_store("rows", {"rows/data": np.arange(6000).reshape(300, 20)}, count=300)
     return path
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", *arguments])
-    return int(ended.value.code or 0)
 
 
 def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,12 +32,11 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
     monkeypatch.setattr("unistore.doctor", doctor)
     assert "doctor" in cli.commands
-    assert call("a.zarr", "--json") == 0
+    assert call("doctor", "a.zarr", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"line": "here"}
-    assert call("--json") == 0
-    assert (
-        call("a.zarr", "--samples", "Patches(8, pad='zero')", "--measure", "--seconds", "0.5", "--json") == 0
-    )
+    assert call("doctor", "--json") == 0
+    measured = ("--samples", "Patches(8, pad='zero')", "--measure", "--seconds", "0.5", "--json")
+    assert call("doctor", "a.zarr", *measured) == 0
     assert asked == [
         ("a.zarr", None, False, None, None),
         (None, None, False, None, None),
@@ -52,15 +45,15 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 
 def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(str(store), "--json") == 0
+    assert call("doctor", str(store), "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["store"]["samples"] == 300
     assert found["line"].startswith(
         f"unistore.Loader(unistore.Dataset({json.dumps(str(store))}), batch_size=64"
     )
-    assert call() == 0
+    assert call("doctor") == 0
     assert "unistore.Loader(dataset" in capsys.readouterr().out
-    assert call(str(tmp_path / "nothing")) == 2
+    assert call("doctor", str(tmp_path / "nothing")) == 2
     assert "no such store" in capsys.readouterr().err
 
 

@@ -12,15 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unistore.cli.main import cli, main
+from tests.programs import call
+from unistore.cli.main import cli
 
 DATA = Path(__file__).parents[2] / "data"
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture

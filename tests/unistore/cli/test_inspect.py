@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.cli.main import main
+from tests.programs import call
 
 COMMAND = [sys.executable, "-c", "from unistore.cli.main import main; main()", "inspect"]
 
@@ -27,15 +27,8 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "a.zarr"
 
 
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(["inspect", *arguments])
-    assert isinstance(left.value.code, int)
-    return left.value.code
-
-
 def test_json_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(str(store), "--json") == 0
+    assert call("inspect", str(store), "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found == unistore.inspect(store).to_json()
     assert list(found) == [
@@ -49,24 +42,24 @@ def test_json_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[
 def test_a_bad_source_is_shown_whole_and_exits_with_2(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "a.h5").write_bytes(b"")
     (tmp_path / "b.h5").write_bytes(b"not hdf5")
-    assert call(str(tmp_path)) == 2
+    assert call("inspect", str(tmp_path)) == 2
     out = capsys.readouterr().out
     assert "a.h5" in out
     assert "b.h5" in out
-    assert call(str(tmp_path), "--json") == 2
+    assert call("inspect", str(tmp_path), "--json") == 2
     assert len(json.loads(capsys.readouterr().out)["problems"]) == 2
 
 
 def test_nothing_there_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(str(tmp_path / "nowhere")) == 2
+    assert call("inspect", str(tmp_path / "nowhere")) == 2
     assert "nowhere: no such file or folder (check the path)" in capsys.readouterr().err
-    assert call(str(tmp_path / "nowhere"), "--json") == 2
+    assert call("inspect", str(tmp_path / "nowhere"), "--json") == 2
     assert json.loads(capsys.readouterr().out)["problems"][0]["kind"] == "missing"
 
 
 def test_a_broken_seal_exits_with_1(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (store / "unistore-manifest.jsonl").unlink()
-    assert call(str(store)) == 1
+    assert call("inspect", str(store)) == 1
     assert "DAMAGED" in capsys.readouterr().out
 
 

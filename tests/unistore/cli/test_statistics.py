@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.cli.main import main
+from tests.programs import call
 from unistore.store.names import STATISTICS
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
@@ -23,13 +23,6 @@ KEYS = {
     "trajectory_streams.zarr": {"action": "steps/action", "observation.force": ""},
 }
 """Keys of stores of each family, and arrays that hold their values without padding."""
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    assert isinstance(left.value.code, int)
-    return left.value.code
 
 
 @pytest.mark.parametrize("name", KEYS)

@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.stores import tree
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
 def test_a_finished_store_is_refused_and_untouched(tmp_path: Path, toys: Path, toy: Any) -> None:

@@ -25,11 +25,8 @@ ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests/data"
 MEMORY = Path("/dev/shm")
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "rows": ("rows", {}),
     "point_cloud": ("pointcloud/thin_a.h5", {"voxel_size": (50.0,)}),
     "ct": ("ct", {"window": ("lung",)}),
-    "spike": ("spike/reds_frames_140_162.dat", {"height": 250, "width": 400, "voxel_bins": (5,)}),
-    "trajectory": ("trajectory", {"ignore": ("states",)}),
 }
 
 
@@ -108,7 +105,7 @@ def test_tables_added_by_finalize_were_expected(tmp_path: Path, family: str, opt
         assert (array.dtype.name, array.shape[1:]) == (field.dtype, field.row_shape)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)  # of rows that are spilled, and of tables beside others
 def test_too_little_is_refused_before_reading_and_the_least_that_is_named_will_do(
     tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -244,15 +244,5 @@ def test_bad_sources_are_told_also_if_the_build_folder_stays(
             run(Failing(), [toys], store)
 
 
-def test_an_interrupt_leaves_the_lock_free(toys: Path, toy: Any, store: Path, whole: str) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(toy(), [toys], store, executor=Disturbed(3, interrupt))
-    assert not (store.parent / "out.zarr.unistore-build/lock").exists()
-    assert run(toy(), [toys], store).digest == whole
-
-
 def void(_: object) -> None:
     """Forget a value."""

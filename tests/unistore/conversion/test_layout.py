@@ -38,8 +38,11 @@ def fields(draw: st.DrawFn) -> Field:
 
 @given(st.lists(fields(), min_size=1, max_size=5), st.integers(0, 10_000_000))
 def test_every_table_is_cut_into_whole_chunks_at_the_same_rows(columns: list[Field], rows: int) -> None:
+    """A shard of all columns fits in memory, and is no longer than the rows need."""
     layouts = lay_out_table(columns, rows)
-    assert len({lay.shard[0] for lay in layouts}) == 1
+    (shard_rows,) = {lay.shard[0] for lay in layouts}
+    assert shard_rows == 1 or shard_rows * sum(field.row_bytes for field in columns) <= layout.SHARD
+    assert not rows or shard_rows < rows + max(lay.chunk[0] for lay in layouts)
     for field, lay in zip(columns, layouts, strict=True):
         assert len(lay.chunk) == len(lay.shard) == 1 + len(field.row_shape)
         assert all(
@@ -50,20 +53,6 @@ def test_every_table_is_cut_into_whole_chunks_at_the_same_rows(columns: list[Fie
             chunk <= max(1, extent) for chunk, extent in zip(lay.chunk[1:], field.row_shape, strict=True)
         )
         assert lay.amplification >= 1
-
-
-@given(st.lists(fields(), min_size=1, max_size=5), st.integers(0, 10_000_000))
-def test_a_shard_of_all_columns_fits_in_memory(columns: list[Field], rows: int) -> None:
-    shard_rows = lay_out_table(columns, rows)[0].shard[0]
-    row_bytes = sum(field.row_bytes for field in columns)
-    assert shard_rows == 1 or shard_rows * row_bytes <= layout.SHARD
-
-
-@given(st.lists(fields(), min_size=1, max_size=5), st.integers(1, 10_000_000))
-def test_no_shard_is_longer_than_the_rows_need(columns: list[Field], rows: int) -> None:
-    layouts = lay_out_table(columns, rows)
-    longest = max(lay.chunk[0] for lay in layouts)
-    assert layouts[0].shard[0] < rows + longest
 
 
 @pytest.mark.parametrize(

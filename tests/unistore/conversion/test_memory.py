@@ -87,8 +87,7 @@ def test_a_chunk_of_the_file_that_is_larger_than_a_shard_counts(tmp_path: Path) 
     assert values.nbytes <= scan.sources[0].reading <= 1.1 * values.nbytes
 
 
-@pytest.mark.parametrize("shard", [16 << 10, 800_000], ids=["a row a shard", "two"])
-@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(("order", "shard"), [("C", 16 << 10), ("F", 800_000)], ids=["a row a shard", "two"])
 def test_volumes_written_in_parts_are_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, shard: int
 ) -> None:

@@ -33,10 +33,8 @@ def digest_of(store: Path) -> str:
     return digest
 
 
-@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
-def test_one_part_after_the_other(
-    toys: Path, toy: Any, store: Path, whole: str, order: tuple[int, ...]
-) -> None:
+def test_parts_in_any_order(toys: Path, toy: Any, store: Path, whole: str) -> None:
+    order = (3, 1, 2)
     for number, part in enumerate(order, 1):
         report = run(toy(), [toys], store, Settings(part=f"{part}/3"))
         assert report.unfinished_parts == tuple(sorted(order[number:]))
@@ -78,7 +76,7 @@ def start(toy: Any, toys: Path, store: Path, part: str) -> BaseProcess:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_jobs_at_once_that_are_killed(toys: Path, toy: Any, store: Path, whole: str, seed: int) -> None:
     rng = random.Random(seed)
     jobs = [start(toy, toys, store, f"{number}/4") for number in range(1, 5)]

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.programs import call
+from tests.stores import attributes_of
 from unistore.cli.main import main
 from unistore.conversion.convert import convert
 from unistore.conversion.run import run
@@ -37,7 +39,7 @@ def files_of(store: Path) -> dict[str, bytes]:
 
 def root_of(store: Path) -> dict[str, Any]:
     """Root attributes without what says what was left out, and the digests of it."""
-    attributes: dict[str, Any] = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
+    attributes: dict[str, Any] = attributes_of(store)
     for name in ("skipped", "plan_digest", "seal"):
         del attributes[name]
     attributes.pop("verdicts", None)
@@ -276,22 +278,14 @@ def test_what_was_left_out_is_not_left_out_under_fail(
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_family("rows", tmp_path / "in")
     command = ["convert", "rows", str(tmp_path / "in"), str(tmp_path / "out")]
-    with pytest.raises(SystemExit) as left:
-        main(command)
-    assert left.value.code == 2
-    with pytest.raises(SystemExit) as left:
-        main([*command, "--on-error", "skip"])
-    assert left.value.code == 3
+    assert call(*command) == 2
+    assert call(*command, "--on-error", "skip") == 3
     shown = capsys.readouterr().out
     assert "left out because of problems: 2 (listed in unistore-report.json)" in shown
     assert re.search(r"1\.h5 +is a Git LFS pointer", shown)
     assert re.search(r"3\.h5 +data +rows \d+:\d+ cannot be read", shown)
-    with pytest.raises(SystemExit) as left:
-        main([*command, "--overwrite", "--exclude", "1.h5", "--exclude", "3.h5", "--json"])
-    assert left.value.code == 0
+    assert call(*command, "--overwrite", "--exclude", "1.h5", "--exclude", "3.h5", "--json") == 0
     assert json.loads(capsys.readouterr().out)["skipped"] == []
-    with pytest.raises(SystemExit) as left:
-        main([*command, "--on-error", "skip", "--dry-run", "--json"])
-    assert left.value.code == 3
+    assert call(*command, "--on-error", "skip", "--dry-run", "--json") == 3
     plain = json.loads(capsys.readouterr().out)
     assert [entry["left_out"] for entry in plain["options"]["skipped"]] == ["1.h5"]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import zarr
 
 import unistore
+from tests.stores import attributes_of
 from unistore.errors import InputError
 
 ROWS = 2000
@@ -29,27 +28,25 @@ def values() -> dict[str, np.ndarray]:
     }
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    np.savez(tmp_path / "a.npz", **values())
-    return tmp_path / "a.npz"
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store beside its source, ``a.npz``."""
+    folder = tmp_path_factory.mktemp("trial")
+    np.savez(folder / "a.npz", **values())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unistore.conversion.plan.SHARD", 16 << 10)  # as in every test
+        unistore.convert(folder / "a.npz", folder / "out.zarr", "rows")
+    return folder / "out.zarr"
 
 
-def root(store: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
-    return found
-
-
-def test_each_column_has_the_codec_that_serves_it(source: Path, tmp_path: Path) -> None:
-    store = tmp_path / "out.zarr"
-    unistore.convert(source, store, "rows")
-    chosen = root(store)["options"]["found"]["codecs"]
+def test_each_column_has_the_codec_that_serves_it(store: Path) -> None:
+    chosen = attributes_of(store)["options"]["found"]["codecs"]
     assert chosen["rows/noise"] == chosen["rows/normal"] == "none"
     assert chosen["rows/smooth"] == "lz4 bitshuffle 4"
     assert chosen["rows/class"] == "lz4 shuffle 8"
     assert chosen["rows/metres"].startswith("lz4 ")
     assert chosen["rows/zero"] == "fast", "nothing of it tells anything"
-    assert root(store)["options"]["codec"] == "auto"
+    assert attributes_of(store)["options"]["codec"] == "auto"
     described = {array["path"]: array["codec"] for array in unistore.inspect(store).to_json()["arrays"]}
     for name, expected in values().items():
         array = zarr.open_array(store / "rows" / name, mode="r")
@@ -66,11 +63,8 @@ def test_each_column_has_the_codec_that_serves_it(source: Path, tmp_path: Path) 
             assert f"blosc {cname}" in described[f"rows/{name}"]
 
 
-def test_a_store_is_made_again_without_a_trial(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = tmp_path / "out.zarr"
-    unistore.convert(source, store, "rows")
+def test_a_store_is_made_again_without_a_trial(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = store.with_name("a.npz")
     before = (store / "rows/noise/c/0/0/0").read_bytes()
     (store / "rows/noise/c/0/0/0").write_bytes(before[:-1])
     monkeypatch.setattr("unistore.conversion.run.choose_codecs", None)

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import unistore
-from unistore.errors import InputError, StoreError
+from tests.stores import flip
+from unistore.errors import CorruptionError, InputError
 from unistore.order.permutation import At
 
 DATA = np.random.default_rng(0).random((50, 3, 4)).astype(np.float32)
@@ -190,13 +192,20 @@ def test_threads_read_alike(make_cloud: Callable[..., Any]) -> None:
     assert all(np.array_equal(one, other) for one, other in zip(serial, parallel, strict=True))
 
 
-def test_damage_is_an_error(rows: Path, make_cloud: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_damage_is_an_error(rows: Path, workers: int) -> None:
+    dataset = unistore.Dataset(rows)
     shard = next(path for path in (rows / "rows" / "data" / "c").rglob("*") if path.is_file())
-    content = bytearray(shard.read_bytes())
-    content[40] ^= 0x10
-    shard.write_bytes(content)
-    with pytest.raises(StoreError, match="rows/data"):
-        list(unistore.Dataset(rows))
+    flip(shard, 40, 0x10)
+    loader = DataLoader(
+        dataset,
+        2,
+        num_workers=workers,
+        collate_fn=unistore.collate,
+        multiprocessing_context="fork" if workers else None,
+    )
+    with pytest.raises(CorruptionError, match="rows/data"):
+        list(loader)
 
 
 @pytest.mark.parametrize("stores", [1, 2])

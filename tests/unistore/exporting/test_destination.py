@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.programs import call
+from tests.stores import flip
 from unistore import export
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.exporting.run import FileNames
@@ -117,9 +119,7 @@ def test_damage_is_an_error_and_leaves_nothing(make_case: Callable[..., Any], tm
     case, _ = make_case("ct_real")
     store = case.convert(tmp_path / "store.zarr")
     shard = store / "volumes" / "image" / "c" / "0" / "0" / "0" / "0"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 3] ^= 1
-    shard.write_bytes(data)
+    flip(shard, 500)
     with pytest.raises(StoreError, match="volumes/image"):
         export(store, tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["store.zarr"]
@@ -148,18 +148,13 @@ def test_killed_and_exported_again(make_case: Callable[..., Any], tmp_path: Path
 def test_the_command(
     make_case: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from unistore.cli.main import main
 
     _, store = make_case("rows_real")
-    with pytest.raises(SystemExit) as left:
-        main(["export", str(store), str(tmp_path / "out"), "--json"])
-    assert left.value.code == 0
+    assert call("export", str(store), str(tmp_path / "out"), "--json") == 0
     done = json.loads(capsys.readouterr().out)
     assert done["files"] == 1
     assert done["family"] == "rows"
-    with pytest.raises(SystemExit) as left:
-        main(["export", str(store), str(tmp_path / "out")])
-    assert left.value.code == 2
+    assert call("export", str(store), str(tmp_path / "out")) == 2
     assert "exists" in capsys.readouterr().err
 
 

@@ -1,8 +1,9 @@
-"""Exported files beside the originals, file by file, read by h5py, numpy and OpenCV."""
+"""Exported files beside the originals, read by h5py, numpy and OpenCV; converted, they are the same store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import cv2
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 import unistore
+from tests.stores import attributes_of
 from unistore import export
-from unistore.errors import StoreError
+from unistore.converters.common.exported import File, row_blocks
+from unistore.errors import ConversionError, StoreError
+from unistore.schemas.indices import StoreView
 
 Make = Callable[[str], Any]
 
@@ -146,3 +151,88 @@ def test_spike_files(name: str, make_case: Make, tmp_path: Path) -> None:
         else:
             assert path.read_bytes() == found.read_bytes()
     assert len(originals) == len([p for p in after.rglob("*") if p.is_file()])
+
+
+OF_THE_FILES = (
+    "sources/bytes",
+    "sources/path",
+    "sources/files",
+    "sources/layout",
+    "sources/digest",
+    "sources/header",
+)
+"""Arrays that describe the source files themselves."""
+
+
+def content(store: Path) -> dict[str, np.ndarray]:
+    """Every array, read by zarr-python."""
+    root = attributes_of(store)
+    names = [name for name in root["fields"] if not name.startswith(OF_THE_FILES)]
+    return {name: np.asarray(zarr.open_array(store / name, mode="r")[...]) for name in names}
+
+
+def test_the_export_converts_to_equal_content(
+    case_name: str, make_case: Callable[..., Any], tmp_path: Path
+) -> None:
+    case, store = make_case(case_name)
+    done = export(store, tmp_path / "export")
+    files = [path for path in (tmp_path / "export").rglob("*") if path.is_file()]
+    assert done.files == len(files) > 0
+    assert done.bytes == sum(path.stat().st_size for path in files)
+    again = content(case.convert(tmp_path / "again.zarr", [tmp_path / "export"]))
+    before = content(store)
+    assert set(again) == set(before)
+    for name, values in before.items():
+        assert again[name].dtype == values.dtype, name
+        assert again[name].shape == values.shape, name
+        assert again[name].tobytes() == values.tobytes(), name
+
+
+def test_two_exports_are_the_same_bytes(
+    family_case: str, make_case: Callable[..., Any], tmp_path: Path
+) -> None:
+    _, store = make_case(family_case)
+    trees = []
+    for number in range(2):
+        root = tmp_path / str(number)
+        export(store, root)
+        trees.append({p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()})
+    assert trees[0] == trees[1]
+
+
+def streams(fails: bool = False) -> Callable[[StoreView], Iterator[File]]:
+    def files(store: StoreView) -> Iterator[File]:
+        array = store.array("rows/data")
+
+        def write(path: Path) -> None:
+            with gzip.open(path, "wb") as out:
+                for block in row_blocks(array, 0, len(array)):
+                    out.write(block.tobytes())
+                    if fails:
+                        raise OSError(28, "No space left on device")
+
+        yield File(name="deep/a.gz", form="format", source=0, values={}, write=write)
+
+    return files
+
+
+def test_a_stream_is_written_whatever_its_size(
+    make_case: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, store = make_case("rows_npz")
+    monkeypatch.setattr("unistore.converters.rows.export.files", streams())
+    done = export(store, tmp_path / "out")
+    written = tmp_path / "out/deep/a.gz"
+    parts = [np.load(case.sources[0] / f"{name}.npz")["data"] for name in "ab"]
+    assert gzip.decompress(written.read_bytes()) == np.concatenate(parts).tobytes()
+    assert (done.files, done.bytes) == (1, written.stat().st_size)
+
+
+def test_a_stream_that_fails_leaves_nothing(
+    make_case: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, store = make_case("rows_npz")
+    monkeypatch.setattr("unistore.converters.rows.export.files", streams(fails=True))
+    with pytest.raises(ConversionError, match="No space left on device"):
+        export(store, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []

@@ -4,73 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
 import unistore
 from tests import cases
+from tests.stores import tree
+from tests.unistore.growing.conftest import CASES, Make, add_part
 from unistore.conversion import build
-from unistore.growing.folder import growing
-from unistore.store.versions import describe_part
-
-WIDTHS = {"a": 3, "b": 5, "c": 5, "d": 3}
-
-
-def rows_padded(folder: Path) -> cases.Case:
-    for name, width in WIDTHS.items():
-        np.savez(folder / f"{name}.npz", x=np.ones((4, width), "f4" if width > 3 else "f2"), y=np.ones(4))
-    return cases.Case("rows", [folder], {"columns": "union"})
-
-
-def robots_padded(folder: Path) -> cases.Case:
-    for name, width in WIDTHS.items():
-        with h5py.File(folder / f"{name}.h5", "w") as file:
-            file["data/demo_0/actions"] = np.ones((4, 2))
-            file["data/demo_0/states"] = np.ones((4, width), "f4" if width > 3 else "f2")
-    return cases.Case("trajectory", [folder], {"columns": "union"})
-
-
-def robots_with_a_ragged_clock(folder: Path) -> cases.Case:
-    for number in range(4):
-        with h5py.File(folder / f"{number}.h5", "w") as file:
-            file["data/demo_0/actions"] = np.ones((4, 2))
-            scans = file.create_dataset("data/demo_0/scan", (6 + number,), h5py.vlen_dtype("f4"))
-            for row in range(len(scans)):
-                scans[row] = np.arange(row % 3 + 1, dtype="f4")
-    return cases.Case("trajectory", [folder], {"rate": {"scan": "50", "steps": "30"}})
-
-
-CASES: list[Callable[[Path], cases.Case]] = [
-    rows_padded,
-    robots_padded,
-    robots_with_a_ragged_clock,
-    cases.rows_npz,
-    cases.cloud_indices,
-    cases.ct_sparse,
-    cases.spike_tiles,
-    cases.robot_flat,
-    cases.events_of_two_cameras,
-]
-
-
-def joined(case: cases.Case, folder: Path) -> Path:
-    """Return a grown store of two parts that have every other source each."""
-    unistore.convert(case.sources, folder / "one.zarr", case.family, **case.options)
-    names = unistore.Store(folder / "one.zarr").text("sources/path")
-    for name, others in (("s.zarr", names[1::2]), ("p.zarr", names[::2])):
-        unistore.convert(case.sources, folder / name, case.family, exclude=others, **case.options)
-    with growing(folder / "s.zarr") as growth:
-        shutil.move(folder / "p.zarr", growth.new_store)
-        schemas = list(growth.version.schemas)
-        part = describe_part(unistore.Store(growth.new_store), schemas)
-        growth.commit([*growth.version.parts, part], schemas, adds_store=True)
-    return folder / "s.zarr"
 
 
 def check_equal(path: Path, expected: Path) -> None:
@@ -85,18 +30,15 @@ def check_equal(path: Path, expected: Path) -> None:
 
 
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
-def test_it_equals_one_conversion(tmp_path: Path, make: Callable[[Path], cases.Case]) -> None:
-    (tmp_path / "src").mkdir()
-    case = make(tmp_path / "src")
-    store = joined(case, tmp_path)
-    for limit in (0, 1 << 25):
-        compacted = tmp_path / f"compacted{limit}.zarr"
-        unistore.compact(store, compacted, order="name", largest_index=limit)
-        check_equal(compacted, tmp_path / "one.zarr")
+def test_it_equals_one_conversion(tmp_path: Path, joined: Any, make: Make) -> None:
+    case = joined(make)
+    store, compacted = tmp_path / "s.zarr", tmp_path / "compacted.zarr"
+    unistore.compact(store, compacted, order="name", largest_index=0)
+    check_equal(compacted, tmp_path / "one.zarr")
     assert unistore.verify(compacted, against=case.sources).receipt is not None
     first = unistore.Store(tmp_path / "one.zarr").text("sources/path")[0]
     unistore.remove(store, first)
-    unistore.compact(store, tmp_path / "less.zarr", order="name")
+    unistore.compact(store, tmp_path / "less.zarr", order="name", largest_index=1 << 25)
     unistore.convert(case.sources, tmp_path / "same.zarr", case.family, exclude=[first], **case.options)
     check_equal(tmp_path / "less.zarr", tmp_path / "same.zarr")
 
@@ -116,21 +58,12 @@ def damage(store: Path, sources: Sequence[Path]) -> None:
     assert [shard.read_bytes() for shard in shards] == whole
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
-
-
 @pytest.mark.parametrize(
     "make", [cases.cloud_indices, cases.ct_sparse, cases.robot_flat], ids=lambda make: make.__name__
 )
-def test_commands_take_a_version_as_one_conversion(
-    tmp_path: Path, make: Callable[[Path], cases.Case]
-) -> None:
-    (tmp_path / "src").mkdir()
-    case = make(tmp_path / "src")
-    store = joined(case, tmp_path)
+def test_commands_take_a_version_as_one_conversion(tmp_path: Path, joined: Any, make: Make) -> None:
+    case = joined(make)
+    store = tmp_path / "s.zarr"
     names = unistore.Store(tmp_path / "one.zarr").text("sources/path")
     unistore.remove(store, names[0])
     whole = {"grown": (store, 2), "one": (tmp_path / "one.zarr", None)}
@@ -156,11 +89,10 @@ def test_commands_take_a_version_as_one_conversion(
 
 
 @pytest.mark.parametrize("to", ["lerobot", "robomimic"])
-def test_a_dataset_of_all_sources_is_not_exported_of_parts(tmp_path: Path, to: str) -> None:
-    (tmp_path / "src").mkdir()
-    store = joined(cases.robot_flat(tmp_path / "src"), tmp_path)
+def test_a_dataset_of_all_sources_is_not_exported_of_parts(tmp_path: Path, joined: Any, to: str) -> None:
+    joined(cases.robot_flat)
     with pytest.raises(unistore.InputError, match="make them one, and export that: unistore compact"):
-        unistore.export(store, tmp_path / "out", to=to, fps=10 if to == "lerobot" else None)
+        unistore.export(tmp_path / "s.zarr", tmp_path / "out", to=to, fps=10 if to == "lerobot" else None)
     assert not (tmp_path / "out").exists()
 
 
@@ -174,11 +106,7 @@ def test_parts_that_differ_are_refused_by_name(tmp_path: Path) -> None:
     _write(tmp_path / "b", "b", x=np.zeros(4, np.int16))
     unistore.convert(tmp_path / "a", tmp_path / "s.zarr")
     unistore.convert(tmp_path / "b", tmp_path / "p.zarr")
-    with growing(tmp_path / "s.zarr") as growth:
-        shutil.move(tmp_path / "p.zarr", growth.new_store)
-        schemas = list(growth.version.schemas)
-        part = describe_part(unistore.Store(growth.new_store), schemas)
-        growth.commit([*growth.version.parts, part], schemas, adds_store=True)
+    add_part(tmp_path / "s.zarr", tmp_path / "p.zarr")
     with pytest.raises(unistore.InputError, match="array rows/y is in some of its parts alone"):
         unistore.compact(tmp_path / "s.zarr", tmp_path / "one.zarr")
     assert not (tmp_path / "one.zarr").exists()

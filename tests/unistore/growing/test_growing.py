@@ -94,14 +94,14 @@ def test_versions_read_as_one_conversion(tmp_path: Path, store: Path, sources: d
 
 
 def test_splits_are_those_of_one_conversion(tmp_path: Path, sources: dict[str, Any]) -> None:
-    for number in range(26):
+    for number in range(14):
         write_source(tmp_path / "all", f"s{number}", 3 + number)
     names = sorted((tmp_path / "all").iterdir())
     unistore.convert(tmp_path / "all", tmp_path / "one.zarr", split=SPLIT)
     unistore.convert(names[:6], tmp_path / "s.zarr", split=SPLIT)
     for name in names[6:]:
         unistore.append(name, tmp_path / "s.zarr")
-    assert len(unistore.versions(tmp_path / "s.zarr")) == 21
+    assert len(unistore.versions(tmp_path / "s.zarr")) == 9
     for split in ("train", "val"):
         whole = opened(tmp_path / "one.zarr", split=split)
         grown = opened(tmp_path / "s.zarr", split=split)
@@ -315,7 +315,7 @@ def run_killed(step: int, action: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize(("command", "grown"), [("append", False), ("append", True), ("remove", False)])
+@pytest.mark.parametrize(("command", "grown"), [("append", True), ("remove", False)])
 def test_killed_at_any_step_it_is_old_or_new(
     tmp_path: Path, store: Path, sources: dict[str, Any], command: str, grown: bool
 ) -> None:

@@ -7,15 +7,14 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import unistore
-from tests import cases
-from tests.unistore.growing.test_compact import CASES, joined
+from tests.unistore.growing.conftest import CASES, Make
 from unistore.errors import InputError
 from unistore.growing.folder import growing
 from unistore.store.joined import JoinedStore
@@ -36,12 +35,9 @@ def check_same_batches(dataset: unistore.Dataset, expected: unistore.Dataset) ->
 
 
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
-def test_arrays_and_samples_are_those_of_the_compacted_store(
-    tmp_path: Path, make: Callable[[Path], cases.Case]
-) -> None:
-    (tmp_path / "src").mkdir()
-    case = make(tmp_path / "src")
-    store = joined(case, tmp_path)
+def test_arrays_and_samples_are_those_of_the_compacted_store(tmp_path: Path, joined: Any, make: Make) -> None:
+    case = joined(make)
+    store = tmp_path / "s.zarr"
     unistore.compact(store, tmp_path / "one.zarr", overwrite=True)
     one = unistore.Store(tmp_path / "one.zarr")
     parts = JoinedStore(os.fspath(store), open_stores(os.fspath(store)).stores)

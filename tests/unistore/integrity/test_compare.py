@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 import zarr
 
 import unistore
+from tests.stores import attributes_of, flip
 from unistore import verify
 from unistore.errors import ConversionError, InputError, StoreError
 
@@ -76,7 +77,7 @@ def test_the_receipt(case_name: str, make_case: Make) -> None:
     assert receipt.values == VALUES.get(case_name, receipt.values) > 0
     assert receipt.files == FILES.get(case_name, receipt.files) > 0
     assert receipt.left_out == left_out
-    root = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
+    root = attributes_of(store)
     files = len([path for path in store.rglob("*") if path.is_file()]) - 2
     assert (verified.files, verified.bytes) == (root["seal"]["files"], root["seal"]["bytes"])
     assert verified.files == files
@@ -212,13 +213,10 @@ def test_a_changed_voxel_bit_and_pixel(make_case: Make, tmp_path: Path) -> None:
     case, store = make_case("spike_tiles")
     (source,) = with_sources(case, tmp_path)
     stream = source / "test" / "seq_a" / "spike" / "001.dat"
-    data = bytearray(stream.read_bytes())
-    data[17] ^= 4
-    stream.write_bytes(data)
+    flip(stream, 17, 4)
     locations = {p.location for p in verify(store, against=[source]).problems}
     assert locations == {"spikes/bits", "frames/voxel/3", "sources/digest"}
-    data[17] ^= 4
-    stream.write_bytes(data)
+    flip(stream, 17, 4)
     image = source / "train" / "seq_a" / "blur" / "000.png"
     pixels = cv2.imread(str(image))
     pixels[3, 4, 1] ^= 1
@@ -312,8 +310,7 @@ READINGS = {
 
 
 @pytest.mark.usefixtures("in_this_process")
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize(("reading", "fault"), [*zip(READINGS, itertools.cycle(FAULTS), strict=False)])
 def test_a_wrong_reading_shows(
     reading: str, fault: str, make_case: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import zarr
 
+from tests.stores import flip
 from unistore import verify
 from unistore.errors import StoreError
 from unistore.integrity.files import READ_BYTES, check_file
@@ -18,12 +19,6 @@ from unistore.store.manifest import Entry
 from unistore.zarr3.storage import LocalStorage
 
 Copy = Callable[[str], Any]
-
-
-def flip(path: Path, at: int, bit: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1 << bit
-    path.write_bytes(data)
 
 
 def found(store: Path) -> list[tuple[str, str]]:
@@ -78,7 +73,7 @@ def test_every_problem_at_once(copy_case: Copy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "step"), [("zarr.json", "root", 23), ("unistore-manifest.jsonl", "manifest", 61)]
+    ("name", "kind", "step"), [("zarr.json", "root", 37), ("unistore-manifest.jsonl", "manifest", 97)]
 )
 def test_every_bit_of_root_and_manifest(copy_case: Copy, name: str, kind: str, step: int) -> None:
     _, store = copy_case("rows_real")

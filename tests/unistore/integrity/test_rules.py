@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.stores import attributes_of
 from unistore import Dataset, export, verify
 from unistore.errors import CorruptionError, StoreError
 
@@ -114,7 +115,7 @@ def sealed_with(store: Path, forge: Callable[..., None], **attributes: Any) -> l
 
 def test_the_root_against_the_arrays(copy_case: Copy, forge: Callable[..., None]) -> None:
     _, store = copy_case("rows_real")
-    root = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
+    root = attributes_of(store)
     name = next(path for path in root["fields"] if path.startswith("rows/"))
     fields = {**root["fields"], "rows/ghost": root["fields"][name]}
     assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", "rows/ghost/zarr.json")

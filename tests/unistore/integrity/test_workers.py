@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.programs import call
 from unistore import repair, verify
-from unistore.cli.main import main
 from unistore.conversion.executors.local import asking
 from unistore.integrity.verify import verify_with
 
@@ -88,9 +88,7 @@ def test_processes(copy_case: Copy, tree: Tree, capsys: pytest.CaptureFixture[st
     sound = tree(store)
     whole = json.dumps(verify(store, against=case.sources).to_json())
     sources = [str(source) for source in case.sources]
-    with pytest.raises(SystemExit) as left:
-        main(["verify", str(store), *sources, "--against", "--workers", "2", "--json"])
-    assert left.value.code == 0
+    assert call("verify", str(store), *sources, "--against", "--workers", "2", "--json") == 0
     assert json.loads(capsys.readouterr().out) == json.loads(whole)
     damage(store)
     assert repair(store, case.sources, workers=2).ok

@@ -150,7 +150,7 @@ class Cache(RuleBasedStateMachine):
 
 
 def test_any_history_of_the_cache_finds_what_was_admitted() -> None:
-    run_machine(Cache, histories=12, steps=25)
+    run_machine(Cache, histories=8, steps=25)
 
 
 def adds(file: CacheFile, writer: int) -> None:

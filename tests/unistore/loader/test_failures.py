@@ -133,20 +133,32 @@ LOOP = """
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])  # as Python ends at once by SIGTERM, too
-def test_workers_go_with_their_parent(how):
+def test_workers_go_with_their_parent_at_ctrl_c():
     process = run_script(LOOP, start_new_session=True)
     pids = [int(pid) for pid in process.stdout.readline().split()]
     assert len(alive(pids)) == 2
-    if how is signal.SIGINT:  # Ctrl-C reaches the whole group
-        os.killpg(process.pid, how)
-    else:
-        process.send_signal(how)
+    os.killpg(process.pid, signal.SIGINT)  # it reaches the whole group
     _, errors = process.communicate()
     wait_until(lambda: not alive(pids), "workers stay")
-    if how is signal.SIGINT:
-        assert errors.count("Traceback") == 1
-        assert "KeyboardInterrupt" in errors
+    assert errors.count("Traceback") == 1
+    assert "KeyboardInterrupt" in errors
+
+
+def test_workers_go_with_a_parent_that_is_killed(data):  # as Python ends at once by SIGTERM, too
+    reader, writer = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        loader = Loader(data.Batched(), 10, shuffle=True, num_workers=2)
+        next(iter(loader))
+        os.write(writer, b"%d %d" % tuple(loader.worker_pids))
+        signal.pause()
+    pids = [int(pid) for pid in os.read(reader, 100).split()]
+    assert len(alive(pids)) == 2
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    wait_until(lambda: not alive(pids), "workers stay")
+    os.close(reader)
+    os.close(writer)
 
 
 def test_a_script_is_interrupted_runs_out_of_shared_memory_and_leaves_without_closing():
@@ -189,16 +201,3 @@ def test_a_script_is_interrupted_runs_out_of_shared_memory_and_leaves_without_cl
     assert lines == ["interrupted 9 0", "200", "True"]
     assert len(workers.split()) == 3
     wait_until(lambda: not alive(map(int, workers.split())), "workers stay")
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_forked_child_makes_batches_of_its_own(data, workers):
-    with Loader(data.Batched(), 10, shuffle=False, num_workers=workers) as loader:
-        assert len(list(loader)) == 20
-        pid = os.fork()
-        if pid == 0:
-            good = sum(len(batch["index"]) for batch in loader) == 200
-            loader.close()
-            os._exit(0 if good else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert len(list(loader)) == 20

@@ -1,17 +1,19 @@
-"""Loader: what is delivered, in which order, whatever makes it."""
+"""Loader: what is delivered, in which order, whatever makes it and when; states; what workers find."""
 
 from __future__ import annotations
 
 import itertools
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from tests.waiting import wait_until
 from unistore.data.packed import Packed
-from unistore.errors import InputError
+from unistore.errors import InputError, SampleError
 from unistore.loader import Loader, LoaderError
 from unistore.order.sequences import InOrder
 
@@ -152,20 +154,6 @@ def test_empty_datasets_and_short_ones(data):
             assert list(loader) == []
 
 
-def test_subsets_and_weights(data):
-    chosen = np.arange(50, 150)
-    with Loader(data.Batched(), 10, shuffle=True, subset=chosen, num_workers=1) as loader:
-        assert sorted(itertools.chain(*indices(loader))) == chosen.tolist()
-    weights = np.zeros(200)
-    weights[[3, 7]] = 1, 3
-    with Loader(
-        data.Batched(), 100, shuffle=True, weights=weights, samples_per_epoch=2000, num_workers=1
-    ) as loader:
-        drawn = np.array(list(itertools.chain(*indices(loader))))
-    assert set(drawn) == {3, 7}
-    assert abs(np.mean(drawn == 7) - 0.75) < 0.05
-
-
 def test_pinning_without_an_accelerator_is_ignored_and_said(data):
     if torch.cuda.is_available():
         pytest.skip("this machine has an accelerator")
@@ -203,3 +191,152 @@ def test_options_that_contradict_each_other(data):
         Loader(dataset, 8, "blocks", subset=[5, 3])
     with pytest.raises(InputError, match="num_workers: must be"):
         Loader(dataset, 8, shuffle=True, num_workers=-1)
+
+
+def test_worker_info_threads_and_init_function(data, tmp_path):
+    def start(worker):
+        (tmp_path / str(worker)).write_text(str(torch.utils.data.get_worker_info().id))
+
+    with Loader(data.Informed(), 10, shuffle=True, num_workers=2, worker_init_fn=start) as loader:
+        rows = torch.cat([torch.stack(batch, 1) for batch in loader])
+    assert sorted(Path(tmp_path).iterdir()) == [tmp_path / "0", tmp_path / "1"]
+    assert (tmp_path / "1").read_text() == "1"
+    _, worker, workers, threads, pids, length = rows.T
+    assert set(worker.tolist()) == {0, 1}
+    assert set(workers.tolist()) == {2}
+    assert set(threads.tolist()) == {1}
+    assert len(set(pids.tolist())) == 2
+    assert set(length.tolist()) == {200}
+    assert torch.utils.data.get_worker_info() is None
+
+
+def test_set_epoch_reaches_plain_datasets(data):
+    class Aware(data.Plain):
+        epoch = -1
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+        def __getitem__(self, index):
+            return self.epoch
+
+    for workers in (0, 1):
+        with Loader(Aware(20), 10, shuffle=True, num_workers=workers) as loader:
+            assert [batch.tolist() for _ in range(3) for batch in loader] == [
+                [epoch] * 10 for epoch in (0, 0, 1, 1, 2, 2)
+            ]
+
+
+def ranks(dataset, world, **options):
+    return [Loader(dataset, rank=rank, world_size=world, **options) for rank in range(world)]
+
+
+def test_states_of_other_runs_are_refused_with_the_difference(data):
+    dataset = data.Batched()
+    state = Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).state_dict()
+    with pytest.raises(LoaderError, match="seed was 1 and is 2"):
+        Loader(dataset, 8, shuffle=True, seed=2, num_workers=0).load_state_dict(state)
+    with pytest.raises(LoaderError, match="kind was 'shuffled' and is 'in order'"):
+        Loader(dataset, 8, False, seed=1, num_workers=0).load_state_dict(state)
+    with pytest.raises(LoaderError, match="subset was None and is"):
+        Loader(dataset, 8, shuffle=True, seed=1, num_workers=0, subset=range(200)).load_state_dict(state)
+    with pytest.raises(LoaderError, match=r"length was 200 and is 199.*other samples"):
+        Loader(data.Batched(199), 8, shuffle=True, seed=1, num_workers=0).load_state_dict(state)
+    with pytest.raises(LoaderError, match="lacks delivered"):
+        Loader(dataset, 8, shuffle=True, num_workers=0).load_state_dict(
+            {k: v for k, v in state.items() if k != "delivered"}
+        )
+    for wrong in (None, "state", {**state, "delivered": "40"}, {**state, "order": 3}):
+        with pytest.raises(LoaderError, match="not a loader state of version 1: it lacks"):
+            Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).load_state_dict(wrong)
+    with pytest.raises(LoaderError, match="201 samples delivered of 200"):
+        Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).load_state_dict({**state, "delivered": 201})
+
+
+def test_evaluation_is_uneven_and_training_even_by_default(data):
+    dataset = data.Batched(101)
+    train = ranks(dataset, 2, batch_size=10, num_workers=0, shuffle=True)
+    assert [len(loader) for loader in train] == [5, 5]
+    assert [len(list(loader)) for loader in train] == [5, 5]
+    evaluation = ranks(dataset, 2, batch_size=10, num_workers=0)
+    found = [[batch["index"].tolist() for batch in loader] for loader in evaluation]
+    assert [len(batches) for batches in found] == [6, 5]
+    assert sorted(i for batches in found for batch in batches for i in batch) == list(range(101))
+    for loader in train + evaluation:
+        loader.close()
+
+
+def test_ranks_come_from_the_environment(data, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    where = Loader(data.Batched(), 8, shuffle=True, num_workers=0)
+    assert (where.rank, where.world_size) == (1, 4)
+    assert Loader(data.Batched(), 8, shuffle=True, num_workers=0, rank=0, world_size=1).world_size == 1
+
+
+class Counted:
+    """Rows that count how often they are read, by any process; one of them cannot be read twice."""
+
+    def __init__(self, folder: Path, rows: int, bad: int = -1) -> None:
+        self.folder, self.rows, self.bad = folder, rows, bad
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, index: int) -> int:
+        file = self.folder / str(index)
+        if index == self.bad and file.exists():
+            msg = "read once too often"
+            raise ValueError(msg)
+        with file.open("ab") as stream:
+            stream.write(b".")
+        return index
+
+    def total(self) -> int:
+        return sum(file.stat().st_size for file in self.folder.iterdir())
+
+    def wait_for(self, reads: int) -> None:
+        """Until so many samples were read in all."""
+        wait_until(lambda: self.total() >= reads, f"fewer than {reads} samples were read")
+
+
+def epoch_of(loader: Loader) -> list[list[int]]:
+    return [np.asarray(batch).tolist() for batch in loader]
+
+
+def epochs(count: int, length: int = 6, **options: int) -> list[list[list[int]]]:
+    """What a loader without workers delivers."""
+    with Loader(range(length), 2, shuffle=True, num_workers=0, **options) as loader:
+        return [epoch_of(loader) for _ in range(count)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_next_epoch_is_made_while_this_one_ends(workers: int, tmp_path: Path, nothing_left: None) -> None:
+    dataset, expected = Counted(tmp_path, 6), epochs(4)
+    with Loader(dataset, 2, shuffle=True, num_workers=workers, prefetch_factor=4) as loader:
+        assert epoch_of(loader) == expected[0]
+        dataset.wait_for(6 + 4 * workers)  # half of what may be made ahead, of several epochs
+        assert dataset.total() <= 6 + 8 * workers
+        assert loader.state_dict()["epoch"] == 1
+        assert loader.state_dict()["delivered"] == 0
+        assert [epoch_of(loader) for _ in range(3)] == expected[1:]
+        dataset.wait_for(24 + 4 * workers)  # quick batches are asked for when half may be, together
+        assert dataset.total() <= 24 + 8 * workers, "batches made ahead were thrown away"
+
+
+def test_errors_of_batches_that_nobody_asks_for_are_not_raised(tmp_path: Path, nothing_left: None) -> None:
+    dataset = Counted(tmp_path, 6, bad=3)
+    with Loader(dataset, 2, num_workers=1) as loader:
+        assert epoch_of(loader) == [[0, 1], [2, 3], [4, 5]]
+        dataset.wait_for(9)  # all but the bad one again
+        iteration = iter(loader)
+        assert np.asarray(next(iteration)).tolist() == [0, 1]
+        with pytest.raises(SampleError, match="read once too often"):
+            next(iteration)
+        assert np.asarray(next(iteration)).tolist() == [4, 5]
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_epochs_without_a_whole_batch_end(rows: int, nothing_left: None) -> None:
+    with Loader(range(rows), 2, num_workers=1, drop_last=True) as loader:
+        assert [epoch_of(loader) for _ in range(3)] == [[], [], []]

@@ -1,4 +1,4 @@
-"""``sampler=``: torch's samplers keep their meaning, ours their order; what cannot be kept is refused."""
+"""``sampler=``: torch's keep their meaning, ours their order, with torch's DataLoader too; others refused."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from unistore.errors import InputError
 from unistore.loader import Loader
 from unistore.order.sampler import SequenceSampler
 from unistore.order.sequences import InOrder, Repeated, Shuffled
+from unistore.order.shuffles import BlockShuffle
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -181,3 +182,24 @@ def test_what_is_refused(data: Any, make: Any, said: str, cure: str) -> None:
     assert problem.location == "sampler"
     assert said in problem.message
     assert cure in problem.cure
+
+
+@pytest.fixture
+def dataset(make_store):
+    return unistore.Dataset(make_store("rows", {"rows/data": np.arange(203)}, count=203))
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("world", [1, 3])
+def test_same_batches_as_the_loader(dataset, world, drop_last):
+    for sequence in (Shuffled(203, 4), BlockShuffle(dataset.block_offsets(), 4), InOrder(203)):
+        for rank in range(world):
+            options = {"rank": rank, "world_size": world, "drop_last": drop_last}
+            sampler = SequenceSampler(sequence, 10, **options)
+            theirs = DataLoader(dataset, 10, sampler=sampler, collate_fn=unistore.collate)
+            with Loader(dataset, 10, sampler=sequence, num_workers=0, **options) as ours:
+                for epoch in range(2):
+                    sampler.set_epoch(epoch)
+                    expected = [batch["data"].tolist() for batch in theirs]
+                    assert [batch["data"].tolist() for batch in ours] == expected
+                    assert len(sampler) == sum(map(len, expected))

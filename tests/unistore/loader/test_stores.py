@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import unistore
+from tests.stores import flip
 from unistore.data import parts
 from unistore.loader import Loader, SampleError
 
@@ -61,9 +62,7 @@ def test_states_know_the_store_and_its_split(rows):
 def test_a_damaged_chunk_is_an_error_with_its_sample(rows, nothing_left):
     path, _ = rows
     chunk = max((p for p in (path / "rows" / "data" / "c").rglob("*") if p.is_file()), key=str)
-    damaged = bytearray(chunk.read_bytes())
-    damaged[40] ^= 255
-    chunk.write_bytes(bytes(damaged))
+    flip(chunk, 40, 255)
     with Loader(unistore.Dataset(path), 16, False, num_workers=1) as loader:
         with pytest.raises(SampleError, match="sample ") as caught:
             list(loader)

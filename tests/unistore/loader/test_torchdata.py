@@ -79,7 +79,7 @@ def same(batches, samples):
     ("workers", "kind"),
     [
         *((0, kind) for kind in ("full", "weighted", "rank of blocks")),
-        *((2, kind) for kind in ("Shuffle", "rank of full")),
+        (2, "Shuffle"),
     ],
 )
 def test_what_is_left_of_an_epoch_comes_and_then_the_next_one(store, kind, workers):

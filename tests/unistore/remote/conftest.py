@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import inspect
 import itertools
 import random
 import socket
@@ -21,6 +22,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
+from tests.stores import tree
 from tests.waiting import wait_until
 
 SERVER = """
@@ -119,6 +121,10 @@ def bucket(server: str, boto: Any, monkeypatch: pytest.MonkeyPatch) -> Bucket:
         "AWS_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
+    return new_bucket(boto)
+
+
+def new_bucket(boto: Any) -> Bucket:
     name = f"bucket-{next(_numbers)}"
     boto.create_bucket(Bucket=name)
     return Bucket(name, boto)
@@ -359,10 +365,21 @@ def local(tmp_path_factory: pytest.TempPathFactory, sources: Path, small_shards:
     return store
 
 
-@pytest.fixture
-def uploaded(bucket: Bucket, local: Path) -> str:
-    """URL of the local store's files, put one by one with boto3."""
-    for file in local.rglob("*"):
-        if file.is_file():
-            bucket.put(f"deep/store.zarr/{file.relative_to(local).as_posix()}", file.read_bytes())
+def upload(bucket: Bucket, store: Path) -> str:
+    """Put the files of a store one by one with boto3, and return its URL."""
+    for key, content in tree(store).items():
+        bucket.put(f"deep/store.zarr/{key}", content)
     return bucket.url("deep/store.zarr")
+
+
+@pytest.fixture(scope="module")
+def shared_copy(boto: Any, local: Path) -> str:
+    return upload(new_bucket(boto), local)
+
+
+@pytest.fixture
+def uploaded(request: pytest.FixtureRequest, bucket: Bucket, local: Path, shared_copy: str) -> str:
+    """URL of the local store's files: of this test alone if it takes the bucket, which it may change."""
+    if "bucket" in inspect.signature(request.function).parameters:
+        return upload(bucket, local)
+    return shared_copy

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import printed
+from tests.programs import call
 from tests.steps import Disturbing
+from tests.stores import tree
 from tests.unistore.conversion.conftest import Stopping
 from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
@@ -37,10 +38,6 @@ def rows() -> Any:
     from unistore.converters.rows.family import converter
 
     return converter
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
 def test_the_bytes_are_those_of_a_local_store(bucket: Any, sources: Path, local: Path, work: Path) -> None:
@@ -148,9 +145,7 @@ def in_environment(environment: dict[str, str], function: Callable[..., None], *
     function(*arguments)
 
 
-@pytest.mark.parametrize(
-    "step", [("PUT", MARK, 0), ("PUT", "unistore-manifest", 0), ("PUT", "x.zarr/zarr.json", 0)]
-)
+@pytest.mark.parametrize("step", [("PUT", MARK, 0), ("PUT", "x.zarr/zarr.json", 0)])
 def test_killed_anywhere_it_continues(
     proxy: Any, bucket: Any, sources: Path, local: Path, work: Path, step: tuple[str, str, int]
 ) -> None:
@@ -234,7 +229,6 @@ def test_overwrite_keeps_the_old_store_until_the_new_one_is_sealed(
 @pytest.mark.parametrize(
     "step",
     [
-        ("PUT", f"store.zarr/{MARK}", 0),
         ("PUT", "store.zarr/rows/data/c/0", 0),
         ("PUT", "store.zarr/zarr.json", 0),
         ("POST", "delete", 3),
@@ -380,18 +374,9 @@ def test_a_bucket_that_does_not_exist(bucket: Any, sources: Path, work: Path, ro
     assert not work.exists()
 
 
-COMMAND = """
-import unistore.conversion.plan
-from unistore.cli.main import main
-unistore.conversion.plan.SHARD, unistore.conversion.plan.ROW_CHUNK = 16 << 10, 2 << 10
-main()
-"""
-
-
-def test_the_command_line(bucket: Any, sources: Path, local: Path, work: Path) -> None:
-    arguments = ["convert", str(sources), bucket.url("cli.zarr"), "--work", str(work), "--json"]
-    output = printed("-c", COMMAND, *arguments)
-    assert json.loads(output)["digest"] == Store(local).attributes["seal"]["digest"]
+def test_the_command_line(bucket: Any, sources: Path, local: Path, work: Path, capsys: Any) -> None:
+    assert call("convert", sources, bucket.url("cli.zarr"), "--work", work, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["digest"] == Store(local).attributes["seal"]["digest"]
     assert np.array_equal(unistore.Dataset(bucket.url("cli.zarr"))[3]["index"], 3)
 
 

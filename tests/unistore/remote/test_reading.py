@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
 import unistore
-from tests.programs import printed
 from unistore.errors import CorruptionError, InputError, StoreError
 from unistore.remote.client import ObjectStorage
 from unistore.store.reader import Store
@@ -183,29 +184,26 @@ def test_other_object_stores_read_alike(
     assert np.array_equal(found, truth(sources)["data"][[5, 599, 300]])
 
 
-FORK = """
-import os, signal, sys, unistore
-from torch.utils.data import DataLoader
-
-dataset = unistore.Dataset(sys.argv[1])
-for before in ("open", "read"):
-    if before == "read":
-        dataset.read_batch(range(300))
-    loader = DataLoader(
-        dataset, 4, num_workers=1, collate_fn=unistore.collate, multiprocessing_context="fork"
-    )
-    try:
-        list(loader)
-    except unistore.StoreError as error:
-        print(error)
-"""
-
-
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_after_a_fork_it_raises_at_once(uploaded: str) -> None:
     """Whether the dataset was only opened before, or read from."""
-    output = printed("-W", "ignore", "-c", FORK, uploaded)
-    assert output.count("object stores cannot be used in a forked process") >= 2
-    assert output.count("multiprocessing_context='spawn'") >= 2
+    dataset = unistore.Dataset(uploaded)
+    options: dict[str, Any] = {"collate_fn": unistore.collate, "multiprocessing_context": "fork"}
+    for _ in range(2):
+        with pytest.raises(StoreError, match="cannot be used in a forked process") as error:
+            list(DataLoader(dataset, 4, num_workers=1, **options))
+        assert "multiprocessing_context='spawn'" in str(error.value)
+        dataset.read_batch(range(300))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_loaders_give_what_the_local_store_gives(uploaded: str, local: Path, workers: int) -> None:
+    with unistore.Loader(unistore.Dataset(local), 64, shuffle=True, seed=1, num_workers=0) as near:
+        expected = [batch["data"].clone() for batch in near]
+    with unistore.Loader(unistore.Dataset(uploaded), 64, shuffle=True, seed=1, num_workers=workers) as far:
+        assert far.start_method == "spawn"
+        assert all(map(torch.equal, [batch["data"].clone() for batch in far], expected))
+    assert len(expected) > 5
 
 
 def test_storages_say_whether_they_survive_a_fork(uploaded: str, local: Path) -> None:

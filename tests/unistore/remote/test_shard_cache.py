@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import pytest
 import xxhash
 
 import unistore
+from tests.unistore.remote.conftest import upload
 from unistore.errors import CorruptionError, InputError, StoreError
 from unistore.store.reader import Store
 from unistore.store.shard_cache import ShardCache
@@ -31,37 +31,6 @@ def held(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("[0-9a-f]" * 32 + "*"))
 
 
-def test_what_was_read_is_not_asked_for_again(
-    proxy: Any, uploaded: str, tmp_path: Path, sources: Path, truth: Any
-) -> None:
-    expected = truth(sources)["data"]
-    for attempt in range(2):
-        proxy.seen.clear()
-        dataset = unistore.Dataset(uploaded, cache_dir=tmp_path / "cache", cache_limit="1GB")
-        assert np.array_equal(dataset.read_batch(range(600))["data"].values, expected)
-        asked = [seen.path.partition("store.zarr/")[2] for seen in proxy.seen]
-        assert asked[: 2 - attempt] == ["zarr.json", "unistore-manifest.jsonl"][: 2 - attempt]
-        assert len(asked) == len(set(asked)), "nothing twice"
-        assert (len(asked) > 10) == (attempt == 0)
-    assert asked == ["zarr.json"]
-    for name, content in copies(tmp_path / "cache").items():
-        assert xxhash.xxh3_128_hexdigest(content) == name
-
-
-def test_everything_agrees_through_a_cache(uploaded: str, local: Path, tmp_path: Path) -> None:
-    ours, theirs = Store(uploaded, cache_dir=tmp_path / "cache"), Store(local)
-    for path in ours.paths():
-        shape = theirs.array(path).shape
-        assert np.array_equal(
-            ours.array(path).read_box([0] * len(shape), shape),
-            theirs.array(path).read_box([0] * len(shape), shape),
-        )
-    assert not ours.fork_safe
-    again = pickle.loads(pickle.dumps(ours))
-    assert np.array_equal(again.array("rows/label").read_rows([1]), theirs.array("rows/label").read_rows([1]))
-    assert again._options == ours._options
-
-
 def test_a_local_store_may_have_one_too(local: Path, tmp_path: Path) -> None:
     """On a slow network file system, say."""
     store = Store(local, cache_dir=tmp_path / "cache")
@@ -70,24 +39,6 @@ def test_a_local_store_may_have_one_too(local: Path, tmp_path: Path) -> None:
     )
     assert len(copies(tmp_path / "cache")) == 4, "two shards, the metadata and the manifest"
     assert store.fork_safe
-
-
-def test_a_damaged_copy_is_fetched_again(uploaded: str, tmp_path: Path, sources: Path, truth: Any) -> None:
-    cache = tmp_path / "cache"
-    Store(uploaded, cache_dir=cache).array("rows/data").read_rows(range(600))
-    whole = copies(cache)
-    for number, path in enumerate(sorted(cache.glob("[0-9a-f]" * 32 + "*"))):
-        raw = bytearray(path.read_bytes())
-        if number % 3 == 0:
-            raw[len(raw) // 2] ^= 1
-        elif number % 3 == 1:
-            del raw[-1]
-        else:
-            raw = bytearray()
-        path.write_bytes(raw)
-    found = Store(uploaded, cache_dir=cache).array("rows/data").read_rows(range(600))
-    assert np.array_equal(found, truth(sources)["data"])
-    assert copies(cache) == whole
 
 
 def test_a_damaged_object_never_enters(bucket: Any, uploaded: str, tmp_path: Path) -> None:
@@ -230,17 +181,6 @@ def test_one_fetches_while_others_wait(tmp_path: Path) -> None:
     assert list(copies(tmp_path)) == [name]
 
 
-def test_a_failed_fetch_leaves_nothing(tmp_path: Path) -> None:
-    def fetch() -> Iterator[bytes]:
-        yield b"z"
-        raise StoreError("the network is down")
-
-    cache = ShardCache(tmp_path, 100)
-    with pytest.raises(StoreError, match="network is down"):
-        cache.ensure("ab" * 16, 10, fetch, "z")
-    assert not list(tmp_path.glob("[0-9a-f]" * 32 + "*"))
-
-
 def test_a_full_disk_is_said_once_and_read_around(
     uploaded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: Path, truth: Any
 ) -> None:
@@ -261,11 +201,7 @@ def test_a_replaced_store_finds_nothing_of_the_old_one(
     before = Store(uploaded, cache_dir=cache).array("rows/data").read_rows(range(600))
     other = make_sources(tmp_path / "other", seed=1)
     unistore.convert(other, tmp_path / "other.zarr")
-    for file in (tmp_path / "other.zarr").rglob("*"):
-        if file.is_file():
-            bucket.put(
-                f"deep/store.zarr/{file.relative_to(tmp_path / 'other.zarr').as_posix()}", file.read_bytes()
-            )
+    upload(bucket, tmp_path / "other.zarr")
     found = Store(uploaded, cache_dir=cache).array("rows/data").read_rows(range(600))
     assert np.array_equal(found, truth(other)["data"])
     assert not np.array_equal(found, before)

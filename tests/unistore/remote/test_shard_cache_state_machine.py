@@ -205,4 +205,4 @@ class Copies(RuleBasedStateMachine):
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="needs file locks")
 def test_any_history_of_copies_reads_what_the_store_holds() -> None:
-    run_machine(Copies, histories=60, steps=30)
+    run_machine(Copies, histories=40, steps=30)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import unistore
+from tests.programs import call
 from tests.unistore.remote.conftest import Bucket, Proxy
-from unistore.cli.main import main
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
 
@@ -29,12 +29,6 @@ def raw(bucket: Bucket, sources: Path) -> str:
     return bucket.url("raw")
 
 
-def exit_code(*words: str) -> Any:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    return ended.value.code
-
-
 def copies(store: Path) -> Path:
     return store.with_name(f"{store.name}.unistore-sources")
 
@@ -46,7 +40,7 @@ def test_the_store_is_that_of_local_files(raw: str, proxy: Proxy, sources: Path,
         (local / ("deep" if path.name == "1.npz" else "") / path.name).write_bytes(path.read_bytes())
     expected = unistore.convert(local, tmp_path / "expected.zarr")
     store = tmp_path / "train.zarr"
-    assert exit_code("convert", raw, str(store)) == 0
+    assert call("convert", raw, str(store)) == 0
     assert Store(store).attributes["seal"]["digest"] == expected.digest
     fetched = Counter(seen.path for seen in proxy.seen if seen.method == "GET" and seen.path.endswith(".npz"))
     assert set(fetched.values()) == {1}
@@ -94,7 +88,7 @@ def test_a_copy_of_an_older_object_is_fetched_again(
     raw: str, bucket: Bucket, sources: Path, tmp_path: Path
 ) -> None:
     store = tmp_path / "train.zarr"
-    assert exit_code("convert", raw, str(store), "--dry-run") == 0
+    assert call("convert", raw, str(store), "--dry-run") == 0
     assert copies(store).is_dir()
     bucket.put("raw/0.npz", (sources / "2.npz").read_bytes())
     unistore.convert(raw, store)

@@ -12,7 +12,6 @@ import pytest
 
 import unistore
 from tests.steps import Disturbing
-from unistore import verify
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
@@ -59,21 +58,6 @@ def test_inspect_tells_how_an_unfinished_conversion_goes_on(
     assert found.details["written_bytes"] > 10_000
     overwrite = " --overwrite" if replaced else ""
     assert found.details["command"] == f"unistore convert rows {sources} {url} --work {tmp_path}{overwrite}"
-
-
-def test_verify_finds_damage(uploaded: str, bucket: Any, sources: Path) -> None:
-    assert verify(uploaded).ok
-    assert verify(uploaded, against=[sources]).ok
-    key = "deep/store.zarr/rows/data/c/1/0"
-    raw = bytearray(bucket.get(key))
-    raw[77] ^= 4
-    bucket.put(key, bytes(raw))
-    bucket.delete("deep/store.zarr/rows/label/zarr.json")
-    found = verify(uploaded)
-    assert not found.ok
-    told = " ".join(str(problem) for problem in found.problems)
-    assert "rows/data/c/1/0" in told
-    assert "rows/label/zarr.json" in told
 
 
 def test_zarr_python_reads_what_was_converted_to_a_bucket(

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.unistore.conftest import StoreMaker
 from unistore import Checkup, doctor
 from unistore.report.doctor import Machine, advise, inspect_machine
 from unistore.report.trials import best
 from unistore.system.machine import available_memory, file_system
 
 
-@pytest.fixture
-def store(make_store: Any) -> Path:
+def write_store(make_store: Any) -> Path:
     path: Path = make_store("rows", {"rows/data": np.arange(6000).reshape(300, 20)}, count=300)
     root = path / "zarr.json"
     document = json.loads(root.read_text())
@@ -30,8 +30,13 @@ def store(make_store: Any) -> Path:
 
 
 @pytest.fixture
-def checkup(store: Path) -> Checkup:
-    return doctor(store)
+def store(make_store: Any) -> Path:
+    return write_store(make_store)
+
+
+@pytest.fixture(scope="module")
+def checkup(tmp_path_factory: pytest.TempPathFactory, kept_stores: Path) -> Checkup:
+    return doctor(write_store(StoreMaker(tmp_path_factory.mktemp("doctor"), kept_stores)))
 
 
 def argument(

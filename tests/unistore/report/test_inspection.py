@@ -15,9 +15,11 @@ import pytest
 import zarr
 
 import unistore
-from tests.programs import printed
+from tests.cases import REAL, Case
+from tests.programs import call, printed
 from tests.steps import Disturbing
-from unistore.cli.main import cli, main
+from tests.stores import attributes_of
+from unistore.cli.main import cli
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.lock import Lock
 from unistore.conversion.run import run
@@ -27,24 +29,8 @@ from unistore.report.suggestions import convert_command
 from unistore.store.names import build_folder
 
 DATA = Path(__file__).parents[2] / "data"
-FAMILIES: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "rows": (["rows/autzen_returns.h5"], {}),
-    "point_cloud": (["pointcloud/thin_a.h5", "pointcloud/thin_b.h5"], {"voxel_size": (20.0,)}),
-    "ct": (["ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"], {"window": ("lung",)}),
-    "spike": (["spike/reds_frames_140_162.dat"], {}),
-    "trajectory": (["trajectory/robosuite100_lift_panda_demo.hdf5"], {}),
-}
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A store of every family."""
-    folder = tmp_path_factory.mktemp("stores")
-    found = {}
-    for family, (names, options) in FAMILIES.items():
-        found[family] = folder / f"{family}.zarr"
-        unistore.convert([DATA / name for name in names], found[family], family, **options)
-    return found
+MakeCase = Callable[[str], tuple[Case, Path]]
+FAMILIES = dict(zip(("rows", "point_cloud", "ct", "spike", "trajectory"), REAL, strict=True))
 
 
 def tree(folder: Path) -> dict[str, int]:
@@ -52,18 +38,18 @@ def tree(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_store(stores: dict[str, Path], family: str) -> None:
+def test_a_store(make_case: MakeCase, family: str) -> None:
     """Every figure against zarr-python and the files themselves."""
-    path = stores[family]
+    case, path = make_case(FAMILIES[family])
+    sources = case.sources if case.sources[0].is_file() else list(case.sources[0].iterdir())
     before = tree(path)
     about = unistore.inspect(path).to_json()
     assert tree(path) == before, "looking changes nothing"
-    attributes = json.loads((path / "zarr.json").read_text())["attributes"]["unistore"]
+    attributes = attributes_of(path)
     assert (about["kind"], about["path"], about["problems"]) == ("store", str(path), [])
     assert about["family"] == family
     assert about["samples"] == attributes["samples"]
-    assert about["sources"]["count"] == len(FAMILIES[family][0])
-    sources = [DATA / name for name in FAMILIES[family][0]]
+    assert about["sources"]["count"] == len(sources)
     assert about["sources"]["bytes"] == sum(source.stat().st_size for source in sources)
     assert {each["path"] for each in about["sources"]["first"]} == {source.name for source in sources}
     assert {array["path"] for array in about["arrays"]} == set(attributes["fields"])
@@ -87,17 +73,17 @@ def test_a_store(stores: dict[str, Path], family: str) -> None:
     assert json.loads(json.dumps(about)) == about
 
 
-def test_the_snippets_run_as_they_are(stores: dict[str, Path], tmp_path: Path) -> None:
+def test_the_snippets_run_as_they_are(make_case: MakeCase, tmp_path: Path) -> None:
     """Each pasted into a file of its own and run as a script."""
-    for family, path in stores.items():
-        code = unistore.inspect(path).details["snippet"]
+    for family, name in FAMILIES.items():
+        code = unistore.inspect(make_case(name)[1]).details["snippet"]
         (tmp_path / f"{family}.py").write_text(code)
     runner = "import runpy, sys; [runpy.run_path(path, run_name='__main__') for path in sys.argv[1:]]"
-    scripts = [str(tmp_path / f"{family}.py") for family in stores]
+    scripts = [str(tmp_path / f"{family}.py") for family in FAMILIES]
     output = printed("-W", "error", "-c", runner, *scripts)
     lines = output.splitlines()
-    assert sum(line.startswith("index torch.Size") for line in lines) == len(stores)
-    for expected in ("data", "xyz", "image", "spike", "action"):
+    assert sum(line.startswith("index torch.Size") for line in lines) == len(FAMILIES)
+    for expected in ("data", "xyz", "image", "voxel", "action"):
         assert any(line.startswith(f"{expected} torch.Size") for line in lines)
 
 
@@ -204,9 +190,7 @@ def test_a_conversion_at_work(unfinished: Path) -> None:
 
 def test_the_command_of_an_unfinished_conversion_finishes_it(unfinished: Path) -> None:
     words = shlex.split(unistore.inspect(unfinished).details["command"])
-    with pytest.raises(SystemExit) as left:
-        main(words[1:])
-    assert left.value.code == 0
+    assert call(*words[1:]) == 0
     assert unistore.inspect(unfinished).kind == "store"
 
 
@@ -265,8 +249,9 @@ def test_a_damaged_journal_is_no_obstacle(unfinished: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_source(family: str) -> None:
-    path = DATA / FAMILIES[family][0][0]
+def test_a_source(make_case: MakeCase, family: str) -> None:
+    path = make_case(FAMILIES[family])[0].sources[0]
+    path = path if path.is_file() else min(path.iterdir())
     found = unistore.inspect(path)
     about = found.to_json()
     assert (about["kind"], about["family"], about["problems"]) == ("source", family, [])

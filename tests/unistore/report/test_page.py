@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.cli.main import main
+from tests.programs import call
+from tests.stores import flip
 from unistore.cli.output import write_report
 from unistore.converters.preview import Measure
 from unistore.errors import InputError
@@ -210,9 +211,7 @@ def test_values_of_damaged_arrays_are_remarked(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", data=np.random.default_rng(0).random((500, 4)), label=np.arange(500) % 2)
     unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr", "rows", codec="none")
     shard = max((tmp_path / "a.zarr/rows/data").rglob("c/*/*"), key=lambda file: file.stat().st_size)
-    data = bytearray(shard.read_bytes())
-    data[100] ^= 255
-    shard.write_bytes(data)
+    flip(shard, 100, 255)
     found = unistore.inspect(tmp_path / "a.zarr")
     assert any("rows/data" in remark and "unistore verify" in remark for remark in found.details["remarks"])
     assert "label" in str(found)
@@ -222,35 +221,28 @@ def test_values_of_damaged_arrays_are_remarked(tmp_path: Path) -> None:
     assert {head["widget"] for head, _ in views(text)} == {"error"}
 
 
-def call(*words: object) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(["inspect", *map(str, words)])
-    assert isinstance(left.value.code, int)
-    return left.value.code
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_is_written_whole_and_over_reports_alone(cloud: Path, tmp_path: Path, capsys: Any) -> None:
     page = tmp_path / "report.html"
-    assert call(cloud, "--html", page, "--samples", "3,1") == 0
+    assert call("inspect", cloud, "--html", page, "--samples", "3,1") == 0
     assert capsys.readouterr().out == f"{page}: written; open it in a browser\n"
     first = page.read_text()
     assert captions(first)[:2] == ["segment 3", "segment 1"]
-    assert call(cloud, "--html", page) == 0, "a report of ours is replaced"
+    assert call("inspect", cloud, "--html", page) == 0, "a report of ours is replaced"
     assert captions(page.read_text())[0] == "segment 0"
     page.write_text("my thesis")
-    assert call(cloud, "--html", page) == 2
+    assert call("inspect", cloud, "--html", page) == 2
     assert "is there, and is not a report (name another place, or --overwrite)" in capsys.readouterr().err
     assert page.read_text() == "my thesis"
-    assert call(cloud, "--html", page, "--overwrite") == 0
+    assert call("inspect", cloud, "--html", page, "--overwrite") == 0
     assert MARK in page.read_text()
-    assert call(cloud, "--html", tmp_path, "--overwrite") == 2
+    assert call("inspect", cloud, "--html", tmp_path, "--overwrite") == 2
     assert "is not a plain file" in capsys.readouterr().err
-    assert call(cloud, "--html", "") == 2
+    assert call("inspect", cloud, "--html", "") == 2
     assert "is not a plain file" in capsys.readouterr().err
-    assert call(cloud, "--html", cloud / "report.html") == 2
+    assert call("inspect", cloud, "--html", cloud / "report.html") == 2
     assert "is inside a store" in capsys.readouterr().err
-    assert call(cloud, "--html", tmp_path / "nowhere" / "a.html") == 2
+    assert call("inspect", cloud, "--html", tmp_path / "nowhere" / "a.html") == 2
     assert "cannot be written (No such file or directory)" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
@@ -260,7 +252,7 @@ def test_a_page_without_a_name_is_called_as_its_store(
     cloud: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call(cloud, "--html") == 0
+    assert call("inspect", cloud, "--html") == 0
     assert [path.name for path in tmp_path.iterdir()] == ["a.html"]
 
 
@@ -279,19 +271,19 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_one_sample_and_its_picture(cloud: Path, tmp_path: Path, capsys: Any) -> None:
-    assert call(cloud, "--sample", 2, "--plot", tmp_path / "a.png") == 0
+    assert call("inspect", cloud, "--sample", 2, "--plot", tmp_path / "a.png") == 0
     out = capsys.readouterr().out
     sample = unistore.Dataset(cloud)[2]
     assert re.search(rf"xyz +{len(sample['xyz'])} × 3 +float32 +0 ", out)
     assert re.search(r"from +thin_a.h5", out)
     assert cv2.imread(str(tmp_path / "a.png")).std() > 8
-    assert call(cloud, "--sample", 9999) == 2
+    assert call("inspect", cloud, "--sample", 9999) == 2
     assert "has samples 0 to" in capsys.readouterr().err
 
 
 def test_steps_of_an_episode(tmp_path: Path, capsys: Any) -> None:
     unistore.convert(DATA / "trajectory/robosuite100_lift_panda_demo.hdf5", tmp_path / "a.zarr")
-    assert call(tmp_path / "a.zarr", "--sample", 0) == 0
+    assert call("inspect", tmp_path / "a.zarr", "--sample", 0) == 0
     out = capsys.readouterr().out
     assert "unistore.Transitions(), the first 32 of 412" in out
     assert re.search(r"action +32 × 7", out)

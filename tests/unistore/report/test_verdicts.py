@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.cli.main import main
+from tests.programs import call
 from unistore.converters.survey import verdict_counts
 from unistore.report.blocks import verdict_table
 from unistore.report.text import to_text
@@ -32,13 +32,6 @@ def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).write_bytes(b"x")
     monkeypatch.chdir(tmp_path)
     return folder
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main([*arguments])
-    assert isinstance(left.value.code, int)
-    return left.value.code
 
 
 def test_each_printed_command_makes_a_store_of_its_own(mixed: Path, capsys: Any) -> None:

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.cli.main import main
+from tests.programs import call
+from tests.stores import flip
 from unistore.errors import InputError, StoreError
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
@@ -248,9 +249,7 @@ def test_a_damaged_side_table_is_found(damage: str, golden: Callable[[str], Path
     match damage:
         case "shard":
             shard = side.folder / "rows" / "prediction" / "c" / "0" / "0"
-            content = bytearray(shard.read_bytes())
-            content[9] ^= 1
-            shard.write_bytes(content)
+            flip(shard, 9)
         case "document":
             document.write_bytes(document.read_bytes()[:9])
         case "missing":
@@ -291,13 +290,6 @@ def test_a_forged_side_table_replaces_nothing(hostile: str, golden: Callable[[st
         unistore.Dataset(path, fields=["image", "weight"])
     assert len(unistore.Dataset(path)) == 2
     assert not unistore.verify(path).ok
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    assert isinstance(left.value.code, int)
-    return left.value.code
 
 
 def test_the_command(golden: Callable[[str], Path], tmp_path: Path, capsys: Any) -> None:

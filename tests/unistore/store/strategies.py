@@ -7,7 +7,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-DIGESTS = st.text("0123456789abcdef", min_size=32, max_size=32)
 TEXTS = st.one_of(
     st.text(max_size=8),
     st.sampled_from(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
 import shutil
 import warnings
@@ -18,6 +17,7 @@ import xxhash
 import zarr
 
 import unistore
+from unistore.converters.common.exported import sources_of
 from unistore.errors import CorruptionError, StoreError
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
@@ -104,20 +104,6 @@ def test_opening_reads_one_file_and_keeps_none_open(path: Path, monkeypatch: pyt
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_pickles_as_its_path(path: Path) -> None:
-    store = Store(path)
-    store.array("rows/data").read_rows([3])
-    data = pickle.dumps(store)
-    assert len(data) < 300 + len(str(path))
-    again = pickle.loads(data)
-    np.testing.assert_array_equal(again.array("rows/data").read_rows([3]), VALUES[3:4])
-
-
-def test_no_such_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"nowhere: no such store"):
-        Store(tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize("here", [".", "../here", "..", "/"])
 def test_folders_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str) -> None:
     (tmp_path / "here").mkdir()
@@ -184,13 +170,6 @@ def test_a_damaged_group(path: Path) -> None:
         Store(path).group("rows/deep")
 
 
-def test_a_missing_shard_is_an_error_and_never_fill(path: Path) -> None:
-    shards = sorted((path / "rows/data/c").rglob("0"))
-    next(shard for shard in shards if shard.is_file()).unlink()
-    with pytest.raises(CorruptionError, match=r"rows/data.*missing, but the store is sealed"):
-        Store(path).array("rows/data").read_rows([0])
-
-
 @pytest.mark.parametrize("was_read", [False, True])
 def test_a_shard_that_is_deleted_before_a_fork(path: Path, was_read: bool) -> None:
     """An error through `Dataset` in the child, unless the parent has its index and its open file."""
@@ -255,3 +234,41 @@ def test_a_split_code_without_a_name_is_an_error(make_case: Callable[..., Any], 
     document.write_text(document.read_text().replace(json.dumps(names[1]), "").replace(",\n   \n", "\n"))
     with pytest.raises(StoreError, match=r"splits/code: row \d+ is code 1, but there are 1 names"):
         Store(path).splits()
+
+
+def soundings(make_store: Any, rows: list[int], main: str | None = "echoes") -> Store:
+    """Two segments of seven echoes in all."""
+    path = make_store(
+        "soundings",
+        {
+            "echoes/offsets": np.array([0, 3, 7]),
+            "echoes/depth": np.arange(7.0),
+            "sources/path": ["a", "b"],
+            "sources/first_row": np.cumsum([0, *rows])[:-1],
+            "sources/rows": np.array(rows),
+        },
+        count=2,
+        table="segments",
+        axes={"echoes/offsets": ["segment_bound"], "echoes/depth": ["echo"]},
+    )
+    document = json.loads((path / "zarr.json").read_text())
+    if main is not None:
+        document["attributes"]["unistore"]["main_table"] = main
+    (path / "zarr.json").write_text(json.dumps(document))
+    return Store(path)
+
+
+def test_sources_count_the_rows_of_the_main_table(make_store: Any) -> None:
+    found = sources_of(soundings(make_store, [5, 2]))
+    assert [(source.name, source.lo, source.hi) for source in found] == [("a", 0, 5), ("b", 5, 7)]
+
+
+def test_another_sum_is_refused(make_store: Any) -> None:
+    with pytest.raises(StoreError, match="sources/rows: sums up to 6, expected all 7 rows"):
+        sources_of(soundings(make_store, [5, 1]))
+
+
+def test_without_a_main_table_the_rows_are_samples(make_store: Any) -> None:
+    assert len(sources_of(soundings(make_store, [1, 1], main=None))) == 2
+    with pytest.raises(StoreError, match="2 at most"):
+        sources_of(soundings(make_store, [5, 2], main=None))

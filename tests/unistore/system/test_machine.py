@@ -1,14 +1,21 @@
-"""Limits of cgroups, version 1 and 2, on hand-written trees."""
+"""Limits of cgroups on hand-written trees, worker counts that follow from them, packed sequences."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from unistore.converters.scan import Source, Sources
+from unistore.system import packed
 from unistore.system.machine import MemoryLimit, cpu_quota, memory_limits, usable_cores
+from unistore.system.packed import PackedObjects, view
+from unistore.system.workers import plan
 
 Build = Callable[[str, dict[str, str]], tuple[Path, Path]]
 
@@ -82,3 +89,87 @@ def test_memory_limits(build: Build, lines: str, files: dict[str, str], limits: 
 
 def test_without_cgroups(tmp_path: Path) -> None:
     assert (cpu_quota(tmp_path), memory_limits(tmp_path)) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores", "ranks", "train"),
+    [
+        ("auto", 40, 3, 10),  # 32 in total, 10 for each of three GPUs
+        ("cpu*0.9", 40, 1, 36),
+        ("CPU * 0.5", 40, 2, 10),
+        (24, 40, 3, 8),
+        ("24", 40, 3, 8),
+        ("auto", 2, 1, 1),
+        ("auto", 1, 4, 1),
+        ("auto", 2.5, 1, 2),
+        ("auto", 0.5, 1, 1),
+        (0, 40, 1, 0),
+        ("cpu*0.3", 10, 1, 3),
+    ],
+)
+def test_counts(asked: str | int, cores: float, ranks: int, train: int) -> None:
+    result = plan(asked, ranks=ranks, cores=cores)
+    assert result.per_rank == train
+
+
+@pytest.mark.parametrize(
+    ("samples", "train"), [(1, 1), (20, 2), (49, 2), (50, 4), (200, 4), (201, 32), (2015, 32)]
+)
+def test_few_samples_want_few_workers(samples: int, train: int) -> None:
+    result = plan("auto", samples=samples, cores=40)
+    assert result.per_rank == train
+    assert ("only" in result.reason) == (train < 32)
+
+
+def test_a_number_is_taken_as_it_is() -> None:
+    result = plan(32, samples=20, cores=2)
+    assert result.per_rank == 32
+    assert "more than 2 usable cores" in result.reason
+
+
+ITEMS = st.lists(st.tuples(st.text(), st.dictionaries(st.text(max_size=3), st.integers())), max_size=40)
+
+
+@given(items=ITEMS, block=st.integers(1, 7), size=st.integers(1, 300), data=st.data())
+def test_like_a_list(items: list[Any], block: int, size: int, data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "BLOCK", block)
+        patch.setattr(packed, "BYTES", size)
+        found = PackedObjects(items)
+    assert (len(found), list(found)) == (len(items), items)
+    assert [found[at] for at in range(len(items))] == items
+    assert found[::-1] == items[::-1]
+    assert view(found, str)[:3] == [str(item) for item in items[:3]]
+    with pytest.raises(IndexError):
+        found[len(items)]
+    again = pickle.loads(pickle.dumps(found))
+    assert list(again) == items
+    numbers = data.draw(st.sets(st.integers(0, len(items) - 1))) if items else set()
+    some = pickle.loads(pickle.dumps(found.only(numbers)))
+    assert len(some) == len(items)
+    assert [some[number] for number in numbers] == [items[number] for number in numbers]
+
+
+@given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=9), data=st.data())
+def test_sources_as_columns_are_what_they_are_made_of(counts: list[int], data: st.DataObject) -> None:
+    items = [
+        Source(
+            path=Path(f"{n}"),
+            name=f"{n}\udc80",
+            files=tuple(Path(f"{n}/{file}") for file in range(count)),
+            rows={"rows": n} if count else {},
+            split="train" if count > 1 else None,
+            detail={"files": count},
+            memory=n,
+        )
+        for n, count in enumerate(counts)
+    ]
+    sources = Sources(items)
+    assert list(sources) == sources[:] == items
+    assert [[Path(file) for file in files] for files in sources.files()] == [list(s.files) for s in items]
+    assert sources.rows("rows") == [each.rows.get("rows", 0) for each in items]
+    assert sources.numbers["memory"].tolist() == list(range(len(items)))
+    numbers = data.draw(st.sets(st.integers(0, len(items) - 1)))
+    some = pickle.loads(pickle.dumps(sources.only(numbers).only(numbers)))
+    assert len(some) == len(items)
+    assert [some[number] for number in numbers] == [items[number] for number in numbers]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.stores import flip
 from unistore.errors import CorruptionError
 from unistore.zarr3 import StoredArray, gather
 from unistore.zarr3.chunks import ChunkReader
@@ -87,9 +88,7 @@ def test_a_damaged_chunk_is_named_and_others_are_read(
     tmp_path: Path, array: StoredArray, small_pools: None
 ) -> None:
     path = next(file for file in sorted((tmp_path / "a").rglob("0")) if file.is_file())
-    raw = bytearray(path.read_bytes())
-    raw[5] ^= 1
-    path.write_bytes(raw)
+    flip(path, 5)
     good = np.arange(320, 3200, 16)
     for _ in range(2):
         with pytest.raises(CorruptionError, match="array 'a': shard"):

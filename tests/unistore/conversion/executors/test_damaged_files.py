@@ -69,11 +69,6 @@ def free_space_of_nothing(data: bytearray) -> None:
     struct.pack_into("<Q", data, at + 8, 0)
 
 
-HANGS: dict[str, Change] = {
-    change.__name__: change for change in (own_neighbour_of_chunks, free_space_of_nothing)
-}
-
-
 def changed(path: Path, change: Change) -> Path:
     data = bytearray(write(path).read_bytes())
     change(data)
@@ -100,21 +95,22 @@ def problems(path: Path) -> list[tuple[str, str, str]]:
     return [(each.location, each.message, each.kind) for each in unistore.inspect(path).problems]
 
 
-@pytest.mark.parametrize("name", HANGS)
-def test_what_hangs_the_library_is_damaged(tmp_path: Path, name: str) -> None:
-    changed(tmp_path / "a.h5", HANGS[name])
+def test_what_hangs_the_library_is_damaged(tmp_path: Path) -> None:
+    changed(tmp_path / "a.h5", own_neighbour_of_chunks)
     assert problems(tmp_path) == [("a.h5", HANGS_IT, "damaged")]
 
 
 def test_the_library_hangs_indeed(tmp_path: Path) -> None:
-    assert ends_itself(write(tmp_path / "sound.h5"))
     assert not ends_itself(changed(tmp_path / "a.h5", free_space_of_nothing))
 
 
-def test_what_crashes_the_library_is_damaged(tmp_path: Path) -> None:
+def test_what_crashes_the_library_is_damaged_until_it_is_another(tmp_path: Path) -> None:
     path = changed(tmp_path / "a.h5", own_branch)
     assert not ends_itself(path)
-    assert problems(path) == [("a.h5", CRASHES, "damaged")]
+    for _ in range(2):
+        assert problems(path) == [("a.h5", CRASHES, "damaged")]
+    assert ends_itself(write(path))
+    assert not problems(path)
 
 
 def write_damaged(folder: Path) -> Path:
@@ -132,9 +128,6 @@ WRONG = [("b.h5", CRASHES, "damaged"), ("c.h5", HANGS_IT, "damaged")]
 
 def test_the_others_are_converted(tmp_path: Path) -> None:
     folder = write_damaged(tmp_path)
-    with pytest.raises(InputError) as refused:
-        unistore.convert(folder, tmp_path / "all.zarr", "rows", workers=2)
-    assert [(each.location, each.message, each.kind) for each in refused.value.problems] == WRONG
     report = unistore.convert(folder, tmp_path / "some.zarr", "rows", workers=2, on_error="skip")
     assert [(each["file"], each["reason"], each["kind"]) for each in report.skipped] == WRONG
     assert len(unistore.Dataset(tmp_path / "some.zarr")) == 6
@@ -149,14 +142,6 @@ def test_sources_that_became_damaged(tmp_path: Path) -> None:
     next(store.glob("rows/x/c/0*")).write_bytes(b"")
     with pytest.raises(InputError, match=r"a\.h5: is damaged: it crashes the HDF5 library \(signal 11\)"):
         unistore.repair(store, path)
-
-
-def test_a_file_is_read_again_once_it_is_another(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a.h5", own_branch)
-    for _ in range(2):
-        assert problems(path) == [("a.h5", CRASHES, "damaged")]
-    write(path)
-    assert not problems(path)
 
 
 @dataclass(frozen=True)
@@ -204,7 +189,6 @@ def reads_the_first_again(first: Path, _: Path) -> None:
     ("happens", "said"),
     [
         (lambda *_: die(signal.SIGSEGV), "second: is damaged: it crashes OpenCV (signal 11)"),
-        (lambda *_: die(signal.SIGABRT), "second: is damaged: it crashes OpenCV (signal 6)"),
         (lambda *_: os._exit(1), "second: is damaged: it crashes OpenCV (exit code 1)"),
         (lambda *_: work(10), "second: is damaged: it hangs OpenCV"),
         (reads_the_first_again, "first: is damaged: it crashes the HDF5 library (signal 7)"),
@@ -219,10 +203,9 @@ def test_the_file_that_was_read_last_is_blamed(
     assert len(list(tmp_path.glob("mark-*"))) == 1, "it is not opened again"
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL])
-def test_what_others_kill_is_no_damage(tmp_path: Path, number: signal.Signals) -> None:
-    with pytest.raises(ConversionError, match=rf"its worker died 3 times \(killed by {number.name}"):
-        read(tmp_path, lambda *_: die(number))
+def test_what_others_kill_is_no_damage(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match=r"its worker died 3 times \(killed by SIGKILL"):
+        read(tmp_path, lambda *_: die(signal.SIGKILL))
     assert len(list(tmp_path.glob("mark-*"))) == 3
 
 
@@ -268,9 +251,8 @@ import pathlib, sys, unistore
 from unistore.conversion.convert import make_converter
 from unistore.conversion.dry_run import dry_run
 unistore.convert("a.h5", "0.zarr")
-unistore.convert("a.h5", "split.zarr", workers=2, split="a=1", group_by="column:x")
-for workers in (0, 2):
-    assert unistore.verify("0.zarr", against="a.h5", workers=workers).receipt
+unistore.convert("a.h5", "split.zarr", split="a=1", group_by="column:x")
+assert unistore.verify("0.zarr", against="a.h5", workers=2).receipt
 unistore.inspect("a.h5")
 dry_run(make_converter("rows", {}), [pathlib.Path("a.h5")])
 open("0.zarr/rows/x/c/0", "wb").close()

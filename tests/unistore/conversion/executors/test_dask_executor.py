@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
+from tests.stores import tree
 from tests.waiting import wait_until
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.dask_executor import Dask
@@ -59,10 +60,6 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
         "spike": [parts],
         "trajectory": [DATA / "trajectory"],
     }
-
-
-def tree(store: Path) -> dict[str, bytes]:
-    return {f.relative_to(store).as_posix(): f.read_bytes() for f in store.rglob("*") if f.is_file()}
 
 
 @pytest.fixture(scope="module")

@@ -11,25 +11,32 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
+import numpy as np
 import psutil
 import pytest
 
 import unistore
+from tests.programs import printed
 from tests.waiting import wait_until
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 
-SLOW = """
-import sys
+SHARD = 1024
+SLOW = f"""
+import sys, time
 import unistore.conversion.plan
-unistore.conversion.plan.SHARD = 256
+from unistore.conversion.build import Journal
 from unistore.cli.main import main
+unistore.conversion.plan.SHARD = {SHARD}
+append = Journal.append
+Journal.append = lambda *record: (append(*record), time.sleep(0.02))
 main(sys.argv[1:])
 """
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    """The command line on its own terminal, so to speak, with many tiny shards."""
+    """The command line on its own terminal, so to speak, with small shards, each of which takes a while."""
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", SLOW, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -73,7 +80,7 @@ def test_ctrl_c_and_kill_leave_no_process_and_are_resumed(tmp_path: Path, sent: 
     out = tmp_path / "out"
     arguments = ("convert", "rows", DATA / "rows", out)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unistore.conversion.plan.SHARD", 256)
+        patch.setattr("unistore.conversion.plan.SHARD", SHARD)
         digest = unistore.convert(DATA / "rows", tmp_path / "whole", "rows").digest
     process = start(*arguments, "--workers", "2")
     wait_until(lambda: journal_lines(out) > 10, "nothing was written")
@@ -133,3 +140,25 @@ def test_a_script_without_a_guard(tmp_path: Path) -> None:
     assert not done.stderr
     assert done.stdout.count("imported") == 1, "the workers do not run the script"
     shutil.rmtree(tmp_path / "out")
+
+
+IN_A_POOL = """
+import multiprocessing, unistore
+
+def work(workers):
+    report = unistore.convert("a.h5", f"{workers}.zarr", workers=workers)
+    assert unistore.verify(f"{workers}.zarr", against="a.h5", workers=workers).receipt
+    return report.digest
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(*pool.map(work, (0, 2)))
+"""
+
+
+def test_in_a_pool(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(30.0)
+    (tmp_path / "script.py").write_text(IN_A_POOL)
+    one, two = printed("-W", "error::ResourceWarning", "script.py", cwd=tmp_path).split()
+    assert one == two

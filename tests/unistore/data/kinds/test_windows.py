@@ -210,8 +210,13 @@ def expected_of(arrays: dict[str, np.ndarray], name: str, rows: Sequence[Row]) -
     return found.astype(values.dtype)
 
 
-@pytest.mark.parametrize("align", ["previous", "nearest", {"force": "nearest", "observation.qpos": "linear"}])
-@pytest.mark.parametrize(("tolerance", "pad"), [(None, "edge"), (5.0, "zero")])
+MIXED = {"force": "nearest", "observation.qpos": "linear"}
+
+
+@pytest.mark.parametrize(
+    ("align", "tolerance", "pad"),
+    [("previous", None, "edge"), ("nearest", 5.0, "zero"), (MIXED, None, "edge"), (MIXED, 5.0, "zero")],
+)
 def test_windows_of_a_robot_are_those_of_numpy(
     robots: Any, align: Any, tolerance: float | None, pad: Any
 ) -> None:

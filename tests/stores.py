@@ -1,0 +1,26 @@
+"""Files of stores, as bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder by its path."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def flip(path: Path, at: int, mask: int = 1) -> None:
+    """Change bits of a byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= mask
+    path.write_bytes(data)
+
+
+def attributes_of(store: Path) -> dict[str, Any]:
+    """Return what the root says of a store."""
+    attributes: dict[str, Any] = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
+    return attributes
