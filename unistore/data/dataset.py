@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.data.ahead import OPEN_BLOCKS, ReadAhead, block_samples
-from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader
+from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader, Shareable
 from unistore.data.kinds.reach import as_code
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
@@ -47,7 +47,6 @@ from unistore.store.shard_cache import CachedStorage
 from unistore.system.arguments import Arguments, checked_epoch, wrong_argument
 from unistore.system.extras import require_torch
 from unistore.system.hints import Int64s, PathLike
-from unistore.zarr3 import StoredArray
 
 if TYPE_CHECKING:
     import torch
@@ -380,11 +379,12 @@ class Dataset(MapDataset[SampleT]):
             batch[EPOCH] = packed_copy(picks.epoch, allocate)
         return batch
 
-    def arrays(self) -> list[StoredArray]:
-        """Return arrays of all its stores, each opened once."""
-        arrays: list[StoredArray] = []
+    def arrays(self) -> list[Shareable]:
+        """Return arrays of all its stores, each opened once, and what is computed of them."""
+        arrays: list[Shareable] = []
         for part in self.runs:
             arrays += part.store.arrays().values()
+        arrays += self.reader.shareable()
         return arrays
 
     def _blocks(self) -> list[Blocks]:

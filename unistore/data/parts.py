@@ -17,7 +17,7 @@ import numpy as np
 
 from unistore.converters.registry import get_family
 from unistore.data.kinds.named import parse_kind
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader, Shareable
 from unistore.data.kinds.reach import check_reach
 from unistore.data.packed import Allocate, Batch, Packed, Scratch, offsets_from_lengths, packed_copy
 from unistore.data.where import Where
@@ -77,6 +77,10 @@ class JoinedReader(SampleReader):
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
+
+    def shareable(self) -> Sequence[Shareable]:
+        """Return what is computed of the stores and takes long."""
+        return list(chain.from_iterable(reader.shareable() for reader in self._readers))
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch."""

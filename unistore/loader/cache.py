@@ -16,7 +16,7 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from unistore.system.hints import AnyArray, Int64s, Shape
 from unistore.system.sizes import parse_bytes
 
 ALIGNMENT = 64
+SizeT = TypeVar("SizeT", int, Int64s)
 _NUMBER = struct.Struct("=q")
 # Bytes of the sparse file under ``cache="all"``: more than any disk that samples would be cached on.
 UNLIMITED = 1 << 42
@@ -93,9 +94,10 @@ class CacheRegion:
     ) -> None:
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-        header: Int64s = np.frombuffer(self._map, np.int64, 1 + samples)
-        self._allocated = header[:1]
-        self._index = header[1:]
+        self._bytes = memoryview(self._map)
+        self._numbers: Int64s = np.frombuffer(self._map, np.int64, len(self._map) // 8)
+        self._allocated = self._numbers[:1]
+        self._index = self._numbers[1 : 1 + samples]
         self.start = start
         self._capacity = capacity
         self._next = self._end = 0
@@ -156,7 +158,22 @@ class CacheRegion:
 
     def view(self, offset: int, size: int) -> memoryview:
         """Return a read-only view of `size` bytes at an offset."""
-        return memoryview(self._map)[offset : offset + size].toreadonly()
+        return self._bytes[offset : offset + size]
+
+    def numbers(self, offsets: Int64s, count: int) -> Int64s:
+        """Return the int64 numbers (n, count) at aligned offsets (n,)."""
+        numbers: Int64s = self._numbers[offsets[:, None] // 8 + np.arange(count)]
+        return numbers
+
+    def copy(self, offsets: Int64s, sizes: Int64s, out: AnyArray) -> None:
+        """Copy bytes at each of some offsets, one behind the other, into C-contiguous `out`."""
+        if not out.nbytes:
+            return
+        target = out.reshape(-1).view(np.uint8).data
+        place = 0
+        for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
+            target[place : place + size] = self._bytes[offset : offset + size]
+            place += size
 
 
 def index_end(samples: int) -> int:
@@ -164,6 +181,6 @@ def index_end(samples: int) -> int:
     return aligned(8 * (1 + samples), mmap.ALLOCATIONGRANULARITY)
 
 
-def aligned(size: int, unit: int = ALIGNMENT) -> int:
-    """Return the size rounded up to a multiple of a unit."""
+def aligned(size: SizeT, unit: int = ALIGNMENT) -> SizeT:
+    """Return a size, or sizes (n,), rounded up to a multiple of a unit."""
     return -(-size // unit) * unit

@@ -3,65 +3,88 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import weakref
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.data.packed import Allocate, Batch, Packed
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths
 from unistore.data.parts import join_batches
 from unistore.errors import InputError, Problem
 from unistore.loader.cache import ALIGNMENT, CacheFile, CacheRegion, aligned
 from unistore.loader.fetch import BatchFetch, Fetch
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray, Int64s, Shape
 
-# Format of a sample in the cache: a description, and one buffer for each key.
+# Format of a sample in the cache: bytes of its forms; the forms of its keys, the same for most samples; the
+# lengths of all axes in which samples differ; the values by key.
 
-_LENGTH = struct.Struct("<Q")
+_LENGTH = struct.Struct("<q")
+
+
+class _Form(NamedTuple):
+    """Form of the values of one key."""
+
+    key: str
+    dtype: str
+    row_shape: Shape
+    axes: int  # axes before those of a row, whose lengths differ: 0 dense, 1 ragged, all of a box
+    boxed: bool
+    group: str
 
 
 def dump_sample(batch: Batch, number: int) -> list[bytes]:
-    """Return the buffers of a sample: length of its description, description, and values by key."""
-    descriptions = []
+    """Return the buffers of a sample: bytes of its forms, forms, lengths, and values by key."""
+    forms = []
+    lengths: list[int] = []
     buffers = []
     for key, packed in batch.items():
-        if packed.offsets is None:
-            values = packed.values[number, ...]
-        else:
-            values = packed.values[packed.offsets[number] : packed.offsets[number + 1]]
-        box = None if packed.shapes is None else packed.shapes[number].tolist()
-        is_ragged = packed.offsets is not None
-        descriptions.append((key, values.dtype.str, values.shape, is_ragged, packed.group, box))
+        values = packed[number]
+        boxed = packed.shapes is not None
+        ragged_axes = 0 if packed.offsets is None else 1
+        axes = values.ndim if boxed else ragged_axes
+        lengths += values.shape[:axes]
+        forms.append(_Form(key, values.dtype.str, values.shape[axes:], axes, boxed, packed.group))
         buffers.append(values.tobytes())
-    description = json.dumps(descriptions).encode()
-    return [_LENGTH.pack(len(description)), description, *buffers]
+    described = json.dumps(forms).encode()
+    return [_LENGTH.pack(len(described)), described, np.array(lengths, np.int64).tobytes(), *buffers]
 
 
-def load_sample(region: CacheRegion, offset: int) -> Batch:
-    """Return the batch of one sample: views of the cache."""
-    (size,) = _LENGTH.unpack(region.view(offset, _LENGTH.size))
-    description = bytes(region.view(offset + ALIGNMENT, size))
-    offset += ALIGNMENT + aligned(size)
+@lru_cache(64)
+def _parse_forms(described: bytes) -> list[_Form]:
+    fields = [_Form(*values) for values in json.loads(described)]
+    return [form._replace(row_shape=tuple(form.row_shape)) for form in fields]
+
+
+def load_samples(region: CacheRegion, offsets: Int64s, described: bytes, allocate: Allocate) -> Batch:
+    """Copy samples of the same forms, at their offsets (B,) in the cache."""
+    forms = _parse_forms(described)
+    count = sum(form.axes for form in forms)
+    first = offsets + ALIGNMENT + aligned(len(described))
+    lengths = region.numbers(first, count)
+    starts = first + aligned(8 * count)
+    group_offsets: dict[str, Int64s] = {}
+    axis = 0
     batch: Batch = {}
-    for key, dtype, shape, offsets, group, shapes in _parse_description(description):
-        values = region.array(offset, shape, dtype)
-        offset += aligned(values.nbytes)
-        batch[key] = Packed(values, offsets, group, shapes)
+    for form in forms:
+        shapes = lengths[:, axis : axis + form.axes].copy()
+        axis += form.axes
+        dtype = np.dtype(form.dtype)
+        rows = shapes.prod(axis=1)
+        sizes = rows * (math.prod(form.row_shape) * dtype.itemsize)
+        if form.axes:
+            own = group_offsets.setdefault(form.group, offsets_from_lengths(rows))
+            out = allocate((int(own[-1]), *form.row_shape), dtype)
+            batch[form.key] = Packed(out, own, form.group, shapes if form.boxed else None)
+        else:
+            out = allocate((len(offsets), *form.row_shape), dtype)
+            batch[form.key] = Packed(out)
+        region.copy(starts, sizes, out)
+        starts = starts + aligned(sizes)
     return batch
-
-
-@lru_cache(4096)
-def _parse_description(description: bytes) -> list[tuple[Any, ...]]:
-    keys = []
-    for key, dtype, stored, is_ragged, group, box in json.loads(description):
-        shape = stored if is_ragged else [1, *stored]
-        offsets = np.array([0, shape[0]]) if is_ragged else None
-        shapes = None if box is None else np.array([box])
-        keys.append((key, np.dtype(dtype), tuple(shape), offsets, group, shapes))
-    return keys
 
 
 def check_cacheable(dataset: Any) -> None:
@@ -112,17 +135,32 @@ class CachedBatches:
         """Return the batch of some samples, (B,)."""
         offsets = self._region.find(indices)
         missing = np.flatnonzero(offsets == 0)
-        kept = np.flatnonzero(offsets)
-        self.hits += len(kept)
+        self.hits += len(offsets) - len(missing)
         self.misses += len(missing)
-        if not len(kept):
+        if len(missing) == len(offsets):
             return self._read(indices, epoch, allocate)
-        parts = [load_sample(self._region, offset) for offset in offsets[kept].tolist()]
-        positions = [kept[number : number + 1] for number in range(len(kept))]
+        of_forms: dict[bytes, list[int]] = {}
+        for number, described in enumerate(self._described(offsets)):
+            of_forms.setdefault(described, []).append(number)
+        of_forms.pop(b"", None)
+        if len(of_forms) == 1 and not len(missing):
+            return load_samples(self._region, offsets, next(iter(of_forms)), allocate)
+        positions = [np.array(numbers) for numbers in of_forms.values()]
+        parts = [
+            load_samples(self._region, offsets[numbers], described, np.empty)
+            for described, numbers in zip(of_forms, positions, strict=True)
+        ]
         if len(missing):
             parts.append(self._read(indices[missing], epoch, np.empty))
             positions.append(missing)
         return join_batches(parts, positions, allocate)
+
+    def _described(self, offsets: Int64s) -> list[bytes]:
+        """Return the forms of samples, b"" of those that are not cached."""
+        # the header of the file stands at offset 0, where no sample is
+        sizes = np.where(offsets > 0, self._region.numbers(offsets, 1)[:, 0], 0)
+        places = zip(offsets.tolist(), sizes.tolist(), strict=True)
+        return [bytes(self._region.view(offset + ALIGNMENT, size)) for offset, size in places]
 
     def _read(self, indices: Int64s, epoch: int, allocate: Allocate) -> Batch:
         batch: Batch = self._fetch(indices, epoch, allocate)
@@ -149,7 +187,7 @@ class CachedChunks:
         arrays = dataset.arrays()
         first = 0
         for array in arrays:
-            array.share(_ArrayChunks(self, region, array.metadata, first))
+            array.share(_SharedChunks(self, region, first))
             first += array.chunk_count
         weakref.finalize(self, _stop_sharing, arrays)
 
@@ -163,21 +201,23 @@ def _stop_sharing(arrays: Sequence[Any]) -> None:
         array.share(None)
 
 
-class _ArrayChunks:
-    def __init__(self, counters: CachedChunks, region: CacheRegion, metadata: Any, first: int) -> None:
+class _SharedChunks:
+    def __init__(self, counters: CachedChunks, region: CacheRegion, first: int) -> None:
         self._counters: Any = weakref.proxy(counters)
         self._region = region
-        self._shape = metadata.chunk_shape
-        self._dtype = metadata.dtype
         self._first = first
 
-    def get(self, number: int) -> AnyArray | None:
+    @property
+    def full(self) -> bool:
+        return self._region.full
+
+    def get(self, number: int, shape: Shape, dtype: np.dtype[Any]) -> AnyArray | None:
         offset = self._region.find(self._first + number)
         if not offset:
             self._counters.misses += 1
             return None
         self._counters.hits += 1
-        return self._region.array(int(offset), self._shape, self._dtype)
+        return self._region.array(int(offset), shape, dtype)
 
     def add(self, number: int, chunk: AnyArray) -> None:
         if not self._region.full:

@@ -27,7 +27,7 @@ from unistore.system import own_files
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 from unistore.system.sizes import parse_bytes, size
 
-_FORMAT = 1
+_FORMAT = 2
 _DIGEST_BYTES = 16
 _SAMPLES_AT_ONCE = 64
 _OTHERS_WRITE = 0o022

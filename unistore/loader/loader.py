@@ -46,6 +46,8 @@ from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, checked
 from unistore.system.machine import available_memory
 
 if TYPE_CHECKING:
+    import torch
+
     from unistore.data.dataset import Dataset
 
 # Batches that the consumer may hold before further ones are copied.
@@ -129,6 +131,12 @@ class Loader(Generic[DatasetT, CollatedT]):
         `unistore.Dataset` only. ``"disk"``: keep the samples of a Dataset of which nothing is random in a
         file of its `cache_dir`, which later runs and other processes find. The first run decodes all of them
         before its first batch. None: no cache.
+    device
+        Copy batches there, on a stream of their own, which waits for no step: a copy runs beside the step
+        before it, unless the loop waits for each step (``loss.item()``). None: they stay in host memory.
+    batch_transform
+        Called with every batch in this process, on that device and stream. Its random numbers are its own:
+        nothing seeds them, and a resumed run does not repeat them.
     log_every
         Report one line every so many batches. 0: never.
 
@@ -167,6 +175,8 @@ class Loader(Generic[DatasetT, CollatedT]):
         weights: Any = None,
         samples_per_epoch: int | None = None,
         cache: str | int | None = None,
+        device: torch.device | str | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
         log_every: int = 0,
     ) -> None:
         check = Arguments()
@@ -197,6 +207,15 @@ class Loader(Generic[DatasetT, CollatedT]):
             check.refuse("batch_size", "is None, and samples are always collated", cure)
         else:
             check.integer("batch_size", batch_size, 1)
+        check.function("batch_transform", batch_transform)
+        self._to_device: Callable[[Any], Any] | None = None
+        if device is not None or batch_transform is not None:
+            from unistore.loader.device import ToDevice  # loads torch
+
+            try:
+                self._to_device = ToDevice(device or "cpu", batch_transform)
+            except (RuntimeError, TypeError) as error:
+                check.refuse("device", f"is {device!r}: {str(error).splitlines()[0]}")
         self.start_method = resolve_start_method(check, multiprocessing_context, dataset)
         self.rank, self.world_size = ranks_of(check, sampler, rank, world_size)
         check.raise_problems()
@@ -495,7 +514,8 @@ class Loader(Generic[DatasetT, CollatedT]):
         self._progress.deliver(iteration.epoch, iteration.delivered)
         if self._log_every and self._stats.batches % self._log_every == 0:
             self._report(iteration)
-        return pin(batch) if self._pin else batch
+        batch = pin(batch) if self._pin else batch
+        return batch if self._to_device is None else self._to_device(batch)
 
     def _report(self, iteration: Iteration) -> None:
         now = time.perf_counter()

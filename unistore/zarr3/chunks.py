@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,7 +22,11 @@ from unistore.zarr3.storage import Storage, SupportsReadEnds, SupportsReadInto
 class SharedChunks(Protocol):
     """Decoded chunks of one array, in a cache that several processes share."""
 
-    def get(self, number: int) -> AnyArray | None:
+    @property
+    def full(self) -> bool:
+        """Return whether no chunk can be added."""
+
+    def get(self, number: int, shape: Shape, dtype: np.dtype[Any]) -> AnyArray | None:
         """Return a chunk that must not be written to, or None."""
 
     def add(self, number: int, chunk: AnyArray) -> None:
@@ -132,7 +136,8 @@ class ChunkReader:
     def _decode_shared(
         self, shared: SharedChunks, located: ChunkLocations, targets: Sequence[AnyArray | None]
     ) -> Iterator[AnyArray]:
-        cached = [shared.get(number) for number in located.numbers]
+        form = self.metadata.chunk_shape, self.metadata.dtype
+        cached = [shared.get(number, *form) for number in located.numbers]
         missing = [position for position, chunk in enumerate(cached) if chunk is None]
         stored = self._decode_stored(located.select(missing), [targets[position] for position in missing])
         for number, chunk, target in zip(located.numbers, cached, targets, strict=True):

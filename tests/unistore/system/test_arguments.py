@@ -71,6 +71,8 @@ KINDS: list[tuple[Callable[[Path], Any], dict[str, list[Any]]]] = [
             "pin_memory": NO_FLAG,
             "collate_fn": [3, "default"],
             "worker_init_fn": [3],
+            "device": [3.5, "gpu", "meta"],
+            "batch_transform": [3],
             "log_every": [-1, True, 1.0, None],
             "cache": [True, -1, "much", float("nan"), []],
             "shuffle": ["rows", 3, 1],

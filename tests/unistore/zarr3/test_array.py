@@ -121,7 +121,7 @@ def test_rows_that_are_shared_are_taken_and_the_others_read(
     class Chunks(dict[int, Any]):
         hits = 0
 
-        def get(self, number: int) -> Any:
+        def get(self, number: int, shape: Any, dtype: Any) -> Any:  # type: ignore[override]
             self.hits += number in self
             return super().get(number)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from unistore.order.permutation import below, generator, words
 from unistore.schemas.indices import IndexColumn, first_rows
 from unistore.store.reader import Store
 from unistore.system.hints import Int64s, Shape
+from unistore.zarr3.chunks import SharedChunks
 
 INDEX = "index"  # Key of a sample's position in its Dataset; part of every sample
 # Key of the epoch that a sample is read for; on request, unless the store has a field of this name
@@ -57,6 +58,17 @@ class Reach(NamedTuple):
     fitting: SampleKind | None = None  # the most similar kind without the problem, if there is one
 
 
+class Shareable(Protocol):
+    """Values by number that a Loader's cache can keep: chunks of an array, or what is computed of them."""
+
+    @property
+    def chunk_count(self) -> int:
+        """Return how many there are; numbers are below."""
+
+    def share(self, chunks: SharedChunks | None) -> None:
+        """Look up and keep values in a cache. None: stop doing so."""
+
+
 class SampleReader(ABC):
     """Reader of the samples of one kind from a store."""
 
@@ -75,6 +87,10 @@ class SampleReader(ABC):
     def box_shape(self, key: str) -> Shape | None:  # noqa: ARG002
         """Return the common shape of a key that is a box in all samples, None if they differ, or no boxes."""
         return None
+
+    def shareable(self) -> Sequence[Shareable]:
+        """Return what is computed of the store and takes long."""
+        return ()
 
 
 class SampleKind(ABC):

@@ -24,6 +24,7 @@ from unistore.data.kinds.protocol import (
     Reach,
     SampleKind,
     SampleReader,
+    Shareable,
     require_arrays,
     select_keys,
 )
@@ -36,6 +37,7 @@ from unistore.schemas.indices import IndexColumn, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s, UInt8s
+from unistore.zarr3.chunks import SharedChunks
 
 # Coordinates of the set bits of a packed mask, in C order: of all, or of given ranks.
 
@@ -167,6 +169,10 @@ class PointReader(SampleReader):
 
     def __len__(self) -> int:
         return len(self._volumes)
+
+    def shareable(self) -> Sequence[Shareable]:
+        """Return the points of the mask, which are found in it."""
+        return [self._source] if isinstance(self._source, _StoredMask) else []
 
     def reach(self) -> Reach:
         """Return whether the sizes and limits of the kind fit the store."""
@@ -326,6 +332,14 @@ class _Mask(ABC):
     def bits(self, volume: int, extent: list[int]) -> UInt8s:
         """Return the bits of a volume of the batch whose ranges were asked for last, (D, H, ⌈W/8⌉)."""
 
+    def find(self, volume: int, extent: list[int], ranks: Int64s | None, out: NDArray[np.int32]) -> None:
+        """Find the points of a volume with given ranks, by default all, (n, 3)."""
+        bits = self.bits(volume, extent)
+        if ranks is None:
+            all_points(bits, out)
+        else:
+            points_at_ranks(bits, ranks, out)
+
     def read(
         self, volumes: Int64s, spans: Spans, coords: NDArray[np.int32] | None, values: AnyArray | None
     ) -> None:
@@ -334,11 +348,8 @@ class _Mask(ABC):
         extents = self.extents.take(volumes).tolist()
         for i, (volume, extent) in enumerate(zip(volumes.tolist(), extents, strict=True)):
             part = slice(int(spans.offsets[i]), int(spans.offsets[i + 1]))
-            bits = self.bits(volume, extent)
-            if spans.rows is None:
-                all_points(bits, coords[part])
-            else:
-                points_at_ranks(bits, spans.rows[part], coords[part])
+            ranks = None if spans.rows is None else spans.rows[part]
+            self.find(volume, extent, ranks, coords[part])
             if values is not None:
                 self._look_up(volume, extent, coords[part], values[part, 0])
 
@@ -360,6 +371,28 @@ class _StoredMask(_Mask):
         self._box = BitBox(store.array(self._path))
         self._offsets = IndexColumn(store, f"{group}/offsets")
         self._is_counted = np.zeros(store.sample_count, np.bool_)
+        self.chunk_count = store.sample_count
+        self._shared: SharedChunks | None = None  # points of whole volumes
+
+    def share(self, chunks: SharedChunks | None) -> None:
+        """Look up and keep points of volumes in a cache."""
+        self._shared = chunks
+
+    def find(self, volume: int, extent: list[int], ranks: Int64s | None, out: NDArray[np.int32]) -> None:
+        """Find points, in the cache if there is one."""
+        lo, hi = self.ranges(np.array([volume]))
+        shape = int(hi[0] - lo[0]), 3
+        points = None if self._shared is None else self._shared.get(volume, shape, out.dtype)
+        if self._shared is not None and points is None and not self._shared.full:
+            points = np.empty(shape, out.dtype)
+            super().find(volume, extent, None, points)
+            self._shared.add(volume, points)
+        if points is None:
+            super().find(volume, extent, ranks, out)
+        elif ranks is None:
+            out[...] = points
+        else:
+            np.take(points, ranks, axis=0, out=out, mode="clip")
 
     def ranges(self, volumes: Int64s) -> tuple[Int64s, Int64s]:
         return self._offsets.ranges(volumes)
