@@ -57,6 +57,13 @@ class ArrayView(Protocol):
         """Rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, concatenated."""
 
 
+class IndexValues(Protocol):
+    """Values of an index array, read when their rows are first asked for."""
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the values of rows, (k, …) for rows (k,)."""
+
+
 class StoreView(Protocol):
     """A sealed store, for reading. `unistore.store.reader.Store` is one."""
 
@@ -92,6 +99,9 @@ class StoreView(Protocol):
 
     def array(self, path: str) -> ArrayView:
         """Return array at `path`, opened once, or a `StoreError` if there is none or it violates its spec."""
+
+    def index_values(self, path: str) -> IndexValues:
+        """Return the values of a small index array, by row."""
 
     def group(self, path: str) -> dict[str, Any]:
         """Return attributes of the group at `path` (``"windows/lung"``)."""
@@ -147,7 +157,7 @@ class IndexColumn:
         self._array = store.array(path)
         self._spec = _spec(store, path)
         size = prod(self._array.shape) * self._array.dtype.itemsize
-        self._values = whole(store, path) if size <= _CACHED_BYTES else None
+        self._values = store.index_values(path) if size <= _CACHED_BYTES else None
 
     def __len__(self) -> int:
         return int(self._array.shape[0])
@@ -266,12 +276,16 @@ def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) ->
         raise contradiction(store, "splits/code", message)
 
 
-def _main_rows(store: StoreView) -> int:
-    main = store.specs.main_rows
-    if main is not None:
-        return _shape(store, main)[0]
+def main_column(store: StoreView) -> str:
+    """Return the path of an array with the rows of the main table, or `SAMPLES`."""
+    if store.specs.main_rows is not None:
+        return store.specs.main_rows
     columns = table_columns(store, store.attributes.get("main_table", ""))
-    return _shape(store, columns[0] if columns else SAMPLES)[0]
+    return columns[0] if columns else SAMPLES
+
+
+def _main_rows(store: StoreView) -> int:
+    return _shape(store, main_column(store))[0]
 
 
 def table_columns(store: StoreView, table: str) -> list[str]:

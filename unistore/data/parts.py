@@ -363,7 +363,7 @@ def _parts_of(
     if opened.version is None:
         yield from parts
     else:
-        yield from _in_runs(opened.path, parts, opened.version.parts, example.where)
+        yield from _in_runs(opened, opened.version.parts, parts, example.where)
 
 
 def common_fields(
@@ -419,7 +419,7 @@ def _bind_each(parts: Sequence[DatasetPart], fields: Sequence[str]) -> BoundPart
 
 
 def _in_runs(
-    path: str, parts: Sequence[DatasetPart], described: Sequence[Part], where: Where | None
+    opened: OpenedStores, described: Sequence[Part], parts: Sequence[DatasetPart], where: Where | None
 ) -> Iterator[DatasetPart]:
     """Yield the parts of a version, each with the run of parts of one schema that it is read with."""
     for _, numbers in groupby(range(len(parts)), key=lambda number: parts[number].like):
@@ -431,9 +431,9 @@ def _in_runs(
             sources += described[number].sources
         joined = None
         if len(run) > 1:
-            store = JoinedStore(path, [parts[number].store for number in run])
+            store = JoinedStore(opened, run)
             own_where = replace(where or Where({}, None), removed=tuple(removed)) if removed else where
-            joined = parts[run[0]]._replace(store=store, name=path, where=own_where)
+            joined = parts[run[0]]._replace(store=store, name=opened.path, where=own_where)
         for number in run:
             yield parts[number]._replace(joined=joined)
 

@@ -9,9 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unistore.conversion.lock import Lock, check_own, check_plain
 from unistore.errors import ConversionError, InputError, writing_failed
 from unistore.remote.url import is_url, require_local_path
+from unistore.store.listing import Listing, describe_arrays, extended
 from unistore.store.names import PARTS, SIDE_TABLES, TAGS, VERSIONS, folder_beside, growth_folder
 from unistore.store.reader import Store
 from unistore.store.versions import GrownStore, Part, Version, check_tag, first_version, open_stores
@@ -53,19 +56,35 @@ class Growth:
         adds_store: bool = False,  # whether the last part is the new store
     ) -> Version:
         """Write the next version, and return it."""
-        number = self.version.number + 1
-        parent = self.version.digest
-        version = Version(number=number, parent=parent, schemas=tuple(schemas), parts=tuple(parts))
         folder = self._prepared if self.is_plain else self.store
         (folder / PARTS).mkdir(parents=True, exist_ok=True)
         if self.is_plain:
             _write_version(folder, self.version)
         if adds_store:
             self._add_store(folder / parts[-1].key)
+        version = Version(
+            number=self.version.number + 1,
+            parent=self.version.digest,
+            schemas=tuple(schemas),
+            parts=tuple(parts),
+            arrays=self._list_arrays(parts, folder),
+        )
         _write_version(folder, version)
         if self.is_plain:
             self._take_place()
         return version
+
+    def _list_arrays(self, parts: Sequence[Part], folder: Path) -> Listing:
+        """Return the arrays of parts, of which only new ones are opened."""
+        before = self.version
+        numbers = {part.key: number for number, part in enumerate(before.parts)}
+        new = [part.key for part in parts if part.key not in numbers]
+        numbers |= {key: number for number, key in enumerate(new, len(numbers))}
+        listing = extended(
+            before.arrays, len(before.parts), [describe_arrays(Store(folder / key)) for key in new]
+        )
+        kept = np.array([numbers[part.key] for part in parts])
+        return {path: array.of(kept) for path, array in listing.items()}
 
     def _add_store(self, place: Path) -> None:
         if place.exists():  # written by a killed process, or of an older version

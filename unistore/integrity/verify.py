@@ -26,6 +26,7 @@ from unistore.schemas.array_specs import GENERAL, ArrayInfo, offsets_errors
 from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken, first_row
 from unistore.schemas.tables import text_values
+from unistore.store.listing import describe_arrays
 from unistore.store.manifest import Entry
 from unistore.store.names import REPORT, ROOT, STATISTICS, VERSIONS
 from unistore.store.reader import Store
@@ -387,11 +388,19 @@ def verify_parts(
 def _listing_problems(opened: OpenedStores) -> Iterator[Problem]:
     assert opened.version is not None
     schemas = list(opened.version.schemas)
-    for store, part in zip(opened.stores, opened.version.parts, strict=True):
+    listing = opened.version.arrays
+    for number, (store, part) in enumerate(zip(opened.stores, opened.version.parts, strict=True)):
+        listed = {path: array.in_part(number) for path, array in listing.items()}
         described = None
         with suppress(StoreError):
-            described = describe_part(store, schemas, part.removed)
-        if described != part:
+            described = (
+                describe_part(store, schemas, part.removed),
+                {
+                    **dict.fromkeys(listed),
+                    **describe_arrays(store),
+                },
+            )
+        if described != (part, listed):
             message = f"says of {part.key} what that is not"
             key = f"{VERSIONS}/{opened.version.number}.json"
             yield Problem(key, message, "restore it from a copy, or open another version", "metadata")

@@ -9,39 +9,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.array_specs import GENERAL, ArraySpec
-from unistore.schemas.indices import table_columns, whole
-from unistore.store.names import OF_SOME
+from unistore.errors import CorruptionError, StoreError
+from unistore.schemas.array_specs import GENERAL, SAMPLES, ArraySpec
+from unistore.schemas.indices import main_column, table_columns, whole
+from unistore.store.listing import ABSENT, ListedArray, describe_array
+from unistore.store.names import OF_SOME, part_folder
 from unistore.store.reader import Store
-from unistore.system.hints import Int64s
+from unistore.store.versions import OpenedStores
+from unistore.system.hints import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
-from unistore.zarr3.joined import JoinedArray, UnalikeError
+from unistore.zarr3.joined import ArrayParts, JoinedArray, UnalikeError
+from unistore.zarr3.metadata import ArrayMetadata
 
 # Attributes of arrays that say something of single sources, by their numbers
 OF_SOURCES = ("source_dtype", *OF_SOME)
 
 
 class JoinedStore(Store):
-    """Stores of one schema, whose samples and sources follow one another.
+    """Parts of one schema, whose samples and sources follow one another.
 
-    Offsets and numbers of rows are those of the compacted store. Raises `UnalikeError` where the stores
-    differ in what one store has once: forms and attributes of an array, and attributes of a group.
+    Parts open with the first use of their rows. Offsets and numbers of rows are those of the compacted
+    store. Raises `UnalikeError` where the parts differ in what one store has once: forms and attributes of
+    an array, and attributes of a group.
     """
 
-    def __init__(self, path: str, stores: Sequence[Store]) -> None:
-        first = stores[0]
-        self.path = path
-        self.stores = tuple(stores)
-        self.storage = first.storage
+    def __init__(self, opened: OpenedStores, numbers: Sequence[int]) -> None:
+        assert opened.version is not None
+        assert opened.storage is not None
+        self._opened = opened
+        self._numbers = np.array(numbers)
+        self.path = opened.path
+        self.stores = tuple(opened.stores[number] for number in numbers)
+        self.storage = opened.storage
         self.cached_indices = {}
-        self.family = first.family
-        self.sample_table = first.sample_table
-        self.sample_count = sum(store.sample_count for store in stores)
+        self.family = self.example.family
+        self.sample_table = self.example.sample_table
+        self.sample_count = sum(store.sample_count for store in self.stores)
         self.side_seals = []
         self._arrays = {}
+        self._index_values: dict[str, _ValuesOfParts] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return JoinedStore, (self.path, self.stores)
+        return JoinedStore, (self._opened, self._numbers.tolist())
 
     @property
     def example(self) -> Store:
@@ -102,20 +111,56 @@ class JoinedStore(Store):
         fields = self.example.attributes["fields"]
         return {path: self.specs.of(path, fields) for path in fields}
 
+    def index_values(self, path: str) -> _ValuesOfParts:
+        """Return the values of a small index array, of each part with the first use of its rows."""
+        values = self._index_values.get(path)
+        if values is None:
+            values = self._index_values[path] = _ValuesOfParts(self, path)
+        return values
+
+    def _listed(self, path: str) -> ListedArray:
+        """Return what the version says of an array."""
+        assert self._opened.version is not None
+        array = self._opened.version.arrays.get(path)
+        if array is None or ABSENT in array.form_of[self._numbers]:
+            msg = f"{self.path}: the version lists no array {path!r} of all parts"
+            raise StoreError(msg)
+        return array.of(self._numbers)
+
     def _joined(self, path: str) -> JoinedArray:
-        arrays = [store.array(path) for store in self.stores]
-        said = _said(arrays[0])
-        for array in arrays:
-            if _said(array) != said or _numbers_sources(array):
+        listed = self._listed(path)
+        numbers, form_of = np.unique(listed.form_of, return_inverse=True)
+        where = f"{self.path}: array {path!r} of the version"
+        forms = [ArrayMetadata.from_json(listed.forms[number], where) for number in numbers]
+        said = _said(forms[0])
+        for form in forms:
+            if _said(form) != said or _numbers_sources(form):
                 raise self._unalike(path, "has other attributes than in the first store")
-        if not self._has_extents(path) and len({array.shape[1:] for array in arrays}) > 1:
+        row_shapes = listed.shapes[:, 1:]
+        if not self._has_extents(path) and (row_shapes != row_shapes[0]).any():
             raise self._unalike(path, "has rows of another shape than in the first store")
         if not self._has_rows_of_one(path):
             raise self._unalike(path, "does not say which of its rows are of which store")
-        rows = np.array([len(array) for array in arrays], np.int64)
+        rows = listed.shapes[:, 0].copy()
         if self._is_bounds(path):
             rows[:-1] -= 1  # the last bound is the first one of the next store
-        return JoinedArray(arrays, rows, self._added(path, arrays))
+        parts = ArrayParts(
+            folders=[part_folder(store.attributes["seal"]["digest"]) for store in self.stores],
+            forms=forms,
+            form_of=form_of,
+            rows=rows,
+            row_shape=tuple(row_shapes.max(axis=0).tolist()),
+            open=lambda part: self._open(part, path, listed),
+        )
+        return JoinedArray(self.storage, path, parts, self._added(path, forms[0].dtype))
+
+    def _open(self, part: int, path: str, listed: ListedArray) -> StoredArray:
+        store = self.stores[part]
+        array = store.array(path)
+        if describe_array(array) != listed.in_part(part):
+            msg = f"{store.path}: {path} is not as the version lists it; restore it from a copy"
+            raise CorruptionError(msg)
+        return array
 
     def _has_rows_of_one(self, path: str) -> bool:
         """Return whether rows of an array belong to samples, sources, or rows of other arrays."""
@@ -137,33 +182,72 @@ class JoinedStore(Store):
         has_one_more = spec.rows is not None and spec.rows[1] == 1
         return spec.offsets_of is not None or (spec.indexes is not None and has_one_more)
 
-    def _added(self, path: str, arrays: Sequence[StoredArray]) -> Int64s | None:
-        """Return what is added to the values of each store: rows that stand before its own."""
+    def _added(self, path: str, dtype: np.dtype[Any]) -> Int64s | None:
+        """Return what is added to the values of each part: rows that stand before its own."""
         spec = self._specs_by_path[path]
-        is_bounds = self._is_bounds(path)
-        if not is_bounds and spec.indexes is None and path != "sources/first_row":
-            return None
-        values = [whole(store, path) for store in self.stores]  # checked within each store
-        if is_bounds:
-            counts = [int(own[-1]) for own in values]
+        if path == "sources/first_row":
+            counts = self._main_rows()
+        elif isinstance(spec.offsets_of, str):
+            counts = self._listed(spec.offsets_of).shapes[:, 0]
+        elif self._is_bounds(path):
+            counts = np.array([whole(store, path)[-1] for store in self.stores])
         elif spec.indexes is not None:
             target, more = spec.indexes
-            counts = [len(store.array(target)) + more for store in self.stores]
+            counts = self._listed(target).shapes[:, 0] + more
         else:
-            counts = [int(whole(store, "sources/rows").sum()) for store in self.stores]
-        if sum(counts) > np.iinfo(arrays[0].dtype).max:
-            raise self._unalike(path, f"counts further than {arrays[0].dtype} does")
-        return np.cumsum([0, *counts[:-1]])
+            return None
+        if counts.sum() > np.iinfo(dtype).max:
+            raise self._unalike(path, f"counts further than {dtype} does")
+        return np.concatenate([[0], np.cumsum(counts[:-1])])
+
+    def _main_rows(self) -> Int64s:
+        """Return the rows of the main table in each part."""
+        path = main_column(self.example)
+        if path == SAMPLES:
+            return np.array([store.sample_count for store in self.stores])
+        return self._listed(path).shapes[:, 0]
 
     def _unalike(self, path: str, why: str) -> UnalikeError:
         return UnalikeError(f"{self.path}: {path} {why}")
 
 
-def _numbers_sources(array: StoredArray) -> bool:
+class _ValuesOfParts:
+    """Values of an index array, read part by part."""
+
+    def __init__(self, store: JoinedStore, path: str) -> None:
+        array = store.array(path)
+        assert isinstance(array, JoinedArray)
+        self._store = store
+        self._array = array
+        self._values = np.empty(array.shape, array.dtype)
+        self._is_missing = np.ones(len(store.stores), bool)
+        self._complete = False
+
+    def __getitem__(self, rows: Int64s) -> AnyArray:
+        if not self._complete:
+            self._read(np.unique(self._array.part_of(rows)))
+        values: AnyArray = self._values[rows]
+        return values
+
+    def _read(self, parts: Int64s) -> None:
+        starts = self._array.starts
+        array = self._array
+        for part in parts[self._is_missing[parts]].tolist():
+            out = self._values[starts[part] : starts[part + 1]]
+            own = whole(self._store.stores[part], array.path)[: len(out)]  # checked within the part
+            out[...] = array.metadata.fill_value
+            out[tuple(map(slice, own.shape))] = own
+            if array.added is not None:
+                out += array.added[part].astype(out.dtype)
+            self._is_missing[part] = False
+        self._complete = not self._is_missing.any()
+
+
+def _numbers_sources(form: ArrayMetadata) -> bool:
     # Columns of steps list the shapes alone
-    said = array.attributes
+    said = form.attributes
     return "missing_in" in said or isinstance(said.get("source_row_shape"), dict)
 
 
-def _said(array: StoredArray) -> dict[str, Any]:
-    return {name: value for name, value in array.attributes.items() if name not in OF_SOURCES}
+def _said(form: ArrayMetadata) -> dict[str, Any]:
+    return {name: value for name, value in form.attributes.items() if name not in OF_SOURCES}

@@ -25,6 +25,7 @@ VERSIONS = "versions"
 PARTS = "parts"
 TAGS = "tags"
 FIRST_VERSION = f"{VERSIONS}/1.json"
+_PART_SUFFIX = ".zarr/"
 
 # Attributes of an array, with numbers of sources: which ones lack it, or have smaller rows.
 OF_SOME = frozenset({"missing_in", "source_row_shape"})
@@ -61,6 +62,17 @@ def folder_beside(store: Path, suffix: str) -> Path:
 def growth_folder(store: Path) -> Path:
     """Return the folder beside a store in which its next version is made."""
     return folder_beside(store, "unistore-growth")
+
+
+def part_folder(manifest: str) -> str:
+    """Return the folder of a part in a grown store, by the checksum of its manifest."""
+    return f"{PARTS}/{manifest}{_PART_SUFFIX}"
+
+
+def split_part_key(key: str) -> tuple[str, str]:
+    """Return the checksum of the manifest of a part, and the key in it, of a key in a grown store."""
+    folder, _, own = key.partition(_PART_SUFFIX)
+    return folder.removeprefix(f"{PARTS}/"), own
 
 
 _MAX_NAME_BYTES = 255

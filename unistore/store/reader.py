@@ -40,6 +40,22 @@ def open_storage(path: str | os.PathLike[str], files: OpenFiles | None = None) -
     return ObjectStorage(os.fspath(path))
 
 
+def with_copies(
+    storage: Storage,
+    manifest: str | None = None,  # its checksum; None: of each part, whose folder begins a key
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: str | int = CACHE_LIMIT,
+) -> Storage:
+    """Return a storage that keeps local copies of what is read, itself without a folder for them."""
+    if cache_dir is None:
+        return storage
+    from unistore.store.shard_cache import CachedStorage, ShardCache
+
+    copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
+    return CachedStorage(storage, copies, manifest)
+
+
 class Store:
     """A sealed store.
 
@@ -95,11 +111,8 @@ class Store:
         self.cached_indices: dict[str, NDArray[Any]] = {}
         self._is_listed = listed is not None
         self.attributes: dict[str, Any] = self._root_attributes() if listed is None else listed
-        if cache_dir is not None:
-            from unistore.store.shard_cache import CachedStorage, ShardCache
-
-            copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
-            self.storage = CachedStorage(self.storage, copies, self.attributes["seal"]["digest"])
+        manifest = self.attributes["seal"]["digest"]
+        self.storage = with_copies(self.storage, manifest, cache_dir=cache_dir, cache_limit=cache_limit)
         self.family: str = self.attributes["family"]
         self.sample_table: str = self.attributes["samples"]["table"]
         self.sample_count: int = self.attributes["samples"]["count"]
@@ -189,6 +202,10 @@ class Store:
     def with_side_tables(self, folders: Sequence[str]) -> Store:
         """Return the store with side tables, itself without any."""
         return type(self)(self.path, **{**self._options, "beside": folders}) if folders else self
+
+    def index_values(self, path: str) -> indices.IndexValues:
+        """Return the values of a small index array, which are indexed by rows."""
+        return indices.whole(self, path)
 
     def group(self, path: str) -> dict[str, Any]:
         """Return attributes of the group at `path` (``"windows/lung"``)."""

@@ -23,7 +23,7 @@ import xxhash
 from unistore.errors import CorruptionError, StoreError
 from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
-from unistore.store.names import MANIFEST
+from unistore.store.names import MANIFEST, part_folder, split_part_key
 from unistore.system import own_files as file_locks
 from unistore.system.hints import PathLike
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
@@ -256,29 +256,30 @@ class CachedStorage:
 
     # Objects that do not fit into the cache are read from the store directly
 
-    def __init__(self, inner: Storage, cache: ShardCache, manifest: str) -> None:
+    def __init__(self, inner: Storage, cache: ShardCache, manifest: str | None) -> None:
         self.fork_safe = inner.fork_safe
         self.inner = inner
         self._cache = cache
-        self._manifest_checksum = manifest
-        self._size_and_checksum: dict[str, tuple[int, str]] | None = None
+        # Checksum of the manifest. None: keys begin with the folders of parts of a version
+        self._manifest = manifest
+        self._size_and_checksum: dict[str, dict[str, tuple[int, str]]] = {}  # by manifest and key
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.inner, self._cache, self._manifest_checksum)
+        return type(self), (self.inner, self._cache, self._manifest)
 
     def __repr__(self) -> str:
         return repr(self.inner)
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Return the content of an object."""
-        size, _ = self._entries().get(key, (math.inf, ""))
+        size, _ = self._entry(key) or (math.inf, "")
         if size > limit:
             return self.inner.get(key, limit)
         return next(self.read_many([key], [0], [int(size)]))
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None."""
-        entry = self._entries().get(key)
+        entry = self._entry(key)
         return self.inner.size(key) if entry is None else entry[0]
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
@@ -296,7 +297,7 @@ class CachedStorage:
 
     def fetch(self, keys: Sequence[str]) -> Iterator[bool]:
         """Copy objects whole, many at once. Yield for each whether it is what the manifest says."""
-        entries = self._entries()
+        entries = self._own_entries
         missing = {key: entries[key][0] for key in keys if not self._cache.holds(entries[key][1])}
         contents = self._contents(missing)
         for key in keys:
@@ -316,7 +317,7 @@ class CachedStorage:
 
     def fetch_all(self, progress: Progress) -> None:
         """Copy all objects if there is room for them."""
-        sizes = {key: size for key, (size, _) in self._entries().items()}
+        sizes = {key: size for key, (size, _) in self._own_entries.items()}
         total = sum(sizes.values())
         if total > self._cache.limit:
             return
@@ -327,7 +328,7 @@ class CachedStorage:
     def _read(
         self, local: LocalStorage, key: str, offsets: Sequence[int], sizes: Sequence[int]
     ) -> Iterator[bytes]:
-        entry = self._entries().get(key)
+        entry = self._entry(key)
         for _ in range(MAX_ATTEMPTS):
             if entry is None:
                 break
@@ -353,25 +354,37 @@ class CachedStorage:
         sizes = [min(LIMIT, size - start) for start in starts]
         return self.inner.read_many([key] * len(starts), starts, sizes)
 
-    def _entries(self) -> dict[str, tuple[int, str]]:
-        if self._size_and_checksum is None:
-            entries = parse_manifest(self._manifest(), repr(self.inner))
-            self._size_and_checksum = {entry.key: (entry.bytes, entry.checksum) for entry in entries}
-        return self._size_and_checksum
+    @property
+    def _own_entries(self) -> dict[str, tuple[int, str]]:
+        assert self._manifest is not None
+        return self._entries(self._manifest)
 
-    def _manifest(self) -> bytes:
+    def _entry(self, key: str) -> tuple[int, str] | None:
+        """Return the size and checksum of an object, None if no manifest lists it."""
+        if self._manifest is not None:
+            return self._own_entries.get(key)
+        manifest, own_key = split_part_key(key)
+        return self._entries(manifest, part_folder(manifest)).get(own_key)
+
+    def _entries(self, manifest: str, folder: str = "") -> dict[str, tuple[int, str]]:
+        if manifest not in self._size_and_checksum:
+            entries = parse_manifest(self._read_manifest(manifest, folder), repr(self.inner))
+            by_key = {entry.key: (entry.bytes, entry.checksum) for entry in entries}
+            self._size_and_checksum[manifest] = by_key
+        return self._size_and_checksum[manifest]
+
+    def _read_manifest(self, checksum: str, folder: str) -> bytes:
         # Fetched by one process of the machine, if there is room for a copy
         fetched: list[bytes] = []
 
         def fetch() -> list[bytes]:
-            raw = self.inner.get(MANIFEST, MANIFEST_LIMIT)
-            if xxhash.xxh3_128_hexdigest(raw) != self._manifest_checksum:
+            raw = self.inner.get(f"{folder}{MANIFEST}", MANIFEST_LIMIT)
+            if xxhash.xxh3_128_hexdigest(raw) != checksum:
                 msg = f"{self.inner!r}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
                 raise CorruptionError(msg)
             fetched.append(raw)
             return fetched
 
-        checksum = self._manifest_checksum
         if self._cache.ensure(checksum, None, fetch, MANIFEST) and not fetched:
             with suppress(AbsentError):  # evicted by another process before it was opened
                 return LocalStorage(self._cache.folder).get(checksum, MANIFEST_LIMIT)

@@ -60,6 +60,16 @@ class ChunkLocations(NamedTuple):
         )
 
 
+class FoundShard(NamedTuple):
+    """A shard, and where its chunks are."""
+
+    # numbers of its chunks
+    first: int
+    end: int
+    key: str
+    entries: memoryview  # offset and size of every chunk, one behind the other
+
+
 class ChunkReader:
     """Reads chunks of one array, of which all shards must exist."""
 
@@ -89,7 +99,7 @@ class ChunkReader:
         self._keys: dict[int, str] = {}
         # by shard: offset and size of every chunk, one behind the other, as 64-bit integers
         self._indexes: dict[int, memoryview] = {}
-        self._most_indexes = max(1, INDEX_BYTES // (self._index_bytes + _INDEX_OVERHEAD))
+        self.most_indexes = max(1, INDEX_BYTES // (self._index_bytes + _INDEX_OVERHEAD))
         self._ends = storage if isinstance(storage, SupportsReadEnds) else None
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
@@ -110,16 +120,19 @@ class ChunkReader:
         first = end = 0  # chunk numbers of the shard at hand
         for number in numbers:
             if not first <= number < end:
-                shard = number // self.per_shard
-                first = shard * self.per_shard
-                end = first + self.per_shard
-                key = self._key(shard)
-                index = self._indexes.get(shard) or self._load_index(shard)
+                first, end, key, index = self.find_shard(number)
             entry = 2 * (number - first)
             keys.append(key)
             offsets.append(index[entry])
             sizes.append(index[entry + 1])
         return ChunkLocations(numbers, keys, offsets, sizes)
+
+    def find_shard(self, number: int) -> FoundShard:
+        """Return the shard of a chunk."""
+        shard = number // self.per_shard
+        first = shard * self.per_shard
+        index = self._indexes.get(shard) or self._load_index(shard)
+        return FoundShard(first, first + self.per_shard, self._key(shard), index)
 
     def decode(
         self,
@@ -166,19 +179,18 @@ class ChunkReader:
                     yield out
                     done += 1
                 return
-            decode = self._decode
-            dtype = self.metadata.dtype
-            shape = self.metadata.chunk_shape
             raws = iter(self.storage.read_many(keys, offsets, located.sizes))
-            for target in targets:
-                if target is None:
-                    yield np.ndarray(shape, dtype, decode(next(raws), None))
-                else:
-                    decode(next(raws), target)
-                    yield target
+            for number, target in zip(located.numbers, targets, strict=True):
+                yield self._decode_chunk(number, next(raws), target)
                 done += 1
         except (FrameError, StoreError) as error:
             raise self._chunk_error(located, done, error) from error
+
+    def _decode_chunk(self, number: int, raw: bytes, target: AnyArray | None) -> AnyArray:  # noqa: ARG002
+        if target is None:
+            return np.ndarray(self.metadata.chunk_shape, self.metadata.dtype, self._decode(raw, None))
+        self._decode(raw, target)
+        return target
 
     def _are_whole(self, sizes: Sequence[int]) -> bool:
         stored_bytes = self.metadata.chunk_bytes + CRC_BYTES
@@ -187,10 +199,13 @@ class ChunkReader:
     def _key(self, shard: int) -> str:
         key = self._keys.get(shard)
         if key is None:
-            if len(self._keys) >= _MAX_CACHED_KEYS:
-                self._keys.clear()
-            key = self._prefix + shard_key(_coordinates(shard, self._shards))
-            self._keys[shard] = key
+            key = self._keep_key(shard, self._prefix + shard_key(_coordinates(shard, self._shards)))
+        return key
+
+    def _keep_key(self, shard: int, key: str) -> str:
+        if len(self._keys) >= _MAX_CACHED_KEYS:
+            self._keys.clear()
+        self._keys[shard] = key
         return key
 
     def _load_indexes(self, storage: SupportsReadEnds, numbers: Sequence[int]) -> None:
@@ -210,7 +225,7 @@ class ChunkReader:
         return self._keep_index(shard, self._decode_index(key, size, bytes(raw)))
 
     def _keep_index(self, shard: int, index: memoryview) -> memoryview:
-        surplus = len(self._indexes) + 1 - self._most_indexes
+        surplus = len(self._indexes) + 1 - self.most_indexes
         for oldest in list(self._indexes)[: max(0, surplus)]:
             self._indexes.pop(oldest, None)
         self._indexes[shard] = index
@@ -236,15 +251,18 @@ class ChunkReader:
         return CorruptionError(f"{where}: {what}; restore the file from a copy, or convert again")
 
     def _chunk_error(self, located: ChunkLocations, position: int, error: Exception) -> StoreError:
-        shard, chunk = divmod(located.numbers[position], self.per_shard)
-        outer = _coordinates(shard, self._shards)
-        inner = _coordinates(chunk, self._per_shard)
-        coordinates = tuple(a * count + b for a, b, count in zip(outer, inner, self._per_shard, strict=True))
+        coordinates = self._coordinates_of(located.numbers[position])
         where = f"shard {located.keys[position]} of {self.storage}"
         msg = f"array {self._path!r}: {where}, chunk {coordinates}: {error}"
         if isinstance(error, FrameError | CorruptionError):
             return CorruptionError(f"{msg}; restore the file from a copy, or convert again")
         return StoreError(msg)
+
+    def _coordinates_of(self, number: int) -> Shape:
+        shard, chunk = divmod(number, self.per_shard)
+        outer = _coordinates(shard, self._shards)
+        inner = _coordinates(chunk, self._per_shard)
+        return tuple(a * count + b for a, b, count in zip(outer, inner, self._per_shard, strict=True))
 
 
 def _coordinates(number: int, counts: Shape) -> Shape:

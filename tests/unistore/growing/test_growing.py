@@ -241,17 +241,26 @@ def _resigned(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], b
     "damage",
     [
         lambda data: data[:-20],
-        lambda data: data.replace(b'"samples": 58', b'"samples": 59'),
+        lambda data: data.replace(b'"samples": [58', b'"samples": [59'),
         lambda data: b"[]",
         _resigned(lambda document: document.update(format_version=2)),
         _resigned(lambda document: document.update(number=7)),
         _resigned(lambda document: document.pop("parts")),
-        _resigned(lambda document: document["parts"][0].update(schema=5)),
-        _resigned(lambda document: document["parts"][0].update(samples=-1)),
-        _resigned(lambda document: document["parts"][0].update(removed=[9])),
-        _resigned(lambda document: document["parts"][0].update(removed=[1, 0])),
-        _resigned(lambda document: document["parts"][0]["seal"].update(digest="../../x")),
+        _resigned(lambda document: document["parts"].update(schema=[0, 5])),
+        _resigned(lambda document: document["parts"].update(samples=[-1, 11])),
+        _resigned(lambda document: document["parts"].update(removed={"0": [9]})),
+        _resigned(lambda document: document["parts"].update(removed={"0": [1, 0]})),
+        _resigned(lambda document: document["parts"].update(digest=["../../x"] * 2)),
+        _resigned(lambda document: document["parts"].update(bytes=[1])),
+        _resigned(lambda document: document["parts"]["splits"].update(train=[1.5, 2])),
         _resigned(lambda document: document["schemas"][0].update(family="../x")),
+        _resigned(lambda document: document.pop("columns")),
+        _resigned(lambda document: document["columns"].append([0])),
+        _resigned(lambda document: document["columns"].append([0, "1"])),
+        _resigned(lambda document: document["columns"].append([0, 2**70])),
+        _resigned(lambda document: document["arrays"]["rows/x"].update(form=99)),
+        _resigned(lambda document: document["arrays"]["rows/x"].update(forms=[])),
+        _resigned(lambda document: document["arrays"]["rows/x"].update(shape=[])),
         _resigned(lambda document: document["schemas"][0]["fields"].update({"../x": {}})),
     ],
 )
@@ -401,7 +410,7 @@ def test_verify_looks_at_each_part_and_at_the_document(
     listed = unistore.Dataset(store).parts[0].version
     assert listed is not None
     document = json.loads(listed.data)
-    document["parts"][1]["splits"] = {"train": 1, "val": 10}
+    document["parts"]["splits"]["train"][1] += 1
     document["root"] = "0" * 32
     (store / "versions" / "3.json").write_bytes(sign_root(json.dumps(document).encode()))
     (problem,) = unistore.verify(store).problems

@@ -1,0 +1,124 @@
+"""The arrays of the parts of a version: a form that many parts have is written once, extents part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from unistore.store.manifest import GrammarError, parse_object
+from unistore.store.reader import Store
+from unistore.system.hints import Int64s, JsonObject, Shape
+from unistore.zarr3.array import StoredArray
+from unistore.zarr3.documents import is_list_of
+
+ABSENT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ListedArray:
+    """An array of the parts of a version."""
+
+    forms: tuple[JsonObject, ...]  # its documents, with the shape of one chunk
+    form_of: Int64s  # (parts,) number of the form of each, `ABSENT` where a part has no such array
+    shapes: Int64s  # (parts, axes), 0 on axes that a part does not have
+
+    def of(self, parts: Int64s) -> ListedArray:
+        """Return the array of some parts."""
+        return ListedArray(self.forms, self.form_of[parts], self.shapes[parts])
+
+    def in_part(self, part: int) -> DescribedArray | None:
+        """Return the array of one part, None if it has none."""
+        if self.form_of[part] == ABSENT:
+            return None
+        form = self.forms[self.form_of[part]]
+        return form, tuple(self.shapes[part, : len(form["shape"])].tolist())
+
+
+Listing: TypeAlias = Mapping[str, ListedArray]  # by path
+DescribedArray: TypeAlias = tuple[JsonObject, Shape]  # form and shape
+
+
+def describe_arrays(store: Store) -> dict[str, DescribedArray]:
+    """Return form and shape of all arrays of a store, by path."""
+    return {path: describe_array(array) for path, array in store.arrays().items()}
+
+
+def describe_array(array: StoredArray) -> DescribedArray:
+    """Return form and shape of an array."""
+    one_chunk = replace(array.metadata, shape=array.chunk_shape, shard_shape=array.chunk_shape)
+    return one_chunk.to_json(), array.shape
+
+
+def extended(
+    listing: Listing,
+    parts: int,  # that it has
+    further: Sequence[Mapping[str, DescribedArray]],
+) -> dict[str, ListedArray]:
+    """Return a listing with further parts behind its own."""
+    arrays = {}
+    for path in dict.fromkeys(chain(listing, *further)):
+        forms: list[JsonObject] = []
+        form_of = [ABSENT] * parts
+        shapes: list[list[int]] = [[] for _ in range(parts)]
+        if path in listing:
+            forms += listing[path].forms
+            form_of = listing[path].form_of.tolist()
+            shapes = listing[path].shapes.tolist()
+        for described in further:
+            form, shape = described.get(path, (None, ()))
+            if form is not None and form not in forms:
+                forms.append(form)
+            form_of.append(ABSENT if form is None else forms.index(form))
+            shapes.append([*shape])
+        axes = max(map(len, shapes))
+        padded = [shape + [0] * (axes - len(shape)) for shape in shapes]
+        arrays[path] = ListedArray(tuple(forms), np.array(form_of), np.array(padded, np.int64))
+    return arrays
+
+
+def listing_document(listing: Listing) -> JsonObject:
+    """Return a listing as a version has it: arrays name columns of numbers, one number a part."""
+    number_of: dict[tuple[int, ...], int] = {}
+
+    def number(column: Int64s) -> int:
+        return number_of.setdefault(tuple(column.tolist()), len(number_of))
+
+    arrays = {}
+    for path, array in listing.items():
+        shape = [number(extents) for extents in array.shapes.T]
+        arrays[path] = {"forms": [*array.forms], "form": number(array.form_of), "shape": shape}
+    return {"columns": [*number_of], "arrays": arrays}
+
+
+def parse_listing(document: Mapping[str, Any], parts: int) -> dict[str, ListedArray]:
+    """Parse the listing in a version. Raises `GrammarError`."""
+    listed = document.get("columns")
+    if not is_list_of(listed, list) or not all(len(column) == parts for column in listed):
+        raise GrammarError("columns are no lists of one number a part")
+    try:
+        columns = np.array(listed).reshape(len(listed), parts)
+    except (ValueError, OverflowError) as error:
+        raise GrammarError("columns are no numbers") from error
+    if columns.dtype != np.int64 and columns.size:
+        raise GrammarError("columns are no whole numbers")
+    listing = {}
+    for path, value in parse_object(document.get("arrays"), "arrays").items():
+        array = parse_object(value, path)
+        forms = array.get("forms")
+        shape = array.get("shape")
+        numbers = [array.get("form"), *shape] if isinstance(shape, list) else []
+        are_columns = is_list_of(numbers, int) and all(0 <= number < len(columns) for number in numbers)
+        if not is_list_of(forms, dict) or len(numbers) < 2 or not are_columns:
+            msg = f"array {path!r} names forms or columns that are not there"
+            raise GrammarError(msg)
+        form_of = columns[numbers[0]]
+        shapes = columns[numbers[1:]].T
+        if form_of.min() < ABSENT or form_of.max() >= len(forms) or shapes.min() < 0:
+            msg = f"array {path!r} has forms or extents that no array has"
+            raise GrammarError(msg)
+        listing[path] = ListedArray(tuple(forms), form_of, shapes)
+    return listing
