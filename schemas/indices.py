@@ -57,7 +57,7 @@ class ArrayView(Protocol):
         """Rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, concatenated."""
 
 
-class IndexValues(Protocol):
+class ValuesByRow(Protocol):
     """Values of an index array, read when their rows are first asked for."""
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -100,7 +100,7 @@ class StoreView(Protocol):
     def array(self, path: str) -> ArrayView:
         """Return array at `path`, opened once, or a `StoreError` if there is none or it violates its spec."""
 
-    def index_values(self, path: str) -> IndexValues:
+    def index_values(self, path: str) -> ValuesByRow:
         """Return the values of a small index array, by row."""
 
     def group(self, path: str) -> dict[str, Any]:

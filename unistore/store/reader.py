@@ -203,7 +203,7 @@ class Store:
         """Return the store with side tables, itself without any."""
         return type(self)(self.path, **{**self._options, "beside": folders}) if folders else self
 
-    def index_values(self, path: str) -> indices.IndexValues:
+    def index_values(self, path: str) -> indices.ValuesByRow:
         """Return the values of a small index array, which are indexed by rows."""
         return indices.whole(self, path)
 
