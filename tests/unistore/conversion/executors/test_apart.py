@@ -68,7 +68,7 @@ def worker(executor: Processes) -> int:
 
 def test_the_next_command_takes_the_worker_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = []
-    for memory in (None, 1 << 30):
+    for memory in (1 << 30, None):
         with Processes(memory=memory) as executor:
             pids.append(worker(executor))
     monkeypatch.chdir(tmp_path)
