@@ -1,6 +1,6 @@
 """The engine beside its peers and its limits: random chunk reads and whole-shard writes, one core, one run.
 
-    python benchmarks/engine.py [--quick] [--json FILE] [--markdown FILE]
+    python benchmarks/engine.py [--quick] [--json FILE]
 
 Every round times every contender once, in random order, and a ratio is the median over rounds of
 ``time of the contender / time of the engine`` within the same round: other load on the machine cancels.
@@ -8,11 +8,15 @@ Files are in the page cache; a read is one batch of 64 random chunks, four of th
 contenders: one). Limits: a tight loop that knows offsets and sizes beforehand (one positional read into a
 reused buffer, crc32c, decode into the output), a copy out of memory, and for writing a loop of compress and
 crc32c with one file written at the end. Written files are new ones: old ones are removed outside the clock.
+
+zarr-python, zarrs, zarrista, Lance and blosc2 take part where installed: ``requirements-3.12.txt``.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
 import os
 import random
@@ -22,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +42,12 @@ from unistore.zarr3 import LocalStorage, StoredArray, durable
 from unistore.zarr3.durable import write_file
 from unistore.zarr3.writer import array_metadata, encode_shard, iter_shard_buffers
 
-durable.fsync = lambda _: None  # timed apart
+durable.fsync = lambda _: None
 KIB = 1 << 10
 BATCH = 64
 BATCHES = 4
-SLOW = {"zarr-python z[i]", "zarr-python oindex", "tensorstore t[i]", "zarr-python"}
+SLOW = {"zarr-python z[i]", "zarr-python oindex", "zarr-python fused z[i]", "zarrs z[i]", "tensorstore t[i]"}
+SLOW |= {"zarr-python", "zarr-python fused oindex", "zarrs oindex"}
 """Contenders that only run in every fifth round, and read one batch in it."""
 
 
@@ -140,7 +146,6 @@ def reads(case: Case, chunks: int, rounds: int, folder: Path) -> list[dict[str, 
         file.create_dataset("contiguous", data=values)
 
     array = StoredArray.open(LocalStorage(folder), "a")
-    z = zarr.open_array(folder / "a", mode="r")
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder / "a")}}
     t = tensorstore.open(spec, open=True, read=True, recheck_cached_data="open").result()
     out = np.empty((BATCH, values.shape[1]), values.dtype)
@@ -156,17 +161,104 @@ def reads(case: Case, chunks: int, rounds: int, folder: Path) -> list[dict[str, 
             "tensorstore t[i]": lambda number: [t[row].read().result() for row in draws[number].tolist()],
             "h5py lzf": lambda number: read_hdf5(file["lzf"], draws[number].tolist(), out),
             "h5py contiguous": lambda number: read_hdf5(file["contiguous"], draws[number].tolist(), out),
-            "zarr-python z[i]": lambda number: [z[row] for row in draws[number].tolist()],
-            "zarr-python oindex": lambda number: z.oindex[draws[number]],
         }
+        readers = {**zarr_readers(folder / "a"), **other_readers(folder, values, out)}
+        for name, reader in readers.items():
+            contenders[name] = partial(read_drawn, reader, draws)
         for name, contender in contenders.items():
             out[:] = 0
             found = contender(0)
-            found = out if name.startswith(("unistore", "limit", "h5py")) else np.asarray(found)
+            found = out if name.startswith(("unistore", "limit", "h5py", "blosc2")) else np.asarray(found)
             if not np.array_equal(found, values[draws[0]]):
                 raise AssertionError(name)
         results = run_rounds(contenders, rounds, BATCHES)
     return report(case, results, values[0].nbytes, BATCH)
+
+
+Reader = Callable[[NDArray[np.int64]], object]
+PIPELINES = {
+    "zarr-python": "zarr.core.codec_pipeline.BatchedCodecPipeline",
+    "zarr-python fused": "zarr.core.codec_pipeline.FusedCodecPipeline",
+    "zarrs": "zarrs.ZarrsCodecPipeline",
+}
+"""Pipelines of codecs under zarr-python, the second of zarr 3.4."""
+
+
+def read_drawn(reader: Reader, draws: list[NDArray[np.int64]], number: int) -> object:
+    """Read one batch."""
+    return reader(draws[number])
+
+
+def zarr_readers(array: Path) -> dict[str, Reader]:
+    """Readers by zarr-python, with each pipeline that is installed."""
+    readers: dict[str, Reader] = {}
+    for name, pipeline in PIPELINES.items():
+        module, _, attribute = pipeline.rpartition(".")
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            continue
+        if not hasattr(importlib.import_module(module), attribute):
+            continue
+        readers[f"{name} z[i]"] = partial(read_by_zarr, array, pipeline, oindex=False)
+        readers[f"{name} oindex"] = partial(read_by_zarr, array, pipeline, oindex=True)
+    return readers
+
+
+@cache
+def open_zarr(array: Path, pipeline: str) -> zarr.Array[Any]:
+    """Open an array with a pipeline; call within its setting, as shards make pipelines of their own."""
+    assert zarr.config.get("codec_pipeline.path") == pipeline
+    return zarr.open_array(array, mode="r")
+
+
+def read_by_zarr(array: Path, pipeline: str, rows: NDArray[np.int64], *, oindex: bool) -> object:
+    """Read rows one by one, or by one orthogonal index."""
+    with zarr.config.set({"codec_pipeline.path": pipeline}):
+        opened = open_zarr(array, pipeline)
+        return opened.oindex[rows] if oindex else [opened[row] for row in rows.tolist()]
+
+
+def other_readers(folder: Path, values: NDArray[Any], out: NDArray[Any]) -> dict[str, Reader]:
+    """Readers that are no requirements of this project, as far as they are installed."""
+    readers: dict[str, Reader] = {}
+    if importlib.util.find_spec("zarrista"):
+        import zarrista
+
+        array = zarrista.Array.open(zarrista.store.FilesystemStore(folder / "a"), "/")
+        shards = array.shard_cache()
+        readers["zarrista, a prototype"] = lambda rows: [
+            np.asarray(array.retrieve_subchunk([row, 0], shard_cache=shards))[0] for row in rows.tolist()
+        ]
+    if importlib.util.find_spec("lance"):
+        import lance
+        import pyarrow as pa
+
+        lists = pa.FixedSizeListArray.from_arrays(values.reshape(-1), values.shape[1])
+        dataset = lance.write_dataset(pa.table({"x": lists}), folder / "x.lance")
+        readers["Lance take"] = lambda rows: taken_lists(dataset, rows)
+    if importlib.util.find_spec("blosc2"):
+        import blosc2
+
+        filters = {"codec": blosc2.Codec.LZ4, "clevel": 5, "nthreads": 1}
+        chunk = (1, values.shape[1])
+        blosc2.asarray(values, chunks=chunk, urlpath=str(folder / "x.b2nd"), cparams=filters)
+        # as nnU-Net opens its cases
+        opened = blosc2.open(
+            str(folder / "x.b2nd"), mode="r", mmap_mode="r", dparams=blosc2.DParams(nthreads=1)
+        )
+        readers["blosc2"] = lambda rows: read_blosc2(opened, rows.tolist(), out)
+    return readers
+
+
+def taken_lists(dataset: Any, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """Rows of a Lance dataset of lists of one length."""
+    column = dataset.take(rows.tolist(), columns=["x"]).column("x").combine_chunks()
+    return np.asarray(column.flatten()).reshape(len(rows), -1)
+
+
+def read_blosc2(array: Any, rows: list[int], out: NDArray[Any]) -> None:
+    """Read rows one by one into the output."""
+    for at, row in enumerate(rows):
+        out[at] = array[row]
 
 
 def tight_loop(
@@ -211,7 +303,7 @@ def read_hdf5(dataset: h5py.Dataset, rows: list[int], out: NDArray[Any]) -> None
 
 
 def writes(case: Case, shard_mib: int, rounds: int, folder: Path) -> list[dict[str, Any]]:
-    """Whole shards: encode and write; fsync apart."""
+    """Whole shards: encode and write, without fsync."""
     values = make(case.kind, shard_mib * 1024 // case.chunk_kib, case.chunk_kib)
     metadata = array_metadata(values.shape, values.dtype, (1, values.shape[1]), values.shape, "fast")
     for name in ("unistore", "tensorstore", "zarr"):
@@ -268,32 +360,7 @@ def writes(case: Case, shard_mib: int, rounds: int, folder: Path) -> list[dict[s
         for file in [*shards, folder / "bare", folder / "x.h5"]:
             file.unlink(missing_ok=True)
 
-    records = report(case, run_rounds(contenders, rounds, before=remove), values.nbytes, 1)
-    engine(0)
-    return [*records, fsync_record(case, folder / "unistore" / "c" / "0" / "0", values.nbytes)]
-
-
-def fsync_record(case: Case, file: Path, raw_bytes: int) -> dict[str, Any]:
-    """Seconds of fsync for a shard that has just been written, five times."""
-    content, seconds = file.read_bytes(), []
-    for number in range(5):
-        with (file.parent / f"fsync{number}").open("wb") as copy:
-            copy.write(content)
-            copy.flush()
-            start = time.perf_counter()
-            os.fsync(copy.fileno())
-            seconds.append(time.perf_counter() - start)
-    median = statistics.median(seconds)
-    return {
-        "work": case.work,
-        "data": case.kind,
-        "chunk_kib": case.chunk_kib,
-        "contender": "fsync alone",
-        "us": round(median * 1e6, 2),
-        "per_s": round(1 / median),
-        "gb_per_s": round(raw_bytes / median / 1e9, 2),
-        "time_over_engine": None,
-    }
+    return report(case, run_rounds(contenders, rounds, before=remove), values.nbytes, 1)
 
 
 TARGETS = [
@@ -334,7 +401,7 @@ def markdown(records: list[dict[str, Any]]) -> str:
                 )
                 shown = row["us"] / (1 if work == "read" else 1000)
                 ratio = row["time_over_engine"]
-                cells.append(f"{shown:.1f}" + (f" ({ratio:.2f})" if ratio is not None else ""))
+                cells.append(f"{shown:.1f} ({ratio:.2f})")
             lines.append(f"| {contender} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -345,7 +412,6 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="64 KiB chunks only, fewer rounds")
     parser.add_argument("--json", type=Path, help="write the records there")
-    parser.add_argument("--markdown", type=Path, help="write the tables there")
     parser.add_argument("--folder", type=Path, help="where to put the files (default: the temporary folder)")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
@@ -367,8 +433,6 @@ def main() -> None:
     print(markdown(records))
     if options.json:
         options.json.write_text(json.dumps(records, indent=1))
-    if options.markdown:
-        options.markdown.write_text(markdown(records))
 
 
 if __name__ == "__main__":

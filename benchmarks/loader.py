@@ -28,6 +28,7 @@ from typing import Any
 import h5py
 import numpy as np
 from harness.ours import dataloader_feed, feed_of, loader_feed
+from harness.peers import available
 from harness.plain import map_feed
 from harness.script import Options, Target, parse, run_ways
 from harness.ways import Feed, Kind, Way
@@ -69,6 +70,10 @@ def prepare(folder: Path, *, quick: bool) -> dict[str, Path]:
                 made["npy"].parent, made[codec], "rows", codec=codec, overwrite=True, restart=True
             )
         (folder / "done").touch()
+    if available("lance"):
+        made["lance"] = folder / "data.lance"
+        if not made["lance"].exists():
+            write_lance(made["npy"], made["lance"])
     return made
 
 
@@ -126,6 +131,39 @@ class Hdf5Rows:
         if self._values is None:
             self._values = h5py.File(self._file, "r")["data"]
         return torch.from_numpy(self._values[index])
+
+
+class LanceRows:
+    """Rows of a Lance dataset, whole batches at a time, opened in each worker."""
+
+    def __init__(self, folder: Path) -> None:
+        import lance
+
+        self._folder = folder
+        self._dataset: Any = None
+        self._length = lance.dataset(folder).count_rows()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        import lance
+        import torch
+
+        if self._dataset is None:
+            self._dataset = lance.dataset(self._folder)
+        column = self._dataset.take(indices, columns=["data"]).column("data").combine_chunks()
+        values = np.asarray(column.flatten()).reshape(len(indices), WIDTH)
+        return torch.from_numpy(values.copy())
+
+
+def write_lance(file: Path, folder: Path) -> None:
+    """Write the samples as lists of one length."""
+    import lance
+    import pyarrow as pa
+
+    values = pa.array(np.load(file).reshape(-1))
+    lance.write_dataset(pa.table({"data": pa.FixedSizeListArray.from_arrays(values, WIDTH)}), folder)
 
 
 class RowsInPlace(Rows):
@@ -186,6 +224,9 @@ def ways(made: dict[str, Path], batch: int) -> list[Way]:
     add("DataLoader over RAM, batched", "plain", map_feed, npy, WORKERS, **batched)
     add("DataLoader over memmap", "plain", map_feed, npy, WORKERS, dataset=(Rows, (npy, "c")))
     add("DataLoader over h5py", "plain", map_feed, hdf5, WORKERS, dataset=(Hdf5Rows, (hdf5,)))
+    if "lance" in made:  # it runs threads, which do not survive a fork
+        lance_rows = {"dataset": (LanceRows, (made["lance"],)), "collate": unchanged, "method": "spawn"}
+        add("DataLoader over Lance, spawned", "peer", map_feed, made["lance"], WORKERS, **lance_rows)
     for codec in ("fast", "none"):
         rows = {"store": made[codec], "samples": None, "fields": None}
         label = f"codec {codec}"
