@@ -23,7 +23,7 @@ from unistore.conversion.convert import detect_family, make_converter
 from unistore.converters.registry import own_families
 from unistore.converters.scan import LeftOut, Refused
 from unistore.converters.scanning import scan_sources
-from unistore.converters.survey import survey
+from unistore.converters.survey import Claims, survey
 from unistore.errors import InputError
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -96,7 +96,7 @@ def by_reason(files: Iterable[tuple[str, Path]]) -> dict[str, list[str]]:
     return found
 
 
-def surveyed(paths: list[Path]) -> Verdicts:
+def surveyed(found: Claims) -> Verdicts:
     """What every file is taken for."""
 
     def reason(family: str, verdict: Any) -> str:
@@ -106,7 +106,6 @@ def surveyed(paths: list[Path]) -> Verdicts:
             return f"refused by {family}: {verdict.problem.kind}: {verdict.problem}"
         return f"{family} ({verdict.layout}): {verdict.reason}"
 
-    found = survey(paths)
     files = by_reason((reason(seen.family, seen.verdict), seen.path) for seen in found)
     return {"files": files, "problems": [str(problem) for problem in found.problems]}
 
@@ -119,10 +118,12 @@ def detected(paths: list[Path]) -> Any:
     return [found.family, found.layout, found.reason]
 
 
-def converted(family: str, options: Mapping[str, Any], paths: list[Path], *, is_named: bool) -> Any:
+def converted(
+    family: str, options: Mapping[str, Any], paths: list[Path], claims: Claims | None = None
+) -> Any:
     """Sources of a family, and why other files are left out; or the problems."""
     try:
-        scan = scan_sources(make_converter(family, options), paths, is_named=is_named)
+        scan = scan_sources(make_converter(family, options), paths, is_named=claims is None, claims=claims)
     except InputError as error:
         return problems_of(error)
     return {
@@ -134,11 +135,12 @@ def converted(family: str, options: Mapping[str, Any], paths: list[Path], *, is_
 
 def verdicts(paths: list[Path], options: Mapping[str, Mapping[str, Any]]) -> Verdicts:
     """Every verdict on these paths."""
+    found = survey(paths)
     return {
-        "survey": surveyed(paths),
+        "survey": surveyed(found),
         "detected": detected(paths),
-        **{name: converted(name, options.get(name, {}), paths, is_named=True) for name in FAMILIES},
-        **{f"{name}, detected": converted(name, {}, paths, is_named=False) for name in FAMILIES},
+        **{name: converted(name, options.get(name, {}), paths) for name in FAMILIES},
+        **{f"{name}, detected": converted(name, {}, paths, found) for name in FAMILIES},
     }
 
 

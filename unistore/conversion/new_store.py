@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from itertools import chain, islice
 from types import MappingProxyType
@@ -260,6 +260,7 @@ def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> JsonObject:
     return {**scan.options, "codec": codec, **recorded}
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return versions of the libraries that encode."""
     return {name: version(name) for name in ("unistore", "numcodecs")}

@@ -45,8 +45,10 @@ def episodes_file(path: Path, form: Any = "S6") -> Path:
     return path
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("family", ["rows", "trajectory"])
+@pytest.mark.parametrize(
+    ("family", "form"),
+    [*(("rows", form) for form in FORMS), ("trajectory", "variable"), ("trajectory", "fixed")],
+)
 def test_texts_come_back_byte_for_byte(tmp_path: Path, family: str, form: str) -> None:
     write = rows_file if family == "rows" else episodes_file
     path = write(tmp_path / "a.h5", FORMS[form])

@@ -58,10 +58,10 @@ def xyz_of(converted: Any) -> np.ndarray:
     return np.asarray(converted.arrays["points/xyz"][order])
 
 
-@pytest.mark.parametrize(
-    "name", ["xyz", "coord", "coords", "points", "pos", "point_cloud", "vertices", "Coord"]
-)
-@pytest.mark.parametrize("write", [hdf5, npz])
+NAMES = ("xyz", "coord", "coords", "points", "pos", "point_cloud", "vertices", "Coord")
+
+
+@pytest.mark.parametrize(("name", "write"), [*((name, hdf5) for name in NAMES), ("xyz", npz), ("pos", npz)])
 def test_coordinates_by_name(tmp_path: Path, name: str, write: Callable[..., Path]) -> None:
     values, colors = points(), RANDOM.integers(0, 255, (20, 3)).astype("u1")
     path = write(tmp_path / ("a.h5" if write is hdf5 else "a.npz"), **{name: values, "colors": colors})

@@ -38,6 +38,10 @@ def act(force: Any, times: Any, steps: int = 4) -> dict[str, Any]:
     }
 
 
+def without(arrays: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: values for name, values in arrays.items() if name not in names}
+
+
 def converted(path: Path, **options: Any) -> unistore.Store:
     unistore.convert(path, path.with_suffix(".zarr"), "trajectory", **options)
     return unistore.Store(path.with_suffix(".zarr"))
@@ -201,27 +205,19 @@ def changed(at: int, to: float) -> np.ndarray:
             "correct the attribute",
         ),
         (
-            {name: values for name, values in act(FORCE, TIMES).items() if name != "timestamps"},
+            without(act(FORCE, TIMES), "timestamps"),
             {},
             "has streams of other rates (force), and nothing tells when its steps were",
             "action_timestamps",
         ),
         (
-            {
-                name: values
-                for name, values in act(FORCE, TIMES).items()
-                if not name.endswith("force_timestamps")
-            },
+            without(act(FORCE, TIMES), "observations/force_timestamps"),
             {},
             "different numbers of steps",
             "needs timestamps beside it (NAME_timestamps), an attribute rate, or --rate NAME=HZ",
         ),
         (
-            {
-                name: values
-                for name, values in act(FORCE, TIMES).items()
-                if not name.endswith("force_timestamps")
-            },
+            without(act(FORCE, TIMES), "observations/force_timestamps"),
             {"observations__force": {"fps": 500}},
             "force: 9 rows at 500 a second last 0.016 s, the steps 3 s",
             "correct the rate",
@@ -270,13 +266,9 @@ def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
     assert converted(folder / "b.h5").group("episodes")["clocks"]["force"]["unit"] == "ms"
 
 
-def without_times(arrays: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: values for name, values in arrays.items() if name not in names}
-
-
 @pytest.mark.parametrize("name", ["observations/force", "observation/force", "force"])
 def test_a_rate_that_the_user_states(name: str, tmp_path: Path) -> None:
-    arrays = without_times(act(FORCE, TIMES), "observations/force_timestamps")
+    arrays = without(act(FORCE, TIMES), "observations/force_timestamps")
     path = written(tmp_path / "a.h5", arrays)
     assert "--rate NAME=HZ" in refused(path)
     store = converted(path, rate={name: "2.5"})
