@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import sys
 from collections.abc import Callable
@@ -155,8 +156,10 @@ def test_workers_that_are_forked_after_decoding(source: Path, store: Path) -> No
 
 def test_windows_and_episodes(source: Path, store: Path) -> None:
     expected = np.moveaxis(decoded(source / VIDEO), -1, 1)
-    window = unistore.Dataset(store, unistore.Windows(history=3, horizon=1, pad="edge"))[8][KEY]
-    np.testing.assert_array_equal(window, expected[[7, 7, 8]])
+    windows = unistore.Dataset(store, unistore.Windows(history=3, horizon=1, pad="edge"))
+    np.testing.assert_array_equal(windows[8][KEY], expected[[7, 7, 8]])
+    again = pickle.loads(pickle.dumps(windows))  # as workers get it that are not forked
+    np.testing.assert_array_equal(again[8][KEY], expected[[7, 7, 8]])
     np.testing.assert_array_equal(unistore.Dataset(store, unistore.Episodes())[1][KEY], expected[7:12])
 
 

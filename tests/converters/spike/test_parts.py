@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tests.converters.spike.recordings import sequences
+from tests.detection import detect
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import list_files
-from unistore.converters.scan import Found
+from unistore.converters.scan import Candidate, Found, LeftOut
 from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
 
@@ -39,6 +40,16 @@ def left_out(root: Path, *more: Path, **options: Any) -> dict[str, str]:
             below = [each for each in named if file == each or each in file.parents]
             assert len(below) + (file.resolve() in used) == 1, file
     return {path.relative_to(root).as_posix(): why for path, why in found.left_out}
+
+
+def test_arrays_named_spk(tmp_path: Path) -> None:
+    for name, key in (("a", "spk"), ("b", "data")):
+        np.savez(tmp_path / f"{name}.npz", **{key: np.zeros((2, 3, 4), np.uint8)})
+    found = detect([tmp_path / "a.npz"])
+    assert found is not None
+    assert (found.family, found.reason) == ("spike", "a.npz holds spk (2, 3, 4)")
+    with Candidate(tmp_path / "b.npz", [tmp_path]) as file:
+        assert spike_converter().look(file) == LeftOut("holds no spk")
 
 
 def test_behind_a_gap_the_sequence_is_another(tmp_path: Path) -> None:
