@@ -20,7 +20,8 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.protocol import Converter
 from unistore.converters.scan import SourcePart, Stored
 from unistore.converters.survey import Claims
-from unistore.data.parts import bind_parts, common_fields, open_parts
+from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
+from unistore.data.parts import DatasetPart, bind_parts, default_kind
 from unistore.errors import InputError, Problem, StoreError, first_few
 from unistore.growing.folder import Growth, growing
 from unistore.progress import resolve_progress
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _REPLACE = "--replace puts it in the place of the old one"
+_CURE = "convert these sources into a store of their own"
+_SOME_CURE = (
+    "append them with a source that lacks columns or has smaller rows, or convert all sources together"
+)
 # Options that select sources or follow from them, and may differ between the parts of a store
 _MAY_DIFFER = ("codecs", "exclude", "skipped", "split_below", "splits")
 
@@ -295,7 +300,7 @@ def _append(
     schemas = list(growth.version.schemas)
     parts = without_sources(growth, [known.known[name] for name in replaced], schemas)
     parts.append(describe_part(new, schemas, same))
-    version = growth.commit(parts, schemas, adds_store=True)
+    version = growth.commit(parts, schemas, new)
     report = dataclasses.replace(report, destination=f"{store}/{parts[-1].key}")
     return Appended(store=store, version=version.number, report=report, skipped=skipped, replaced=replaced)
 
@@ -339,22 +344,29 @@ def _check_sources(converter: Converter, folders: Sequence[Path], known: _Source
 
 def _check_forms(first: Store, new: Store) -> None:
     """Refuse a store that is not of the same options and columns as the first part."""
-    parts = open_parts([first.path, new.path], None, None, {})
-    bind_parts(parts, common_fields(parts, None))
-    cure = "convert these sources into a store of their own"
+    parts = [DatasetPart(store, default_kind(store), None, store.path) for store in (first, new)]
+    fields = [part.kind.select(part.store, None) for part in parts]
     problems = []
+    for key in sorted({*fields[0]}.symmetric_difference(fields[1])):
+        where = "the store" if key in fields[0] else "the new sources"
+        is_of_some = key in fields[0] and key.endswith((PRESENT_SUFFIX, MASK_SUFFIX))
+        cure = _SOME_CURE if is_of_some else _CURE
+        problems.append(Problem(f"field {key!r}", f"is in {where} alone", cure, "fields"))
+    if problems:
+        raise InputError(problems)
+    bind_parts(parts, fields[0])
     before = _plain_options(first)
     now = _plain_options(new)
     for name in sorted({*before, *now}):
         if before.get(name) != now.get(name):
             message = f"is {before.get(name)!r} in the store, and {now.get(name)!r} of the new sources"
-            problems.append(Problem(f"option {name}", message, cure, "option"))
+            problems.append(Problem(f"option {name}", message, _CURE, "option"))
     common = [path for path in new.paths() if first.has(path)]
     differing = [
         path for path in common if _contradict(first.array(path).attributes, new.array(path).attributes)
     ]
     message = "has other attributes than in the store"
-    problems += [Problem(path, message, cure, "attributes") for path in differing]
+    problems += [Problem(path, message, _CURE, "attributes") for path in differing]
     if problems:
         raise InputError(problems)
 

@@ -52,44 +52,43 @@ class Growth:
         self,
         parts: Sequence[Part],
         schemas: Sequence[Mapping[str, Any]],
-        *,
-        adds_store: bool = False,  # whether the last part is the new store
+        new: Store | None = None,  # the new store, if it is the last part
     ) -> Version:
         """Write the next version, and return it."""
         folder = self._prepared if self.is_plain else self.store
         (folder / PARTS).mkdir(parents=True, exist_ok=True)
         if self.is_plain:
             _write_version(folder, self.version)
-        if adds_store:
-            self._add_store(folder / parts[-1].key)
+        arrays = self._list_arrays(parts, folder, new)
+        if new is not None:
+            self._add_store(folder / parts[-1].key, new)
         version = Version(
             number=self.version.number + 1,
             parent=self.version.digest,
             schemas=tuple(schemas),
             parts=tuple(parts),
-            arrays=self._list_arrays(parts, folder),
+            arrays=arrays,
         )
         _write_version(folder, version)
         if self.is_plain:
             self._take_place()
         return version
 
-    def _list_arrays(self, parts: Sequence[Part], folder: Path) -> Listing:
+    def _list_arrays(self, parts: Sequence[Part], folder: Path, new: Store | None) -> Listing:
         """Return the arrays of parts, of which only new ones are opened."""
         before = self.version
         numbers = {part.key: number for number, part in enumerate(before.parts)}
-        new = [part.key for part in parts if part.key not in numbers]
-        numbers |= {key: number for number, key in enumerate(new, len(numbers))}
-        listing = extended(
-            before.arrays, len(before.parts), [describe_arrays(Store(folder / key)) for key in new]
-        )
+        keys = [part.key for part in parts if part.key not in numbers]
+        numbers |= {key: number for number, key in enumerate(keys, len(numbers))}
+        stores = [Store(folder / key) for key in (keys if new is None else keys[:-1])]
+        further = stores if new is None or not keys else [*stores, new]
+        listing = extended(before.arrays, len(before.parts), [*map(describe_arrays, further)])
         kept = np.array([numbers[part.key] for part in parts])
         return {path: array.of(kept) for path, array in listing.items()}
 
-    def _add_store(self, place: Path) -> None:
+    def _add_store(self, place: Path, new: Store) -> None:
         if place.exists():  # written by a killed process, or of an older version
-            seal = Store(self.new_store).attributes["seal"]
-            if Store(place).attributes["seal"] != seal:
+            if Store(place).attributes["seal"] != new.attributes["seal"]:
                 msg = f"{place}: is not the store of this name; restore it from a copy, then run this again"
                 raise ConversionError(msg)
             shutil.rmtree(self.new_store)

@@ -66,7 +66,7 @@ def add_part(store: Path, other: Path) -> None:
         shutil.move(other, growth.new_store)
         schemas = list(growth.version.schemas)
         part = describe_part(unistore.Store(growth.new_store), schemas)
-        growth.commit([*growth.version.parts, part], schemas, adds_store=True)
+        growth.commit([*growth.version.parts, part], schemas, unistore.Store(growth.new_store))
 
 
 @pytest.fixture(scope="session")
