@@ -345,20 +345,19 @@ def _parts_of(
     parts = []
     for like, (plain, described) in enumerate(zip(opened.stores, opened.parts, strict=True), number):
         store = plain.with_side_tables(folders_beside(plain, fields)) if has_side_tables else plain
-        part = example._replace(store=store, like=like)
+        part_name = example.name
+        where = example.where
         alike = None
         if described is not None:
-            own_where = example.where
-            if described.removed:
-                own_where = replace(own_where or Where({}, None), removed=described.removed)
-            part = part._replace(name=store.path, where=own_where)
+            part_name = store.path
             alike = first_like.get(described.schema) if store is plain else None
-        if alike is None:
-            part = part._replace(kind=kind or default_kind(store))
-            if described is not None and store is plain:
-                first_like[described.schema] = part
-        else:
-            part = part._replace(kind=alike.kind, like=alike.like)
+            if described.removed:
+                where = replace(where or Where({}, None), removed=described.removed)
+        first = like if alike is None else alike.like
+        own_kind = kind or (default_kind(store) if alike is None else alike.kind)
+        part = example._replace(store=store, kind=own_kind, name=part_name, where=where, like=first)
+        if described is not None and store is plain:
+            first_like.setdefault(described.schema, part)
         parts.append(part)
     if opened.version is None:
         yield from parts

@@ -155,8 +155,10 @@ class JoinedStore(Store):
         return JoinedArray(self.storage, path, parts, self._added(path, forms[0].dtype))
 
     def _open(self, part: int, path: str, listed: ListedArray) -> StoredArray:
+        # its root is not parsed: array by array it was checked when it was listed
         store = self.stores[part]
-        array = store.array(path)
+        store.check_listed()
+        array = StoredArray.open(store.storage, path)
         if describe_array(array) != listed.in_part(part):
             msg = f"{store.path}: {path} is not as the version lists it; restore it from a copy"
             raise CorruptionError(msg)

@@ -243,14 +243,20 @@ def sign_root(document: bytes) -> bytes:
     return before + _ROOT_MEMBER % digest + after
 
 
-def root_is_intact(document: bytes) -> bool:
-    """Return whether the root document is byte for byte the one that was signed."""
+def root_digest(document: bytes) -> str:
+    """Return the digest in a root document, empty if it is not byte for byte the one that was signed."""
     root_members = list(re.finditer(_ROOT_MEMBER % b"([0-9a-f]{32})", document))
     if not root_members:
-        return False
+        return ""
     start, end = root_members[-1].span(1)
     unsigned = document[:start] + _UNSIGNED.encode() + document[end:]
-    return xxhash.xxh3_128_hexdigest(unsigned).encode() == document[start:end]
+    digest: str = xxhash.xxh3_128_hexdigest(unsigned)
+    return digest if digest.encode() == document[start:end] else ""
+
+
+def root_is_intact(document: bytes) -> bool:
+    """Return whether the root document is byte for byte the one that was signed."""
+    return bool(root_digest(document))
 
 
 _MEMBER = "consolidated_metadata"

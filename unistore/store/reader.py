@@ -15,7 +15,14 @@ from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreE
 from unistore.remote.url import BUCKETS, local_folder, local_path
 from unistore.schemas import indices
 from unistore.schemas.array_specs import GENERAL, ArraySpecs
-from unistore.store.manifest import MANIFEST_LIMIT, GrammarError, parse_root, parse_side, parse_split_names
+from unistore.store.manifest import (
+    MANIFEST_LIMIT,
+    GrammarError,
+    parse_root,
+    parse_side,
+    parse_split_names,
+    root_digest,
+)
 from unistore.store.names import BUILD_MARK, FIRST_VERSION, FORMAT_VERSION, PARTS, ROOT, build_folder
 from unistore.system.sizes import parse_bytes
 from unistore.zarr3.array import StoredArray
@@ -110,6 +117,7 @@ class Store:
         self._arrays: dict[str, StoredArray] = {}
         self.cached_indices: dict[str, NDArray[Any]] = {}
         self._is_listed = listed is not None
+        self._is_compared = False
         self.attributes: dict[str, Any] = self._root_attributes() if listed is None else listed
         manifest = self.attributes["seal"]["digest"]
         self.storage = with_copies(self.storage, manifest, cache_dir=cache_dir, cache_limit=cache_limit)
@@ -242,11 +250,26 @@ class Store:
             return
         root = self._root_attributes()
         if root["seal"] != self.attributes["seal"]:
-            msg = f"{self.path}: is not the store that the version lists; restore it from a copy"
-            raise CorruptionError(msg)
+            raise self._not_as_listed()
         fields = {**self.attributes["fields"], **root["fields"]}  # those of side tables, too
         self.attributes = {**root, "fields": fields}
         self._is_listed = False
+
+    def check_listed(self) -> None:
+        """Compare the root with what a version lists by its digest, which takes a tenth of parsing it."""
+        if not self._is_listed or self._is_compared:
+            return
+        try:
+            root = self.storage.get(ROOT)
+        except AbsentError as error:
+            raise self._missing_root() from error
+        if root_digest(root) != self.attributes["seal"]["root"]:
+            raise self._not_as_listed()
+        self._is_compared = True
+
+    def _not_as_listed(self) -> CorruptionError:
+        msg = f"{self.path}: is not the store that the version lists; restore it from a copy"
+        return CorruptionError(msg)
 
     def _root_attributes(self) -> dict[str, Any]:
         try:

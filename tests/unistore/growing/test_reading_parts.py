@@ -18,6 +18,7 @@ from tests.unistore.growing.conftest import CASES, Make
 from unistore.errors import InputError
 from unistore.growing.folder import growing
 from unistore.store.joined import JoinedStore
+from unistore.store.manifest import root_digest, sign_root
 from unistore.store.versions import open_stores
 from unistore.zarr3.storage import MAX_SHARED_FILES
 
@@ -103,12 +104,14 @@ def test_many_parts_keep_few_files_open_and_open_with_first_use(tmp_path: Path) 
         first, second = growth.version.parts
         parts = [first, second]
         for number in range(30):
-            seal = {**second.seal, "digest": f"{number:032x}"}
+            seal = {**second.seal, "digest": f"{number:032x}", "root": "0" * 32}
             part = dataclasses.replace(second, seal=seal)
             folder = shutil.copytree(growth.store / second.key, growth.store / part.key)
             root = json.loads((folder / "zarr.json").read_bytes())
             root["attributes"]["unistore"]["seal"] = seal
-            (folder / "zarr.json").write_text(json.dumps(root))
+            document = sign_root(json.dumps(root).encode())
+            (folder / "zarr.json").write_bytes(document)
+            part = dataclasses.replace(part, seal={**seal, "root": root_digest(document)})
             parts.append(part)
         growth.commit(parts, list(growth.version.schemas))
     dataset = unistore.Dataset(tmp_path / "s.zarr")
