@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +32,9 @@ AxisPieces = list[tuple[int, slice, slice]]
 
 # Along axis 0: number of the chunk, and what is read of it.
 Group = tuple[int, list[Selection]]
+
+# By bytes of the last axis: dtype to copy each row as one number, since numpy would loop over every row
+_WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
 def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
@@ -213,24 +215,13 @@ def _whole_chunk(places: Sequence[Selection], out: AnyArray, chunk_shape: tuple[
 def _copy(chunk: AnyArray, places: Sequence[Selection], out: AnyArray) -> None:
     for source, place in places:
         part = chunk[source]
-        if part.ndim > 1 and type(place[0]) is slice:
+        whole = _WHOLE.get(part.shape[-1] * part.itemsize) if part.ndim > 1 else None
+        if whole is not None and type(place[0]) is slice:
             target = out[place]
-            nbytes = part.shape[-1] * part.itemsize
-            if target.strides[-1] == part.strides[-1] == part.itemsize and (
-                target.strides[-2] > nbytes or part.strides[-2] > nbytes
-            ):
-                # numpy loops over the numbers of every row: rows as one item each take two thirds of the time
-                row = _row_dtype(nbytes)
-                part = part.view(row)
-                target = target.view(row)
-            target[...] = part
-        else:
-            out[place] = part
-
-
-@lru_cache(1024)
-def _row_dtype(nbytes: int) -> np.dtype[Any]:
-    return np.dtype((np.void, nbytes))
+            if target.strides[-1] == part.strides[-1] == part.itemsize:
+                target.view(whole)[...] = part.view(whole)
+                continue
+        out[place] = part
 
 
 # Rows of many chunks at once: from a pool of decoded chunks, or from verified uncompressed ones.

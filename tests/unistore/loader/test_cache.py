@@ -10,6 +10,7 @@ import torch
 
 import unistore
 from tests.stores import flip
+from unistore.data.kinds import sparse_points
 from unistore.errors import InputError, SampleError
 from unistore.loader import Loader
 
@@ -84,6 +85,21 @@ def test_batches_are_the_same_and_chunks_are_decoded_once(dataset, workers):
                 list(loader)
             # a random crop may reach a chunk that none has reached
             assert loader.stats()["cache_misses"] == again or "random" in repr(loader.dataset.samples)
+
+
+def test_points_of_a_mask_are_found_once(make_scans, monkeypatch):
+    dataset = unistore.Dataset(make_scans(sparse="mask").path, unistore.SparsePoints(max_points=9))
+    searched = []
+    find = sparse_points.all_points
+    monkeypatch.setattr(sparse_points, "points_at_ranks", None)
+    monkeypatch.setattr(
+        sparse_points, "all_points", lambda bits, out: (searched.append(len(out)), find(bits, out))
+    )
+    with Loader(dataset, 2, shuffle=True, num_workers=0, cache="all") as loader:
+        for _ in range(3):
+            list(loader)
+    assert len(searched) == len(dataset)
+    assert max(searched) > 9
 
 
 def test_it_admits_until_full_and_keeps_what_it_has(rows):
