@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,3 +26,21 @@ def call(*words: object) -> int:
     with pytest.raises(SystemExit) as ended:
         main([*map(str, words)])
     return int(ended.value.code or 0)
+
+
+def in_child(job: Callable[[], object]) -> str:
+    """Return what a job gives in a forked child, or the error that it ends with."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            said = str(job())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    return text

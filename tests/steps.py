@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from unistore.conversion.executors.local import Serial
@@ -22,3 +22,32 @@ class Disturbing(Serial):
     @abstractmethod
     def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
         """Run the steps of a job."""
+
+
+class Disturbed(Disturbing):
+    """Does something before a step, once so many are done."""
+
+    def __init__(self, after: int, disturb: Callable[[], object]) -> None:
+        self._left = after
+        self._disturb = disturb
+
+    def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
+        for item in items:
+            if self._left == 0:
+                self._disturb()
+            self._left -= 1
+            yield item, job(item)
+
+
+class Stopping(Disturbing):
+    """Stands for Ctrl-C: stops once so many steps are done."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
+        for item, outcome in Serial().run(job, items):
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield item, outcome

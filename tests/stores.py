@@ -1,8 +1,10 @@
-"""Files of stores, as bytes."""
+"""Files of stores, as bytes, and a disk that is full."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,3 +26,8 @@ def attributes_of(store: Path) -> dict[str, Any]:
     """Return what the root says of a store."""
     attributes: dict[str, Any] = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
     return attributes
+
+
+def full_disk(*_: object, **__: object) -> None:
+    """Stand for what writes: there is no room."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

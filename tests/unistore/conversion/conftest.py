@@ -22,8 +22,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.steps import Disturbing
-from unistore.conversion.executors.local import Serial
+from tests.steps import Stopping
 from unistore.conversion.run import run
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import Listing
@@ -271,20 +270,6 @@ def truth_of(files: Sequence[Path], brightness: int = 0) -> Arrays:
         truth[f"{path}/data"] = np.frombuffer(b"".join(encoded), np.uint8)
         truth[f"{path}/offsets"] = _offsets([len(item) for item in encoded])
     return truth
-
-
-class Stopping(Disturbing):
-    """Stands for Ctrl-C: stops once so many steps are done."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
-        for item, outcome in Serial().run(job, items):
-            if self.left == 0:
-                raise KeyboardInterrupt
-            self.left -= 1
-            yield item, outcome
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.steps import Disturbing
+from tests.steps import Disturbed
 from unistore import verify
 from unistore.conversion.convert import convert
 from unistore.conversion.run import run
@@ -116,7 +116,6 @@ def test_an_attribute_whose_name_is_not_utf_8(sources: Path, family: str) -> Non
     check_told_and_left_out(sources, family)
 
 
-@pytest.mark.parametrize("family", ["trajectory"], indirect=True)
 def test_a_deep_hierarchy(sources: Path, family: str) -> None:
     with h5py.File(sources / BAD, "r+") as file:
         group = file.require_group("data")
@@ -230,20 +229,6 @@ def test_an_episode_whose_values_lie_in_a_file_that_is_gone(tmp_path: Path) -> N
     assert [entry["left_out"] for entry in report.skipped] == [f"{BAD}: data/demo_1"]
 
 
-class Interrupted(Disturbing):
-    """Does something once a number of steps is done."""
-
-    def __init__(self, after: int, what: Callable[[], None]) -> None:
-        self._left, self._what = after, what
-
-    def disturbed(self, job: Any, items: Any) -> Any:
-        for item in items:
-            if self._left == 0:
-                self._what()
-            self._left -= 1
-            yield item, job(item)
-
-
 def test_content_that_changes_with_its_time_restored(toys: Path, toy: Any, tmp_path: Path) -> None:
     """It is noticed, and the same command reads that source anew: nothing of the old content is sealed."""
     store, path = tmp_path / "out.zarr", toys / "val/s2.npz"
@@ -258,7 +243,7 @@ def test_content_that_changes_with_its_time_restored(toys: Path, toy: Any, tmp_p
 
     steps = 6
     with pytest.raises(ConversionError, match=r"val/s2\.npz: its content, permissions or links changed"):
-        run(toy(), [toys], store, executor=Interrupted(steps, change))
+        run(toy(), [toys], store, executor=Disturbed(steps, change))
     run(toy(), [toys], store)
     fresh = run(toy(), [toys], tmp_path / "fresh.zarr")
     assert Store(store).attributes["seal"]["digest"] == fresh.digest

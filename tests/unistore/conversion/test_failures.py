@@ -13,27 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.steps import Disturbing
+from tests.steps import Disturbed
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
-
-
-class Disturbed(Disturbing):
-    """Does something between two steps."""
-
-    def __init__(self, after: int, disturb: Callable[[], None]) -> None:
-        self._left = after
-        self._disturb = disturb
-
-    def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
-        for item in items:
-            if self._left == 0:
-                self._disturb()
-            self._left -= 1
-            yield item, job(item)
 
 
 @pytest.fixture
@@ -121,7 +106,7 @@ def test_a_read_only_file_system(tmp_path: Path, toys: Path, toy: Any, small_dis
 def test_a_source_that_vanishes(toys: Path, toy: Any, store: Path, whole: str, after: int) -> None:
     path, away = toys / "val/s2.npz", toys.parent / "away.npz"
     with pytest.raises(ConversionError, match=r"val/s2\.npz: vanished while it was converted") as caught:
-        run(toy(), [toys], store, executor=Disturbed(after, lambda: void(path.rename(away))))
+        run(toy(), [toys], store, executor=Disturbed(after, lambda: path.rename(away)))
     assert "bring it back" in str(caught.value)
     away.rename(path)
     report = run(toy(), [toys], store)
@@ -242,7 +227,3 @@ def test_bad_sources_are_told_also_if_the_build_folder_stays(
         patch.setattr("unistore.conversion.build.shutil.rmtree", refuse)
         with pytest.raises(InputError, match="the sources are wrong"):
             run(Failing(), [toys], store)
-
-
-def void(_: object) -> None:
-    """Forget a value."""

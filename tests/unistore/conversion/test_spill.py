@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests.stores import full_disk
 from unistore.conversion.build import Journal
 from unistore.conversion.spill import SpilledBatch, SpillWriter
 from unistore.errors import ConversionError
@@ -171,11 +171,8 @@ def test_a_record_that_does_not_fit_leaves_no_trace(path: Path, monkeypatch: pyt
     journal = Journal(path)
     journal.append({"step": "a"})
 
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", full)
+        patch.setattr("os.fsync", full_disk)
         with pytest.raises(OSError, match="No space left"):
             journal.append({"step": "b"})
     assert (journal.of("a"), journal.of("b")) == ([{"step": "a"}], [])

@@ -242,38 +242,28 @@ def test_what_is_assigned_is_checked() -> None:
         prepare_splits(rule(by="source"), [], scan)
 
 
-def test_splits_that_sources_name_for_samples_win_over_shares_by_sample() -> None:
-    scan, finalized = make([4], splits=np.array([0, 1, 0, 1], np.uint8), split_names=("a", "b"))
-    assigned = assign_splits(scan, finalized, rule(by="row"))
-    assert (assigned.codes[:].tolist(), assigned.names, assigned.notes) == ([0, 1, 0, 1], ("a", "b"), (KEPT,))
+OWN = {"splits": np.array([1, 0, 0, 1], np.uint8), "split_names": ("seen", "unseen")}
 
 
-def test_splits_of_the_sources() -> None:
-    scan, finalized = make([2, 1, 3], ["train", "val", "train"])
-    code, names = assign_splits(scan, finalized, None)[:2]
-    assert names == ("train", "val")
-    assert code.tolist() == [0, 0, 1, 0, 0, 0]
-
-
-def test_sources_without_a_split_are_other() -> None:
-    scan, finalized = make([1, 1, 1, 1], ["train", None, "other", ""])
-    code, names = assign_splits(scan, finalized, None)[:2]
-    assert names == ("train", "other", "")
-    assert code.tolist() == [0, 1, 1, 2]
-
-
-def test_splits_of_the_converter_win_over_the_sources() -> None:
-    scan, finalized = make(
-        [2, 2], ["train", "val"], splits=np.array([1, 0, 0, 1], np.uint8), split_names=("seen", "unseen")
-    )
-    code, names = assign_splits(scan, finalized, None)[:2]
-    assert (code[:].tolist(), names) == ([1, 0, 0, 1], ("seen", "unseen"))
-
-
-def test_dealing_wins_over_all() -> None:
-    scan, finalized = make([2, 2], ["train", "val"], splits=np.zeros(4, np.uint8), split_names=("x",))
-    names = assign_splits(scan, finalized, former({"a": 0.5, "b": 0.5})).names
-    assert names == ("a", "b")
+@pytest.mark.parametrize(
+    ("counts", "folders", "own", "how", "names", "codes"),
+    [
+        ([2, 1, 3], ["train", "val", "train"], {}, None, ("train", "val"), [0, 0, 1, 0, 0, 0]),
+        ([1, 1, 1, 1], ["train", None, "other", ""], {}, None, ("train", "other", ""), [0, 1, 1, 2]),
+        ([2, 2], ["train", "val"], OWN, None, ("seen", "unseen"), [1, 0, 0, 1]),
+        ([4], None, OWN, rule(by="row"), ("seen", "unseen"), [1, 0, 0, 1]),
+        ([2, 2], ["train", "val"], OWN, former({"a": 0.5, "b": 0.5}), ("a", "b"), None),
+    ],
+    ids=["folders", "without one", "the converter's", "before shares by row", "dealt before all"],
+)
+def test_which_splits_win(
+    counts: Any, folders: Any, own: Any, how: Any, names: tuple[str, ...], codes: list[int] | None
+) -> None:
+    scan, finalized = make(counts, folders, **own)
+    assigned = assign_splits(scan, finalized, how)
+    assert assigned.names == names
+    assert codes is None or assigned.codes[:].tolist() == codes
+    assert (assigned.notes == (KEPT,)) == (how is not None and how.by == "row")
 
 
 def test_shares_are_read() -> None:

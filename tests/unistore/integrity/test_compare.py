@@ -15,7 +15,7 @@ import pytest
 import zarr
 
 import unistore
-from tests.stores import attributes_of, flip
+from tests.stores import attributes_of, flip, full_disk
 from unistore import verify
 from unistore.errors import ConversionError, InputError, StoreError
 
@@ -356,10 +356,7 @@ def test_a_full_folder_for_temporary_files(
 ) -> None:
     case, store = make_case("cloud_real")
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(what, full)
+    monkeypatch.setattr(what, full_disk)
     with pytest.raises(
         ConversionError, match=r"/.*: No space left on device; free space there, or set TMPDIR"
     ):

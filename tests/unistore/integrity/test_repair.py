@@ -20,6 +20,7 @@ import pytest
 
 from tests.cases import Case
 from tests.conftest import maker
+from tests.stores import full_disk
 from unistore import convert, inspect, repair, verify
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import run
@@ -285,11 +286,8 @@ def test_a_full_disk(copy_case: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     case, store = copy_case("rows_real")
     damage(store, "sources/rows/c/0", random.Random(0))
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(import_module("unistore.integrity.repair")._Repair, "run", full)
+        patch.setattr(import_module("unistore.integrity.repair")._Repair, "run", full_disk)
         with pytest.raises(ConversionError, match="No space left on device; free space there, then repair"):
             repair(store, case.sources)
     assert sorted(path.name for path in store.parent.iterdir()) == [store.name]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.machines import run_machine
+from tests.stores import full_disk
 from unistore.errors import InputError
 from unistore.loader.cache import ALIGNMENT, CacheFile, CacheRegion
 
@@ -180,9 +181,6 @@ def test_processes_that_add_at_once_do_not_write_over_each_other() -> None:
 def test_no_room_for_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a hole would be read through the map, which ends in SIGBUS on a full file system in memory."""
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full_disk)
     with pytest.raises(InputError, match=r"No space left on device.*free space there, set TMPDIR"):
         CacheFile(9, 1 << 20)

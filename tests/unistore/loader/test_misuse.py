@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,29 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.programs import in_child
 from tests.unistore.loader.conftest import Batched
 from unistore.errors import LoaderError
 from unistore.loader import Loader
 
 OVER = "this iteration is over"
-
-
-def in_child(job: Callable[[], object]) -> str:
-    """What a job gives in a forked child, or the error that it ends with."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            said = str(job())
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(writer, said.encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        text = answer.read()
-    os.waitpid(pid, 0)
-    return text
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -15,9 +15,8 @@ import pytest
 
 import unistore
 from tests.programs import call
-from tests.steps import Disturbing
+from tests.steps import Disturbing, Stopping
 from tests.stores import tree
-from tests.unistore.conversion.conftest import Stopping
 from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.run import run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 import xxhash
 
 import unistore
+from tests.stores import full_disk
 from tests.unistore.remote.conftest import upload
 from unistore.errors import CorruptionError, InputError, StoreError
 from unistore.store.reader import Store
@@ -184,10 +184,7 @@ def test_one_fetches_while_others_wait(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_once_and_read_around(
     uploaded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: Path, truth: Any
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.posix_fallocate", full)
+    monkeypatch.setattr("os.posix_fallocate", full_disk)
     with pytest.warns(UserWarning, match="the disk is full before cache_limit is reached"):
         found = Store(uploaded, cache_dir=tmp_path / "cache").array("rows/data").read_rows([3, 500])
     assert np.array_equal(found, truth(sources)["data"][[3, 500]])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.steps import Disturbing
-from unistore.conversion.executors.local import Serial
+from tests.steps import Stopping
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.rows.family import converter as rows_converter
@@ -34,14 +31,6 @@ def test_inspect_shows_what_it_shows_of_the_local_store(uploaded: str, local: Pa
         inspect(f"{uploaded}-not")
 
 
-class Stopping(Disturbing):
-    """Stands for Ctrl-C after two steps."""
-
-    def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
-        yield from itertools.islice(Serial().run(job, items), 2)
-        raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("replaced", [False, True])
 def test_inspect_tells_how_an_unfinished_conversion_goes_on(
     uploaded: str, bucket: Any, sources: Path, tmp_path: Path, replaced: bool
@@ -49,7 +38,11 @@ def test_inspect_tells_how_an_unfinished_conversion_goes_on(
     url = uploaded if replaced else bucket.url("store.zarr")
     with pytest.raises(KeyboardInterrupt):
         run(
-            rows_converter(), [sources], url, Settings(work=tmp_path, overwrite=replaced), executor=Stopping()
+            rows_converter(),
+            [sources],
+            url,
+            Settings(work=tmp_path, overwrite=replaced),
+            executor=Stopping(2),
         )
     found = inspect(tmp_path / "store.zarr.unistore-build")
     assert found.kind == "unfinished"

@@ -17,10 +17,9 @@ import zarr
 import unistore
 from tests.cases import REAL, Case
 from tests.programs import call, printed
-from tests.steps import Disturbing
+from tests.steps import Stopping
 from tests.stores import attributes_of
 from unistore.cli.main import cli
-from unistore.conversion.executors.local import Serial
 from unistore.conversion.lock import Lock
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
@@ -137,14 +136,6 @@ def test_damage_to_the_seal_is_remarked(tmp_path: Path, damage: str) -> None:
     assert not found.is_good
 
 
-class Stopping(Disturbing):
-    def disturbed(self, job: Any, items: Any) -> Any:
-        for number, pair in enumerate(Serial().run(job, items)):
-            if number == 1:
-                raise KeyboardInterrupt
-            yield pair
-
-
 @pytest.fixture
 def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Destination of a conversion that was stopped after its first of several shards."""
@@ -155,7 +146,7 @@ def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     converter = make_converter("rows", {"map": {"my data": "data"}})
     sources = [tmp_path / "my data.npy"]
     with pytest.raises(KeyboardInterrupt):
-        run(converter, sources, tmp_path / "out.zarr", Settings(codec="small"), executor=Stopping())
+        run(converter, sources, tmp_path / "out.zarr", Settings(codec="small"), executor=Stopping(1))
     return tmp_path / "out.zarr"
 
 

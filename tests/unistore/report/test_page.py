@@ -19,7 +19,7 @@ import pytest
 
 import unistore
 from tests.programs import call
-from tests.stores import flip
+from tests.stores import flip, full_disk
 from unistore.cli.output import write_report
 from unistore.converters.preview import Measure
 from unistore.errors import InputError
@@ -260,10 +260,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     page = tmp_path / "report.html"
     write_report(str(page), f"{MARK} first".encode())
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(Path, "replace", full_disk)
     with pytest.raises(InputError, match="No space left on device"):
         write_report(str(page), f"{MARK} second".encode())
     assert page.read_text() == f"{MARK} first"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
+from tests.programs import in_child
 from unistore.errors import InputError
 from unistore.schemas.trajectory.fields import CHANNEL
 
@@ -420,19 +420,9 @@ def test_threads_share_a_replay_buffer(make_store: Any) -> None:
 def test_a_forked_child_is_told_to_make_its_own_buffer(make_store: Any) -> None:
     with unistore.ReplayBuffer(record(make_store).path, output="dict", seed=5) as replay:
         replay.sample(4)
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                replay.sample(4)
-            except ValueError as error:
-                os.write(writer, str(error).encode())
-            replay.close()
-            os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader) as answer:
-            assert answer.read().startswith("this ReplayBuffer was made in another process: make one in each")
-        assert os.waitpid(pid, 0)[1] == 0
+        told = "ValueError: this ReplayBuffer was made in another process: make one in each"
+        assert in_child(lambda: replay.sample(4)).startswith(told)
+        assert in_child(replay.close) == "None"
         assert len(replay.sample(4)["action"]) == 4
 
 
