@@ -1,9 +1,11 @@
 """What a store behind a slow server costs: seconds, requests and bytes, beside downloading it.
 
-    python benchmarks/remote.py [--segments 2000] [--delays 0 20 50] [--only verify against …]
+    python benchmarks/remote.py [--segments 2000] [--delays 0 20 50 200] [--faults] [--only verify against …]
 
 A point cloud store of many small segments is served over HTTP with ranges by a process that counts requests
-and bytes, and waits before each answer. Downloading reads whole objects, 16 at a time, and keeps nothing.
+and bytes, and waits before each answer. With ``--faults`` 3 of 100 answers are 500 or end in the middle.
+Downloading reads whole objects, 16 at a time, and keeps nothing. zarr-python reads with obstore, 100 samples
+one by one, as most loops do, and its costs are scaled to an epoch. All code has been imported before.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import random
 import re
 import shutil
 import tempfile
@@ -27,17 +30,21 @@ from typing import Any
 import h5py
 import numpy as np
 import obstore
+import zarr
 from harness.script import machine
 from obstore.store import HTTPStore
+from zarr.storage import ObjectStore
 
 import unistore
 from unistore.remote.client import ObjectClient
 
 POINTS = 1500
+ZARR_SAMPLES = 100
 
 
-def serve(folder: Path, delay: float, connection: Connection) -> None:
-    """Serve a folder with ranges, waiting `delay` seconds before each answer."""
+def serve(folder: Path, delay: float, connection: Connection, faults: float = 0.0) -> None:
+    """Serve a folder with ranges, waiting `delay` seconds before each answer, a share of which is spoilt."""
+    chance = random.Random(0)
     counts = {"requests": 0, "bytes": 0}
 
     class Ranges(BaseHTTPRequestHandler):
@@ -63,12 +70,25 @@ def serve(folder: Path, delay: float, connection: Connection) -> None:
             with file.open("rb") as opened:
                 opened.seek(start)
                 content = opened.read(stop - start)
+            if chance.random() < faults:
+                self.spoil(content)
+                return
             head = self.command == "HEAD"
             counts["bytes"] += 0 if head else len(content)
             span = f"bytes {start}-{stop - 1}/{size}" if asked else ""
             self.answer(206 if asked else 200, content, span)
 
         do_HEAD = do_GET  # noqa: N815
+
+        def spoil(self, content: bytes) -> None:
+            if chance.random() < 0.5 or self.command == "HEAD":
+                self.answer(500, b"")
+                return
+            self.send_response_only(206)
+            self.send_header("Content-Length", str(len(content) + 1))
+            self.end_headers()
+            self.wfile.write(content[: len(content) // 2])
+            self.close_connection = True
 
         def answer(self, status: int, content: bytes, span: str = "") -> None:
             self.send_response_only(status)
@@ -113,34 +133,61 @@ def epoch(url: str, shuffle: str, **options: Any) -> None:
         pass
 
 
+def first_batch(url: str) -> None:
+    """Open a dataset and read a batch."""
+    unistore.Dataset(url).read_batch(range(16))
+
+
+def with_zarr(url: str) -> None:
+    """Read `ZARR_SAMPLES` random samples as zarr-python does."""
+    store = HTTPStore.from_url(url, client_options={"allow_http": True})
+    group: Any = zarr.open_group(ObjectStore(store, read_only=True), mode="r")
+    offsets = group["segments/offsets"][:]
+    points = [group[f"points/{name}"] for name in ("xyz", "classification")]
+    for number in np.random.default_rng(0).permutation(len(offsets) - 1)[:ZARR_SAMPLES]:
+        for array in points:
+            array[offsets[number] : offsets[number + 1]]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--segments", type=int, default=2000)
-    parser.add_argument("--delays", type=int, nargs="+", default=[0, 20, 50])
+    parser.add_argument("--delays", type=int, nargs="+", default=[0, 20, 50, 200])
+    parser.add_argument("--faults", action="store_true")
+    parser.add_argument(
+        "--folder", type=Path, help="where clouds and store are, made there if there are none"
+    )
     parser.add_argument("--only", nargs="+", default=[])
     arguments = parser.parse_args()
     print(machine())
     with tempfile.TemporaryDirectory() as work:
-        folder = Path(work)
-        make_store(folder, arguments.segments)
+        folder = arguments.folder or Path(work)
+        if not (folder / "store.zarr").exists():
+            make_store(folder, arguments.segments)
         store = folder / "store.zarr"
         keys = [path.relative_to(store).as_posix() for path in store.rglob("*") if path.is_file()]
         total = sum((store / key).stat().st_size for key in keys)
         print(f"{len(keys)} objects, {total / 1e6:.1f} MB")
+        assert unistore.verify(store).ok
+        segments = len(unistore.Dataset(store))
+        epoch(str(store), "full")
         ways: dict[str, Callable[[str], Any]] = {
             "download": partial(download, keys=keys),
+            "inspect": unistore.inspect,
             "open": unistore.Dataset,
+            "batch": first_batch,
             "verify": unistore.verify,
             "against": partial(unistore.verify, against=folder / "clouds"),
-            "export": lambda url: unistore.export(url, folder / "exported"),
+            "export": lambda url: unistore.export(url, Path(work, "exported")),
             "blocks": partial(epoch, shuffle="blocks"),
             "full": partial(epoch, shuffle="full"),
-            "cached": partial(epoch, shuffle="full", cache_dir=folder / "cache"),
+            "cached": partial(epoch, shuffle="full", cache_dir=Path(work, "cache")),
+            "zarr": with_zarr,
         }
         for delay in arguments.delays:
             ours, theirs = multiprocessing.get_context("spawn").Pipe()
             server = multiprocessing.get_context("spawn").Process(
-                target=serve, args=(store, delay / 1000, theirs)
+                target=serve, args=(store, delay / 1000, theirs, 0.03 if arguments.faults else 0.0)
             )
             server.start()
             url = f"http://127.0.0.1:{ours.recv()}"
@@ -152,12 +199,13 @@ def main() -> None:
                 seconds = time.perf_counter() - began
                 with urllib.request.urlopen(f"{url}/counts") as answer:
                     counts = json.load(answer)
-                share = counts["bytes"] / total
-                print(
-                    f"{delay:3} ms {name:9} {seconds:7.2f} s {counts['requests']:6} requests {share:6.3f} ×"
-                )
+                scale = segments / min(segments, ZARR_SAMPLES) if name == "zarr" else 1
+                seconds *= scale
+                requests = round(scale * counts["requests"])
+                share = scale * counts["bytes"] / total
+                print(f"{delay:3} ms {name:9} {seconds:7.2f} s {requests:6} requests {share:6.3f} ×")
                 for copies in ("exported", "cache"):
-                    shutil.rmtree(folder / copies, ignore_errors=True)
+                    shutil.rmtree(Path(work, copies), ignore_errors=True)
             server.kill()
 
 

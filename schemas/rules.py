@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -53,6 +54,20 @@ class RuleView:
         step = step // array.chunk_shape[0] * array.chunk_shape[0] or step
         for lo in range(0, len(array), step):
             yield lo, array.read(lo, min(len(array), lo + step))
+
+    def parts(self, path: str, bounds: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+        """Yield the rows between each two of the bounds, which ascend, read in blocks of whole parts."""
+        array = self.array(path)
+        step = max(1, BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize))
+        start = 0
+        while start < len(bounds) - 1:
+            end = int(np.searchsorted(bounds, bounds[start] + step, side="right")) - 1
+            end = max(start + 1, end)
+            first = int(bounds[start])
+            block = array.read(first, int(bounds[end]))
+            for lo, hi in pairwise((bounds[start : end + 1] - first).tolist()):
+                yield block[lo:hi]
+            start = end
 
     def array(self, path: str) -> ArrayView:
         """Open an array. `UnreadableError` if it is damaged."""

@@ -95,10 +95,9 @@ def bounds(view: RuleView) -> Iterator[Problem]:
 
 def source_rows(view: RuleView) -> Iterator[Problem]:
     """Every row of a source occurs at least once."""
-    first = view.whole("sources/first_row")
-    count = view.whole("sources/rows")
-    for source, (lo, rows) in enumerate(zip(first.tolist(), count.tolist(), strict=True)):
-        order = view.array("points/source_row").read(lo, lo + rows)
+    edges = np.append(0, np.cumsum(view.whole("sources/rows")))
+    for source, order in enumerate(view.parts("points/source_row", edges)):
+        rows = len(order)
         most = int(order.max(initial=-1)) + 1
         if order.min(initial=0) < 0 or most > rows:
             yield broken(
