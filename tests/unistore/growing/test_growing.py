@@ -273,6 +273,19 @@ def test_damaged_documents_are_refused(tmp_path: Path, store: Path, damage: Call
     assert len(opened(store, version=1)) == 58
 
 
+def test_copies_are_kept_of_every_part_and_an_array_is_as_listed(
+    tmp_path: Path, store: Path, sources: dict[str, Any]
+) -> None:
+    unistore.append(tmp_path / "new", store)
+    dataset = unistore.Dataset(store, fields=["x", "source"], cache_dir=tmp_path / "copies")
+    check_values(pickle.loads(pickle.dumps(dataset)), sources)
+    assert any((tmp_path / "copies").iterdir())
+    document = Path(opened(store).parts[1].store.path, "rows/x/zarr.json")
+    document.write_text(document.read_text().replace("11,", "10,", 1))
+    with pytest.raises(unistore.CorruptionError, match="rows/x is not as the version lists it"):
+        opened(store)[len(dataset) - 1]
+
+
 def test_a_part_that_is_gone_or_another_is_refused(tmp_path: Path, store: Path) -> None:
     unistore.append(tmp_path / "new", store)
     first, second = (part.path for part in opened(store).parts)
