@@ -184,6 +184,8 @@ def main() -> None:
             "cached": partial(epoch, shuffle="full", cache_dir=Path(work, "cache")),
             "zarr": with_zarr,
         }
+        if arguments.faults:  # neither goes on after a body that was cut
+            del ways["download"], ways["zarr"]
         for delay in arguments.delays:
             ours, theirs = multiprocessing.get_context("spawn").Pipe()
             server = multiprocessing.get_context("spawn").Process(
