@@ -168,6 +168,10 @@ def text_arrays(
     return [(of_data, data[:]), (of_offsets, data.offsets)]
 
 
+# Ends the description of the bytes of a text column
+TEXT_NOTE = ": UTF-8 text of all rows"
+
+
 def lazy_text_arrays(
     path: str, strings: Sequence[str], *, axis: str = "row", description: str = ""
 ) -> list[tuple[Field, IndexValues]]:
@@ -183,7 +187,7 @@ def _text_fields(path: str, axis: str, description: str) -> tuple[Field, Field]:
         path=f"{path}/data",
         dtype="uint8",
         axes=own_axes(column, "byte", 1),
-        description=f"{description or column}: UTF-8 text of all rows",
+        description=f"{description or column}{TEXT_NOTE}",
     )
     bounds = f"string i is data[offsets[i]:offsets[i + 1]], one a {axis}"
     return data_field, bounds_field(f"{path}/offsets", axis, bounds)

@@ -16,6 +16,7 @@ from unistore.conversion.convert import executor_for
 from unistore.conversion.keys import Inputs
 from unistore.conversion.run import Conversion, Report, finished_before, open_build
 from unistore.conversion.settings import Settings
+from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES
 from unistore.converters.protocol import Facts, SourceReader
 from unistore.converters.scan import Finalized, Scan, Sources
 from unistore.data.parts import open_parts
@@ -25,8 +26,8 @@ from unistore.growing.merging import KeptSource, Merging, kept_sources, name_arr
 from unistore.progress import resolve_progress
 from unistore.remote.url import require_local_path
 from unistore.schemas.indices import sample_sources, table_columns
-from unistore.schemas.tables import Field, Table
-from unistore.store.joined import OF_SOURCES
+from unistore.schemas.tables import HDF5_ATTRIBUTES, TEXT_NOTE, Field, IndexValues, Table, lazy_text_arrays
+from unistore.store.joined import OF_SOURCES, joined_attributes
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores, open_stores
@@ -37,6 +38,8 @@ from unistore.zarr3.documents import parse_document
 
 # Arrays of more bytes are read shard by shard, smaller ones at once
 _INDEX_BYTES = 32 << 20
+# Columns of JSON texts
+_TOLD = (HDF5_ATTRIBUTES, "sources/attributes", "episodes/attributes")
 _SHARED = ("sources/path/", "sources/bytes", "sources/digest", "sources/first_row", "sources/rows", "splits/")
 
 
@@ -76,12 +79,13 @@ class StoredSources(SourceReader):
                 arrays[path], names = merging.ranges_of_samples(path)
                 arrays |= name_arrays(f"{table}/name", names, "row")
         for path in first.paths():
-            if path not in direct and path not in arrays and not path.startswith(_SHARED):
+            is_joined = not path.startswith(_SHARED) and not _is_told(path)
+            if path not in direct and path not in arrays and is_joined:
                 arrays[path] = merging.values(path)
         codes, names_of_splits = merging.splits()
         samples = merging.rows("splits/code")[1]
         return Finalized(
-            arrays=[(_field(merging, path), values) for path, values in arrays.items()],
+            arrays=[*((_field(merging, path), values) for path, values in arrays.items()), *self._told()],
             samples=len(codes),
             splits=codes if names_of_splits else None,
             split_names=names_of_splits,
@@ -89,6 +93,24 @@ class StoredSources(SourceReader):
             sample_runs=samples,
             groups=_groups(self.stores),
         )
+
+    def _told(self) -> Iterator[tuple[Field, IndexValues]]:
+        """Yield the arrays of JSON texts, which parts lack of whose sources nothing is told."""
+        offsets = {path for store in self.stores for path in store.paths() if _is_told(path)}
+        for path in sorted({path.rpartition("/")[0] for path in offsets}):
+            telling = [store for store in self.stores if store.has(f"{path}/data")]
+            of_parts = [store.text(path) if store in telling else None for store in self.stores]
+            texts: list[str] = []
+            first, count = self.merging.rows(f"{path}/offsets")
+            for source, lo, rows in zip(self.sources, first.tolist(), count.tolist(), strict=True):
+                own = of_parts[source.part]
+                texts += [NO_ATTRIBUTES] * rows if own is None else own[lo : lo + rows]
+            if texts.count(NO_ATTRIBUTES) < len(texts):
+                description = telling[0].attributes["fields"][f"{path}/data"]["description"]
+                axis = path.partition("/")[0].removesuffix("s")
+                yield from lazy_text_arrays(
+                    path, texts, axis=axis, description=description.removesuffix(TEXT_NOTE)
+                )
 
 
 def _field(merging: Merging, path: str) -> Field:
@@ -142,14 +164,17 @@ def _attributes(merging: Merging, path: str) -> dict[str, Any]:
 
 
 def _groups(stores: Sequence[Store]) -> dict[str, Mapping[str, Any]]:
-    """Return attributes of the groups, which must say the same in all parts."""
+    """Return attributes of the groups, which must say the same in all parts but for what sources share."""
     groups = [dict(_group_attributes(store)) for store in stores]
+    joined: dict[str, Mapping[str, Any]] = {}
     for store, own in zip(stores, groups, strict=True):
-        differing = [name for name in {**own, **groups[0]} if own.get(name) != groups[0].get(name)]
-        if differing:
-            message = f"group {differing[0]} says other things than in {stores[0].path}"
-            raise InputError(Problem(store.path, message, "convert all sources together", "compact"))
-    return dict(groups[0])
+        for name in {**own, **groups[0]}:
+            attributes = joined_attributes([joined.get(name, groups[0].get(name, {})), own.get(name, {})])
+            if attributes is None:
+                message = f"group {name} says other things than in {stores[0].path}"
+                raise InputError(Problem(store.path, message, "convert all sources together", "compact"))
+            joined[name] = attributes
+    return joined
 
 
 def _group_attributes(store: Store) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -170,7 +195,7 @@ def _tables(converter: StoredSources) -> list[Table]:
     for path in first.paths():
         spec = merging.spec(path)
         is_bound = spec.ascending or spec.indexes is not None or merging.is_offsets(path)
-        if not is_bound and not path.startswith((*_SHARED, *spanning)):
+        if not is_bound and not _is_told(path) and not path.startswith((*_SHARED, *spanning)):
             rows = sum(len(store.array(path)) for store in converter.stores)
             sizes[path] = rows * int(np.prod(merging.shape(path))) * first.array(path).dtype.itemsize
     of_main = [path for path in table_columns(first, main) if path in sizes]
@@ -355,13 +380,22 @@ def _options(opened: OpenedStores, left_out: Sequence[Sequence[int]]) -> dict[st
 def _check_alike(stores: Sequence[Store]) -> None:
     problems = []
     for store in stores:
-        for path in sorted({*store.paths()} ^ {*stores[0].paths()}):
+        for path in sorted({*_joined_paths(store)} ^ {*_joined_paths(stores[0])}):
             message = f"array {path} is in some of its parts alone"
             problems.append(Problem(store.path, message, "convert all sources together", "compact"))
-    for path in stores[0].paths() if not problems else ():
+    for path in _joined_paths(stores[0]) if not problems else ():
         dtypes = {store.array(path).dtype.name for store in stores}
         if len(dtypes) > 1:
             message = f"is {' and '.join(sorted(dtypes))} in its parts"
             problems.append(Problem(path, message, "convert all sources together", "compact"))
     if problems:
         raise InputError(problems)
+
+
+def _joined_paths(store: Store) -> list[str]:
+    return [path for path in store.paths() if not _is_told(path)]
+
+
+def _is_told(path: str) -> bool:
+    """Return whether an array is of JSON texts that are left out where all are empty."""
+    return path.rpartition("/")[0] in _TOLD

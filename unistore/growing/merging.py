@@ -51,8 +51,8 @@ class Merging:
 
     def spec(self, path: str) -> ArraySpec:
         """Return the spec of an array."""
-        first = self.stores[0]
-        return first.specs.of(path, first.paths())
+        store = next((store for store in self.stores if store.has(path)), self.stores[0])
+        return store.specs.of(path, store.paths())
 
     def is_offsets(self, path: str) -> bool:
         """Return whether values are where ranges of rows, or of bits, begin."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,21 @@ from unistore.zarr3.metadata import ArrayMetadata
 
 # Attributes of arrays that say something of single sources, by their numbers
 OF_SOURCES = ("source_dtype", *OF_SOME)
+# Attribute of a group: what all sources say alike
+_OF_ALL = "attributes"
+
+
+def joined_attributes(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return attributes of a group of several stores, None where these say different things."""
+    attributes = dict(groups[0])
+    for group in groups:
+        if {**group, _OF_ALL: None} != {**attributes, _OF_ALL: None}:
+            return None
+        if _OF_ALL in attributes:
+            own = group.get(_OF_ALL, {})
+            shared = attributes[_OF_ALL].items()
+            attributes[_OF_ALL] = {key: value for key, value in shared if key in own and own[key] == value}
+    return attributes
 
 
 class JoinedStore(Store):
@@ -82,11 +97,10 @@ class JoinedStore(Store):
 
     def group(self, path: str) -> dict[str, Any]:
         """Return attributes of the group at `path`."""
-        first = self.example.group(path)
-        for store in self.stores:
-            if store.group(path) != first:
-                raise self._unalike(path, "says other things than in the first store")
-        return first
+        attributes = joined_attributes([store.group(path) for store in self.stores])
+        if attributes is None:
+            raise self._unalike(path, "says other things than in the first store")
+        return attributes
 
     def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
         """Return split code of every sample, (samples,) u1, and the names by code."""

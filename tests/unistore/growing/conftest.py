@@ -34,6 +34,16 @@ def robots_padded(folder: Path) -> cases.Case:
     return cases.Case("trajectory", [folder], {"columns": "union"})
 
 
+def robots_of_which_some_have_attributes(folder: Path) -> cases.Case:
+    for number in range(4):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            file["data/demo_0/actions"] = np.ones((4, 2))
+            if number % 2:  # those of one part, as JSON and to the last bit
+                file["data/demo_0"].attrs["task"] = "lift"
+                file["data/demo_0"].attrs["gain"] = np.float32(number)
+    return cases.Case("trajectory", [folder], {})
+
+
 def robots_with_a_ragged_clock(folder: Path) -> cases.Case:
     for number in range(4):
         with h5py.File(folder / f"{number}.h5", "w") as file:

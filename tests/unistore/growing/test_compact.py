@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 import unistore
 from tests import cases
 from tests.stores import tree
-from tests.unistore.growing.conftest import CASES, Make, add_part
+from tests.unistore.growing.conftest import CASES, Make, add_part, robots_of_which_some_have_attributes
 from unistore.conversion import build
 
 
@@ -29,7 +30,26 @@ def check_equal(path: Path, expected: Path) -> None:
     assert store.splits()[1] == one.splits()[1]
 
 
-@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+def test_attributes_of_sources_may_differ(tmp_path: Path) -> None:
+    for number in range(3):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["data/demo_0/actions"] = np.full((4, 2), number)
+            file["data/demo_0"].attrs.update({"robot": "panda", "task": f"lift {number}"})
+    sources = sorted(tmp_path.iterdir())
+    unistore.convert(sources, tmp_path / "one.zarr")
+    unistore.convert(sources[0], tmp_path / "s.zarr")
+    for source in sources[1:]:
+        unistore.append(source, tmp_path / "s.zarr")
+    assert len(unistore.Dataset(tmp_path / "s.zarr").runs) == 1, "read as one store"
+    unistore.compact(tmp_path / "s.zarr", tmp_path / "compacted.zarr", order="name")
+    check_equal(tmp_path / "compacted.zarr", tmp_path / "one.zarr")
+    for name in ("one.zarr", "compacted.zarr"):
+        assert unistore.Store(tmp_path / name).group("episodes")["attributes"] == {"robot": "panda"}
+
+
+@pytest.mark.parametrize(
+    "make", [*CASES, robots_of_which_some_have_attributes], ids=lambda make: make.__name__
+)
 def test_it_equals_one_conversion(tmp_path: Path, joined: Any, make: Make) -> None:
     case = joined(make)
     store, compacted = tmp_path / "s.zarr", tmp_path / "compacted.zarr"
