@@ -38,8 +38,8 @@ from unistore.zarr3.documents import parse_document
 
 # Arrays of more bytes are read shard by shard, smaller ones at once
 _INDEX_BYTES = 32 << 20
-# Columns of JSON texts
-_TOLD = (HDF5_ATTRIBUTES, "sources/attributes", "episodes/attributes")
+# Columns of JSON texts, which a store lacks where all are empty
+_JSON_TEXTS = (HDF5_ATTRIBUTES, "sources/attributes", "episodes/attributes")
 _SHARED = ("sources/path/", "sources/bytes", "sources/digest", "sources/first_row", "sources/rows", "splits/")
 
 
@@ -79,13 +79,16 @@ class StoredSources(SourceReader):
                 arrays[path], names = merging.ranges_of_samples(path)
                 arrays |= name_arrays(f"{table}/name", names, "row")
         for path in first.paths():
-            is_joined = not path.startswith(_SHARED) and not _is_told(path)
+            is_joined = not path.startswith(_SHARED) and not _is_json_text(path)
             if path not in direct and path not in arrays and is_joined:
                 arrays[path] = merging.values(path)
         codes, names_of_splits = merging.splits()
         samples = merging.rows("splits/code")[1]
         return Finalized(
-            arrays=[*((_field(merging, path), values) for path, values in arrays.items()), *self._told()],
+            arrays=[
+                *((_field(merging, path), values) for path, values in arrays.items()),
+                *self._json_texts(),
+            ],
             samples=len(codes),
             splits=codes if names_of_splits else None,
             split_names=names_of_splits,
@@ -94,19 +97,20 @@ class StoredSources(SourceReader):
             groups=_groups(self.stores),
         )
 
-    def _told(self) -> Iterator[tuple[Field, IndexValues]]:
-        """Yield the arrays of JSON texts, which parts lack of whose sources nothing is told."""
-        offsets = {path for store in self.stores for path in store.paths() if _is_told(path)}
-        for path in sorted({path.rpartition("/")[0] for path in offsets}):
-            telling = [store for store in self.stores if store.has(f"{path}/data")]
-            of_parts = [store.text(path) if store in telling else None for store in self.stores]
+    def _json_texts(self) -> Iterator[tuple[Field, IndexValues]]:
+        """Yield the arrays of JSON texts, which a part lacks whose sources have none."""
+        for path in _JSON_TEXTS:
+            holders = [store for store in self.stores if store.has(f"{path}/data")]
+            if not holders:
+                continue
+            of_parts = [store.text(path) if store in holders else None for store in self.stores]
             texts: list[str] = []
             first, count = self.merging.rows(f"{path}/offsets")
             for source, lo, rows in zip(self.sources, first.tolist(), count.tolist(), strict=True):
                 own = of_parts[source.part]
                 texts += [NO_ATTRIBUTES] * rows if own is None else own[lo : lo + rows]
             if texts.count(NO_ATTRIBUTES) < len(texts):
-                description = telling[0].attributes["fields"][f"{path}/data"]["description"]
+                description = holders[0].attributes["fields"][f"{path}/data"]["description"]
                 axis = path.partition("/")[0].removesuffix("s")
                 yield from lazy_text_arrays(
                     path, texts, axis=axis, description=description.removesuffix(TEXT_NOTE)
@@ -195,7 +199,7 @@ def _tables(converter: StoredSources) -> list[Table]:
     for path in first.paths():
         spec = merging.spec(path)
         is_bound = spec.ascending or spec.indexes is not None or merging.is_offsets(path)
-        if not is_bound and not _is_told(path) and not path.startswith((*_SHARED, *spanning)):
+        if not is_bound and not _is_json_text(path) and not path.startswith((*_SHARED, *spanning)):
             rows = sum(len(store.array(path)) for store in converter.stores)
             sizes[path] = rows * int(np.prod(merging.shape(path))) * first.array(path).dtype.itemsize
     of_main = [path for path in table_columns(first, main) if path in sizes]
@@ -393,9 +397,9 @@ def _check_alike(stores: Sequence[Store]) -> None:
 
 
 def _joined_paths(store: Store) -> list[str]:
-    return [path for path in store.paths() if not _is_told(path)]
+    return [path for path in store.paths() if not _is_json_text(path)]
 
 
-def _is_told(path: str) -> bool:
+def _is_json_text(path: str) -> bool:
     """Return whether an array is of JSON texts that are left out where all are empty."""
-    return path.rpartition("/")[0] in _TOLD
+    return path.rpartition("/")[0] in _JSON_TEXTS
