@@ -406,7 +406,10 @@ class Dataset(MapDataset[SampleT]):
         return np.concatenate([*starts, bounds[-1:]]).astype(np.int64)
 
     def reading_ahead(self, offsets: Int64s, chosen: Int64s | None) -> Self:
-        """Return a dataset that reads blocks whole, whose offsets are positions in the chosen samples."""
+        """Return a dataset that reads blocks whole, of offsets (blocks + 1,) int64 in the chosen samples.
+
+        These are indices (n,) int64, ascending, or None: all samples.
+        """
         ahead = copy(self)
         ahead._bound = self._bound
         ahead._ahead = ReadAhead(offsets, chosen)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,17 +101,17 @@ class StoredSources(SourceReader):
     def _json_texts(self) -> Iterator[tuple[Field, IndexValues]]:
         """Yield the arrays of JSON texts, which a part lacks whose sources have none."""
         for path in _JSON_TEXTS:
-            holders = [store for store in self.stores if store.has(f"{path}/data")]
-            if not holders:
+            holder = next((store for store in self.stores if store.has(f"{path}/data")), None)
+            if holder is None:
                 continue
-            of_parts = [store.text(path) if store in holders else None for store in self.stores]
+            of_parts = [store.text(path) if store.has(f"{path}/data") else None for store in self.stores]
             texts: list[str] = []
             first, count = self.merging.rows(f"{path}/offsets")
             for source, lo, rows in zip(self.sources, first.tolist(), count.tolist(), strict=True):
                 own = of_parts[source.part]
                 texts += [NO_ATTRIBUTES] * rows if own is None else own[lo : lo + rows]
             if texts.count(NO_ATTRIBUTES) < len(texts):
-                description = holders[0].attributes["fields"][f"{path}/data"]["description"]
+                description = holder.attributes["fields"][f"{path}/data"]["description"]
                 axis = path.partition("/")[0].removesuffix("s")
                 yield from lazy_text_arrays(
                     path, texts, axis=axis, description=description.removesuffix(TEXT_NOTE)
@@ -171,13 +172,12 @@ def _groups(stores: Sequence[Store]) -> dict[str, Mapping[str, Any]]:
     """Return attributes of the groups, which must say the same in all parts but for what sources share."""
     groups = [dict(_group_attributes(store)) for store in stores]
     joined: dict[str, Mapping[str, Any]] = {}
-    for store, own in zip(stores, groups, strict=True):
-        for name in {**own, **groups[0]}:
-            attributes = joined_attributes([joined.get(name, groups[0].get(name, {})), own.get(name, {})])
-            if attributes is None:
-                message = f"group {name} says other things than in {stores[0].path}"
-                raise InputError(Problem(store.path, message, "convert all sources together", "compact"))
-            joined[name] = attributes
+    for name in dict.fromkeys(chain.from_iterable(groups)):
+        attributes = joined_attributes([own.get(name, {}) for own in groups])
+        if attributes is None:
+            message = f"group {name} says different things in its parts"
+            raise InputError(Problem(stores[0].path, message, "convert all sources together", "compact"))
+        joined[name] = attributes
     return joined
 
 

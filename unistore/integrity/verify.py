@@ -393,13 +393,8 @@ def _listing_problems(opened: OpenedStores) -> Iterator[Problem]:
         listed = {path: array.in_part(number) for path, array in listing.items()}
         described = None
         with suppress(StoreError):
-            described = (
-                describe_part(store, schemas, part.removed),
-                {
-                    **dict.fromkeys(listed),
-                    **describe_arrays(store),
-                },
-            )
+            arrays = {**dict.fromkeys(listed), **describe_arrays(store)}
+            described = describe_part(store, schemas, part.removed), arrays
         if described != (part, listed):
             message = f"says of {part.key} what that is not"
             key = f"{VERSIONS}/{opened.version.number}.json"

@@ -403,10 +403,13 @@ class _StoredMask(_Mask):
 
     def find(self, volume: int, extent: list[int], ranks: Int64s | None, out: NDArray[np.int32]) -> None:
         """Find points, in the cache if there is one."""
+        if self._shared is None:
+            super().find(volume, extent, ranks, out)
+            return
         lo, hi = self.ranges(np.array([volume]))
         shape = int(hi[0] - lo[0]), 3
-        points = None if self._shared is None else self._shared.get(volume, shape, out.dtype)
-        if self._shared is not None and points is None and not self._shared.full:
+        points = self._shared.get(volume, shape, out.dtype)
+        if points is None and not self._shared.full:
             points = np.empty(shape, out.dtype)
             super().find(volume, extent, None, points)
             self._shared.add(volume, points)
