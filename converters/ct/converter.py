@@ -5,29 +5,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.ct.family import Ct
-from unistore.converters.ct.match import CASES, SERIES, is_case
-from unistore.converters.ct.names import DATASET, DICOM, INFO, METADATA
-from unistore.converters.ct.texts import read_info
+from unistore.converters.ct import names
+from unistore.converters.ct.names import CASES, DATASET, DICOM, INFO, METADATA, SERIES, is_case, match
+from unistore.converters.ct.options import CtOptions
+from unistore.converters.ct.scan import read_info
 from unistore.converters.files.folders import ListedFolders
 from unistore.converters.files.paths import Listing
-from unistore.converters.plugin import SourceFile
+from unistore.converters.plugin import Claim, Family, Format, Group, Head, Problem, Schema, SourceFile
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Candidate, LeftOut, Parts, SourcePart, Taken, Verdict
 from unistore.converters.seam.converter import Neighbours, SeamConverter
+from unistore.converters.seam.record import ConverterOf
 from unistore.converters.seam.sources import group_of
 from unistore.schemas.ct import fields as schema
+from unistore.schemas.ct.fields import FAMILY_NAME, VOLUMES
 
 if TYPE_CHECKING:
     from unistore.converters.ct.scan import ScannedVolume
     from unistore.converters.ct.volume import VolumeReader
+
+
+# CT volumes as a family of the seam.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ct(CtOptions, Family):
+    """CT volumes; see `CtOptions`, and `unistore.converters.ct.group` for a volume's files."""
+
+    name: ClassVar[str] = FAMILY_NAME
+    summary: ClassVar[str] = "CT volumes: NIfTI, DICOM, MetaImage, .npy, HDF5, case folders."
+    formats: ClassVar[tuple[type[Format] | str, ...]] = (*names.FORMATS, "npz")
+    any_format: ClassVar[bool] = True
+    schema: ClassVar[Schema] = Schema(table=VOLUMES)
+
+    def match(self, head: Head) -> Claim:
+        """See `unistore.converters.ct.names`."""
+        return match(head)
+
+    def group(self, files: Sequence[SourceFile]) -> Iterable[Group | tuple[SourceFile, str] | Problem | str]:
+        """See `unistore.converters.ct.group`."""
+        from unistore.converters.ct.group import group
+
+        return group(files, self.window_names, keep_names=self.keep_names)
+
+
+converter = ConverterOf(Ct, "unistore.converters.ct.converter:CtConverter")
 
 
 class CtConverter(SeamConverter):
@@ -81,7 +111,7 @@ class CtConverter(SeamConverter):
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Choose points or bits for each window, and make the index arrays."""
-        from unistore.converters.ct.finalize import finalize
+        from unistore.converters.ct.gather import finalize
 
         return finalize(scan, facts)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import ExportedArray, File, Form, array_values, converted
 from unistore.converters.ct.names import GEOMETRY, POINTS, without_suffix
-from unistore.converters.ct.points import MEMBERS
+from unistore.converters.ct.slabs import MEMBERS
 from unistore.converters.ct.stored import Volume, volumes
 from unistore.converters.formats.nifti import Nifti
 from unistore.converters.plugin import Array, Facts

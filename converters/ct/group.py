@@ -15,8 +15,12 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from hashlib import blake2b
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from unistore.converters.ct.names import (
     DATASET,
@@ -26,6 +30,8 @@ from unistore.converters.ct.names import (
     INFO,
     METADATA,
     SLICES,
+    TIFF,
+    PageName,
     bare_path,
     case_role,
     folder_of,
@@ -37,18 +43,221 @@ from unistore.converters.ct.names import (
     mask_id,
     mask_role,
     metadata_paths,
+    page_name,
     stem_of,
     suffixes,
     window_of,
     window_role,
 )
-from unistore.converters.ct.series import group_series
-from unistore.converters.ct.stacks import stack_pages
 from unistore.converters.files.formats import why_left_out
 from unistore.converters.files.pairs import LabelMatch, images_of_label, is_label_folder, label_name
 from unistore.converters.files.paths import is_inside, natural_key, relative_names
+from unistore.converters.formats.dicom_headers import (
+    DicomHeader,
+    DicomPixels,
+    normal_of,
+    order_of,
+    read_header,
+)
+from unistore.converters.formats.extras import needed
+from unistore.converters.formats.tiff import Tiff, is_page
 from unistore.converters.plugin import Group, Problem, SourceFile
-from unistore.errors import printable
+from unistore.converters.seam.faults import calling
+from unistore.errors import InputError, printable
+
+# Group DICOM files into series, and find what keeps a series from being one volume.
+#
+# A series is called by its number, ``series-0007``, and no text of its files is stored: names, folders and
+# UIDs may tell who the patient is. Digests say which volumes are of one patient, and which are the same
+# series:
+#
+# - of a series, BLAKE2b of its SeriesInstanceUID: who has the UID finds it again, and nobody else;
+# - of a patient, BLAKE2b of the PatientID with the smallest of the patient's series UIDs as its key: an ID
+#   alone has so few digits that all of them can be tried.
+
+
+_DIGEST_BYTES = 16
+# How far slices may be from where they should, in parts of their distance: positions are rounded.
+_TOLERANCE = 0.01
+# Parts of the names of objects that are no images of a patient's volume.
+_NO_IMAGES = ("RT ", "Segmentation", "SR", "Presentation State", "Media Storage Directory")
+
+
+class Series(NamedTuple):
+    """What the headers of a series say together: the `Group.detail` of its volume."""
+
+    patient: str  # digests, texts of 32 hexadecimal digits
+    series: str
+    problem: Problem | None  # what keeps it from being a volume
+    pixels: tuple[DicomPixels, ...] = ()  # of each of its files
+
+
+def group_series(
+    files: Sequence[SourceFile], *, keep_names: bool
+) -> Iterator[Group | tuple[SourceFile, str] | Problem | str]:
+    """Group DICOM files by their SeriesInstanceUID, whatever folders they lie in."""
+    if not files:
+        return
+    needed("pydicom", "medical", files[0])
+    folders: dict[Path, str] = {}  # names of folders, which are told only if names are kept
+    if keep_names:
+        parents = list(dict.fromkeys([file.path.parent for file in files]))
+        names = [f"{name}/" for name in relative_names(parents)]
+        folders = dict(zip(parents, names, strict=True))
+    by_series: dict[str, list[tuple[SourceFile, DicomHeader]]] = {}
+    unreadable: list[Group] = []
+    for file in files:
+        try:
+            header = read_header(file.path)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            # A source whose series is unknown, so that it can be left out; no text of it is told.
+            name = f"{folders.get(file.path.parent, '')}unreadable-{len(unreadable) + 1:04d}"
+            reason = f"a header that cannot be read ({type(error).__name__})"
+            message = f"is DICOM with {reason}: a slice of any series"
+            series = Series("", "", _problem(name, message, "damaged"))
+            unreadable.append(Group(name, (replace(file, name=name),), ("image/0",), detail=series))
+            continue
+        reason = _why_left_out(header)
+        if reason:
+            yield file, reason
+        else:
+            by_series.setdefault(header.series, []).append((file, header))
+    patients = _patients({uid: members[0][1].patient for uid, members in by_series.items()})
+    for number, (uid, members) in enumerate(by_series.items()):
+        name = f"{folders.get(members[0][0].path.parent, '')}series-{number + 1:04d}"
+        # By their first planes, so that the order of a folder changes nothing.
+        order = order_of([header.pixels.planes[0] for _, header in members])
+        ordered = [members[number] for number in order]
+        pixels = tuple([header.pixels for _, header in ordered])
+        message = _why_no_volume(pixels)
+        problem = _problem(name, message, "series") if message else None
+        renamed = tuple([replace(file, name=name) for file, _ in ordered])
+        roles = ("image/0", *["slices"] * (len(ordered) - 1))
+        yield Group(name, renamed, roles, detail=Series(patients[uid], _digest(uid, b""), problem, pixels))
+    yield from unreadable
+
+
+def _problem(name: str, message: str, kind: str) -> Problem:
+    cure = f"leave it out with --exclude {name}; --keep-names says where its files are"
+    return Problem(name, message, cure, kind, name)
+
+
+def _why_left_out(header: DicomHeader) -> str:
+    """Say why a file is no slice of a volume (empty: it is one)."""
+    if any(part in header.kind for part in _NO_IMAGES):
+        return f"is DICOM of the kind {header.kind}, no image"
+    if header.is_localiser:
+        return "is a DICOM localiser, no slice of a volume"
+    if not header.pixels.planes:
+        return f"is DICOM of the kind {header.kind} without pixels that lie in the patient"
+    return "" if header.is_gray else "is a DICOM image in colours"
+
+
+def _patients(patient_of: Mapping[str, str]) -> dict[str, str]:
+    """Return the digest of the patient of each series. One without PatientID has a patient of its own."""
+    smallest = {patient: uid for uid, patient in sorted(patient_of.items(), reverse=True)}
+    return {
+        uid: _digest(patient, (smallest[patient] if patient else uid).encode())
+        for uid, patient in patient_of.items()
+    }
+
+
+def _digest(text: str, key: bytes) -> str:
+    return blake2b(text.encode(), digest_size=_DIGEST_BYTES, key=key[:64]).hexdigest()
+
+
+def _why_no_volume(pixels: Sequence[DicomPixels]) -> str:
+    """Say what keeps slices from being one volume. Nothing is ever interpolated."""
+    planes = list(chain.from_iterable([one.planes for one in pixels]))
+    planes = [planes[number] for number in order_of(planes)]
+    first = planes[0]
+    if len({(one.shape, one.dtype, one.bits) for one in pixels}) > 1:
+        return "has slices of several sizes or dtypes"
+    for plane in planes:
+        if not np.allclose(plane.orientation, first.orientation, atol=1e-3):
+            return "has slices that are not parallel"
+        if not np.allclose(plane.spacing, first.spacing, rtol=1e-3):
+            return "has slices of several pixel spacings"
+    if len(planes) == 1:
+        return ""
+    normal = normal_of(first)
+    steps = np.diff([plane.position for plane in planes], axis=0)
+    gaps = steps @ normal
+    lateral = np.linalg.norm(steps - np.outer(gaps, normal), axis=1)
+    usual = float(np.median(gaps))
+    if usual > 0 and max(np.abs(gaps - usual).max(), lateral.max()) <= _TOLERANCE * usual:
+        return ""
+    moved = f"{gaps.min():.3f} to {gaps.max():.3f} mm, and shifted by up to {lateral.max():.3f} mm"
+    return f"has slices at distances of {moved}: some are missing or twice, or the gantry was tilted"
+
+
+# Stacks of pages: TIFF files of one page each, which successive numbers in their names put in order.
+
+
+class Stacks(NamedTuple):
+    """What becomes of files: those that may be volumes, the pages that follow one of them, and the rest."""
+
+    files: Sequence[SourceFile]
+    following: Mapping[Path, Sequence[SourceFile]]
+    choices: Sequence[Choice]
+
+
+def stack_pages(files: Sequence[SourceFile]) -> Stacks:
+    """Find stacks among files. The first page of each stands for it."""
+    kept = [file for file in files if file.format != TIFF]
+    following: dict[Path, Sequence[SourceFile]] = {}
+    choices: list[Choice] = []
+    for pages in _numbered([file for file in files if file.format == TIFF]):
+        first = pages[0][1]
+        members = [file for _, file in pages]
+        if not _is_page(first):
+            kept += members
+        elif len(members) == 1 and not first.is_given:
+            choices.append((first, "is one page, no volume"))
+        else:
+            kept.append(first)
+            following[first.path] = members[1:]
+    if following:
+        name = printable(next(iter(following)).name)
+        choices.append(f"TIFF files of one page each, stacked by the numbers in their names: from {name} on")
+    return Stacks(kept, following, choices)
+
+
+def _numbered(files: Sequence[SourceFile]) -> Iterator[list[tuple[int, SourceFile]]]:
+    """Yield files whose names differ in a number alone, in its order. Each other file by itself."""
+    alike: dict[tuple[Path, str, str], list[tuple[PageName, SourceFile]]] = {}
+    for file in files:
+        name = page_name(file.path)
+        if name is None:
+            yield [(0, file)]
+        else:
+            key = file.path.parent, name.before, name.after
+            alike.setdefault(key, []).append((name, file))
+    for pages in alike.values():
+        yield sorted([(name.number, file) for name, file in pages], key=lambda page: page[0])
+
+
+def _is_page(file: SourceFile) -> bool:
+    """Return whether a file has one page. Damage is told when it is scanned."""
+    try:
+        with calling(Tiff(), file.name):
+            return is_page(file)
+    except InputError:
+        return False
+
+
+def gap_in(name: str, pages: Sequence[SourceFile]) -> Iterator[Problem]:
+    """Yield a problem for the first number that a stack lacks or has twice: nothing is interpolated."""
+    numbers = [page.number for file in pages if (page := page_name(file.path)) is not None]
+    for number, behind in pairwise(numbers):
+        if behind != number + 1:
+            what = "two pages" if behind == number else "no page"
+            message = f"is a stack with {what} {min(number + 1, behind)}"
+            yield Problem(name, message, "complete it, or move its pages apart", "series")
+            return
+
 
 # What `group` says: a source, a file in no source with the reason, a problem, a remark.
 Choice = Group | tuple[SourceFile, str] | Problem | str

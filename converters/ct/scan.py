@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,17 +17,105 @@ import numpy as np
 
 from unistore.converters.common.columns import storable
 from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.ct.group import gap_in
 from unistore.converters.ct.names import GEOMETRY, INFO, METADATA, SLICES, TEXTS, folder_of, window_of
 from unistore.converters.ct.options import CtOptions
-from unistore.converters.ct.points import MEMBERS, points_in
-from unistore.converters.ct.slabs import VolumeArray
-from unistore.converters.ct.stacks import gap_in
-from unistore.converters.ct.texts import numbers_in, read_classes, read_info, read_row
+from unistore.converters.ct.slabs import MEMBERS, VolumeArray, points_in
 from unistore.converters.plugin import Format, Group, Opened, SourceFile
 from unistore.converters.scan import Scanned
 from unistore.errors import InputError, Problem
+from unistore.schemas.ct.geometry import LENGTHS
 from unistore.schemas.ct.windows import PRESETS, Window
 from unistore.schemas.tables import name_problem
+
+# Read the texts of CT volumes: ``info.json``, tables of cases, names of the classes of a dataset.
+
+
+_MAX_BYTES = 64 << 20
+_CURE = "correct it or leave it out"
+
+
+def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
+    """Return the text of ``info.json``, and ``spacing``, ``origin``, ``direction`` as far as it has them."""
+    try:
+        text = _text(path, "utf-8")
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(Problem(location, f"is no JSON: {error}", _CURE, "json")) from error
+    return text, numbers_in(content) if isinstance(content, Mapping) else {}
+
+
+def numbers_in(content: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return ``spacing``, ``origin`` and ``direction`` as far as they are stated."""
+    stated = {name: _numbers(content.get(name), count) for name, count in LENGTHS.items()}
+    return {name: numbers for name, numbers in stated.items() if numbers is not None}
+
+
+def read_classes(path: Path, location: str) -> dict[str, str]:
+    """Return what ``dataset.json`` calls each value of a label, without regions of several values."""
+    # nnU-Net has values by name, the Medical Segmentation Decathlon names by value.
+    text, _ = read_info(path, location)
+    content = json.loads(text)
+    labels = content.get("labels") if isinstance(content, Mapping) else None
+    classes: dict[str, str] = {}
+    if not isinstance(labels, Mapping):
+        return classes
+    for key, value in labels.items():
+        if isinstance(value, int):
+            classes[str(value)] = key
+        elif isinstance(value, str) and key.isdigit():
+            classes[key] = value
+    return dict(sorted(classes.items(), key=lambda pair: int(pair[0])))
+
+
+def _text(path: Path, encoding: str) -> str:
+    with path.open("rb") as file:
+        raw = file.read(_MAX_BYTES + 1)
+    if len(raw) > _MAX_BYTES:
+        msg = f"it is longer than {_MAX_BYTES} bytes"
+        raise ValueError(msg)
+    return raw.decode(encoding)
+
+
+def _numbers(value: Any, count: int) -> list[float] | None:
+    """Return `count` finite numbers, which may stand in rows, or None."""
+    try:
+        numbers = np.asarray(value, np.float64).ravel()
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return numbers.tolist() if len(numbers) == count and np.isfinite(numbers).all() else None
+
+
+def read_row(path: Path, case: str, location: str) -> str:
+    """Return the row of a case, in the first column with its name, as a JSON object of texts, or ``""``."""
+    rows = _rows(path, path.stat().st_mtime_ns, location)
+    for column in rows[0] if rows else ():
+        matching = [row for row in rows if row[column] == case]
+        if len(matching) > 1:
+            message = f"has {len(matching)} rows of {case}"
+            raise InputError(Problem(location, message, "keep one of them", "metadata"))
+        if matching:
+            return json.dumps(matching[0], ensure_ascii=False)
+    return ""
+
+
+@lru_cache(maxsize=4)
+def _rows(path: Path, time: int, location: str) -> list[dict[str, str]]:  # noqa: ARG001
+    try:
+        lines = csv.reader(io.StringIO(_text(path, "utf-8-sig"), newline=""), strict=True)
+        header, *rows = list(lines) or [[]]
+        if len(set(header)) < len(header):
+            raise ValueError("two columns have one name")
+        for number, row in enumerate(rows, 2):
+            if row and len(row) != len(header):
+                msg = f"row {number} has other columns than row 1"
+                raise ValueError(msg)
+        # A line that is empty is no row.
+        return [dict(zip(header, row, strict=True)) for row in rows if row]
+    except (ValueError, csv.Error) as error:
+        message = f"is no table of comma-separated values in UTF-8: {error}"
+        raise InputError(Problem(location, message, _CURE, "metadata")) from error
+
 
 BY_FILE = "the volume's file"
 _LONGEST = (1 << 31) - 1
@@ -59,7 +150,7 @@ class Detail(NamedTuple):
     info_path: str
     metadata: str  # its row of metadata.csv, as JSON
     header: str  # what is kept of the header of the image, as JSON
-    patient: str  # digests of a DICOM series, see `unistore.converters.ct.series`
+    patient: str  # digests of a DICOM series, see `unistore.converters.ct.group`
     series: str
 
     def array(self, role: str) -> VolumeArray | None:

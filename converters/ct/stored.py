@@ -1,23 +1,44 @@
-"""The volumes of a CT store: their voxels and points, as they were in the sources."""
+"""The volumes of a CT store as they were in the sources, compared with these; windows made from them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import ExportedArray, converted, row_values, source_dtype
+from unistore.converters.common.exported import (
+    ExportedArray,
+    array_values,
+    converted,
+    row_values,
+    source_dtype,
+)
+from unistore.converters.ct.gather import smaller_encoding, window_attributes
+from unistore.converters.ct.scan import BY_FILE, Detail
+from unistore.converters.ct.slabs import MEMBERS, SLAB, VolumeArray
+from unistore.converters.ct.voxels import is_scaled_as, point_coords
+from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
+from unistore.converters.files.libraries import ONLY, OpenedByLibrary, open_npz
+from unistore.converters.plugin import Facts
+from unistore.converters.protocol import Emit, Finalized
+from unistore.converters.scan import Scan
+from unistore.converters.seam.stored import open_original
 from unistore.errors import InputError, Problem
-from unistore.schemas.ct.fields import HEADER, IMAGE, VOLUMES, WINDOWS
+from unistore.schemas.ct import fields as schema
+from unistore.schemas.ct.fields import HEADER, IMAGE, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
-from unistore.schemas.ct.windows import OWN_VALUES, value_source
+from unistore.schemas.ct.voxels import inside
+from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, Window, parse_window, value_source
 from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, contradiction, whole
+from unistore.schemas.tables import Table, offsets_of
 
 # Bytes of voxels at a time
 _SLAB = 32 << 20
@@ -165,3 +186,168 @@ def volumes(store: StoreView) -> Iterator[Volume]:
 
 def _texts(store: StoreView, path: str, count: int) -> list[str]:
     return store.text(path) if store.has(f"{path}/data") else [""] * count
+
+
+# The files of a CT volume as a store gives them back, to be compared with those of the source.
+
+
+def restore(store: StoreView, scan: Scan) -> Restore:
+    """Restore the image, and every window, mask, label and distance field that came as a file."""
+    all_volumes = list(volumes(store))
+    windows = scan.shared["agreement"].windows
+
+    def source(number: int) -> RestoredFiles:
+        volume = all_volumes[number]
+        detail: Detail = scan.sources.details[number]
+        files: list[RestoredFile] = []
+        left_out: list[str] = []
+        for array in detail.arrays:
+            kind, _, name = array.role.partition("/")
+            path = Path(array.path)
+            if kind in MEMBERS:
+                files.append(_restored_points(volume, array, path))
+                continue
+            facts = _stated_facts(volume, detail) if kind == "image" else {}
+            opening = partial(_open_voxels, array, facts)
+            restored = RestoredArray(ONLY, volume.voxels(IMAGE if kind == "image" else array.role))
+            if kind == WINDOWS and value_source(store.group(array.role)) not in OWN_VALUES:
+                restored = restored._replace(of_file=_as_mask)
+                if volume.dtype and array.kind.kind == "f":
+                    differ = partial(_scaled_difference, windows[name])
+                    restored = RestoredArray(ONLY, volume.voxels(IMAGE), differ=differ)
+                    left_out.append(f"{array.role} scaled to 0…1 (the volume gives it)")
+            if array.numbering is not None:
+                restored = restored._replace(of_file=partial(array.numbering.stored, location=path.name))
+            files.append(RestoredFile(path, [restored], opening, facts=facts))
+        return RestoredFiles(files, left_out)
+
+    return source
+
+
+def _restored_points(volume: Volume, array: VolumeArray, path: Path) -> RestoredFile:
+    """Return a window of points in C order, or a distance field."""
+    kind, _, name = array.role.partition("/")
+    group = f"{SDF if kind == SDF else WINDOWS}/{name}"
+    arrays = [*map(RestoredArray, MEMBERS[kind], volume.points(group))]
+    if kind != SDF:
+        return RestoredFile(path, arrays, _open_sorted)
+    if array.resolution:
+        arrays.append(RestoredArray("resolution", array_values(np.array([array.resolution]))))
+    return RestoredFile(path, arrays, _open_distances)
+
+
+def _stated_facts(volume: Volume, detail: Detail) -> Facts:
+    """Return what the store has of the geometry that the image's file states, and of its header."""
+    facts = {name: volume.geometry.get(name) for name, by in detail.stated_by.items() if by == BY_FILE}
+    return facts | {"header": volume.header} if detail.header else facts
+
+
+@contextmanager
+def _open_voxels(array: VolumeArray, facts: Facts, path: Path) -> Iterator[OpenedByLibrary]:
+    """Open a file of voxels, whose array needs no name. Of its facts those that are stored are compared."""
+    with open_original(array.opening, replace(array.file, known=None), path) as opened:
+        (name,) = opened.names
+        stated = {name: value for name, value in (opened.facts or {}).items() if name in facts}
+        yield opened._replace(names=[ONLY], array=lambda _: opened.array(name), facts=stated)
+
+
+def _as_mask(planes: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.asarray(planes != 0, np.uint8)
+
+
+def _scaled_difference(window: Window, image: NDArray[Any], scaled: NDArray[Any], first: int) -> str | None:
+    """Say where an image, limited to a window and scaled to 0…1, differs from a file, or its mask does."""
+    if image.shape != scaled.shape:
+        return f"shapes {image.shape} and {scaled.shape}"
+    exact = image.astype(np.float64)
+    expected = (np.clip(exact, window.low, window.high) - window.low) / window.width
+    is_inside = (exact >= window.low) & (exact <= window.high)
+    if is_scaled_as(expected, scaled).all() or np.array_equal(is_inside, scaled):
+        return None
+    return f"planes {first} to {first + len(image)} differ"
+
+
+@contextmanager
+def _open_sorted(path: Path) -> Iterator[OpenedByLibrary]:
+    """Open points of a window in C order of their volume, as a store has them."""
+    with open_npz(path) as opened:
+        index = opened.array(MEMBERS["sparse"][0])
+        order = np.lexsort(index.T[::-1])
+        yield opened._replace(array=lambda name: opened.array(name)[order])
+
+
+@contextmanager
+def _open_distances(path: Path) -> Iterator[OpenedByLibrary]:
+    """Open a distance field. Its resolution is one number for all axes."""
+
+    def array(name: str) -> NDArray[Any]:
+        values = opened.array(name)
+        return np.atleast_1d(np.max(values)) if name == "resolution" else values
+
+    with open_npz(path) as opened:
+        yield opened._replace(array=array)
+
+
+# Windows made from a store's own volumes, as a conversion with ``--window`` makes them.
+
+
+_IMAGE = f"{schema.VOLUMES}/image"
+
+
+def window(store: StoreView, text: str, emit: Emit, folder: Path) -> Finalized:  # noqa: ARG001  as others
+    """Emit the points or bits of a window of all volumes, and return its table, offsets and attributes."""
+    chosen = parse_window(text)
+    if not store.has(_IMAGE):
+        message = f"has no images to cut window {chosen} of"
+        raise InputError(Problem(store.path, message, "convert the sources with images", "missing"))
+    group = f"{schema.WINDOWS}/{chosen.name}"
+    extents = whole(store, f"{schema.VOLUMES}/extent")
+    options = store.attributes["options"]
+    image = store.array(_IMAGE)
+    test = inside(chosen, image.dtype)
+    counts = np.zeros(len(extents), np.int64)
+    for volume, extent in enumerate(extents.tolist()):
+        for _, voxels in _slabs(store, volume, extent):
+            counts[volume] += np.count_nonzero(test(voxels))
+    run = int(np.median(counts[counts > 0])) if counts.any() else 1
+    description = f"value of each point: {VALUE_SENTENCES['volume']}"
+    points = schema.points_table(group, int(extents.max(initial=0)), image.dtype.name, run, description)
+    encoding = options.get("sparse", "auto")
+    if encoding == "auto":
+        encoding = smaller_encoding(int(counts.sum()), points, extents)
+    depth, height, width = image.shape[1:]
+    mask = schema.mask_field(group, (depth, height, width), tuple(options["tile"]))
+    table = points if encoding == "coords" else Table(name=schema.WINDOWS, fields=(mask,))
+    coords_dtype = points.fields[0].dtype
+    for volume, extent in enumerate(extents.tolist()):
+        bits = np.zeros((1, *mask.row_shape), np.uint8)
+        for first, voxels in _slabs(store, volume, extent):
+            is_inside = test(voxels)
+            if encoding == "mask":
+                packed = np.packbits(is_inside, axis=-1, bitorder="little")
+                bits[0, first : first + len(packed), : packed.shape[1], : packed.shape[2]] = packed
+                continue
+            flat = np.flatnonzero(is_inside)
+            coords = np.empty((len(flat), 3), coords_dtype)
+            point_coords(flat, first, extent, coords)
+            emit(group, "coords", coords)
+            emit(group, "values", voxels.reshape(-1).take(flat))
+        if encoding == "mask":
+            emit(schema.WINDOWS, f"{chosen.name}/mask", bits)
+    return Finalized(
+        arrays=[(schema.offsets_field(group), offsets_of(counts))],
+        spilled=(table,),
+        samples=store.sample_count,
+        sample_source=np.empty(0, np.int64),
+        groups={group: window_attributes(chosen, encoding, "volume")},
+    )
+
+
+def _slabs(store: StoreView, volume: int, extent: list[int]) -> Iterator[tuple[int, NDArray[Any]]]:
+    image = store.array(_IMAGE)
+    depth, height, width = extent
+    step = max(1, SLAB // max(1, height * width * image.dtype.itemsize))
+    step = -(-step // image.chunk_shape[1]) * image.chunk_shape[1]
+    for first in range(0, depth, step):
+        stop = min(first + step, depth)
+        yield first, image.read_box([volume, first, 0, 0], [volume + 1, stop, height, width])[0]

@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import ProblemCollector
-from unistore.converters.ct.locations import MOST_CLASSES, Locations, locations_of
-from unistore.converters.ct.points import check_range, point_blocks, sorted_points
 from unistore.converters.ct.scan import Detail
-from unistore.converters.ct.slabs import VolumeArray, read_image
+from unistore.converters.ct.slabs import VolumeArray, check_range, point_blocks, read_image, sorted_points
 from unistore.converters.ct.voxels import (
+    MOST_CLASSES,
     ImageCounts,
+    Locations,
     count_image,
     count_mask,
+    locations_of,
     point_coords,
     read_bits,
     read_points,

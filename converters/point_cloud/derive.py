@@ -13,18 +13,132 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.common.label_map import Numbering
-from unistore.converters.point_cloud import scratch
-from unistore.converters.point_cloud.coordinates import DecimalPlaces, bounds_of, quantise
-from unistore.converters.point_cloud.grids import GridWindows, voxelise, window_rows
+from unistore.converters.point_cloud import grids
+from unistore.converters.point_cloud.grids import (
+    GridWindows,
+    Integers,
+    Ints,
+    Workspace,
+    index_dtype,
+    voxelise,
+    window_rows,
+)
 from unistore.converters.point_cloud.layouts import Points
-from unistore.converters.point_cloud.names import is_label
+from unistore.converters.point_cloud.names import LABEL, Described, PointOrigin, is_label
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
-from unistore.converters.point_cloud.scratch import Integers, Ints, Workspace, index_dtype
-from unistore.converters.point_cloud.source import LABEL, Described, PointOrigin
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import InputError, Problem
-from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
+from unistore.schemas.point_cloud.fields import MAX_PLACES, NO_SEGMENT, POINTS, Decimal, voxel_group
 from unistore.schemas.tables import Field, offsets_of
+
+# Quantise coordinates to int32 without loss, or not at all.
+#
+# The scale and offset are those of the source, or coordinates are decimals: integers divided by a power of
+# ten.
+
+
+Floats = NDArray[np.float64]
+
+_INT32 = np.iinfo(np.int32)
+# Below it, ``rint(value * scale)`` is the integer of every decimal, despite rounding errors
+_MAX_INTEGER = 2.0**50
+# Rows that are processed at a time, so that they stay in the CPU cache
+_STEP = 1 << 14
+
+
+def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float]) -> NDArray[np.int32] | None:
+    """Return integers q with ``float64(q) * scale + offset`` equal to each coordinate, or None."""
+    # The rounding is that of LAS readers (ASPRS LAS 1.4 R15, 2.4: "coordinate = record × scale + offset").
+    # Bits are compared, so the sign of a zero counts and NaN never passes. Only f8 can be quantised.
+    if xyz.dtype != np.float64 or 0 in scale or not np.isfinite((*scale, *offset)).all():
+        return None
+    out = np.empty(xyz.shape, np.int32)
+    with np.errstate(all="ignore"):
+        for lo in range(0, len(xyz), _STEP):
+            for axis in range(3):
+                values = np.ascontiguousarray(xyz[lo : lo + _STEP, axis])
+                steps = values - offset[axis]
+                steps /= scale[axis]
+                np.rint(steps, out=steps)
+                if not (steps.min() >= _INT32.min and steps.max() <= _INT32.max):
+                    return None
+                integers = steps.astype(np.int32)
+                restored = dequantise(integers, scale[axis], offset[axis])
+                if not np.array_equal(restored.view(np.int64), values.view(np.int64)):
+                    return None
+                out[lo : lo + _STEP, axis] = integers
+    return out
+
+
+class DecimalPlaces:
+    """Finds the fewest decimal places that represent every coordinate."""
+
+    # A float64 that is nearest to a decimal with k places is also nearest to that with more places, below
+    # `_MAX_INTEGER`. So the result is the maximum over all coordinates, and does not depend on the blocks.
+
+    def __init__(self) -> None:
+        self.places = 0  # decimal places so far; -1 if a coordinate is not a decimal
+
+    def update(self, xyz: NDArray[Any]) -> None:
+        """Add coordinates, (n, 3)."""
+        if xyz.dtype != np.float64:
+            self.places = -1
+        for lo in range(0, len(xyz), _STEP):
+            part = np.ascontiguousarray(xyz[lo : lo + _STEP])
+            while self.places >= 0 and not _is_decimal(part, 10.0**self.places):
+                self.places = self.places + 1 if self.places < MAX_PLACES else -1
+
+
+def _is_decimal(values: Floats, scale: float) -> bool:
+    with np.errstate(all="ignore"):
+        whole = np.rint(values * scale)
+    if not (np.abs(whole) < _MAX_INTEGER).all():
+        return False
+    restored = whole.astype(np.int64) / scale
+    return np.array_equal(restored.view(np.int64), values.view(np.int64))
+
+
+def decimal_of(places: Sequence[int], least: Floats, most: Floats) -> Decimal | None:
+    """Return scale and offset for decimals, or None if a source has none (-1) or int32 cannot hold them."""
+    scale = 10.0 ** max(places)
+    low = np.rint(least * scale)
+    high = np.rint(most * scale)
+    if min(places) < 0 or max(abs(low).max(), abs(high).max()) >= _MAX_INTEGER:
+        return None
+    near = (low >= _INT32.min) & (high <= _INT32.max)
+    offset = np.where(near, 0.0, np.floor((low + high) / 2))
+    if ((low - offset < _INT32.min) | (high - offset > _INT32.max)).any():
+        return None
+    x, y, z = offset.tolist()
+    return Decimal(scale, (x, y, z))
+
+
+def quantise_decimals(xyz: Floats, decimal: Mapping[str, Any], out: NDArray[np.int32]) -> None:
+    """Write ``rint(xyz * scale) - offset`` to ``out``, (n, 3) as ``xyz``."""
+    for lo in range(0, len(xyz), _STEP):
+        whole = np.rint(xyz[lo : lo + _STEP] * decimal["scale"])
+        out[lo : lo + _STEP] = whole - np.array(decimal["offset"])
+
+
+def dequantise(integers: NDArray[np.int32], scale: float | Floats, offset: float | Floats) -> Floats:
+    """``float64(q) * scale + offset``, rounded after each operation."""
+    product = integers.astype(np.float64)
+    product *= scale
+    product += offset
+    return product
+
+
+def bounds_of(axes: Sequence[NDArray[Any]], offsets: NDArray[np.int64]) -> Floats:
+    """Return minimum and maximum of each segment, (S, 2, 3) f8, zeros where no point is finite."""
+    bounds = np.zeros((len(offsets) - 1, 2, 3))
+    filled = np.flatnonzero(np.diff(offsets))
+    if len(filled):
+        for number, axis in enumerate(axes):
+            bounds[filled, 0, number] = np.fmin.reduceat(axis, offsets[filled])
+            bounds[filled, 1, number] = np.fmax.reduceat(axis, offsets[filled])
+    bounds[~np.isfinite(bounds).all(axis=(1, 2))] = 0
+    return bounds
+
 
 _XYZ = "xyz"
 
@@ -319,7 +433,7 @@ def derive_memory(file: Described, options: PointCloudOptions) -> Memory:
     held = 0
     if is_cut or file.segmented == "indices":
         held = _ORDER + sum(widths) + _CUT * is_cut
-    if options.voxel_size and file.points > scratch.STEP:
+    if options.voxel_size and file.points > grids.STEP:
         held += _VOXEL + 2 * xyz
-    on_disk = _FIXED + file.memory + min(file.points, scratch.STEP) * in_step
+    on_disk = _FIXED + file.memory + min(file.points, grids.STEP) * in_step
     return Memory(on_disk, on_disk + file.points * held)

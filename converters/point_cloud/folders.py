@@ -16,8 +16,7 @@ from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.paths import split_of
-from unistore.converters.point_cloud.names import is_label
-from unistore.converters.point_cloud.source import LABEL, ColumnPlace, Described, FileLayout
+from unistore.converters.point_cloud.names import LABEL, ColumnPlace, Described, FileLayout, is_label
 from unistore.errors import InputError, Problem, first_few
 
 _LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)

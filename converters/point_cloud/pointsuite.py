@@ -17,10 +17,9 @@ from unistore.converters.files.hdf5.file import names_in
 from unistore.converters.files.hdf5.tree import follow, unlinked, walk
 from unistore.converters.formats.hdf5 import HDF5Dataset, OpenedHdf5
 from unistore.converters.plugin import Opened
-from unistore.converters.point_cloud import scratch
-from unistore.converters.point_cloud.columns import choose
-from unistore.converters.point_cloud.layouts import ColumnPoints, Points, columns_of, described
-from unistore.converters.point_cloud.source import ColumnPlace, Described, FileLayout, Ints, Match, Segmented
+from unistore.converters.point_cloud import grids
+from unistore.converters.point_cloud.layouts import ColumnPoints, Points, choose, columns_of, described
+from unistore.converters.point_cloud.names import ColumnPlace, Described, FileLayout, Ints, Match, Segmented
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import offsets_of
 
@@ -154,8 +153,8 @@ class Indices(ColumnPoints):
         for segment in range(len(groups.keys)):
             dataset = _indices(groups, segment, self.rows)
             last = np.array([-1])
-            for lo in range(0, len(dataset), scratch.STEP):
-                rows = dataset.read(lo, min(lo + scratch.STEP, len(dataset))).astype(np.int64, copy=False)
+            for lo in range(0, len(dataset), grids.STEP):
+                rows = dataset.read(lo, min(lo + grids.STEP, len(dataset))).astype(np.int64, copy=False)
                 step = np.diff(rows, prepend=last)
                 message = ""
                 if (step < 0).any():

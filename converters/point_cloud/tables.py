@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import Merged, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.files.hdf5.attributes import AttributeCollector, attribute_arrays
-from unistore.converters.point_cloud.coordinates import decimal_of
-from unistore.converters.point_cloud.derive import derive_memory
+from unistore.converters.point_cloud.derive import decimal_of, derive_memory
 from unistore.converters.point_cloud.folders import (
     ListFiles,
     folder_classes,
@@ -24,9 +23,8 @@ from unistore.converters.point_cloud.folders import (
     read_rooms,
     with_folder_label,
 )
-from unistore.converters.point_cloud.names import is_label
+from unistore.converters.point_cloud.names import LABEL, Described, PointOrigin, is_label
 from unistore.converters.point_cloud.options import PointCloudOptions
-from unistore.converters.point_cloud.source import LABEL, Described, PointOrigin
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
 from unistore.errors import InputError, Problem, first_few

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from io import BytesIO
 from math import prod
 from typing import Any, Literal, NamedTuple
@@ -15,18 +16,189 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import SourceColumn, is_text, length_table, storable, values_of
+from unistore.converters.common.columns import (
+    SourceColumn,
+    any_length,
+    is_text,
+    length_table,
+    storable,
+    values_of,
+)
 from unistore.converters.formats.images import decode, encoding_of, header_of
 from unistore.converters.formats.video import Frames
 from unistore.converters.plugin import Array
 from unistore.converters.trajectory.clocks import Stream, Timing, check_clocks, dataset_names
 from unistore.converters.trajectory.layouts import EpisodeRecording
-from unistore.converters.trajectory.naming import RESERVED, column_of, is_core, is_ignored, is_role
 from unistore.converters.trajectory.options import TrajectoryOptions
-from unistore.converters.trajectory.ragged import RangesOf, ranges_in
 from unistore.errors import InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
 from unistore.schemas.trajectory.fields import STEPS
+
+# Make column names from the names of an episode's datasets.
+#
+# - ``actions``, ``rewards``, ``terminals``/``dones``, ``timeouts`` (singular too) are the columns ``action``,
+#   ``reward``, ``terminated`` and ``truncated``; so are LeRobot's ``next.reward`` and ``next.done``, and
+#   ``is_terminal`` of RLDS.
+# - ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` are (next) observations; a
+#   single dataset ``observations`` is ``observation/state``.
+# - Every other dataset keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``), so that
+#   only what the source calls actions becomes the action.
+
+
+_ROLES = {
+    "action": ("actions", "action"),
+    "reward": ("rewards", "reward", "next.reward"),
+    "terminated": (
+        "terminals",
+        "terminal",
+        "terminated",
+        "terminations",
+        "dones",
+        "done",
+        "next.done",
+        "is_terminal",
+    ),
+    "truncated": ("timeouts", "timeout", "truncated", "truncations"),
+}
+_OBSERVATIONS = ("obs", "observations", "observation")
+_NEXT = ("next_obs", "next_observations", "next_observation")
+# Datasets that can be derived from others: lengths of padded frames
+_DERIVED = "compress_len"
+RESERVED = ("next_valid", "observation", "next_observation")  # names that the stored form uses itself
+
+
+def is_ignored(dataset: str, options: TrajectoryOptions) -> bool:
+    """Return whether the user leaves a dataset out."""
+    return any(fnmatchcase(dataset, pattern) for pattern in options.ignore)
+
+
+def column_of(
+    dataset: str, options: TrajectoryOptions, name: str = "", *, is_bare: bool = False
+) -> str | None:
+    """Return the column name of a dataset, such as ``observation/eef_pos``, or None if it is left out."""
+    # `name` is what it is known by, if not by its path. `is_bare`: datasets outside of groups of observations
+    # are observations, too.
+    if is_ignored(dataset, options):
+        return None
+    for column, source in options.map.items():
+        if dataset == source.strip("/"):
+            return column
+    if dataset.rsplit("/", 1)[-1].endswith(_DERIVED):
+        return None
+    dataset = name or dataset
+    for role, names in _ROLES.items():
+        if dataset in names:
+            return role
+    head, _, below = dataset.replace("observation.", "observation/", 1).partition("/")
+    if head in _OBSERVATIONS:
+        return f"observation/{below or 'state'}"
+    if head in _NEXT:
+        return f"next_observation/{below or 'state'}"
+    return f"observation/{dataset}" if is_bare else dataset
+
+
+def is_role(column: str) -> bool:
+    """Return whether a column is the action, the reward, or says that an episode ends."""
+    return column in _ROLES
+
+
+def is_core(path: str, column: str) -> bool:
+    """Return whether a dataset of any size must have one row per step."""
+    head = path.partition("/")[0]
+    return is_role(column) or head in (*_OBSERVATIONS, *_NEXT, "infos") or path == "states"
+
+
+# Read rows with any number of values, as the scans of a lidar.
+#
+# `lidar/points` (M, 3) beside `lidar/offsets` (N + 1,), or `lidar/points_offsets`: scan t is
+# points[offsets[t]:offsets[t + 1]]. In HDF5 a dataset (N,) of variable length says as much by itself.
+
+
+_OFFSETS = "offsets"
+_SUFFIX = "_offsets"
+
+
+class RangesOf(Array):
+    """Rows, (N,) of any length each, of an array (M, …) between offsets (N + 1,)."""
+
+    __slots__ = ("_offsets",)
+
+    def __init__(self, array: Array, offsets: Array) -> None:
+        super().__init__(array)
+        self._offsets = offsets  # (N + 1,) whole numbers
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `Array`."""
+        return (len(self._offsets) - 1,)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See `Array`."""
+        return any_length(self.values.dtype, self.values.shape[1:])
+
+    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
+        """See `Array`."""
+        if as_objects:
+            return [*self.values.problems(), *self._offsets.problems()]
+        return super().problems()
+
+    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """See `Array`."""
+        del out
+        bounds = self._offsets[lo : hi + 1].astype(np.int64)
+        values = self.values[int(bounds[0]) : int(bounds[-1])]
+        rows = np.empty(hi - lo, object)
+        for row, start in enumerate(bounds[:-1] - bounds[0]):
+            rows[row] = values[start : bounds[row + 1] - bounds[0]]
+        return rows
+
+
+def ranges_in(
+    arrays: Mapping[str, Array], location: Callable[[str], Location]
+) -> tuple[dict[str, str], list[Problem]]:
+    """Find the arrays that offsets beside them divide, by the path of these. And offsets of none."""
+    dividing: dict[str, str] = {}
+    problems: list[Problem] = []
+    for path, array in arrays.items():
+        lengths = _lengths_beside(path, arrays)
+        is_row_of_numbers = len(array.shape) == 1 and array.dtype.kind in "iu" and len(array) > 0
+        if not lengths or not is_row_of_numbers or array.problems():
+            continue
+        offsets = array[:]
+        wrong = _wrong(offsets, list(lengths.values()))
+        if not wrong:
+            divided = [other for other, length in lengths.items() if length == offsets[-1]]
+            dividing.update(dict.fromkeys(divided, path))
+        elif path.endswith(_SUFFIX) or len(offsets) - 1 in lengths.values():
+            cure = "write the file again, or leave the stream out with --ignore"
+            problems.append(Problem.at(location(path), wrong, cure, "value"))
+    return dividing, problems
+
+
+def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
+    """Return rows of the arrays that offsets of such a path may divide."""
+    group, _, name = path.rpartition("/")
+    others = []
+    if name == _OFFSETS:
+        others = [other for other in arrays if other != path and other.rpartition("/")[0] == group]
+    elif path.endswith(_SUFFIX) and path.removesuffix(_SUFFIX) in arrays:
+        others = [path.removesuffix(_SUFFIX)]
+    numbers = [other for other in others if arrays[other].dtype.kind in "biuf" and arrays[other].shape]
+    return {other: len(arrays[other]) for other in numbers}
+
+
+def _wrong(offsets: NDArray[Any], lengths: Sequence[int]) -> str:
+    """Say why these are no offsets into an array of one of these lengths (empty: they are)."""
+    falling = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if len(falling):
+        row = int(falling[0]) + 1
+        return f"row {row} is {offsets[row]}, less than the row before it ({offsets[row - 1]})"
+    if offsets[0] != 0 or offsets[-1] not in lengths:
+        counts = " or ".join(map(str, dict.fromkeys(lengths)))
+        return f"are offsets from {offsets[0]} to {offsets[-1]}, and the arrays beside have {counts} rows"
+    return ""
+
 
 # How the rows of an array are converted to those of a column. `squeezed`: (T, 1) to (T,); `flag`: 0/1 to
 # bool; `channels_first`: (T, 3, H, W) to (T, H, W, 3); `padded`, `variable`: compressed frames, zero-padded

@@ -4,25 +4,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import SourceColumn
-from unistore.converters.plugin import Claim, Format, Group, Head, Opened
+from unistore.converters.plugin import Claim, Family, Format, Group, Head, Opened, SourceFile
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Parts, SourcePart
 from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.record import ConverterOf
-from unistore.converters.trajectory.family import Trajectory
-from unistore.converters.trajectory.layouts import needed_layout
+from unistore.converters.trajectory.layouts import BAG, LEROBOT, METADATA, claim_of, needed_layout
+from unistore.converters.trajectory.options import TrajectoryOptions
+from unistore.schemas.trajectory.fields import FAMILY_NAME
 
 if TYPE_CHECKING:
-    from unistore.converters.trajectory.episode_index import EpisodeOrigin
-    from unistore.converters.trajectory.scan import ScannedFile
+    from unistore.converters.trajectory.scan import EpisodeOrigin, ScannedFile
+
+
+# Robot trajectories: robomimic, LIBERO, MimicGen, robosuite. ACT/ALOHA. D4RL. Flat files.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectory(TrajectoryOptions, Family):
+    """Robot trajectories; see `TrajectoryOptions`."""
+
+    name: ClassVar[str] = FAMILY_NAME
+    summary: ClassVar[str] = (
+        "Robot trajectories: HDF5 of robomimic, ACT, D4RL, flat; LeRobot; RLDS; Minari; Zarr; bags."
+    )
+    any_format: ClassVar[bool] = True
+    formats: ClassVar[tuple[type[Format] | str, ...]] = (
+        "hdf5",
+        "lerobot",
+        "rlds",
+        "minari",
+        "replay_zarr",
+        "bag",
+    )
+
+    def match(self, head: Head) -> Claim:
+        """Recognise files by the names in them."""
+        return claim_of(head)
+
+    def declines(self, file: SourceFile) -> str:
+        """Decline JSON and YAML that describe no dataset and no bag, and the files of described bags."""
+        path = file.path
+        if file.format == LEROBOT.name and path.parts[-2:] != ("meta", "info.json"):
+            return "is no meta/info.json of LeRobot"
+        if file.format != BAG.name or path.name == METADATA:
+            return ""
+        if path.suffix == ".yaml":
+            return f"is no {METADATA} of a bag"
+        is_described = file.near is not None and file.near.has(str(path.with_name(METADATA)))
+        return f"is read with the {METADATA} beside it" if is_described and path.suffix != ".bag" else ""
+
+    def group(self, files: Sequence[SourceFile]) -> Iterable[SourceFile | tuple[SourceFile, str]]:
+        """Take the files that are not declined."""
+        for file in files:
+            reason = self.declines(file)
+            yield (file, reason) if reason else file
 
 
 class TrajectoryConverter(SeamConverter):
@@ -95,7 +140,7 @@ class TrajectoryConverter(SeamConverter):
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Index arrays of episodes and kept frames, attributes, masks, tables of next observations."""
-        from unistore.converters.trajectory.finalize import finalize_episodes
+        from unistore.converters.trajectory.gather import finalize_episodes
 
         return finalize_episodes(scan, scan.shared["columns"], facts)
 

@@ -18,8 +18,8 @@ from unistore.converters.plugin import Array, Opened
 from unistore.converters.protocol import Emit, Facts
 from unistore.converters.seam.ragged import RaggedItems, items_in
 from unistore.converters.trajectory.columns import BLOCK, RAGGED, VIDEO, Feature, flags, frame_of
-from unistore.converters.trajectory.episode_index import EpisodeIndex, Span
 from unistore.converters.trajectory.options import Colour
+from unistore.converters.trajectory.scan import EpisodeIndex, Span
 from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredColumn
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.trajectory.clocks import table_of

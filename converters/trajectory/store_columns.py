@@ -14,8 +14,8 @@ import numpy as np
 
 from unistore.converters.common.columns import ROW_SHAPES, Merged, SourceColumn, reconcile
 from unistore.converters.trajectory.columns import ENCODED, RAGGED, VIDEO, Feature
-from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.options import TrajectoryOptions
+from unistore.converters.trajectory.scan import EpisodeIndex
 from unistore.errors import Problem
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_field, text_field
 from unistore.schemas.tables import Field, Table

@@ -39,9 +39,9 @@ from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import formats_for
 from unistore.converters.seam.stored import open_arrays
 from unistore.converters.trajectory.columns import Feature
-from unistore.converters.trajectory.episode_index import EpisodeIndex
-from unistore.converters.trajectory.family import Trajectory
+from unistore.converters.trajectory.converter import Trajectory
 from unistore.converters.trajectory.layouts import EpisodeLayout, layout_named
+from unistore.converters.trajectory.scan import EpisodeIndex
 from unistore.converters.trajectory.stored_steps import (
     FLAGS,
     TRUNCATED,

@@ -34,11 +34,12 @@ from unistore.conversion.new_store import (
     plan_options,
     plan_store,
     sampled_rows,
+    seal,
+    source_digests,
     versions,
 )
 from unistore.conversion.parts import JobPart
 from unistore.conversion.plan import Plan, ShardTask, json_digest
-from unistore.conversion.seal import seal, source_digests
 from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import (
     SKIP,

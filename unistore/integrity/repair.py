@@ -16,10 +16,15 @@ import xxhash
 from unistore.conversion.columns import shard_key
 from unistore.conversion.convert import source_paths
 from unistore.conversion.executors.local import Executor
-from unistore.conversion.new_store import NewStore
+from unistore.conversion.new_store import (
+    NewStore,
+    metadata_documents,
+    seal,
+    source_digests,
+    write_index_and_documents,
+)
 from unistore.conversion.plan import Plan, ShardTask
 from unistore.conversion.run import Conversion
-from unistore.conversion.seal import metadata_documents, seal, source_digests, write_index_and_documents
 from unistore.errors import (
     ConversionError,
     InputError,
@@ -30,8 +35,8 @@ from unistore.errors import (
     refusal,
 )
 from unistore.exporting.run import temporary_folder, temporary_folder_path
+from unistore.integrity.compare import differences, encoder_differences, plan_recorded_conversion
 from unistore.integrity.files import CheckedFiles, check_file, check_files
-from unistore.integrity.recorded import differences, encoder_differences, plan_recorded_conversion
 from unistore.integrity.verify import (
     Verified,
     listed_stores,

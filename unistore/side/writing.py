@@ -15,15 +15,18 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.lock import Lock, check_plain
-from unistore.conversion.new_store import index_codec, index_plan, unique_dimension_names, versions
-from unistore.conversion.plan import Plan
-from unistore.conversion.seal import (
+from unistore.conversion.new_store import (
     IndexArrays,
     described_fields,
+    index_codec,
+    index_plan,
     metadata_documents,
+    unique_dimension_names,
+    versions,
     write_index_and_documents,
     write_root,
 )
+from unistore.conversion.plan import Plan
 from unistore.errors import StoreError, writing_failed
 from unistore.store.names import FORMAT_VERSION, SIDE_FAMILY
 from unistore.store.reader import Store

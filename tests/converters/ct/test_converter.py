@@ -12,8 +12,8 @@ import pytest
 from tests.cases import DATA
 from tests.converters.contract import check_contract, convert_in_memory
 from tests.real_ct import LUNG, VOLUME, write_lung, write_volume
-from unistore.converters.ct import points as ct_points
-from unistore.converters.ct.family import converter as ct_converter
+from unistore.converters.ct import slabs as ct_points
+from unistore.converters.ct.converter import converter as ct_converter
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError

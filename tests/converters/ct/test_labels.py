@@ -10,7 +10,7 @@ import pytest
 
 import unistore
 from tests.converters.contract import check_contract
-from unistore.converters.ct.family import converter as ct_converter
+from unistore.converters.ct.converter import converter as ct_converter
 from unistore.converters.registry import get_family
 from unistore.converters.survey import survey
 from unistore.errors import InputError

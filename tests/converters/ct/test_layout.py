@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.ct.family import converter
+from unistore.converters.ct.converter import converter
 from unistore.converters.ct.names import window_in
 from unistore.converters.files.paths import list_files
 from unistore.converters.scan import Found, SourcePart

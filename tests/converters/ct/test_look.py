@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.ct.family import converter as ct_converter
+from unistore.converters.ct.converter import converter as ct_converter
 from unistore.converters.scan import Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.errors import InputError
 

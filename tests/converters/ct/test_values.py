@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import unistore
 from unistore.cli.main import main
-from unistore.converters.ct.family import converter as ct_converter
+from unistore.converters.ct.converter import converter as ct_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.schemas.ct.windows import PRESETS

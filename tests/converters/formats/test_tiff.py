@@ -11,7 +11,7 @@ import pytest
 import tifffile
 
 import unistore
-from unistore.converters.ct.family import converter as ct_converter
+from unistore.converters.ct.converter import converter as ct_converter
 from unistore.converters.formats.tiff import Tiff
 from unistore.converters.plugin import Facts, SourceFile
 from unistore.converters.scanning import scan_sources

@@ -12,7 +12,7 @@ import pytest
 
 from tests.converters.contract import check_contract, convert_in_memory
 from unistore.conversion.convert import convert
-from unistore.converters.point_cloud.family import converter as point_cloud
+from unistore.converters.point_cloud.converter import converter as point_cloud
 from unistore.converters.scanning import scan_sources
 from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import InputError

@@ -15,12 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unistore.conversion.run import run
-from unistore.converters.point_cloud import scratch
-from unistore.converters.point_cloud.coordinates import bounds_of
-from unistore.converters.point_cloud.derive import blocks_of, partition_of
-from unistore.converters.point_cloud.family import converter as point_cloud
-from unistore.converters.point_cloud.grids import GridWindows, voxelise, window_rows
-from unistore.converters.point_cloud.scratch import Workspace
+from unistore.converters.point_cloud import grids
+from unistore.converters.point_cloud.converter import converter as point_cloud
+from unistore.converters.point_cloud.derive import blocks_of, bounds_of, partition_of
+from unistore.converters.point_cloud.grids import GridWindows, Workspace, voxelise, window_rows
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.store.reader import Store
@@ -30,7 +28,7 @@ STEP = 40
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "STEP", STEP)
+    monkeypatch.setattr(grids, "STEP", STEP)
 
 
 def workspace(folder: str | Path | None, step: int = STEP) -> Workspace:
@@ -236,7 +234,7 @@ def test_no_byte_depends_on_steps_or_on_what_may_be_held(
 
     monkeypatch.setattr(Workspace, "__init__", note)
     for step, size in [(STEP, 0), (333, 1 << 30)]:
-        monkeypatch.setattr(scratch, "STEP", step)
+        monkeypatch.setattr(grids, "STEP", step)
         used.clear()
         monkeypatch.setattr("unistore.conversion.memory.STEP_BUDGET", size)
         again = run(converter, [tmp_path / "a.h5"], tmp_path / f"{step}-{size}")
@@ -265,7 +263,7 @@ def test_points_that_are_not_finite_are_counted_over_all_steps(tmp_path: Path, l
 def test_a_larger_file_takes_no_more_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
-    monkeypatch.setattr(scratch, "STEP", 500)
+    monkeypatch.setattr(grids, "STEP", 500)
     files = [make(tmp_path / f"{n}.h5", layout, n) for n in (1000, 9000)]
     small, large = (scan_sources(point_cloud(), [file]).sources[0].memory for file in files)
     assert small == large
@@ -276,10 +274,10 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     make(tmp_path / "a.h5", "indices")
     child = (
         "import resource, sys; from pathlib import Path\n"
-        "from unistore.converters.point_cloud import scratch\n"
-        "from unistore.converters.point_cloud.family import converter as point_cloud\n"
+        "from unistore.converters.point_cloud import grids\n"
+        "from unistore.converters.point_cloud.converter import converter as point_cloud\n"
         "from unistore.converters.scanning import scan_sources\n"
-        "scratch.STEP = 40\n"
+        "grids.STEP = 40\n"
         "converter = point_cloud(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "converter.derive(scan, 0, lambda *more: None, Path(sys.argv[2]))\n"

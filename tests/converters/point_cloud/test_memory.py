@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.point_cloud import derive, scratch
-from unistore.converters.point_cloud.family import converter as point_cloud
+from unistore.converters.point_cloud import derive, grids
+from unistore.converters.point_cloud.converter import converter as point_cloud
 from unistore.converters.scanning import scan_sources
 
 STEP = 1 << 14
@@ -81,7 +81,7 @@ def test_no_more_is_held_than_estimated(
     voxels: tuple[float, ...],
     in_core: bool,
 ) -> None:
-    monkeypatch.setattr(scratch, "STEP", STEP)
+    monkeypatch.setattr(grids, "STEP", STEP)
     monkeypatch.setattr(derive, "_FIXED", FIXED)
     converter = point_cloud(voxel_size=voxels, **WINDOWS.get(layout, {}))
     path = sources / f"{'columns' if layout in WINDOWS else layout}-{size}.h5"

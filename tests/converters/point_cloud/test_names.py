@@ -14,7 +14,7 @@ import pytest
 import unistore
 from tests.converters.contract import check_contract
 from unistore.cli.main import main
-from unistore.converters.point_cloud.family import converter as point_cloud
+from unistore.converters.point_cloud.converter import converter as point_cloud
 from unistore.converters.scan import Refused
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.point_cloud.family import converter as point_cloud
+from unistore.converters.point_cloud.converter import converter as point_cloud
 from unistore.converters.scan import Candidate, LeftOut, Taken, Verdict
 from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import InputError

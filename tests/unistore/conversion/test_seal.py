@@ -12,8 +12,8 @@ import pytest
 import zarr
 
 import unistore
+from unistore.conversion.new_store import seal
 from unistore.conversion.run import run
-from unistore.conversion.seal import seal
 from unistore.errors import ConversionError, InputError
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
 from unistore.schemas.ct import specs as ct_specs

@@ -250,7 +250,7 @@ def test_another_encoder_is_refused(copy_case: Copy, monkeypatch: pytest.MonkeyP
     damage(store, "sources/rows/c/0", random.Random(0))
     now = {"unistore": "0.1.0", "numcodecs": "99.0"}
     monkeypatch.setattr("unistore.conversion.new_store.versions", lambda: now)
-    monkeypatch.setattr("unistore.integrity.recorded.versions", lambda: now)
+    monkeypatch.setattr("unistore.integrity.compare.versions", lambda: now)
     with pytest.raises(InputError, match=r"numcodecs: .* made the store, this is 99\.0"):
         repair(store, case.sources)
 

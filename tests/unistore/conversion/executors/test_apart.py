@@ -19,7 +19,7 @@ from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.converters.ct.family import converter as ct_converter
+from unistore.converters.ct.converter import converter as ct_converter
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 
