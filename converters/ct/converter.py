@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct import names
@@ -27,6 +25,7 @@ from unistore.converters.seam.record import ConverterOf
 from unistore.converters.seam.sources import group_of
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.fields import FAMILY_NAME, VOLUMES
+from unistore.system.hints import AnyArray
 
 if TYPE_CHECKING:
     from unistore.converters.ct.scan import ScannedVolume
@@ -116,7 +115,7 @@ class CtConverter(SeamConverter):
         return finalize(scan, facts)
 
     def read(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
         """Read rows of volumes, masks, labels, windows (one per volume), or points of a window or field."""
         if hi <= lo:
@@ -131,7 +130,7 @@ class CtConverter(SeamConverter):
             volume.read_window_points(name, lo, hi, out)
 
     def read_planes(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
         """Read planes of the row of volumes, masks, labels or windows, see `Converter.read_planes`."""
         self._reader(scan, source).read_planes(table, lo, hi, out)

@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exported import ExportedArray, File, Form, array_values, converted
 from unistore.converters.ct.names import GEOMETRY, POINTS, without_suffix
@@ -25,6 +24,7 @@ from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.ct.geometry import FRAME, IDENTITY
 from unistore.schemas.indices import IndexColumn, StoreView, contradiction
 from unistore.schemas.tables import SOURCE_FILES
+from unistore.system.hints import AnyArray
 
 _AXES = ("z", "y", "x")
 _UNKNOWN_SPACING = "volumes whose spacing is unknown have a scale of 1 and axes without unit"
@@ -141,7 +141,7 @@ def _points(volume: Volume, group: str) -> dict[str, ExportedArray]:
 class _Blocks(Array):
     """Values of a store that a format writes block after block."""
 
-    def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+    def blocks(self) -> Iterator[tuple[int, AnyArray]]:
         """Yield all rows some at a time, each time with the number of the first."""
         lo = 0
         for rows in self.values.blocks():

@@ -27,6 +27,7 @@ from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.geometry import LENGTHS, geometry_attribute, geometry_field
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource, Window
 from unistore.schemas.tables import SOURCE_FILES, Field, Table, offsets_of, text_arrays
+from unistore.system.hints import AnyArray
 
 _BUFFERS = 2 << 20  # bytes in memory besides the voxels while files are read: counts, headers, allocator
 CLASSES = (schema.MASKS, schema.LABELS)
@@ -337,7 +338,7 @@ class _Finalizing:
         depth, height, width = self._extents.max(axis=0).tolist()
         self._shape = (depth, height, width)
         self._tile = tuple(scan.options["tile"])
-        self._arrays: list[tuple[Field, NDArray[Any]]] = []
+        self._arrays: list[tuple[Field, AnyArray]] = []
         self._direct: list[Table] = []
         self._spilled: list[Table] = []
         self._rows: dict[str, tuple[int, ...]] = {}

@@ -25,6 +25,7 @@ from unistore.converters.plugin import Claim, Head, no, sure
 from unistore.converters.seam.formats import formats_of, offered_suffixes
 from unistore.errors import printable
 from unistore.schemas.ct.windows import PRESETS, Window
+from unistore.system.hints import Shape
 
 FORMATS = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")  # formats of voxels
 DICOM = "dicom"  # the format whose files are slices of series, whatever they are called
@@ -257,8 +258,6 @@ _CALLED = {
     "labels": "a label",
 }
 _IS_NAMED = sure("names an intensity window", FILES)
-
-Shape = tuple[int, ...]
 
 
 def match(head: Head) -> Claim:

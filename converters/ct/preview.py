@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, Preview, parts_of
 from unistore.converters.views import View, ViewLimits, limits, stride
@@ -14,6 +13,7 @@ from unistore.schemas.ct.fields import IMAGE, LABELS, MASKS, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.windows import PRESETS
 from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, whole
+from unistore.system.hints import AnyArray, Float64s, UInt8s
 
 _OVERLAYS = 6
 _SLAB_BYTES = 32 << 20
@@ -83,7 +83,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
 PREVIEW = Preview(view=view, measures=measures)
 
 
-def block_means(voxels: NDArray[Any], block: Sequence[int]) -> NDArray[np.float64]:
+def block_means(voxels: AnyArray, block: Sequence[int]) -> Float64s:
     """Return the means of blocks. Blocks at the ends may be smaller."""
     sums = voxels
     counts = np.ones((1, 1, 1))
@@ -135,7 +135,7 @@ class _VolumeBlocks:
             means += f", of {self._layer} of every {self.block[0]} slices"
         return means
 
-    def means(self) -> tuple[NDArray[Any], int]:
+    def means(self) -> tuple[AnyArray, int]:
         """Return the means of blocks, and the bytes that were read."""
         array = self._store.array(IMAGE)
         dtype = array.dtype if array.dtype.kind in "iu" else np.dtype(np.float32)
@@ -147,7 +147,7 @@ class _VolumeBlocks:
             out[first : first + len(means)] = np.round(means) if dtype.kind in "iu" else means
         return out, read
 
-    def every(self, path: str) -> tuple[NDArray[np.uint8], int]:
+    def every(self, path: str) -> tuple[UInt8s, int]:
         """Return the voxel in the middle of every block of a mask or label, and the bytes that were read."""
         is_bits = path.endswith("/mask")
         width = self._extent[2]
@@ -167,7 +167,7 @@ class _VolumeBlocks:
             out[first : first + len(values)] = np.where(values > 0, np.minimum(values, 255), 0)
         return out, read
 
-    def _slabs(self, array: ArrayView, width: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    def _slabs(self, array: ArrayView, width: int) -> Iterator[tuple[int, AnyArray]]:
         """Yield the number of the first block, and slices of whole blocks, or of one block in part."""
         depth, height, _ = self._extent
         slice_bytes = max(1, height * width * array.dtype.itemsize)
@@ -185,7 +185,7 @@ class _VolumeBlocks:
 
 def _planes(
     store: StoreView, sample: int, extent: Sequence[int], middle: Sequence[int]
-) -> Mapping[str, NDArray[Any]]:
+) -> Mapping[str, AnyArray]:
     """Read the plane in the middle of each axis, (rows, columns)."""
     planes = {}
     for axis in range(3):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import storable
 from unistore.converters.common.label_map import Numbering
@@ -22,6 +21,7 @@ from unistore.converters.plugin import Array, Format, Opened, SourceFile
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import formats, open_file
 from unistore.errors import InputError, Problem
+from unistore.system.hints import AnyArray, Shape
 
 SLAB = 1 << 20  # bytes of a slab, so that it stays in the cache of a core while it is compared
 BAND = 32 << 20  # bytes of planes that one pass over a Fortran-ordered file reads
@@ -38,7 +38,7 @@ class VolumeArray(NamedTuple):
     path: str
     format: str
     dtype: str  # as in the file, byte order included
-    shape: tuple[int, ...]  # (D, H, W) of voxels, (n,) of points
+    shape: Shape  # (D, H, W) of voxels, (n,) of points
     fortran_order: bool = False  # whether the last axis varies slowest in the file
     forward_only: bool = False  # whether planes are read best from the first to the last
     memory: int = 0  # bytes that the open file needs, without the planes that are read
@@ -71,7 +71,7 @@ class VolumeArray(NamedTuple):
         with calling(self.opening, self.name), open_file(self.opening, self.file) as opened:
             yield opened.arrays
 
-    def blocks(self, first: int, stop: int, step: int) -> Iterator[NDArray[Any]]:
+    def blocks(self, first: int, stop: int, step: int) -> Iterator[AnyArray]:
         """Read the slowest axis, `step` at a time: (d, h, w) in native byte order, until the next is read."""
         buffer = np.empty((max(0, min(step, stop - first)), *self._plane), self.kind)
         with self.open() as arrays:
@@ -81,13 +81,13 @@ class VolumeArray(NamedTuple):
                 self._read(array.T if self.fortran_order else array, lo, block)
                 yield block.T if self.fortran_order else block
 
-    def read(self, lo: int, out: NDArray[Any]) -> None:
+    def read(self, lo: int, out: AnyArray) -> None:
         """Read planes from number `lo` on of a file in C order into `out`, (n, H, W), of its dtype."""
         with self.open() as arrays:
             (array,) = arrays.values()
             self._read(array, lo, out)
 
-    def _read(self, planes: Array, lo: int, out: NDArray[Any]) -> None:
+    def _read(self, planes: Array, lo: int, out: AnyArray) -> None:
         stop = lo + len(out)
         if self.numbering is not None:
             out[...] = self.numbering.stored(planes.read(lo, stop), self.name)
@@ -121,7 +121,7 @@ class VolumeArray(NamedTuple):
 
 def slabs(
     arrays: Sequence[VolumeArray], lo: int = 0, hi: int | None = None
-) -> Iterator[tuple[Box, list[NDArray[Any]]]]:
+) -> Iterator[tuple[Box, list[AnyArray]]]:
     """Read planes ``lo:hi`` of arrays of one shape, and yield the ranges (d, h, w) and voxels of slabs."""
     # Width ranges begin at multiples of 8, and the next slab overwrites the voxels. If the files have
     # different orders, Fortran-ordered ones are read once for each `BAND`.
@@ -144,7 +144,7 @@ def slabs(
             yield (slice(first - lo, first - lo + len(values[0])), _EVERY, _EVERY), values
 
 
-def planes(array: VolumeArray, lo: int = 0) -> Iterator[tuple[int, NDArray[Any]]]:
+def planes(array: VolumeArray, lo: int = 0) -> Iterator[tuple[int, AnyArray]]:
     """Read planes from `lo` on in order, some at a time: the number of the first, and (n, H, W)."""
     depth = array.shape[0]
     if array.fortran_order:
@@ -163,13 +163,13 @@ def _bands(arrays: Sequence[VolumeArray], lo: int, hi: int) -> Iterator[tuple[in
         yield first, min(first + step, hi)
 
 
-def _planes_at(array: VolumeArray, lo: int, hi: int) -> NDArray[Any]:
+def _planes_at(array: VolumeArray, lo: int, hi: int) -> AnyArray:
     block = np.empty((hi - lo, *array.shape[1:]), array.kind)
     read_image(array, block, lo, hi)
     return block
 
 
-def read_image(array: VolumeArray, out: NDArray[Any], lo: int = 0, hi: int | None = None) -> None:
+def read_image(array: VolumeArray, out: AnyArray, lo: int = 0, hi: int | None = None) -> None:
     """Read planes ``lo:hi`` into the corner of `out`, (D, H, W) or larger, converting to its dtype."""
     depth, height, width = array.shape
     hi = depth if hi is None else hi
@@ -188,7 +188,7 @@ def read_image(array: VolumeArray, out: NDArray[Any], lo: int = 0, hi: int | Non
 MEMBERS = {"sparse": ("indices", "values"), "sdf": ("sparse_index", "sparse_sdf")}
 BLOCK = 1 << 17  # points read at a time
 
-Points = tuple[NDArray[Any], NDArray[Any]]  # indices (n, 3) and values (n,)
+Points = tuple[AnyArray, AnyArray]  # indices (n, 3) and values (n,)
 
 
 def kind_of(names: Collection[str]) -> str:

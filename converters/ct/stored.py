@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exported import (
     ExportedArray,
@@ -39,6 +38,7 @@ from unistore.schemas.ct.voxels import inside
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, Window, parse_window, value_source
 from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, contradiction, whole
 from unistore.schemas.tables import Table, offsets_of
+from unistore.system.hints import AnyArray, Int64s, UInt8s
 
 # Bytes of voxels at a time
 _SLAB = 32 << 20
@@ -113,7 +113,7 @@ class Volume:
         lo, hi = IndexColumn(self.store, f"{group}/offsets").ranges(np.array([self.number]))
         return int(lo[0]), int(hi[0])
 
-    def _slabs(self, path: str, width: int, voxel: int) -> Iterator[NDArray[Any]]:
+    def _slabs(self, path: str, width: int, voxel: int) -> Iterator[AnyArray]:
         """Read its part of a padded array, some layers of chunks at a time. `voxel`: its bytes, unpacked."""
         array = self.store.array(path)
         depth, height, _ = self.extent
@@ -127,12 +127,12 @@ class Volume:
         """Return planes of about `_SLAB` bytes."""
         return max(1, _SLAB // (max(1, prod(self.extent[1:])) * voxel))
 
-    def _bits(self, group: str) -> Iterator[NDArray[np.uint8]]:
+    def _bits(self, group: str) -> Iterator[UInt8s]:
         width = self.extent[2]
         for slab in self._slabs(f"{group}/mask", -(-width // 8), 1):
             yield np.unpackbits(slab, axis=2, count=width, bitorder="little")
 
-    def _filled(self, group: str, values: ArrayView | None = None) -> Iterator[NDArray[Any]]:
+    def _filled(self, group: str, values: ArrayView | None = None) -> Iterator[AnyArray]:
         """Read points, which stand in C order, as voxels of 1 or of their values."""
         depth, *plane = self.extent
         first, _ = self._point_range(group)
@@ -149,7 +149,7 @@ class Volume:
                 out[coords[:, 0] - lo, coords[:, 1], coords[:, 2]] = inside
             yield out
 
-    def _planes(self, group: str) -> NDArray[np.int64]:
+    def _planes(self, group: str) -> Int64s:
         """Count the points of each plane, which lie inside the volume, sorted by depth."""
         counts = np.zeros(self.extent[0], np.int64)
         deepest = 0
@@ -251,11 +251,11 @@ def _open_voxels(array: VolumeArray, facts: Facts, path: Path) -> Iterator[Opene
         yield opened._replace(names=[ONLY], array=lambda _: opened.array(name), facts=stated)
 
 
-def _as_mask(planes: NDArray[Any]) -> NDArray[np.uint8]:
+def _as_mask(planes: AnyArray) -> UInt8s:
     return np.asarray(planes != 0, np.uint8)
 
 
-def _scaled_difference(window: Window, image: NDArray[Any], scaled: NDArray[Any], first: int) -> str | None:
+def _scaled_difference(window: Window, image: AnyArray, scaled: AnyArray, first: int) -> str | None:
     """Say where an image, limited to a window and scaled to 0…1, differs from a file, or its mask does."""
     if image.shape != scaled.shape:
         return f"shapes {image.shape} and {scaled.shape}"
@@ -280,7 +280,7 @@ def _open_sorted(path: Path) -> Iterator[OpenedByLibrary]:
 def _open_distances(path: Path) -> Iterator[OpenedByLibrary]:
     """Open a distance field. Its resolution is one number for all axes."""
 
-    def array(name: str) -> NDArray[Any]:
+    def array(name: str) -> AnyArray:
         values = opened.array(name)
         return np.atleast_1d(np.max(values)) if name == "resolution" else values
 
@@ -343,7 +343,7 @@ def window(store: StoreView, text: str, emit: Emit, folder: Path) -> Finalized: 
     )
 
 
-def _slabs(store: StoreView, volume: int, extent: list[int]) -> Iterator[tuple[int, NDArray[Any]]]:
+def _slabs(store: StoreView, volume: int, extent: list[int]) -> Iterator[tuple[int, AnyArray]]:
     image = store.array(_IMAGE)
     depth, height, width = extent
     step = max(1, SLAB // max(1, height * width * image.dtype.itemsize))

@@ -30,6 +30,7 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.voxels import inside
 from unistore.schemas.ct.windows import Window, parse_window
+from unistore.system.hints import AnyArray
 
 Extent = tuple[int, int, int]
 
@@ -67,7 +68,7 @@ class VolumeReader:
                 if kind == "sparse":
                     numbers[f"points/{name}"] = len(sorted_points(array)[0])
         collected.check()
-        facts: dict[str, NDArray[Any]] = {name: np.array(count, np.int64) for name, count in numbers.items()}
+        facts: dict[str, AnyArray] = {name: np.array(count, np.int64) for name, count in numbers.items()}
         return facts | {"extent": np.array(self.extent())}
 
     def locations(self, most: int, emit: Emit) -> Facts:
@@ -89,7 +90,7 @@ class VolumeReader:
                 is_mask = kind == WINDOWS or array.kind.kind == "f"
                 test = inside(None, array.kind) if is_mask else None
                 located |= locations_of(array, {array.role: test}, most)
-        facts: dict[str, NDArray[Any]] = {}
+        facts: dict[str, AnyArray] = {}
         for group, (classes, lengths, coords) in located.items():
             facts |= {f"classes/{group}": classes, f"locations/{group}": lengths}
             if len(classes) <= MOST_CLASSES:
@@ -111,7 +112,7 @@ class VolumeReader:
         depth, height, width = longest.tolist()
         return depth, height, width
 
-    def read_planes(self, table: str, lo: int, hi: int | None, out: Mapping[str, NDArray[Any]]) -> None:
+    def read_planes(self, table: str, lo: int, hi: int | None, out: Mapping[str, AnyArray]) -> None:
         """Read planes ``lo:hi`` of this volume's row of ``volumes``, ``masks``, ``labels`` or ``windows``."""
         # What this volume lacks, and planes beyond its depth, stay zero. Windows that are files are read from
         # them, as `facts` has compared these with the image; all others in one pass of the image.
@@ -123,7 +124,7 @@ class VolumeReader:
         if hi <= lo:
             return
         image = self.detail.array("image")
-        computed: dict[str, NDArray[Any]] = {}
+        computed: dict[str, AnyArray] = {}
         for column, (block,) in out.items():
             name, _, form = column.rpartition("/")
             array = self.detail.array("image" if table == VOLUMES else f"{table}/{name}")
@@ -138,7 +139,7 @@ class VolumeReader:
             tests = {name: inside(self.windows[name], image.kind) for name in computed}
             read_bits(image, tests, computed, lo, hi)
 
-    def read_window_points(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+    def read_window_points(self, name: str, lo: int, hi: int, out: Mapping[str, AnyArray]) -> None:
         """Read points ``lo:hi`` of a window, in C order."""
         sparse = self.detail.array(f"sparse/{name}")
         if sparse is not None:
@@ -161,7 +162,7 @@ class VolumeReader:
             point_coords(flat, first, array.shape, out["coords"][part])
             out["values"][part] = values
 
-    def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+    def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, AnyArray]) -> None:
         """Read points ``lo:hi`` of a distance field, in the file's order."""
         filled = 0
         for index, values in point_blocks(self.detail.named(SDF)[name], lo, hi):

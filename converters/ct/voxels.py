@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from unistore.converters.ct.slabs import Box, VolumeArray, planes, slabs
 from unistore.schemas.ct.voxels import VoxelTest, inside, limit
 from unistore.schemas.ct.windows import Window
+from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 
 # Choose the locations of at most so many voxels of each class, seeded, in one pass over a file.
 #
@@ -33,7 +34,7 @@ class Locations(NamedTuple):
     """Voxels of the classes of a volume, class after class, in C order."""
 
     classes: NDArray[np.uint16]  # (K,) ascending; more than `MOST_CLASSES`: too many for locations
-    lengths: NDArray[np.int64]  # (K,) voxels of each
+    lengths: Int64s  # (K,) voxels of each
     coords: NDArray[np.int32]  # (sum of lengths, 3) depth, height, width
 
 
@@ -58,7 +59,7 @@ def locations_bytes(voxels: int, most: int) -> int:
     return 64 * min(voxels, 2 * most * MOST_CLASSES) + (1 << 24)
 
 
-def _classes(values: NDArray[Any]) -> NDArray[np.uint16]:
+def _classes(values: AnyArray) -> NDArray[np.uint16]:
     """Return the values that are numbers of classes. Background and what is left out are 0."""
     if values.dtype.kind == "u" and values.dtype.itemsize <= 2:
         return values.astype(np.uint16)
@@ -69,7 +70,7 @@ def _classes(values: NDArray[Any]) -> NDArray[np.uint16]:
 class _Choice:
     """The voxels of smallest rank of each class, so far."""
 
-    def __init__(self, shape: tuple[int, ...], most: int) -> None:
+    def __init__(self, shape: Shape, most: int) -> None:
         self._shape = shape
         self._most = most
         depth, height, _ = shape
@@ -79,12 +80,12 @@ class _Choice:
         # Rank of the last voxel that is kept of each class; larger ones need not be looked at.
         self._limits = np.full(_LARGEST + 1, _ANY_RANK)
         none = np.empty(0, np.uint8)
-        self._parts: list[tuple[NDArray[Any], ...]] = [(none, none, none.astype(np.int64))]
+        self._parts: list[tuple[AnyArray, ...]] = [(none, none, none.astype(np.int64))]
         self._too_many = False
         self._pending = 0
         self._kept = 0
 
-    def add(self, corner: tuple[int, int, int], classes: NDArray[Any]) -> None:
+    def add(self, corner: tuple[int, int, int], classes: AnyArray) -> None:
         """Look at the voxels of a box at `corner`: their classes, (d, h, w) unsigned, 0 of none."""
         if self._too_many:
             return
@@ -136,7 +137,7 @@ _COUNTED = 1 << 16
 def read_bits(
     array: VolumeArray,
     tests: Mapping[str, VoxelTest],
-    out: Mapping[str, NDArray[np.uint8]],
+    out: Mapping[str, UInt8s],
     lo: int = 0,
     hi: int | None = None,
 ) -> None:
@@ -152,7 +153,7 @@ def bit_shape(extent: Sequence[int]) -> tuple[int, int, int]:
     return depth, height, -(-width // 8)
 
 
-def _pack(inside: NDArray[np.bool_], bits: NDArray[np.uint8], box: Box) -> None:
+def _pack(inside: NDArray[np.bool_], bits: UInt8s, box: Box) -> None:
     """Write a slab's mask into the bit mask (which is zero there, and may be larger than the volume)."""
     depth, height, width = inside.shape
     first = box[0].start or 0
@@ -177,8 +178,8 @@ def list_bytes(array: VolumeArray) -> int:
 
 
 def read_points(
-    array: VolumeArray, test: VoxelTest, lo: int, hi: int, counts: NDArray[np.int64] | None = None
-) -> Iterator[tuple[slice, int, NDArray[np.int64], NDArray[Any]]]:
+    array: VolumeArray, test: VoxelTest, lo: int, hi: int, counts: Int64s | None = None
+) -> Iterator[tuple[slice, int, Int64s, AnyArray]]:
     """Yield points number `lo` to `hi` of a window in C order: slice, first plane, indices, voxels."""
     # Indices count from the first plane, as `point_coords` takes them. `counts` are the points in each plane,
     # (D,): planes before point `lo` are not read.
@@ -203,14 +204,14 @@ def read_points(
             before += len(flat)
 
 
-def point_coords(flat: NDArray[np.int64], first: int, extent: Sequence[int], out: NDArray[Any]) -> None:
+def point_coords(flat: Int64s, first: int, extent: Sequence[int], out: AnyArray) -> None:
     """Write depth, height, width of C-order indices `flat` (counted from plane `first`) to `out`, (n, 3)."""
     _, height, width = extent
     small = len(flat) == 0 or int(flat[-1]) < 1 << 32  # 32-bit division takes half the time
     kind: Any = np.uint32 if small else np.uint64
-    index: NDArray[Any] = flat.astype(kind)
-    row: NDArray[Any] = index // kind(width)
-    plane: NDArray[Any] = row // kind(height)
+    index: AnyArray = flat.astype(kind)
+    row: AnyArray = index // kind(width)
+    plane: AnyArray = row // kind(height)
     out[:, 2] = index - row * kind(width)
     out[:, 1] = row - plane * kind(height)
     out[:, 0] = plane + kind(first)
@@ -219,7 +220,7 @@ def point_coords(flat: NDArray[np.int64], first: int, extent: Sequence[int], out
 class ImageCounts(NamedTuple):
     """What an image holds."""
 
-    planes: Mapping[str, NDArray[np.int64]]  # voxels inside each window in each plane, (D,)
+    planes: Mapping[str, Int64s]  # voxels inside each window in each plane, (D,)
     nan: int  # voxels that are not a number; they are in no window
     differing: Mapping[str, int]  # voxels of the file of a window that are not 1 inside it and 0 elsewhere
     # whether each of the values 0 to 255 occurs, (256,), if these are those of a mask or a label map: no
@@ -230,7 +231,7 @@ class ImageCounts(NamedTuple):
 class Ones(NamedTuple):
     """What a mask holds."""
 
-    planes: NDArray[np.int64]  # its voxels in each plane, (D,): those that are 1, of floats those above 0
+    planes: Int64s  # its voxels in each plane, (D,): those that are 1, of floats those above 0
     others: int  # voxels that are neither 0 nor 1
     is_scaled: bool  # whether it is of floats between 0 and 1
 
@@ -287,13 +288,13 @@ def _count_image(
     return ImageCounts(counts, nan, differing, labels)
 
 
-def _difference(is_inside: NDArray[np.bool_], mask: NDArray[Any]) -> int:
+def _difference(is_inside: NDArray[np.bool_], mask: AnyArray) -> int:
     if np.array_equal(is_inside.view(np.uint8), mask.view(np.uint8) if mask.itemsize == 1 else mask):
         return 0
     return int(np.count_nonzero(is_inside != mask))
 
 
-def _label_values(values: NDArray[Any], before: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+def _label_values(values: AnyArray, before: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
     """Add the values 0 to 255 that occur to those of `before`, or None if there are others, or too many."""
     with np.errstate(invalid="ignore"):
         is_small = values.min() >= 0 and values.max() <= 255
@@ -323,10 +324,10 @@ def _count_mask(mask: VolumeArray, state: tuple[tuple[int, int], ...]) -> Ones: 
     return Ones(counts, foreign_voxels, is_scaled and foreign_voxels > 0)
 
 
-def _per_plane(is_inside: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _per_plane(is_inside: NDArray[np.bool_]) -> Int64s:
     if is_inside.flags.c_contiguous:
         return np.array([np.count_nonzero(plane) for plane in is_inside], np.int64)
-    counts: NDArray[np.int64] = is_inside.view(np.uint8).sum(axis=(1, 2), dtype=np.int64)
+    counts: Int64s = is_inside.view(np.uint8).sum(axis=(1, 2), dtype=np.int64)
     return counts
 
 
@@ -339,7 +340,7 @@ def scaled_differences(image: VolumeArray, scaled: VolumeArray, window: Window) 
     return differing
 
 
-def is_scaled_as(expected: NDArray[Any], scaled: NDArray[Any]) -> NDArray[np.bool_]:
+def is_scaled_as(expected: AnyArray, scaled: AnyArray) -> NDArray[np.bool_]:
     """Tell where scaled values are as expected, but for a few roundings of float32 or of a coarser dtype."""
     # Where the image is NaN, any value will do.
     tolerance = 4 * max(float(np.finfo(scaled.dtype).eps), float(np.finfo(np.float32).eps))

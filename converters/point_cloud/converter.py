@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.label_map import Numbering
 from unistore.converters.files.paths import split_of
@@ -49,6 +48,7 @@ from unistore.converters.seam.sources import further_files, joined
 from unistore.errors import printable
 from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME, POINTS, SEGMENTS
 from unistore.schemas.tables import Table
+from unistore.system.hints import AnyArray
 
 # Point clouds: which files are clouds, and which belong together.
 
@@ -300,9 +300,7 @@ class PointCloudConverter(SeamConverter):
 
         return finalize_clouds(scan, facts, self.plugin.voxel_size)
 
-    def pack(
-        self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
-    ) -> None:
+    def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
         """Copy spilled rows. Coordinates become floats or decimals if not all sources were quantised."""
         from unistore.converters.point_cloud.derive import dequantise, quantise_decimals
 

@@ -17,7 +17,6 @@ from unistore.converters.point_cloud import grids
 from unistore.converters.point_cloud.grids import (
     GridWindows,
     Integers,
-    Ints,
     Workspace,
     index_dtype,
     voxelise,
@@ -30,14 +29,13 @@ from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import MAX_PLACES, NO_SEGMENT, POINTS, Decimal, voxel_group
 from unistore.schemas.tables import Field, offsets_of
+from unistore.system.hints import AnyArray, Float64s, Int64s
 
 # Quantise coordinates to int32 without loss, or not at all.
 #
 # The scale and offset are those of the source, or coordinates are decimals: integers divided by a power of
 # ten.
 
-
-Floats = NDArray[np.float64]
 
 _INT32 = np.iinfo(np.int32)
 # Below it, ``rint(value * scale)`` is the integer of every decimal, despite rounding errors
@@ -46,7 +44,7 @@ _MAX_INTEGER = 2.0**50
 _STEP = 1 << 14
 
 
-def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float]) -> NDArray[np.int32] | None:
+def quantise(xyz: AnyArray, scale: Sequence[float], offset: Sequence[float]) -> NDArray[np.int32] | None:
     """Return integers q with ``float64(q) * scale + offset`` equal to each coordinate, or None."""
     # The rounding is that of LAS readers (ASPRS LAS 1.4 R15, 2.4: "coordinate = record × scale + offset").
     # Bits are compared, so the sign of a zero counts and NaN never passes. Only f8 can be quantised.
@@ -79,7 +77,7 @@ class DecimalPlaces:
     def __init__(self) -> None:
         self.places = 0  # decimal places so far; -1 if a coordinate is not a decimal
 
-    def update(self, xyz: NDArray[Any]) -> None:
+    def update(self, xyz: AnyArray) -> None:
         """Add coordinates, (n, 3)."""
         if xyz.dtype != np.float64:
             self.places = -1
@@ -89,7 +87,7 @@ class DecimalPlaces:
                 self.places = self.places + 1 if self.places < MAX_PLACES else -1
 
 
-def _is_decimal(values: Floats, scale: float) -> bool:
+def _is_decimal(values: Float64s, scale: float) -> bool:
     with np.errstate(all="ignore"):
         whole = np.rint(values * scale)
     if not (np.abs(whole) < _MAX_INTEGER).all():
@@ -98,7 +96,7 @@ def _is_decimal(values: Floats, scale: float) -> bool:
     return np.array_equal(restored.view(np.int64), values.view(np.int64))
 
 
-def decimal_of(places: Sequence[int], least: Floats, most: Floats) -> Decimal | None:
+def decimal_of(places: Sequence[int], least: Float64s, most: Float64s) -> Decimal | None:
     """Return scale and offset for decimals, or None if a source has none (-1) or int32 cannot hold them."""
     scale = 10.0 ** max(places)
     low = np.rint(least * scale)
@@ -113,14 +111,14 @@ def decimal_of(places: Sequence[int], least: Floats, most: Floats) -> Decimal | 
     return Decimal(scale, (x, y, z))
 
 
-def quantise_decimals(xyz: Floats, decimal: Mapping[str, Any], out: NDArray[np.int32]) -> None:
+def quantise_decimals(xyz: Float64s, decimal: Mapping[str, Any], out: NDArray[np.int32]) -> None:
     """Write ``rint(xyz * scale) - offset`` to ``out``, (n, 3) as ``xyz``."""
     for lo in range(0, len(xyz), _STEP):
         whole = np.rint(xyz[lo : lo + _STEP] * decimal["scale"])
         out[lo : lo + _STEP] = whole - np.array(decimal["offset"])
 
 
-def dequantise(integers: NDArray[np.int32], scale: float | Floats, offset: float | Floats) -> Floats:
+def dequantise(integers: NDArray[np.int32], scale: float | Float64s, offset: float | Float64s) -> Float64s:
     """``float64(q) * scale + offset``, rounded after each operation."""
     product = integers.astype(np.float64)
     product *= scale
@@ -128,7 +126,7 @@ def dequantise(integers: NDArray[np.int32], scale: float | Floats, offset: float
     return product
 
 
-def bounds_of(axes: Sequence[NDArray[Any]], offsets: NDArray[np.int64]) -> Floats:
+def bounds_of(axes: Sequence[AnyArray], offsets: Int64s) -> Float64s:
     """Return minimum and maximum of each segment, (S, 2, 3) f8, zeros where no point is finite."""
     bounds = np.zeros((len(offsets) - 1, 2, 3))
     filled = np.flatnonzero(np.diff(offsets))
@@ -147,12 +145,12 @@ class Partition(NamedTuple):
     """Segments of one source in storage order. The segment of number -1 comes last."""
 
     rows: Integers | None  # rows of the source, segment by segment; None: all rows in the source's order
-    lengths: Ints  # points of each segment, (S,)
-    numbers: Ints  # number of each segment, (S,)
+    lengths: Int64s  # points of each segment, (S,)
+    numbers: Int64s  # number of each segment, (S,)
 
 
 def partition_of(
-    pieces: Iterable[Integers], lengths: Ints, numbers: Ints, points: int, work: Workspace
+    pieces: Iterable[Integers], lengths: Int64s, numbers: Int64s, points: int, work: Workspace
 ) -> Partition:
     """Return segments given by their rows, those of no segment last, as number -1, in the source's order."""
     # `pieces` are the rows of all segments, one behind the other. A row may be in several segments.
@@ -176,7 +174,7 @@ def partition_of(
     return Partition(rows[:end], lengths, numbers)
 
 
-def blocks_of(lengths: Ints, limit: int) -> Iterator[tuple[int, int]]:
+def blocks_of(lengths: Int64s, limit: int) -> Iterator[tuple[int, int]]:
     """Divide segments into ranges with at most `limit` points together, or one segment with more points."""
     first = 0
     points = 0
@@ -233,7 +231,7 @@ class _Cloud:
         self._emit = emit
         self._work = work
         self._numbering = numbering
-        self._held: dict[str, NDArray[Any]] = {}
+        self._held: dict[str, AnyArray] = {}
         segments = points.segments()
         self._drops = segments is None and options.nan == "drop"
         if segments is None and (options.segment is not None or self._drops):
@@ -256,7 +254,7 @@ class _Cloud:
         dtype = self._origin.layout.xyz_dtype
         xyz = self._work.fill(dtype, self._points.rows, partial(self._read, _XYZ), row_shape=(3,))
         self._held[_XYZ] = xyz
-        rows = self._work.where(len(xyz), lambda lo, hi: np.isfinite(xyz[lo:hi]).all(axis=1))
+        rows = self._work.where(len(xyz), lambda lo, hi: np.all(np.isfinite(xyz[lo:hi]), axis=1))
         parts = [rows]
         if options.segment is not None and len(rows):
             windows = GridWindows(parse_window(options.segment), options.min_points, options.max_points)
@@ -264,13 +262,13 @@ class _Cloud:
         lengths = np.array([len(part) for part in parts], np.int64)
         return partition_of(parts, lengths, np.arange(len(parts)), len(xyz), self._work)
 
-    def _stored(self, key: str, lo: int, hi: int) -> NDArray[Any]:
+    def _stored(self, key: str, lo: int, hi: int) -> AnyArray:
         """Read rows ``lo:hi`` of a column in storage order."""
         if self._rows is None:
             return self._read(key, lo, hi)
         if key not in self._held:
             self._hold()
-        values: NDArray[Any] = self._held[key].take(self._rows[lo:hi], axis=0)
+        values: AnyArray = self._held[key].take(self._rows[lo:hi], axis=0)
         return values
 
     def _hold(self) -> None:
@@ -283,7 +281,7 @@ class _Cloud:
                     self._held[key] = self._work.column(values.dtype.str, self._points.rows, values.shape[1:])
                 self._held[key][lo:hi] = values
 
-    def _read(self, key: str, lo: int, hi: int) -> NDArray[Any]:
+    def _read(self, key: str, lo: int, hi: int) -> AnyArray:
         """Read rows in the source's order. Coordinates are checked."""
         if key == _XYZ:
             xyz = self._read_coordinates(lo, hi)
@@ -295,7 +293,7 @@ class _Cloud:
             return values
         return self._numbering.stored(values, self._name)
 
-    def _read_coordinates(self, lo: int, hi: int) -> NDArray[Any]:
+    def _read_coordinates(self, lo: int, hi: int) -> AnyArray:
         layout = self._origin.layout
         columns = [self._points.read(axis, lo, hi) for axis in layout.coordinates]
         if len(columns) == 1:
@@ -316,7 +314,7 @@ class _Cloud:
         cure = "--nan drop leaves these points out of all segments"
         return Problem(self._name, message, cure, "nan")
 
-    def emit_columns(self, columns: Mapping[str, Field]) -> dict[str, NDArray[Any]]:
+    def emit_columns(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
         """Emit all columns of the points, and their rows in the source."""
         labelled = dict.fromkeys(filter(is_label, columns), False)
         for lo, hi in self._work.steps(0, int(self._offsets[-1])):
@@ -328,7 +326,7 @@ class _Cloud:
                 self._emit(POINTS, key, values)
         return {f"labelled/{key}": np.array(has_labels) for key, has_labels in labelled.items()}
 
-    def segment_facts(self, columns: Mapping[str, Field]) -> dict[str, NDArray[Any]]:
+    def segment_facts(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
         facts = {}
         for key, field in columns.items():
             values = _missing(field, len(self._lengths))
@@ -341,7 +339,7 @@ class _Cloud:
             facts[f"segments/{key}"] = values
         return facts
 
-    def emit_coordinates(self) -> dict[str, NDArray[Any]]:
+    def emit_coordinates(self) -> dict[str, AnyArray]:
         """Emit coordinates and voxels, some whole segments at a time."""
         for size in self._voxels:
             self._emit(voxel_group(size), "coords", np.empty((0, 3), np.int32))
@@ -376,13 +374,13 @@ class _Cloud:
             emit = partial(self._emit_voxels, voxel_group(size))
             voxels[first:last] = voxelise(xyz, lengths, self._bounds[first:last], size, self._work, emit)
 
-    def _emit_voxels(self, group: str, column: str, rows: NDArray[Any]) -> None:
+    def _emit_voxels(self, group: str, column: str, rows: AnyArray) -> None:
         if column == "point_voxel":
             self._emit(POINTS, f"{group}/{column}", rows)
         else:
             self._emit(group, column, rows)
 
-    def _emit_block(self, first: int, last: int, kept: NDArray[Any] | None) -> None:
+    def _emit_block(self, first: int, last: int, kept: AnyArray | None) -> None:
         """Emit the coordinates of segments, find their bounds, and copy them to `kept`."""
         offsets = self._offsets[first : last + 1]
         begin, end = offsets[[0, -1]].tolist()
@@ -402,7 +400,7 @@ class _Cloud:
             self._bounds[first:last] = bounds
 
 
-def _missing(field: Field, rows: int) -> NDArray[Any]:
+def _missing(field: Field, rows: int) -> AnyArray:
     """Fill rows of a column that a file lacks."""
     return np.full((rows, *field.row_shape), missing_value(field.dtype), field.dtype)
 

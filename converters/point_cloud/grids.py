@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import ConversionError, InputError
+from unistore.system.hints import AnyArray, Float64s, Int64s, Shape
 
 # Columns of one cloud while it is derived: arrays in memory or, of more than a step of rows, memory maps.
 
 
 STEP = 1 << 19  # points that are processed at a time
 
-Ints = NDArray[np.int64]
 Integers = NDArray[np.integer[Any]]
 
 
@@ -37,7 +37,7 @@ class Workspace:
         for lo in range(start, stop, self.step):
             yield lo, min(lo + self.step, stop)
 
-    def column(self, dtype: str, rows: int, row_shape: tuple[int, ...] = ()) -> NDArray[Any]:
+    def column(self, dtype: str, rows: int, row_shape: Shape = ()) -> AnyArray:
         """Create a column of undefined values."""
         # Its file has no name and goes with the column, or with the process.
         shape = (rows, *row_shape)
@@ -60,9 +60,9 @@ class Workspace:
         self,
         dtype: str,
         rows: int,
-        values: Callable[[int, int], NDArray[Any]],
-        row_shape: tuple[int, ...] = (),
-    ) -> NDArray[Any]:
+        values: Callable[[int, int], AnyArray],
+        row_shape: Shape = (),
+    ) -> AnyArray:
         """Create a column of what `values` gives for each range of rows."""
         column = self.column(dtype, rows, row_shape)
         for lo, hi in self.steps(0, rows):
@@ -79,7 +79,7 @@ class Workspace:
             end += len(wanted_rows)
         return column[:end]
 
-    def sort(self, keys: Sequence[Integers]) -> Iterator[tuple[Ints, NDArray[np.bool_]]]:
+    def sort(self, keys: Sequence[Integers]) -> Iterator[tuple[Int64s, NDArray[np.bool_]]]:
         """Yield rows sorted by several keys, in steps, and which of them are the first of their keys."""
         # Keys count from 0, and rows of equal keys keep their order. More than 2^31 rows are refused: their
         # numbers would not fit beside their keys.
@@ -112,7 +112,7 @@ class Workspace:
             yield packed[lo:hi] & ((1 << bits) - 1), np.diff(sorted_keys, prepend=last) != 0
             last = sorted_keys[-1:]
 
-    def _rank(self, values: Ints) -> None:
+    def _rank(self, values: Int64s) -> None:
         """Replace values by numbers of the same order below their count."""
         ordered = self.fill("<i8", len(values), lambda lo, hi: values[lo:hi])
         ordered.sort()
@@ -137,9 +137,7 @@ class GridWindows(NamedTuple):
     max_points: int | None  # windows with more points are halved
 
 
-def window_rows(
-    xyz: NDArray[Any], rows: Integers, windows: GridWindows, work: Workspace
-) -> Iterator[Integers]:
+def window_rows(xyz: AnyArray, rows: Integers, windows: GridWindows, work: Workspace) -> Iterator[Integers]:
     """Divide the finite points of a cloud into square XY windows from the smallest x and y, by x, then y."""
     # A window with more than `max_points` is halved at the median of its longer side until no part has more.
     # Rows in a window ascend.
@@ -175,7 +173,7 @@ def window_rows(
                 yield part
 
 
-def _halve(window: Mapping[str, NDArray[Any]], most: int | None, work: Workspace) -> Iterator[Integers]:
+def _halve(window: Mapping[str, AnyArray], most: int | None, work: Workspace) -> Iterator[Integers]:
     """Divide a window into parts of at most `most` points: halves at the median of the longer side."""
     points = len(window["row"])
     if most is None or points <= most:
@@ -193,11 +191,11 @@ def _halve(window: Mapping[str, NDArray[Any]], most: int | None, work: Workspace
         yield from _halve(half, most, work)
 
 
-def _taken(column: NDArray[Any], rows: Integers, work: Workspace) -> NDArray[Any]:
+def _taken(column: AnyArray, rows: Integers, work: Workspace) -> AnyArray:
     return work.fill(column.dtype.str, len(rows), lambda lo, hi: column.take(rows[lo:hi]))
 
 
-def _first_half(values: NDArray[Any], work: Workspace) -> NDArray[np.bool_]:
+def _first_half(values: AnyArray, work: Workspace) -> NDArray[np.bool_]:
     """Return which points are in the half with the smaller values: by value, then by row."""
     points = len(values)
     half = points // 2
@@ -214,26 +212,26 @@ def _first_half(values: NDArray[Any], work: Workspace) -> NDArray[np.bool_]:
 
 
 def _cells(
-    values: NDArray[Any], origin: np.float64 | NDArray[np.float64], size: float, work: Workspace
+    values: AnyArray, origin: np.float64 | Float64s, size: float, work: Workspace
 ) -> NDArray[np.int32]:
     """Return the cell of each value along one axis, (n,). `origin` is one of all values, or one of each."""
     origins = np.broadcast_to(origin, values.shape)
 
-    def cells_of(lo: int, hi: int) -> NDArray[Any]:
-        local: NDArray[np.float64] = values[lo:hi].astype(np.float64) - origins[lo:hi]
+    def cells_of(lo: int, hi: int) -> AnyArray:
+        local: Float64s = values[lo:hi].astype(np.float64) - origins[lo:hi]
         return np.floor(local / size)
 
     return work.fill("<i4", len(values), cells_of)
 
 
 def voxelise(
-    xyz: NDArray[Any],
-    points: Ints,
-    bounds: NDArray[np.float64],
+    xyz: AnyArray,
+    points: Int64s,
+    bounds: Float64s,
     size: float,
     work: Workspace,
-    emit: Callable[[str, NDArray[Any]], None],
-) -> Ints:
+    emit: Callable[[str, AnyArray], None],
+) -> Int64s:
     """Emit the voxels of segments, ``floor((xyz - origin) / size)`` in float64, and return their numbers."""
     # In lexicographic order, as `coords` (V, 3) from the segment's minimum, `counts` (V,), and `point_voxel`,
     # the voxel of each point, counted inside its segment. Several segments have at most a step of points

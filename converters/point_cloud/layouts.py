@@ -10,7 +10,6 @@ from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import length_table, storable
 from unistore.converters.common.left_out import NO_COLUMN, has_values
@@ -36,6 +35,7 @@ from unistore.converters.point_cloud.names import (
 )
 from unistore.errors import InputError, Location, Problem, first_few, location_of, printable
 from unistore.schemas.tables import name_problem
+from unistore.system.hints import AnyArray, Shape
 
 # Choose the coordinates and the other columns of a file, by their names or by ``--map``.
 
@@ -188,7 +188,7 @@ def _name_coordinates(
 
 
 def _features(
-    place: ColumnPlace, shape: tuple[int, ...], names: Iterable[str], location: Location, *, wide: bool
+    place: ColumnPlace, shape: Shape, names: Iterable[str], location: Location, *, wide: bool
 ) -> ColumnPlace:
     """Return where the values are that follow x, y, z in their dataset. `names` are those of the columns."""
     if not wide or shape[1] < 3:
@@ -234,7 +234,7 @@ def _form_problems(path: str, array: Array, name: Location | str, xyz: Collectio
         yield Problem.at(location, f"has rows of shape {shape[1:]}, without values", cure, "empty")
 
 
-def _lengths_problems(shapes: Mapping[str, tuple[int, ...]], name: Location | str) -> list[Problem]:
+def _lengths_problems(shapes: Mapping[str, Shape], name: Location | str) -> list[Problem]:
     """Return the problem with a table of lengths, if columns differ in length."""
     lengths = {printable(path): shape[0] if shape else 0 for path, shape in shapes.items()}
     if len(set(lengths.values())) < 2:
@@ -275,14 +275,14 @@ class Points(ABC):
         """Describe what a file holds, without reading values. `mapping` is that of `choose`."""
 
     @abstractmethod
-    def read(self, column: str, lo: int, hi: int) -> NDArray[Any]:
+    def read(self, column: str, lo: int, hi: int) -> AnyArray:
         """Read rows ``lo:hi`` of a column of the points, by stored name, in native byte order."""
 
     def segments(self) -> Segmented | None:
         """Return the segments of the file, or None."""
         return None
 
-    def segment_column(self, key: str) -> NDArray[Any]:
+    def segment_column(self, key: str) -> AnyArray:
         """Read a column of the segments, (S, …), by stored name."""
         raise KeyError(key)
 
@@ -311,7 +311,7 @@ class ColumnPoints(Points):
     def __init__(self, opened: Opened, layout: FileLayout) -> None:
         super().__init__(opened, layout)
         self._arrays: dict[str, Array] = {}
-        self._decoded: dict[str, tuple[int, NDArray[Any]]] = {}
+        self._decoded: dict[str, tuple[int, AnyArray]] = {}
         self.rows = len(self.array(layout.xyz[0]))
 
     def array(self, path: str) -> Array:
@@ -320,7 +320,7 @@ class ColumnPoints(Points):
             self._arrays[path] = self.opened.arrays[path]
         return self._arrays[path]
 
-    def read(self, column: str, lo: int, hi: int) -> NDArray[Any]:
+    def read(self, column: str, lo: int, hi: int) -> AnyArray:
         """Read rows. What follows x, y, z in their array is a column of its own."""
         path = self.layout.arrays[column]
         rows = self._read_rows(path, lo, hi)
@@ -328,7 +328,7 @@ class ColumnPoints(Points):
             return rows[:, :3]
         return rows[:, 3:] if path == self.layout.coordinates.get("xyz") else rows
 
-    def _read_rows(self, path: str, lo: int, hi: int) -> NDArray[Any]:
+    def _read_rows(self, path: str, lo: int, hi: int) -> AnyArray:
         """Read rows of an array. Of large chunks all rows are kept, to be decoded once."""
         array = self.array(path)
         chunk = array.chunk_rows
@@ -389,7 +389,7 @@ class _OfPoints(Array):
         return problems
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         count, points, *inner = self.values.shape
         return (count * points, *([] if inner == [1] else inner))
 
@@ -399,11 +399,11 @@ class _OfPoints(Array):
         batches: int = self.values.chunk_rows
         return batches * points
 
-    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
         del out
         points = max(1, self.values.shape[1])
         first = lo // points
-        batches: NDArray[Any] = self.values.read(first, -(-hi // points))
+        batches: AnyArray = self.values.read(first, -(-hi // points))
         rows = batches.reshape(-1, *self.shape[1:])
         return rows[lo - first * points : hi - first * points]
 
@@ -477,7 +477,7 @@ class Batches(ColumnPoints):
         lengths = np.full(count, self.rows // max(1, count), np.int64)
         return Segmented(np.arange(count, dtype=np.int64), lengths)
 
-    def segment_column(self, key: str) -> NDArray[Any]:
+    def segment_column(self, key: str) -> AnyArray:
         """Read an array with a row for each segment."""
         place = self.layout.segment_columns[key]
         array = self.array(place.array)
@@ -582,6 +582,6 @@ def _triple(header: Facts, what: str) -> tuple[float, ...]:
     return ()
 
 
-def native(rows: NDArray[Any]) -> NDArray[Any]:
+def native(rows: AnyArray) -> AnyArray:
     """Return the same rows in native byte order, each value beside the next."""
     return np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))

@@ -11,21 +11,19 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import SourceColumn
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, Attributes
 from unistore.converters.files.paths import is_inside
 from unistore.converters.plugin import Array, Facts
 from unistore.converters.scan import Scanned
+from unistore.system.hints import Int64s, Shape
 
 # What is known of a file of points without its values.
 
 
 AXES = ("x", "y", "z")
 LABEL = "label"  # column of segments with the class of each, if classes are folders
-
-Ints = NDArray[np.int64]
 
 
 class Match(IntEnum):
@@ -43,7 +41,7 @@ class ColumnPlace(NamedTuple):
 
     array: str
     dtype: str  # byte order included
-    row_shape: tuple[int, ...] = ()
+    row_shape: Shape = ()
 
     @property
     def form(self) -> SourceColumn:
@@ -124,9 +122,11 @@ class PointOrigin(NamedTuple):
 class Segmented(NamedTuple):
     """Number and points of each segment of a file, (S,)."""
 
-    numbers: Ints
-    lengths: Ints
-    rows: Iterable[Ints] | None = None  # of one segment behind the other, in parts; None: all, in their order
+    numbers: Int64s
+    lengths: Int64s
+    rows: Iterable[Int64s] | None = (
+        None  # of one segment behind the other, in parts; None: all, in their order
+    )
 
 
 # Names of arrays (N, 3 or more) whose rows begin with x, y, z, in any case.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.left_out import NO_COLUMN
 from unistore.converters.files.hdf5 import library as h5py
@@ -19,9 +18,10 @@ from unistore.converters.formats.hdf5 import HDF5Dataset, OpenedHdf5
 from unistore.converters.plugin import Opened
 from unistore.converters.point_cloud import grids
 from unistore.converters.point_cloud.layouts import ColumnPoints, Points, choose, columns_of, described
-from unistore.converters.point_cloud.names import ColumnPlace, Described, FileLayout, Ints, Match, Segmented
+from unistore.converters.point_cloud.names import ColumnPlace, Described, FileLayout, Match, Segmented
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import offsets_of
+from unistore.system.hints import AnyArray, Int64s
 
 SEGMENTS = "segments"
 COUNT = "num_points"  # attribute of every segment of a PointSuite file
@@ -52,7 +52,7 @@ class SegmentGroups:
         self.keys = sorted(keys, key=_segment_number)
 
     @property
-    def numbers(self) -> Ints:
+    def numbers(self) -> Int64s:
         """Number of each segment, (S,)."""
         return np.array([_segment_number(key) for key in self.keys], np.int64)
 
@@ -148,7 +148,7 @@ class Indices(ColumnPoints):
             lengths[segment] = len(_indices(groups, segment, self.rows))
         return Segmented(groups.numbers, lengths, self._rows(groups))
 
-    def _rows(self, groups: SegmentGroups) -> Iterator[Ints]:
+    def _rows(self, groups: SegmentGroups) -> Iterator[Int64s]:
         """Read row numbers, a step at a time: strictly ascending in a segment, inside ``0:rows``."""
         for segment in range(len(groups.keys)):
             dataset = _indices(groups, segment, self.rows)
@@ -228,7 +228,7 @@ class InSegments(Points):
             for place in self._places.values():
                 self._dataset(segment, place)
 
-    def read(self, column: str, lo: int, hi: int) -> NDArray[Any]:
+    def read(self, column: str, lo: int, hi: int) -> AnyArray:
         """Read rows of the concatenated segments."""
         place = self._places[column]
         rows = np.empty((hi - lo, *place.row_shape), np.dtype(place.dtype).newbyteorder("="))
@@ -260,7 +260,7 @@ class InSegments(Points):
         return dataset
 
 
-def _lengths(groups: SegmentGroups, column: str) -> Ints:
+def _lengths(groups: SegmentGroups, column: str) -> Int64s:
     """Return the points of each segment (S,), from a column. Check that all have the same columns."""
     lengths = np.zeros(len(groups.keys), np.int64)
     expected: set[str] = set()

@@ -7,12 +7,12 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, Preview, parts_of
 from unistore.converters.views import View, ViewLimits, limits, stride
 from unistore.schemas.indices import StoreView, sample_rows, whole
 from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS, quantum
+from unistore.system.hints import AnyArray, Float64s
 from unistore.system.sizes import count_of
 
 _FEW = 16
@@ -36,7 +36,7 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     starts, stops = parts_of(lo, hi, max(1, detail.read // row_bytes), _PARTS)
     step = stride(int((stops - starts).sum()), most)
     values = {name: column.read_ranges(starts, stops)[::step] for name, column in columns.items()}
-    arrays: dict[str, NDArray[Any]] = {"xyz": _local(store, segment, values.pop("xyz")).astype(np.float32)}
+    arrays: dict[str, AnyArray] = {"xyz": _local(store, segment, values.pop("xyz")).astype(np.float32)}
     shown = []
     for number, (name, column) in enumerate(values.items()):
         names_of_classes = columns[name].attributes.get("classes", {})
@@ -86,16 +86,16 @@ def _column_names(store: StoreView) -> list[str]:
     return names[:_COLUMNS]
 
 
-def _local(store: StoreView, segment: int, stored: NDArray[Any]) -> NDArray[np.float64]:
+def _local(store: StoreView, segment: int, stored: AnyArray) -> Float64s:
     """Return coordinates relative to the segment's origin, (n, 3)."""
     restoring = quantum(store)
     if restoring is not None:
         stored = restoring.restored(stored, int(whole(store, f"{SEGMENTS}/source")[segment]))
-    local: NDArray[np.float64] = stored.astype(np.float64) - whole(store, f"{SEGMENTS}/origin")[segment]
+    local: Float64s = stored.astype(np.float64) - whole(store, f"{SEGMENTS}/origin")[segment]
     return local
 
 
-def _coloured(values: NDArray[Any], names: Mapping[str, str]) -> tuple[dict[str, Any], NDArray[Any]]:
+def _coloured(values: AnyArray, names: Mapping[str, str]) -> tuple[dict[str, Any], AnyArray]:
     """Return how a column colours points, and its values: classes by number, colours in bytes."""
     if values.ndim == 2:
         if values.dtype.kind == "f":

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exported import (
     ExportedArray,
@@ -54,6 +53,7 @@ from unistore.schemas.point_cloud.fields import (
 from unistore.schemas.point_cloud.specs import segments, source_rows
 from unistore.schemas.rules import RuleView
 from unistore.schemas.tables import Table, offsets_of
+from unistore.system.hints import AnyArray, Int64s, Shape
 
 # Formats that are exported as they were
 _WRITTEN = ("las", "laz")
@@ -70,12 +70,12 @@ class Cloud:
     layout: Mapping[str, Any]
     header: Mapping[str, Any]
     segments: range  # its own, including the one of number -1
-    bounds: NDArray[np.int64]  # of its segments in ``points``, (S + 1,)
-    numbers: NDArray[np.int64]  # of its segments, (S,)
+    bounds: Int64s  # of its segments in ``points``, (S + 1,)
+    numbers: Int64s  # of its segments, (S,)
     quantum: Quantum | None  # scale and offset of quantised coordinates; None: they are floats
 
     @cached_property
-    def order(self) -> NDArray[np.int64]:
+    def order(self) -> Int64s:
         """Row in the source of each stored point, (points,) i8."""
         return self._stored("source_row")
 
@@ -84,18 +84,18 @@ class Cloud:
         """Rows of the source."""
         return int(self.order.max(initial=-1)) + 1
 
-    def column(self, name: str) -> NDArray[Any]:
+    def column(self, name: str) -> AnyArray:
         """Return a column of the points in the source's order, (N, …)."""
         return self._in_order(self._stored(name))
 
-    def coordinates(self, axis: int) -> NDArray[Any]:
+    def coordinates(self, axis: int) -> AnyArray:
         """Return x, y or z in the source's order, (N,) f8 or f4."""
         values = np.ascontiguousarray(self._stored("xyz")[:, axis])
         if self.quantum is not None:
             values = self.quantum.restored(values, self.source.number, axis)
         return self._in_order(values)
 
-    def indices(self, segment: int) -> NDArray[np.int64]:
+    def indices(self, segment: int) -> Int64s:
         """Return rows of one of its segments (counted from 0), (n,)."""
         lo, hi = (self.bounds[segment : segment + 2] - self.source.lo).tolist()
         return self.order[lo:hi]
@@ -105,18 +105,18 @@ class Cloud:
         numbers = enumerate(self.numbers.tolist())
         return {position: _segment_path(number) for position, number in numbers if number != NO_SEGMENT}
 
-    def segment_column(self, name: str) -> NDArray[Any]:
+    def segment_column(self, name: str) -> AnyArray:
         """Return a column of its segments, (S, …)."""
         return self.store.array(f"{SEGMENTS}/{name}").read(self.segments.start, self.segments.stop)
 
-    def row_shape(self, name: str) -> tuple[int, ...]:
+    def row_shape(self, name: str) -> Shape:
         """Row shape of a column of the points."""
         return self.store.array(f"{POINTS}/{name}").shape[1:]
 
-    def _stored(self, name: str) -> NDArray[Any]:
+    def _stored(self, name: str) -> AnyArray:
         return self.store.array(f"{POINTS}/{name}").read(self.source.lo, self.source.hi)
 
-    def _in_order(self, stored: NDArray[Any]) -> NDArray[Any]:
+    def _in_order(self, stored: AnyArray) -> AnyArray:
         values = np.empty((self.rows, *stored.shape[1:]), stored.dtype)
         values[self.order] = stored
         return values
@@ -188,10 +188,10 @@ def _arrays(values: Mapping[str, ExportedArray]) -> dict[str, Array]:
     """Columns by name, of which one is in memory at a time: their rows stand elsewhere in the store."""
 
     @lru_cache(maxsize=1)
-    def whole_column(name: str) -> NDArray[Any]:
+    def whole_column(name: str) -> AnyArray:
         return values[name].whole()
 
-    def rows_of(name: str, lo: int, hi: int) -> NDArray[Any]:
+    def rows_of(name: str, lo: int, hi: int) -> AnyArray:
         return whole_column(name)[lo:hi]
 
     return {
@@ -283,7 +283,7 @@ def own_arrays(cloud: Cloud) -> dict[str, ExportedArray]:
     return columns
 
 
-def _lazy(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> ExportedArray:
+def _lazy(read: Callable[[], AnyArray], shape: Shape, dtype: np.dtype[Any]) -> ExportedArray:
     """Return values that are read on demand, all at once, and fit the dtype exactly."""
     return ExportedArray(shape, dtype, lambda: iter([cast_exactly(read(), dtype)]))
 
@@ -305,7 +305,7 @@ def _columns(cloud: Cloud) -> dict[str, ExportedArray]:
             columns[path] = _lazy(partial(cloud.coordinates, axis), (cloud.rows,), dtypes[axis])
         return columns
 
-    def together() -> NDArray[Any]:
+    def together() -> AnyArray:
         parts = [cloud.coordinates(axis)[:, None] for axis in range(3)]
         return np.concatenate([*parts, *map(cloud.column, beside)], axis=1)
 
@@ -330,7 +330,7 @@ def _batches(cloud: Cloud, columns: Mapping[str, ExportedArray]) -> dict[str, Ex
     return own
 
 
-def _reshaped(values: ExportedArray, shape: tuple[int, ...]) -> NDArray[Any]:
+def _reshaped(values: ExportedArray, shape: Shape) -> AnyArray:
     return values.whole().reshape(shape)
 
 
@@ -338,10 +338,10 @@ def _in_segments(cloud: Cloud, columns: Mapping[str, ExportedArray]) -> dict[str
     """Return the columns of every segment in arrays of its own."""
 
     @lru_cache(maxsize=1)
-    def whole_column(path: str) -> NDArray[Any]:
+    def whole_column(path: str) -> AnyArray:
         return columns[path].whole()
 
-    def rows_of(path: str, segment: int) -> NDArray[Any]:
+    def rows_of(path: str, segment: int) -> AnyArray:
         return whole_column(path)[cloud.indices(segment)]
 
     own: dict[str, ExportedArray] = {}
@@ -400,7 +400,7 @@ class _VoxelGrid:
         self._size = size
         self._emit = emit
 
-    def emit_segments(self, segments: NDArray[np.int64], source: int) -> NDArray[np.int64]:
+    def emit_segments(self, segments: Int64s, source: int) -> Int64s:
         """Emit voxels of consecutive segments of one source, and return their numbers."""
         begin = int(self._offsets[segments[0]])
         end = int(self._offsets[segments[-1] + 1])
@@ -417,11 +417,11 @@ class _VoxelGrid:
         for lo, hi in self.work.steps(0, points):
             self._emit_column("point_voxel", np.full(hi - lo, -1, np.int32))
 
-    def _read(self, source: int, begin: int, lo: int, hi: int) -> NDArray[Any]:
+    def _read(self, source: int, begin: int, lo: int, hi: int) -> AnyArray:
         stored = self._xyz.read(begin + lo, begin + hi)
         return stored if self._quantum is None else self._quantum.restored(stored, source)
 
-    def _emit_column(self, column: str, rows: NDArray[Any]) -> None:
+    def _emit_column(self, column: str, rows: AnyArray) -> None:
         group = voxel_group(self._size)
         if column == "point_voxel":
             self._emit(POINTS, f"{group}/{column}", rows)

@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Merged, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
@@ -44,6 +42,7 @@ from unistore.schemas.point_cloud.fields import (
     xyz_field,
 )
 from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays, offsets_of, text_arrays
+from unistore.system.hints import AnyArray, Int64s
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
@@ -268,7 +267,7 @@ def finalize_clouds(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float]) 
 def _joined(facts: Sequence[Facts], scan: Scan) -> Facts:
     """Each fact of all sources, one after the other, and their ``counts`` of segments, (sources,)."""
     dtypes = {f"{SEGMENTS}/{key}": field.dtype for key, field in scan.shared["segment_columns"].items()}
-    blocks: dict[str, list[NDArray[Any]]] = {}
+    blocks: dict[str, list[AnyArray]] = {}
     for lo in range(0, len(facts), _AT_ONCE):
         some = facts[lo : lo + _AT_ONCE]
         for name, first in some[0].items():
@@ -278,7 +277,7 @@ def _joined(facts: Sequence[Facts], scan: Scan) -> Facts:
     return {name: np.concatenate(parts) for name, parts in blocks.items()}
 
 
-def _segment_arrays(scan: Scan, joined: Facts, of_source: NDArray[np.int64], unit: str | None) -> Arrays:
+def _segment_arrays(scan: Scan, joined: Facts, of_source: Int64s, unit: str | None) -> Arrays:
     values = {
         "offsets": offsets_of(joined["lengths"]),
         "origin": joined["bounds"][:, 0],
@@ -336,6 +335,6 @@ def _layout_text(origin: PointOrigin) -> str:
     )
 
 
-def typical_length(lengths: NDArray[np.int64]) -> int:
+def typical_length(lengths: Int64s) -> int:
     """Return the median length, at least 1: the rows that one sample reads."""
     return max(1, int(np.median(lengths)))

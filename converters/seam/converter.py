@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import SourceColumn, missing_value
 from unistore.converters.common.exclusion import Exclusion
@@ -64,6 +63,7 @@ from unistore.converters.seam.sources import (
 from unistore.errors import InputError, Problem, location_of
 from unistore.schemas.tables import Table
 from unistore.system.foreign import begin_reading
+from unistore.system.hints import AnyArray, Int64s, Shape
 
 
 class SeamConverter(Converter):
@@ -335,7 +335,7 @@ class SeamConverter(Converter):
         schema = planned.schema
         origin: RowOrigin = scan.sources.details[source]
         name = scan.sources.names[source]
-        facts: dict[str, NDArray[Any]] = {}
+        facts: dict[str, AnyArray] = {}
         with self.reopened(scan, source) as opened:
             if schema.samples:
                 begin_reading()
@@ -376,9 +376,7 @@ class SeamConverter(Converter):
             for column, rows in out.items():
                 emit(table.name, column, rows)
 
-    def _emit_ragged(
-        self, opened: Opened, name: str, origin: RowOrigin, table: Table, emit: Emit
-    ) -> NDArray[np.int64]:
+    def _emit_ragged(self, opened: Opened, name: str, origin: RowOrigin, table: Table, emit: Emit) -> Int64s:
         """Emit the values of a column with any number of them in a row, and return their numbers."""
         values = table.fields[0]
         counts = np.zeros(origin.rows, np.int64)
@@ -403,7 +401,7 @@ class SeamConverter(Converter):
         return finalize_sources(scan, facts)
 
     def read(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
         """Read rows of a source."""
         origin: RowOrigin = scan.sources.details[source]
@@ -419,7 +417,7 @@ class SeamConverter(Converter):
         table: str,
         lo: int,
         hi: int,
-        out: Mapping[str, NDArray[Any]],
+        out: Mapping[str, AnyArray],
     ) -> None:
         """Read rows of a table, by the family's own `rows` if it has one. Fill columns that are missing."""
         places = origin.tables[table].places
@@ -466,7 +464,7 @@ class SeamConverter(Converter):
 
 def fill(
     arrays: Mapping[str, Array],
-    out: Mapping[str, NDArray[Any]],
+    out: Mapping[str, AnyArray],
     places: Mapping[str, RowPlace],
     lo: int,
     hi: int,
@@ -525,7 +523,7 @@ class Neighbours:
             return None
 
 
-def within(target: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def within(target: AnyArray, shape: Shape) -> AnyArray:
     """Return the part of rows that smaller ones take. Other rows are as they are."""
     if len(shape) != target.ndim or target.shape[1:] == shape[1:]:
         return target

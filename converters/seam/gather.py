@@ -26,6 +26,7 @@ from unistore.converters.seam.specs import FACTS, FORMAT, field_of, is_number, n
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.ragged import value_field
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
+from unistore.system.hints import Int64s, Shape
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
@@ -43,7 +44,7 @@ class _SourcesTogether:
     def __init__(self) -> None:
         self.tables: dict[str, dict[str, Column]] = {}
         self.rows: Counter[str] = Counter()  # by table
-        self.extent: tuple[int, ...] = ()
+        self.extent: Shape = ()
         self.sample_rows = 0
         self.forward_only = False
         self.left_out: dict[tuple[str, str], None] = {}
@@ -323,8 +324,8 @@ def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
 def _sample_arrays(
     schema: Schema,
     facts: Sequence[Facts],
-    counts: Sequence[NDArray[np.int64]],
-    samples: NDArray[np.int64],
+    counts: Sequence[Int64s],
+    samples: Int64s,
 ) -> Arrays:
     axis = schema.samples.removesuffix("s")
     what = f"{schema.table} of {axis} i are rows offsets[i] to offsets[i + 1] - 1"

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import SourceColumn, is_text
 from unistore.converters.opened import BLOCK_BYTES
 from unistore.converters.plugin import Array
 from unistore.errors import InputError, Location, Problem
+from unistore.system.hints import AnyArray, Int64s
 
 _TEXTS_TOGETHER = 64  # rows of texts that are read together
 
@@ -21,13 +21,13 @@ _TEXTS_TOGETHER = 64  # rows of texts that are read together
 class RaggedItems(NamedTuple):
     """Values of some rows, one after the other, and how many each row has."""
 
-    values: NDArray[Any]
-    counts: NDArray[np.int64]
+    values: AnyArray
+    counts: Int64s
 
 
 def items_in(array: Array, lo: int, hi: int, form: SourceColumn, location: Location) -> Iterator[RaggedItems]:
     """Yield the values of rows ``lo:hi``, about `BLOCK_BYTES` at a time."""
-    pending: list[NDArray[Any]] = []
+    pending: list[AnyArray] = []
     size = 0
     step = _TEXTS_TOGETHER if is_text(array.dtype) else 1
     for first in range(lo, hi, step):
@@ -45,7 +45,7 @@ def items_in(array: Array, lo: int, hi: int, form: SourceColumn, location: Locat
         yield _joined(pending)
 
 
-def _values(value: Any, form: SourceColumn) -> NDArray[Any]:
+def _values(value: Any, form: SourceColumn) -> AnyArray:
     if isinstance(value, str):
         value = value.encode("utf-8", "surrogateescape")
     if isinstance(value, bytes):
@@ -53,6 +53,6 @@ def _values(value: Any, form: SourceColumn) -> NDArray[Any]:
     return np.asarray(value, form.dtype)
 
 
-def _joined(rows: Sequence[NDArray[Any]]) -> RaggedItems:
+def _joined(rows: Sequence[AnyArray]) -> RaggedItems:
     counts = np.array([len(row) for row in rows], np.int64)
     return RaggedItems(np.concatenate(rows), counts)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, length_table, storable, values_of
 from unistore.converters.files.hdf5.attributes import Attributes
@@ -33,6 +32,7 @@ from unistore.converters.seam.faults import fault
 from unistore.converters.seam.specs import is_number, number_dtype
 from unistore.errors import Problem, location_of, printable
 from unistore.schemas.tables import name_problem
+from unistore.system.hints import AnyArray, Shape
 
 # Bytes of records that are read at a time, as all their fields are read
 _RECORD_BLOCK = 8 << 20
@@ -61,7 +61,7 @@ class Pick(NamedTuple):
     name: str
     column: Column
     dtype: np.dtype[Any]
-    row_shape: tuple[int, ...]
+    row_shape: Shape
     place: RowPlace
 
 
@@ -117,7 +117,7 @@ class RowOrigin(NamedTuple):
     tables: Mapping[str, TableRows]
     facts: Facts
     attributes: str  # of its HDF5 file, JSON
-    extent: tuple[int, ...]  # of its volumes
+    extent: Shape  # of its volumes
 
 
 class Planned(NamedTuple):
@@ -136,7 +136,7 @@ class ScannedSource(Scanned):
     reason: str = ""
     formats: tuple[str, ...] = ()
     tables: Mapping[str, ScannedTable] = field(default_factory=dict)
-    extent: tuple[int, ...] = ()
+    extent: Shape = ()
     facts: Facts = field(default_factory=dict)
     attributes: Attributes | None = None
     left_out: tuple[tuple[str, str], ...] = ()
@@ -316,7 +316,7 @@ def check_columns(
     return rows, problems if has_map else [replace(problem, cure=_CURE) for problem in problems]
 
 
-def extent_of(columns: Mapping[str, Column], head: Head, problems: list[Problem]) -> tuple[int, ...]:
+def extent_of(columns: Mapping[str, Column], head: Head, problems: list[Problem]) -> Shape:
     """Extent of the volumes of a source, empty if it has none. Adds a problem of columns that differ."""
     shapes = {
         name: head.arrays[column.source or name][0] for name, column in columns.items() if column.spatial
@@ -329,7 +329,7 @@ def extent_of(columns: Mapping[str, Column], head: Head, problems: list[Problem]
 
 
 def check_derived(
-    plugin: Family, schema: Schema, source: str, table: str, rows_of: Mapping[str, NDArray[Any]]
+    plugin: Family, schema: Schema, source: str, table: str, rows_of: Mapping[str, AnyArray]
 ) -> int:
     """Number of rows that `Family.derive` gave, which must be as the schema declares them."""
     declared = {
@@ -345,7 +345,7 @@ def check_derived(
     return next(iter(counts.values()))
 
 
-def common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, list[Problem]]:
+def common_length(shapes: Mapping[str, Shape], name: str) -> tuple[int, list[Problem]]:
     """Number of rows of all arrays, or a Problem with the table of lengths."""
     starts = {shape[:1] for shape in shapes.values()}
     if len(starts) <= 1 and () not in starts:
@@ -370,7 +370,7 @@ def _how_to_rename(column: str) -> str:
     return f"rename it, as in --map {shlex.quote(printable(f'{plain}_2={column}'))}"
 
 
-def _schema_problems(column: Column, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> Iterator[Problem]:
+def _schema_problems(column: Column, dtype: np.dtype[Any], row_shape: Shape) -> Iterator[Problem]:
     """Yield what the schema says of a column, and an array is not."""
     if column.axes is None or not storable(dtype):
         return

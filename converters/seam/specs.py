@@ -11,6 +11,7 @@ import numpy as np
 from unistore.converters.plugin import Column, Schema
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, Limit
 from unistore.schemas.tables import Field, own_axes
+from unistore.system.hints import Shape
 
 FACTS = "sources/facts"
 FORMAT = "sources/format"
@@ -110,7 +111,7 @@ def field_of(
     column: Column,
     axis: str,
     dtype: str,
-    row_shape: tuple[int, ...] = (),
+    row_shape: Shape = (),
     run: int = 1,
     attributes: Mapping[str, Any] | None = None,
 ) -> Field:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exported import (
     ExportedArray,
@@ -35,6 +34,7 @@ from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.indices import ArrayView, StoreView, table_columns
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
+from unistore.system.hints import AnyArray, Shape
 
 # Bytes that are read of a sample, at most
 _SAMPLE_BYTES = 64 << 20
@@ -50,13 +50,13 @@ class _StoredRows:
     lo: int
     hi: int
     dtype: np.dtype[Any]
-    row_shape: tuple[int, ...]
+    row_shape: Shape
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (self.hi - self.lo, *self.row_shape)
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> AnyArray:
         lo, hi, step = rows.indices(self.hi - self.lo)
         values = self.array.read(self.lo + lo, self.lo + max(lo, hi))
         if values.shape[1:] != self.row_shape:  # rows that are padded
@@ -208,7 +208,7 @@ def _has_library(opening: Format) -> bool:
     return is_own and opening.name in BY_FORMAT
 
 
-def sample_of(family: Family, store: StoreView, number: int, most_bytes: int) -> Mapping[str, NDArray[Any]]:
+def sample_of(family: Family, store: StoreView, number: int, most_bytes: int) -> Mapping[str, AnyArray]:
     """Return the columns of a sample, cut off where they take more bytes."""
     schema = family.schema
     lo = number
@@ -222,9 +222,9 @@ def sample_of(family: Family, store: StoreView, number: int, most_bytes: int) ->
     return sample if schema.samples else {**sample, **_values_of_any_length(store, schema.table, number)}
 
 
-def _values_of_any_length(store: StoreView, table: str, row: int) -> Mapping[str, NDArray[Any]]:
+def _values_of_any_length(store: StoreView, table: str, row: int) -> Mapping[str, AnyArray]:
     """Return the texts of a row, and its columns with any number of values, cut off where they are long."""
-    values: dict[str, NDArray[Any]] = {}
+    values: dict[str, AnyArray] = {}
     for path in store.paths():
         column = path.removesuffix("/offsets")
         if path == column or not path.startswith(f"{table}/"):

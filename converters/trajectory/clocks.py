@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.plugin import Facts
 from unistore.converters.trajectory.layouts import LOG_TIME, TIMES, EpisodeRecording
@@ -19,6 +18,7 @@ from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.clocks import NANOSECONDS, in_nanoseconds
 from unistore.schemas.trajectory.fields import STEPS
+from unistore.system.hints import Int64s
 
 _SUFFIXES = ("_timestamps", "_timestamp")
 # Names of arrays that are called as their group is, where it has timestamps.
@@ -207,7 +207,7 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
         raise InputError(Problem.at(recording.location(), message, f"{cure}or give --rate steps=HZ", "clock"))
     problems: list[Problem] = []
     notes: list[str] = []
-    times: dict[str, NDArray[np.int64]] = {}
+    times: dict[str, Int64s] = {}
     for name, stream in clocks.streams.items():
         if not stream.timestamps:
             continue
@@ -240,7 +240,7 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
     return notes
 
 
-def _read_times(recording: EpisodeRecording, stream: Stream) -> NDArray[np.int64]:
+def _read_times(recording: EpisodeRecording, stream: Stream) -> Int64s:
     """Read timestamps in nanoseconds. They must rise."""
     location = recording.location(stream.timestamps)
     if stream.unit not in NANOSECONDS:
@@ -263,7 +263,7 @@ def _read_times(recording: EpisodeRecording, stream: Stream) -> NDArray[np.int64
     return times
 
 
-def _likely_unit(times: NDArray[np.int64], stream: Stream) -> str:
+def _likely_unit(times: Int64s, stream: Stream) -> str:
     """Unit in which timestamps (in nanoseconds) are dates, where another was assumed (empty: none is)."""
     if not stream.is_assumed or not len(times):
         return ""
@@ -277,7 +277,7 @@ def _contradictions(
     recording: EpisodeRecording,
     streams: Mapping[str, Stream],
     rows: Mapping[str, int],
-    times: Mapping[str, NDArray[np.int64]],
+    times: Mapping[str, Int64s],
 ) -> Iterator[Problem]:
     """Yield a problem of each clock that tells another duration than the steps, or another time."""
     is_bag = bool(recording.times)

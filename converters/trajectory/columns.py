@@ -33,6 +33,7 @@ from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
 from unistore.schemas.trajectory.fields import STEPS
+from unistore.system.hints import AnyArray, Shape, UInt8s
 
 # Make column names from the names of an episode's datasets.
 #
@@ -128,7 +129,7 @@ class RangesOf(Array):
         self._offsets = offsets  # (N + 1,) whole numbers
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """See `Array`."""
         return (len(self._offsets) - 1,)
 
@@ -143,7 +144,7 @@ class RangesOf(Array):
             return [*self.values.problems(), *self._offsets.problems()]
         return super().problems()
 
-    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
         """See `Array`."""
         del out
         bounds = self._offsets[lo : hi + 1].astype(np.int64)
@@ -188,7 +189,7 @@ def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
     return {other: len(arrays[other]) for other in numbers}
 
 
-def _wrong(offsets: NDArray[Any], lengths: Sequence[int]) -> str:
+def _wrong(offsets: AnyArray, lengths: Sequence[int]) -> str:
     """Say why these are no offsets into an array of one of these lengths (empty: they are)."""
     falling = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falling):
@@ -222,7 +223,7 @@ class Feature(NamedTuple):
     dataset: str
     kind: Kind
     dtype: str
-    row_shape: tuple[int, ...] = ()
+    row_shape: Shape = ()
     clock: str = STEPS
     offsets: str = ""
 
@@ -477,12 +478,12 @@ def _encoded(path: str, array: Array, location: Location) -> Feature | None:
     return Feature(path, kind, header.dtype.str, shape)
 
 
-def frame_of(array: Array, row: int, kind: str) -> NDArray[np.uint8] | None:
+def frame_of(array: Array, row: int, kind: str) -> UInt8s | None:
     """Return one compressed frame without padding, or None if the row is not a byte string."""
     # Zero bytes that pad it to a common length are cut off: the last byte of JPEG and PNG is never zero (D9
     # and 82). Lengths that recorders store are not used: their order of cameras is not stated in the file.
     if kind == "padded":
-        frame: NDArray[np.uint8] = array[row : row + 1][0]
+        frame: UInt8s = array[row : row + 1][0]
         kept = np.flatnonzero(frame)
         return frame[: int(kept[-1]) + 1] if kept.size else frame[:0]
     value = array.item(row)
@@ -491,7 +492,7 @@ def frame_of(array: Array, row: int, kind: str) -> NDArray[np.uint8] | None:
     return np.frombuffer(value, np.uint8) if isinstance(value, bytes) else None
 
 
-def flags(values: NDArray[Any], location: Location, lo: int) -> NDArray[np.bool_]:
+def flags(values: AnyArray, location: Location, lo: int) -> NDArray[np.bool_]:
     """Return rows of an array of flags 0 and 1, (n,) or (n, 1), as bool."""
     flat = values.reshape(len(values))
     wrong = np.flatnonzero((flat != 0) & (flat != 1))

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from numpy.typing import NDArray
-
 from unistore.converters.common.columns import SourceColumn
 from unistore.converters.plugin import Claim, Family, Format, Group, Head, Opened, SourceFile
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
@@ -21,6 +19,7 @@ from unistore.converters.seam.record import ConverterOf
 from unistore.converters.trajectory.layouts import BAG, LEROBOT, METADATA, claim_of, needed_layout
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.schemas.trajectory.fields import FAMILY_NAME
+from unistore.system.hints import AnyArray
 
 if TYPE_CHECKING:
     from unistore.converters.trajectory.scan import EpisodeOrigin, ScannedFile
@@ -112,7 +111,7 @@ class TrajectoryConverter(SeamConverter):
                 yield name, columns
 
     def read(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
         """Read rows ``lo:hi`` of a source."""
         from unistore.converters.trajectory.read import Reader

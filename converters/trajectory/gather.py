@@ -41,6 +41,7 @@ from unistore.schemas.trajectory.fields import (
     bounds_of,
     sample_key,
 )
+from unistore.system.hints import Int64s, Shape, UInt8s
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
@@ -268,7 +269,7 @@ class _EpisodeTable:
             self.masks[name][numbers] = True
 
 
-def _episode_arrays(episodes: _EpisodeTable, owner: NDArray[np.int64], facts: Sequence[Facts]) -> Arrays:
+def _episode_arrays(episodes: _EpisodeTable, owner: Int64s, facts: Sequence[Facts]) -> Arrays:
     arrays: Arrays = []
     for clock, lengths in episodes.lengths.items():
         place = "" if clock == STEPS else f"the table of the clock {clock} are "
@@ -328,7 +329,7 @@ def _differences(indexes: Sequence[EpisodeIndex], stored: StoredColumns) -> Arra
     for name, column in stored.columns.items():
         if name in FLAGS or column.is_next:
             continue
-        shapes: list[tuple[int, ...] | None] = []
+        shapes: list[Shape | None] = []
         for index in indexes:
             features = [variant.features.get(name) for variant in index.variants]
             of_variants = [feature and feature.row_shape for feature in features]
@@ -376,9 +377,7 @@ def _groups(
     return groups
 
 
-def _splits(
-    masks: Mapping[str, NDArray[np.bool_]], episodes: int
-) -> tuple[NDArray[np.uint8] | None, tuple[str, ...]]:
+def _splits(masks: Mapping[str, NDArray[np.bool_]], episodes: int) -> tuple[UInt8s | None, tuple[str, ...]]:
     """Splits from disjoint masks: all masks, or those with the usual names, or None if they overlap."""
     for names in (tuple(masks), tuple(name for name in masks if name in _SPLIT_NAMES)):
         split_masks = [masks[name] for name in names]

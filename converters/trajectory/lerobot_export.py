@@ -29,12 +29,13 @@ from unistore.converters.trajectory.stored_steps import (
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import StoreView
 from unistore.schemas.trajectory.fields import EPISODES
+from unistore.system.hints import AnyArray, Float64s, Int64s, Shape, UInt8s
 
 # Statistics as LeRobot keeps them: of each episode and of the whole dataset, exact, in float64.
 
 
 Document = dict[str, Any]  # statistics of a feature as JSON, by LeRobot's names
-Read = Callable[[int, int], NDArray[Any]]  # reads the rows of steps (start, stop)
+Read = Callable[[int, int], AnyArray]  # reads the rows of steps (start, stop)
 Bounds = Sequence[tuple[int, int]]  # steps (start, stop) of each episode
 
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -42,9 +43,7 @@ _MEMORY = 256 << 20
 _LEVELS = 256
 
 
-def number_statistics(
-    read: Read, bounds: Bounds, row_shape: tuple[int, ...]
-) -> tuple[list[Document], Document]:
+def number_statistics(read: Read, bounds: Bounds, row_shape: Shape) -> tuple[list[Document], Document]:
     """Return the statistics of each episode and of all rows, which are read an episode at a time."""
     episodes = [_document(_of_rows(read(start, stop)), row_shape, stop - start) for start, stop in bounds]
     count = bounds[-1][1]
@@ -62,7 +61,7 @@ def number_statistics(
     return episodes, _document(whole, row_shape, count)
 
 
-def _of_rows(rows: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+def _of_rows(rows: AnyArray) -> dict[str, Float64s]:
     numbers = rows.astype(np.float64)
     statistics = {
         "min": numbers.min(axis=0),
@@ -89,7 +88,7 @@ def image_statistics(read: Read, bounds: Bounds, row_bytes: int) -> tuple[list[D
     return episodes, _document(_of_counts(total), (3, 1, 1), bounds[-1][1])
 
 
-def _of_counts(counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+def _of_counts(counts: Int64s) -> dict[str, Float64s]:
     """Return the statistics of pixels of which `counts` says how many have each level, (3, 256)."""
     levels = np.arange(_LEVELS) / (_LEVELS - 1)
     pixels = counts.sum(axis=1)
@@ -102,7 +101,7 @@ def _of_counts(counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     return statistics
 
 
-def _quantile_of(running: NDArray[np.int64], share: float) -> float:
+def _quantile_of(running: Int64s, share: float) -> float:
     """Return the level at a share of sorted pixels, between two of them as `numpy.quantile` has it."""
     last = int(running[-1]) - 1
     place = share * last
@@ -111,7 +110,7 @@ def _quantile_of(running: NDArray[np.int64], share: float) -> float:
     return float(low + (place - below) * (high - low))
 
 
-def _document(values: dict[str, NDArray[np.float64]], row_shape: tuple[int, ...], rows: int) -> Document:
+def _document(values: dict[str, Float64s], row_shape: Shape, rows: int) -> Document:
     document: Document = {name: value.reshape(row_shape).tolist() for name, value in values.items()}
     return {**document, "count": [rows]}
 
@@ -140,8 +139,8 @@ class _WrittenFeature(NamedTuple):
 
     name: str
     kind: str  # a numpy dtype, or ``image`` or ``video``
-    row_shape: tuple[int, ...]
-    read: Callable[[int, int], NDArray[Any]]
+    row_shape: Shape
+    read: Callable[[int, int], AnyArray]
     files: Callable[[int, int], list[bytes]] | None = None
 
     @property
@@ -247,11 +246,11 @@ class _DatasetWriter:
         """Yield the features that every dataset has."""
         first_steps = np.array([episode.start for episode in self._episodes])
 
-        def episode_index(start: int, stop: int) -> NDArray[np.int64]:
+        def episode_index(start: int, stop: int) -> Int64s:
             return np.searchsorted(first_steps, np.arange(start, stop), "right") - 1
 
-        def frame_index(start: int, stop: int) -> NDArray[np.int64]:
-            first: NDArray[np.int64] = first_steps[episode_index(start, stop)]
+        def frame_index(start: int, stop: int) -> Int64s:
+            first: Int64s = first_steps[episode_index(start, stop)]
             return np.arange(start, stop) - first
 
         def timestamp(start: int, stop: int) -> NDArray[np.float32]:
@@ -524,7 +523,7 @@ def _as_datasets_has_it(feature: _WrittenFeature) -> dict[str, Any]:
     return {"shape": list(feature.row_shape), "dtype": feature.kind, "_type": kind}
 
 
-def _png(image: NDArray[np.uint8]) -> bytes:
+def _png(image: UInt8s) -> bytes:
     import cv2
 
     _, encoded = cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))

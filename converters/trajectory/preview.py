@@ -8,7 +8,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, Preview, evenly
 from unistore.converters.trajectory.stored_steps import StoredStepColumn, step_columns
@@ -16,6 +15,7 @@ from unistore.converters.views import View, ViewLimits, stride
 from unistore.errors import InputError, StoreError
 from unistore.schemas.indices import IndexColumn, StoreView, whole
 from unistore.schemas.trajectory.fields import EPISODES, STEPS
+from unistore.system.hints import AnyArray, Int64s
 
 _CAMERAS = 4
 _CURVES = 6
@@ -38,7 +38,7 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     """Return one episode: frames of its cameras, and curves of actions, rewards and observations."""
     lo, hi = (int(bound[0]) for bound in IndexColumn(store, f"{EPISODES}/offsets").ranges(np.array([sample])))
     columns = step_columns(store)
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, AnyArray] = {}
     observed = [one for one in columns if one.is_image and one.name.startswith(_OBSERVATION)]
     cameras: list[dict[str, Any]] = []
     shown = observed[:_CAMERAS] if hi > lo else []
@@ -112,7 +112,7 @@ def _most_frames(camera: StoredStepColumn, detail: ViewLimits, cameras: int) -> 
 
 
 def _files(
-    store: StoreView, camera: StoredStepColumn, steps: NDArray[np.int64], side: int
+    store: StoreView, camera: StoredStepColumn, steps: Int64s, side: int
 ) -> tuple[list[bytes], tuple[int, int]]:
     """Return frames as JPEG files, made smaller, and their height and width."""
     import cv2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredC
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import FINAL, STEPS
+from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 
 ROWS_READ = 3  # rows that reading has beside its blocks: a frame as a file, decoded and with red first
 
@@ -37,7 +37,7 @@ class Reader:
     colour: Colour
     arrays: Mapping[str, ArrayOf]
 
-    def read(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+    def read(self, table: str, lo: int, hi: int, out: Mapping[str, AnyArray]) -> None:
         """Fill ``out`` with rows ``lo:hi`` of a table, counted inside the source."""
         if table == STEPS:
             out["terminated"][...] = False  # where no array says so
@@ -53,7 +53,7 @@ class Reader:
         if table == STEPS:
             self._set_last_flags(lo, hi, out)
 
-    def _set_last_flags(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+    def _set_last_flags(self, lo: int, hi: int, out: Mapping[str, AnyArray]) -> None:
         """Set the flags of the last step of each episode, after the recorded flags are read."""
         index = self.index
         last = index.offsets[1:] - 1
@@ -65,9 +65,9 @@ class Reader:
         out["next_valid"][rows] = knows_next[is_inside]
         out["truncated"][rows] |= ~out["terminated"][rows]
 
-    def _read_span(self, span: Span, out: Mapping[str, NDArray[Any]]) -> None:
-        whole: dict[str, NDArray[Any]] = {}
-        resized: dict[str, NDArray[Any]] = {}
+    def _read_span(self, span: Span, out: Mapping[str, AnyArray]) -> None:
+        whole: dict[str, AnyArray] = {}
+        resized: dict[str, AnyArray] = {}
         for name, values in out.items():
             column, is_resized = self.arrays.get(name, ArrayOf(name))
             if column in span.variant.features:
@@ -81,7 +81,7 @@ class Reader:
             self._read_column(span, span.variant.features[column], whole.get(column), resized.get(column))
 
     def _read_column(
-        self, span: Span, feature: Feature, whole: NDArray[Any] | None, resized: NDArray[Any] | None
+        self, span: Span, feature: Feature, whole: AnyArray | None, resized: AnyArray | None
     ) -> None:
         """Read the rows of a span as they are, and resized (None: not wanted)."""
         array, location = span.array(self.opened, feature)
@@ -98,7 +98,7 @@ class Reader:
             resize(rows, resized[lo:hi])
 
     def _read_rows(
-        self, array: Array, location: Location, feature: Feature, first: int, out: NDArray[Any]
+        self, array: Array, location: Location, feature: Feature, first: int, out: AnyArray
     ) -> None:
         """Read rows from `first` on of one array, and convert them to the column's form."""
         stop = first + len(out)
@@ -121,7 +121,7 @@ class Reader:
                 rows = rows.transpose(0, 2, 3, 1)
             np.copyto(target, rows.reshape(target.shape), casting="same_kind")
 
-    def _decoded(self, frame: NDArray[np.uint8], location: Location, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _decoded(self, frame: UInt8s, location: Location, shape: Shape) -> AnyArray:
         if not is_complete(frame):
             raise _damaged_frame(frame, location)
         image = decode(frame, location, exact=True, swapped=self.colour == "swapped")
@@ -131,23 +131,21 @@ class Reader:
         return image
 
 
-def _unpadded(values: NDArray[Any], row_shape: tuple[int, ...]) -> NDArray[Any]:
+def _unpadded(values: AnyArray, row_shape: Shape) -> AnyArray:
     """Return the part of rows that an episode has. Around it they are zero."""
     if values.shape[1:] == row_shape:
         return values
     values[...] = 0
-    part: NDArray[Any] = values[(slice(None), *map(slice, row_shape))]
+    part: AnyArray = values[(slice(None), *map(slice, row_shape))]
     return part
 
 
-def _damaged_frame(frame: NDArray[np.uint8], location: Location) -> InputError:
+def _damaged_frame(frame: UInt8s, location: Location) -> InputError:
     message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
     return InputError(Problem.at(location, message, "get or write the file again", "damaged"))
 
 
-def frames(
-    array: Array, location: Location, feature: Feature, lo: int, hi: int
-) -> Iterator[NDArray[np.uint8]]:
+def frames(array: Array, location: Location, feature: Feature, lo: int, hi: int) -> Iterator[UInt8s]:
     """Return compressed frames of rows ``lo:hi`` without padding."""
     for row in range(lo, hi):
         frame = frame_of(array, row, feature.kind)
@@ -195,7 +193,7 @@ def derive_source(opened: Opened, index: EpisodeIndex, spilled: Sequence[StoredC
     return facts
 
 
-def cut_episodes(facts: Facts) -> NDArray[np.int64]:
+def cut_episodes(facts: Facts) -> Int64s:
     """Return numbers of the episodes of a source that the end of the recording cuts."""
     return np.asarray(facts.get(_CUT, ()), np.int64)
 
@@ -208,7 +206,7 @@ def keys_apart(facts: Facts) -> set[str]:
     return {column for column, value in follows.items() if not value}
 
 
-def sizes_of_rows(facts: Facts, number: int) -> NDArray[np.int64]:
+def sizes_of_rows(facts: Facts, number: int) -> Int64s:
     """Bytes of each tick's frame, or number of its values, in the n-th spilled column, (ticks,)."""
     return np.asarray(facts[f"{_SIZES}{number}"], np.int64)
 
@@ -249,7 +247,7 @@ def _values_follow(
     return True
 
 
-def _raw_rows(opened: Opened, span: Span, feature: Feature, lo: int, hi: int) -> Iterable[NDArray[Any]]:
+def _raw_rows(opened: Opened, span: Span, feature: Feature, lo: int, hi: int) -> Iterable[AnyArray]:
     array, location = span.array(opened, feature)
     return frames(array, location, feature, lo, hi) if feature.is_encoded else array[lo:hi]
 
@@ -271,7 +269,7 @@ def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
     return cut
 
 
-def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit: Emit) -> NDArray[np.int64]:
+def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit: Emit) -> Int64s:
     """Emit the values of a column with any number of them in a row, and return their numbers."""
     table, form = column.spilled_table, column.value_form
     clock_table = table_of(column.clock)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exported import ExportedArray, File, array_values
 from unistore.converters.trajectory.stored_steps import (
@@ -25,6 +24,7 @@ from unistore.converters.trajectory.stored_steps import (
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import StoreView, whole
 from unistore.schemas.trajectory.fields import EPISODES
+from unistore.system.hints import AnyArray
 
 _FILE = "demo.hdf5"
 # What robomimic takes for a Gym environment without a name: it trains, and rolls nothing out
@@ -109,7 +109,7 @@ def _path_of(column: str) -> str:
 def _rows(column: StoredStepColumn, episode: StoredEpisode) -> ExportedArray:
     dtype = np.dtype(np.int64) if column.dtype == bool else column.dtype
 
-    def rows() -> Iterator[NDArray[Any]]:
+    def rows() -> Iterator[AnyArray]:
         return (block.astype(dtype, copy=False) for block in column.blocks(episode.start, episode.stop))
 
     return ExportedArray((episode.length, *column.row_shape), dtype, rows)

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion, ProblemCollector
 from unistore.converters.plugin import Array, Opened, as_json
@@ -28,6 +27,7 @@ from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Location, Problem, first_few, location_of
 from unistore.schemas.tables import name_problem, offsets_of
 from unistore.schemas.trajectory.fields import CLOCKS, STEPS
+from unistore.system.hints import Int64s
 
 if TYPE_CHECKING:
     from unistore.converters.files.hdf5.attributes import Attributes
@@ -184,7 +184,7 @@ class EpisodeIndex(NamedTuple):
             yield Span(episode.group, self.variants[episode.variant], last, 1, number)
 
     @property
-    def offsets(self) -> NDArray[np.int64]:
+    def offsets(self) -> Int64s:
         """(episodes + 1,): episode e has the steps ``offsets[e]:offsets[e + 1]`` of the source."""
         return offsets_of(self.lengths(STEPS))
 

@@ -11,7 +11,6 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exported import (
     VALUE,
@@ -67,6 +66,7 @@ from unistore.schemas.trajectory.fields import (
     VIDEO_SUFFIX,
     sample_key,
 )
+from unistore.system.hints import AnyArray, Int64s, UInt8s
 
 _COLUMNS = (f"{STEPS}/", f"{FINAL}/", f"{CLOCKS}/")
 _KEPT = f"{JPEG_SUFFIX}/data"
@@ -133,11 +133,11 @@ class _EpisodeRun(NamedTuple):
             values = without_padding(values, tuple(whole(self.store, extents)[self.first].tolist()))
         return _in_source_form(values, path, array.attributes)
 
-    def any_length(self, path: str) -> Iterator[NDArray[Any]]:
+    def any_length(self, path: str) -> Iterator[AnyArray]:
         """Yield values of every row of a column of any length. `path` is that of the ``data`` array."""
         return rows_of_any_length(self.store, _group(path), *self.rows_in(path))
 
-    def _row_bounds(self, path: str) -> NDArray[np.int64]:
+    def _row_bounds(self, path: str) -> Int64s:
         return row_bounds(self.store, _group(path), *self.rows_in(path))
 
     def frames(self, path: str) -> ExportedArray:
@@ -152,7 +152,7 @@ class _EpisodeRun(NamedTuple):
             return frames
         longest = int(np.diff(self._row_bounds(path)).max(initial=0))
 
-        def padded() -> Iterator[NDArray[np.uint8]]:
+        def padded() -> Iterator[UInt8s]:
             for frame in self.any_length(path):
                 row = np.zeros((1, longest), np.uint8)
                 row[0, : len(frame)] = frame
@@ -431,13 +431,13 @@ def _restored(run: _EpisodeRun, path: str, name: str, feature: Feature, *, swapp
     return RestoredArray(name, values)
 
 
-def _without_padding(rows: NDArray[np.uint8]) -> NDArray[Any]:
+def _without_padding(rows: UInt8s) -> AnyArray:
     frames = np.empty(len(rows), object)
     frames[:] = [row.tobytes().rstrip(b"\0") for row in rows]
     return frames
 
 
-def _decoded(rows: NDArray[Any], *, swapped: bool) -> NDArray[Any]:
+def _decoded(rows: AnyArray, *, swapped: bool) -> AnyArray:
     """Decode the compressed frames of some rows."""
     import cv2
 
@@ -452,6 +452,6 @@ def _decoded(rows: NDArray[Any], *, swapped: bool) -> NDArray[Any]:
     return np.stack(images)
 
 
-def _sorted_names(names: NDArray[Any]) -> NDArray[Any]:
+def _sorted_names(names: AnyArray) -> AnyArray:
     texts = [name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name for name in names]
     return np.array(sorted(texts), object)

@@ -11,7 +11,6 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exported import ExportedArray, rows_of_any_length
 from unistore.converters.formats.images import decode
@@ -29,6 +28,7 @@ from unistore.schemas.trajectory.fields import (
     VIDEO_SUFFIX,
     is_of_any_length,
 )
+from unistore.system.hints import AnyArray, Int64s, Shape
 
 TRUNCATED = f"{STEPS}/truncated"
 FLAGS = (f"{STEPS}/terminated", TRUNCATED)
@@ -42,8 +42,8 @@ class StoredStepColumn(NamedTuple):
     name: str  # as ``observation/images/top``
     dataset: str  # its name in an episode of the sources
     dtype: np.dtype[Any]
-    row_shape: tuple[int, ...]
-    read: Callable[[int, int], NDArray[Any]]  # the rows of steps (start, stop), images decoded
+    row_shape: Shape
+    read: Callable[[int, int], AnyArray]  # the rows of steps (start, stop), images decoded
     files: Callable[[int, int], list[bytes]] | None = None  # images as the files that the store keeps
 
     @property
@@ -51,7 +51,7 @@ class StoredStepColumn(NamedTuple):
         """Whether rows are RGB images."""
         return self.dtype == np.uint8 and len(self.row_shape) == 3 and self.row_shape[-1] == 3
 
-    def blocks(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
+    def blocks(self, start: int, stop: int) -> Iterator[AnyArray]:
         """Read the rows of steps, some at a time."""
         row_bytes = prod(self.row_shape) * self.dtype.itemsize
         for lo, hi in blocks(start, stop, row_bytes):
@@ -128,7 +128,7 @@ def final_columns(store: StoreView) -> dict[str, str]:
     return {path.replace(f"{FINAL}/", "observation/", 1): path for path in paths}
 
 
-Blocks = Callable[[int, int], Iterator[NDArray[Any]]]  # reads the rows of steps (start, stop), some at a time
+Blocks = Callable[[int, int], Iterator[AnyArray]]  # reads the rows of steps (start, stop), some at a time
 
 
 def following(
@@ -139,7 +139,7 @@ def following(
     array = store.array(final)
     bounds = whole(store, f"{EPISODES}/offsets")[first : last + 1].tolist()
 
-    def rows() -> Iterator[NDArray[Any]]:
+    def rows() -> Iterator[AnyArray]:
         for episode, (lo, hi) in enumerate(pairwise(bounds), first):
             for block in now(lo + 1 - with_first, hi):
                 yield block.astype(array.dtype, copy=False)
@@ -149,7 +149,7 @@ def following(
     return ExportedArray((rows_in_all, *array.shape[1:]), array.dtype, rows)
 
 
-def recorded_truncation(store: StoreView, start: int, stop: int) -> NDArray[Any]:
+def recorded_truncation(store: StoreView, start: int, stop: int) -> AnyArray:
     """Read ``truncated`` without the flags of episodes that the end of a recording cut."""
     flags = store.array(TRUNCATED).read(start, stop)
     if store.has(f"{EPISODES}/cut"):
@@ -168,11 +168,11 @@ def _files(store: StoreView, path: str, start: int, stop: int) -> list[bytes]:
 
 def _images(
     location: str, files: Callable[[int, int], list[bytes]], is_swapped: bool, start: int, stop: int
-) -> NDArray[Any]:
+) -> AnyArray:
     return np.stack([decode(file, location, exact=True, swapped=is_swapped) for file in files(start, stop)])
 
 
-def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[str], NDArray[np.int64]]:
+def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[str], Int64s]:
     """Return all task texts, empty where none is said, and the number of each step's text, (steps,)."""
     of_sources = facts_of_sources(store)
     of_episodes = facts_of_episodes(store)

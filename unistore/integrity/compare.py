@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.conversion.build import FolderBuild
 from unistore.conversion.convert import recorded_converter
@@ -43,6 +42,7 @@ from unistore.errors import (
 )
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, IndexValues, text_values
 from unistore.store.reader import Store
+from unistore.system.hints import AnyArray, Shape
 from unistore.system.progress import Progress
 from unistore.zarr3.writer import compressor_of
 
@@ -437,7 +437,7 @@ class _Comparison:
 
 
 def _compare_block(
-    store: Store, path: str, corner: tuple[int, ...], expected: IndexValues, findings: _Findings
+    store: Store, path: str, corner: Shape, expected: IndexValues, findings: _Findings
 ) -> bool:
     step = max(1, _BLOCK_BYTES // max(1, expected[:1].nbytes))
     return all(
@@ -446,9 +446,7 @@ def _compare_block(
     )
 
 
-def _compare_box(
-    store: Store, path: str, corner: tuple[int, ...], expected: NDArray[Any], findings: _Findings
-) -> bool:
+def _compare_box(store: Store, path: str, corner: Shape, expected: AnyArray, findings: _Findings) -> bool:
     # Axes that `corner` does not name begin at 0
     low = [*corner, *(0 for _ in expected.shape[len(corner) :])]
     high = [first + extent for first, extent in zip(low, expected.shape, strict=True)]
