@@ -34,8 +34,7 @@ import unistore
 from unistore.data.collate import as_tensors
 from unistore.data.kinds import rows as row_kinds
 from unistore.loader.iteration import WINDOW, Arrival
-from unistore.loader.wire import decode, encode, open_channel
-from unistore.loader.worker_pool import Task
+from unistore.loader.worker_pool import Task, decode, encode, open_channel
 from unistore.memory import Arena, Slab, round_up
 from unistore.order.sequences import Shuffled
 from unistore.system.machine import keep_freed_memory

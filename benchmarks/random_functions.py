@@ -15,7 +15,7 @@ import numpy as np
 import torch  # noqa: F401  one of the generators that are seeded
 
 import unistore
-from unistore.order.seeding import RandomFunction
+from unistore.order.permutation import RandomFunction
 
 ROUNDS, BATCHES = 20, 50
 

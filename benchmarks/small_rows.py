@@ -21,8 +21,7 @@ import numpy as np
 
 import unistore
 from benchmarks.harness.memory import processor_seconds
-from unistore.order.sequences import EpochSequence
-from unistore.order.shuffles import BlockShuffle
+from unistore.order.sequences import BlockShuffle, EpochSequence
 
 BATCH = 512
 LINE = "{:>11} {:>8} {:>11} {:>7} {:>8} {:>16}"

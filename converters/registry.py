@@ -49,7 +49,7 @@ class FamilyRecord:
     # `restore(store, scan) -> Restore`: gives each source's arrays back, to be compared with what other
     # libraries read of its files; empty: a store is compared only with what the converter reads.
     restore: str = ""
-    kind: str = "unistore.data.kinds.defaults:rows"  # `kind(store) -> SampleKind`: the default kind of sample
+    kind: str = "unistore.data.kinds.named:rows"  # `kind(store) -> SampleKind`: the default kind of sample
     # Further kinds as Python expressions, suggested by `inspect`: "unistore.Patches(96)".
     other_kinds: tuple[str, ...] = ()
     preview: str = ""  # `unistore.converters.preview.Preview`: pictures of its samples; empty: none

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from unistore.data.kinds.episodes import Episodes as Episodes
     from unistore.data.kinds.episodes import Transitions as Transitions
     from unistore.data.kinds.events import Events as Events
-    from unistore.data.kinds.patches import Patches as Patches
     from unistore.data.kinds.replay import ReplayBuffer as ReplayBuffer
     from unistore.data.kinds.rows import Ragged as Ragged
     from unistore.data.kinds.rows import Rows as Rows
     from unistore.data.kinds.segments import Segments as Segments
     from unistore.data.kinds.sparse_points import SparsePoints as SparsePoints
+    from unistore.data.kinds.volumes import Patches as Patches
     from unistore.data.kinds.volumes import Volumes as Volumes
     from unistore.data.kinds.windows import Windows as Windows
     from unistore.data.normalize import Normalize as Normalize
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from unistore.report.doctor import doctor as doctor
     from unistore.report.inspection import Inspection as Inspection
     from unistore.report.inspection import inspect as inspect
-    from unistore.report.serve import view as view
+    from unistore.report.page import view as view
     from unistore.side.attach import attach as attach
     from unistore.side.derive import derive as derive
     from unistore.store.reader import Store as Store
@@ -92,12 +92,11 @@ _NAMES = {
     "data.kinds.clips": "Clips Steps",
     "data.kinds.episodes": "Episodes Transitions",
     "data.kinds.events": "Events",
-    "data.kinds.patches": "Patches",
     "data.kinds.replay": "ReplayBuffer",
     "data.kinds.rows": "Ragged Rows",
     "data.kinds.segments": "Segments",
     "data.kinds.sparse_points": "SparsePoints",
-    "data.kinds.volumes": "Volumes",
+    "data.kinds.volumes": "Patches Volumes",
     "data.kinds.windows": "Windows",
     "data.normalize": "Normalize",
     "data.statistics": "Statistics keep_statistics",
@@ -117,7 +116,7 @@ _NAMES = {
     "order.sampler": "Shuffle",
     "report.doctor": "Checkup doctor",
     "report.inspection": "Inspection inspect",
-    "report.serve": "view",
+    "report.page": "view",
     "side.attach": "attach",
     "side.derive": "derive",
     "store.reader": "Store open_zarr",

@@ -12,15 +12,15 @@ from unistore.converters.plugin import *  # noqa: F403
 from unistore.converters.plugin import __all__ as _of_conversion
 
 if TYPE_CHECKING:
-    from unistore.data.kinds.kind import Kind  # noqa: F401
-    from unistore.data.kinds.kind import UnitPicks as Picks  # noqa: F401
+    from unistore.data.kinds.protocol import Kind  # noqa: F401
+    from unistore.data.kinds.protocol import UnitPicks as Picks  # noqa: F401
     from unistore.data.packed import Packed  # noqa: F401
 
 # Module of each name that reads stores, and its name there
 _OF_READING = {
-    "Kind": ("unistore.data.kinds.kind", "Kind"),
+    "Kind": ("unistore.data.kinds.protocol", "Kind"),
     "Packed": ("unistore.data.packed", "Packed"),
-    "Picks": ("unistore.data.kinds.kind", "UnitPicks"),
+    "Picks": ("unistore.data.kinds.protocol", "UnitPicks"),
 }
 
 __all__ = sorted([*_of_conversion, *_OF_READING])  # noqa: PLE0605

@@ -26,7 +26,7 @@ FAMILY = FamilyRecord(
     },
     from_store={"window": "unistore.converters.ct.stored:window"},
     restore="unistore.converters.ct.stored:restore",
-    kind="unistore.data.kinds.defaults:volumes",
+    kind="unistore.data.kinds.named:volumes",
     preview="unistore.converters.ct.preview:PREVIEW",
     other_kinds=("unistore.Patches(96)", "unistore.SparsePoints()"),
     batch_size=2,

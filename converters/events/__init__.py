@@ -22,7 +22,7 @@ FAMILY = FamilyRecord(
     rules="unistore.schemas.events.rules:RULES",
     export="unistore.converters.events.stored:export",
     restore="unistore.converters.events.stored:restore",
-    kind="unistore.data.kinds.defaults:events",
+    kind="unistore.data.kinds.named:events",
     other_kinds=('unistore.Events("50ms", voxel=5)',),
     preview="unistore.converters.events.stored:PREVIEW",
 )

@@ -23,7 +23,7 @@ FAMILY = FamilyRecord(
     export="unistore.converters.point_cloud.restore:files",
     from_store={"voxel_size": "unistore.converters.point_cloud.restore:voxels"},
     restore="unistore.converters.point_cloud.restore:restore",
-    kind="unistore.data.kinds.defaults:segments",
+    kind="unistore.data.kinds.named:segments",
     preview="unistore.converters.point_cloud.preview:PREVIEW",
     other_kinds=("unistore.Segments(max_points=4096)",),
 )

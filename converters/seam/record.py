@@ -56,12 +56,12 @@ def stored_parts(family: type[Family]) -> dict[str, Any]:
 def _kind(store: StoreView) -> Any:
     """Rows, or ragged samples where the samples are ranges of rows."""
     ragged = store.attributes["samples"]["table"] != store.attributes["main_table"]
-    return resolve(f"unistore.data.kinds.defaults:{'ragged' if ragged else 'rows'}")(store)
+    return resolve(f"unistore.data.kinds.named:{'ragged' if ragged else 'rows'}")(store)
 
 
 def _volumes(store: StoreView) -> Any:
     """Volumes, where the rows are."""
-    return resolve("unistore.data.kinds.defaults:volumes")(store)
+    return resolve("unistore.data.kinds.named:volumes")(store)
 
 
 @dataclass(frozen=True, slots=True)

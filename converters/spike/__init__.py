@@ -21,7 +21,7 @@ FAMILY = FamilyRecord(
     specs="unistore.schemas.spike.specs:SPECS",
     export="unistore.converters.spike.export:files",
     restore="unistore.converters.spike.export:restore",
-    kind="unistore.data.kinds.defaults:clips",
+    kind="unistore.data.kinds.named:clips",
     preview="unistore.converters.spike.preview:PREVIEW",
     other_kinds=("unistore.Clips(length=5, crop=256)", "unistore.Steps(length=200)"),
     batch_size=4,

@@ -25,7 +25,7 @@ FAMILY = FamilyRecord(
         "robomimic": "unistore.converters.trajectory.robomimic_export:files",
     },
     restore="unistore.converters.trajectory.stored:restore",
-    kind="unistore.data.kinds.defaults:transitions",
+    kind="unistore.data.kinds.named:transitions",
     preview="unistore.converters.trajectory.preview:PREVIEW",
     other_kinds=("unistore.Windows(history=2, horizon=8)",),
     batch_size=64,

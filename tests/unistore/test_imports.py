@@ -55,8 +55,7 @@ AT_TOP: dict[str, set[str]] = {
     "unistore.data.normalize": {"torch"},
     "unistore.data.stitch": {"torch"},
     "unistore.loader.collating": {"torch"},
-    "unistore.loader.device": {"torch"},
-    "unistore.loader.wire": {"torch"},
+    "unistore.loader.worker_pool": {"torch"},
 }
 """Heavy imports that a module or package may make when it is imported itself."""
 

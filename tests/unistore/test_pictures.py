@@ -20,7 +20,7 @@ from unistore.converters.preview import Preview
 from unistore.converters.views import View
 from unistore.errors import StoreError
 from unistore.pictures import STILL, pictures_html, sample_picture, sample_view
-from unistore.report.wire import pack
+from unistore.report.page import pack
 from unistore.store.reader import Store
 
 

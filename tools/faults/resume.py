@@ -38,8 +38,7 @@ from numpy.typing import NDArray
 
 import unistore
 from unistore.order.permutation import At
-from unistore.order.sequences import Weighted
-from unistore.order.shuffles import BlockShuffle
+from unistore.order.sequences import BlockShuffle, Weighted
 
 DATA = Path(__file__).parents[2] / "tests" / "data"
 SEED, ROWS, FIRST_BATCH = 11, 701, 8

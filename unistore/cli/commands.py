@@ -151,7 +151,7 @@ def view(store: str, port: int, browser: bool) -> int:
 
     Exit codes: 0 when it is ended, 1 if the store is damaged, 2 if there is none or the port is taken.
     """
-    from unistore.report.serve import view
+    from unistore.report.page import view
 
     view(store, port=port, open_browser=browser)
     return 0

@@ -17,11 +17,8 @@ import click
 
 from unistore.cli.commands import doctor, export, inspect, statistics, verify, view
 from unistore.cli.convert import convert
-from unistore.cli.growing import compact, remove, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
-from unistore.cli.replay import replay
-from unistore.cli.side import attach, derive
-from unistore.cli.upkeep import cache, clean
+from unistore.cli.upkeep import attach, cache, clean, compact, derive, remove, replay, versions
 from unistore.errors import InputError, UnistoreError
 
 MAX_PROBLEMS = 50  # Problems listed without ``--json``

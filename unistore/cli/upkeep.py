@@ -1,13 +1,150 @@
-"""Commands for what lies around stores: ``unistore clean`` and ``unistore cache warm``."""
+"""Commands for stores that are there: versions, side tables, leftovers, copies, what a run was given."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import click
 
+from unistore.cli.convert_options import click_option
 from unistore.cli.output import progress_bar, say, say_done, say_json, version_option
+from unistore.converters.options import declared
+from unistore.converters.registry import families
 from unistore.system.sizes import count_of, size
+
+# Commands for stores that grow: ``remove``, ``versions``, ``compact``.
+
+
+_REMOVE_EXAMPLES = """\b
+Examples:
+  unistore remove train.zarr bad_run.h5
+  unistore remove train.zarr 'lab_a/*' 'lab_b/07*'
+"""
+
+
+@click.command(epilog=_REMOVE_EXAMPLES, short_help="Make a version of a store without some of its sources.")
+@click.argument("store", metavar="STORE", type=click.Path())
+@click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def remove(store: str, patterns: tuple[str, ...], as_json: bool) -> None:
+    """Leave the sources of STORE whose names match PATTERN out of its next version.
+
+    Older versions keep them, and their bytes stay until the store is compacted.
+    """
+    from unistore import remove
+
+    removed = remove(store, patterns)
+    if as_json:
+        say_json(asdict(removed))
+        return
+    left = count_of(removed.samples, "sample")
+    gone = count_of(len(removed.sources), "source")
+    say_done(f"{removed.store}: version {removed.version} is without {gone}, {left} left")
+
+
+_VERSIONS_EXAMPLES = """\b
+Examples:
+  unistore versions train.zarr                    all, and what changed
+  unistore versions train.zarr --tag paper-v1     name the newest
+  unistore versions train.zarr --tag paper-v1 --version 3
+"""
+
+
+@click.command(epilog=_VERSIONS_EXAMPLES, short_help="List the versions of a store, or name one.")
+@click.argument("store", metavar="STORE", type=click.Path())
+@click.option("--tag", metavar="NAME", help="Name a version, for ever: Dataset(STORE, version=NAME).")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="With --tag: the version; the newest.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a version, in a list.")
+def versions(store: str, tag: str | None, version: int | None, as_json: bool) -> None:
+    """List the versions of STORE: sources, samples, and what changed."""
+    from unistore import versions
+    from unistore.report.text import aligned
+
+    if version is not None and tag is None:
+        raise click.UsageError("--version needs --tag NAME")
+    summaries = versions(store, tag=tag, version=version)
+    if as_json:
+        say_json([asdict(summary) for summary in summaries], indent=1)
+        return
+    rows: list[tuple[str, ...]] = [("version", "sources", "samples", "parts", "changed", "names")]
+    for summary in summaries:
+        changed = f"+{summary.added}" if summary.added else ""
+        changed += f" -{summary.removed}" if summary.removed else ""
+        counts = (summary.number, summary.sources, summary.samples, summary.parts)
+        rows.append((*(f"{count:,}" for count in counts), changed.strip(), ", ".join(summary.tags)))
+    for line in aligned(rows):
+        say(line)
+
+
+_COMPACT_EXAMPLES = """\b
+Examples:
+  unistore compact train.zarr one.zarr
+  unistore compact train.zarr one.zarr --version paper-v1 --order name
+  unistore compact train.zarr val.zarr --split val
+  unistore compact train.zarr good.zarr --where episode.length=50:
+"""
+
+
+def _parse_conditions(
+    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Read ``"episode.length=50:"``."""
+    conditions: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            msg = f"{text!r} is not of the form NAME=VALUE"
+            raise click.BadParameter(msg, context, option)
+        try:
+            ends = [float(end) if end else None for end in value.split(":")]
+        except ValueError:
+            conditions[name] = value
+            continue
+        conditions[name] = ends[0] if len(ends) == 1 else tuple(ends)
+    return conditions or None
+
+
+@click.command(epilog=_COMPACT_EXAMPLES, short_help="Make one plain store of a version.")
+@click.argument("store", metavar="STORE", type=click.Path())
+@click.argument("destination", metavar="DST", type=click.Path())
+@version_option
+@click.option(
+    "--order",
+    type=click.Choice(["version", "name"]),
+    default="version",
+    show_default=True,
+    help="name: sources as one conversion of all of them has them.",
+)
+@click.option("--split", metavar="NAME", help="The sources of this split alone.")
+@click.option(
+    "--where",
+    multiple=True,
+    callback=_parse_conditions,
+    metavar="NAME=VALUE",
+    help="The sources whose samples fulfil this: a number, a range LOW:HIGH, or a pattern.",
+)
+@click.option("--codec", help="As of convert; that of STORE by default.")
+@click.option("--overwrite", is_flag=True, help="Replace a finished store, once the new one is sealed.")
+@click.option("--restart", is_flag=True, help="Discard an unfinished one instead of resuming it.")
+@click.option("--workers", type=click.IntRange(min=0), default=0, help="Worker processes; 0: this process.")
+@click.option("--memory", metavar="SIZE", help="Memory limit of all processes together: 4GB.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def compact(store: str, destination: str, as_json: bool, **options: Any) -> None:
+    """Make one plain store DST of a version of STORE, without what the version leaves out.
+
+    The same command continues after a kill. STORE stays as it is.
+    """
+    from unistore import compact
+
+    with progress_bar() as bar:
+        report = compact(store, destination, progress=bar, **options)
+    if as_json:
+        say_json(asdict(report))
+    else:
+        say_done(f"sealed {destination}: {count_of(report.samples, 'sample')}, {size(report.stored_bytes)}")
+
 
 _CLEAN_EXAMPLES = """\b
 Examples:
@@ -70,3 +207,140 @@ def warm(
         say_json(asdict(warmed))
     else:
         say_done(f"{cache_dir}: {count_of(warmed.files, 'file')}, {size(warmed.bytes)} of {warmed.store}")
+
+
+# Commands for side tables: attach, derive.
+
+
+_ATTACH_EXAMPLES = """\b
+Examples:
+  unistore attach clouds.zarr prediction prediction.npy
+  unistore attach clouds.zarr weight weight.npy --table segments
+  unistore attach clouds.zarr prediction better.npy --overwrite
+"""
+
+
+@click.command(epilog=_ATTACH_EXAMPLES, short_help="Put a column of yours beside a sealed store.")
+@click.argument("store", metavar="STORE", type=click.Path())
+@click.argument("name", metavar="NAME")
+@click.argument("file", metavar="FILE.npy", type=click.Path())
+@click.option("--table", metavar="TABLE", help="Table whose rows FILE.npy has; the main table.")
+@click.option("--overwrite", is_flag=True, help="Replace a side table of this name.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def attach(store: str, name: str, file: str, table: str | None, overwrite: bool, as_json: bool) -> None:
+    """Write FILE.npy, a value for each row of a table, beside STORE as column NAME.
+
+    No file of STORE changes: the column is a sealed side table in STORE.unistore-side, and belongs to the
+    store as it is sealed now. Dataset(STORE, fields=[…, NAME]) reads it.
+    """
+    from unistore import attach
+
+    side = attach(store, name, file, table, overwrite=overwrite)
+    if as_json:
+        say_json({"name": side.name, "table": side.table, "folder": str(side.folder), "arrays": side.paths})
+        return
+    say_done(f"attached {side.name} to {side.table} of {store}; no file of the store changed")
+
+
+_DERIVE_EXAMPLES = """\b
+Examples:
+  unistore derive points.zarr --voxel-size 0.2
+  unistore derive volumes.zarr --window lung --window mine:400:50
+"""
+
+
+def _add_no_value(**_: Any) -> None:
+    """Hold the options that are read of the families."""
+
+
+def _options_from_stores() -> Iterator[click.Parameter]:
+    for family in families().values():
+        options = declared(family.part("options")) if family.from_store else ()
+        for option in options:
+            if option.name in family.from_store:
+                command = click.command()(click_option(option)(_add_no_value))
+                yield command.params[0]
+
+
+class DeriveCommand(click.Command):
+    """Has the options of all families that can be made from a store."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return those options, then the common ones."""
+        return [*_options_from_stores(), *super().get_params(ctx)]
+
+
+@click.command(
+    cls=DeriveCommand,
+    epilog=_DERIVE_EXAMPLES,
+    short_help="Precompute voxels or windows from a store, beside it.",
+)
+@click.argument("store", metavar="STORE", type=click.Path())
+@click.option("--overwrite", is_flag=True, help="Make again what is there already.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON list.")
+def derive(store: str, overwrite: bool, as_json: bool, **options: Any) -> None:
+    """Make from STORE alone what a conversion with these options precomputes; its sources are not read.
+
+    No file of STORE changes: each is a sealed side table in STORE.unistore-side, which every Dataset of the
+    store reads like arrays of its own.
+    """
+    from unistore import derive
+
+    sides = derive(store, overwrite=overwrite, **{name: value for name, value in options.items() if value})
+    if as_json:
+        say_json([{"name": side.name, "folder": str(side.folder), "arrays": side.paths} for side in sides])
+        return
+    for side in sides:
+        say_done(f"derived {', '.join(side.paths)} of {store}; no file of the store changed")
+
+
+# The command ``replay``.
+
+
+_EXAMPLES = """\b
+Examples:
+  unistore replay train.zarr state.json             of the epoch until then
+  unistore replay train.zarr state.json --epoch 0
+  unistore replay train.zarr state.json --batch 17 --batch-size 64
+  unistore replay train.zarr state.json --split train --samples "Patches(96)"
+"""
+
+
+@click.command(epilog=_EXAMPLES, short_help="Print the samples and sources behind a state of a Loader.")
+@click.argument("store", metavar="STORE", type=click.Path())
+@click.argument("state", metavar="STATE.json", type=click.Path())
+@click.option("--epoch", type=click.IntRange(0), metavar="E", help="An epoch; that of the state.")
+@click.option("--batch", type=click.IntRange(0), metavar="B", help="One batch of it, from 0.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), metavar="N", help="With --batch: of all ranks together."
+)
+@click.option("--samples", metavar="KIND", help="Kind of samples of the run, as in Python.")
+@click.option("--split", multiple=True, metavar="NAME", help="A split that the run read.")
+@click.option("--seed", type=int, default=0, help="Seed of the Dataset of the run.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def replay(
+    store: str,
+    state: str,
+    epoch: int | None,
+    batch: int | None,
+    batch_size: int | None,
+    samples: str | None,
+    split: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Print position, sample and source of what a run was given until it saved STATE.json.
+
+    That is json.dump(loader.state_dict(), file). Orders with weights, a subset or a sampler need
+    unistore.replay(loader, state).
+    """
+    from unistore import replay
+
+    chosen = {"epoch": epoch, "batch": batch, "batch_size": batch_size}
+    seen = replay(store, state, **chosen, samples=samples, split=split or None, seed=seed)
+    if as_json:
+        say_json(seen.to_json())
+        return
+    lines = zip(seen.index.tolist(), seen.sources.tolist(), strict=True)
+    for position, (sample, source) in enumerate(lines, seen.first):
+        say(f"{position} {sample} {source}")

@@ -18,8 +18,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.data.ahead import OPEN_BLOCKS, ReadAhead, block_samples
+from unistore.data.kinds.named import as_code
 from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader, Shareable
-from unistore.data.kinds.reach import as_code
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
     Blocks,
@@ -37,10 +37,8 @@ from unistore.data.statistics import Question, Statistics, Summaries
 from unistore.data.typed import SampleT
 from unistore.data.where import Condition, parse_where
 from unistore.errors import InputError, StoreError, first_few
-from unistore.order.permutation import At
-from unistore.order.seeding import RandomFunction
-from unistore.order.sequences import sample_indices
-from unistore.order.shuffles import uniform_blocks
+from unistore.order.permutation import At, RandomFunction
+from unistore.order.sequences import sample_indices, uniform_blocks
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.store.shard_cache import CachedStorage

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from unistore.converters.registry import get_family
-from unistore.data.kinds.named import parse_kind
+from unistore.data.kinds.named import as_code, parse_kind
 from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader, Shareable
-from unistore.data.kinds.reach import check_reach
 from unistore.data.packed import Allocate, Batch, Packed, Scratch, offsets_from_lengths, packed_copy
 from unistore.data.where import Where
 from unistore.errors import InputError, Problem, first_few
 from unistore.order.permutation import words
-from unistore.order.shuffles import uniform_blocks
+from unistore.order.sequences import uniform_blocks
 from unistore.schemas.indices import contradiction
 from unistore.store.joined import JoinedStore
 from unistore.store.reader import Store
@@ -415,6 +414,39 @@ def _bind_each(parts: Sequence[DatasetPart], fields: Sequence[str]) -> BoundPart
         if isinstance(part.store, JoinedStore):
             _largest(part.store)  # which the order of blocks depends on
     return BoundParts(tuple(parts), reader)
+
+
+_PAD = (
+    'pad them with pad="edge", "zero" or a number; kinds that are cut from larger data also have "valid" '
+    '(zeros, with keys for the valid extent) and "drop", which leaves such samples out'
+)
+
+
+def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
+    """Refuse samples that extend beyond their data without `pad`, and limits that leave no samples."""
+    reaches = [reader.reach() for reader in readers]
+    problems = [
+        Problem(path, reach.problem, _cure(reach.fitting), "padding")
+        for path, reach in zip(paths, reaches, strict=True)
+        if reach.beyond and not reach.padded
+    ]
+    if not problems and not any(reach.samples for reach in reaches):
+        problems = [
+            Problem(
+                path, reach.problem, f"{as_code(reach.fitting)} has samples" if reach.fitting else "", "empty"
+            )
+            for path, reach in zip(paths, reaches, strict=True)
+            if reach.problem
+        ]
+    if problems:
+        raise InputError(problems)
+
+
+def _cure(fitting: SampleKind | None) -> str:
+    if fitting is None or getattr(fitting, "pad", None) is not None:
+        return _PAD
+    fits = f"{as_code(fitting)} fits"
+    return f"{fits}; or {_PAD}" if hasattr(fitting, "pad") else fits
 
 
 def _in_runs(

@@ -16,8 +16,7 @@ import numpy as np
 
 from unistore.data.counts import CODES, Summary, ValueCounts, merge, summarise
 from unistore.data.kinds.protocol import SampleKind, SampleReader
-from unistore.data.kinds.reach import check_reach
-from unistore.data.parts import DatasetPart, default_kind, open_parts
+from unistore.data.parts import DatasetPart, check_reach, default_kind, open_parts
 from unistore.errors import InputError, Problem, StoreError
 from unistore.remote.url import local_path
 from unistore.store.names import STATISTICS

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from unistore.data.dataset import Dataset
-from unistore.data.kinds.patches import GridCell, Patches, PatchReader
+from unistore.data.kinds.volumes import GridCell, Patches, PatchReader
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments
 from unistore.system.hints import Shape

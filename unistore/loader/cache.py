@@ -10,20 +10,33 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
+import math
 import mmap
 import os
+import re
 import struct
 import tempfile
+import warnings
 import weakref
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import xxhash
 
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths
+from unistore.data.parts import join_batches
 from unistore.errors import InputError, Problem
+from unistore.loader.fetch import BatchFetch, Fetch
 from unistore.memory import reserve
+from unistore.system import own_files
 from unistore.system.hints import AnyArray, Int64s, Shape
-from unistore.system.sizes import parse_bytes
+from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
+from unistore.system.sizes import parse_bytes, size
 
 ALIGNMENT = 64
 SizeT = TypeVar("SizeT", int, Int64s)
@@ -171,9 +184,9 @@ class CacheRegion:
             return
         target = out.reshape(-1).view(np.uint8).data
         place = 0
-        for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
-            target[place : place + size] = self._bytes[offset : offset + size]
-            place += size
+        for offset, nbytes in zip(offsets.tolist(), sizes.tolist(), strict=True):
+            target[place : place + nbytes] = self._bytes[offset : offset + nbytes]
+            place += nbytes
 
 
 def index_end(samples: int) -> int:
@@ -184,3 +197,348 @@ def index_end(samples: int) -> int:
 def aligned(size: SizeT, unit: int = ALIGNMENT) -> SizeT:
     """Return a size, or sizes (n,), rounded up to a multiple of a unit."""
     return -(-size // unit) * unit
+
+
+# Reading through the cache: chunks of stores, and samples of which nothing is random.
+
+
+# Format of a sample in the cache: bytes of its forms; the forms of its keys, the same for most samples; the
+# lengths of all axes in which samples differ; the values by key.
+
+_LENGTH = struct.Struct("<q")
+
+
+class _Form(NamedTuple):
+    """Form of the values of one key."""
+
+    key: str
+    dtype: str
+    row_shape: Shape
+    axes: int  # axes before those of a row, whose lengths differ: 0 dense, 1 ragged, all of a box
+    boxed: bool
+    group: str
+
+
+def dump_sample(batch: Batch, number: int) -> list[bytes]:
+    """Return the buffers of a sample: bytes of its forms, forms, lengths, and values by key."""
+    forms = []
+    lengths: list[int] = []
+    buffers = []
+    for key, packed in batch.items():
+        values = packed[number]
+        boxed = packed.shapes is not None
+        ragged_axes = 0 if packed.offsets is None else 1
+        axes = values.ndim if boxed else ragged_axes
+        lengths += values.shape[:axes]
+        forms.append(_Form(key, values.dtype.str, values.shape[axes:], axes, boxed, packed.group))
+        buffers.append(values.tobytes())
+    described = json.dumps(forms).encode()
+    return [_LENGTH.pack(len(described)), described, np.array(lengths, np.int64).tobytes(), *buffers]
+
+
+@lru_cache(64)
+def _parse_forms(described: bytes) -> list[_Form]:
+    fields = [_Form(*values) for values in json.loads(described)]
+    return [form._replace(row_shape=tuple(form.row_shape)) for form in fields]
+
+
+def load_samples(region: CacheRegion, offsets: Int64s, described: bytes, allocate: Allocate) -> Batch:
+    """Copy samples of the same forms, at their offsets (B,) in the cache."""
+    forms = _parse_forms(described)
+    count = sum(form.axes for form in forms)
+    first = offsets + ALIGNMENT + aligned(len(described))
+    lengths = region.numbers(first, count)
+    starts = first + aligned(8 * count)
+    group_offsets: dict[str, Int64s] = {}
+    axis = 0
+    batch: Batch = {}
+    for form in forms:
+        shapes = lengths[:, axis : axis + form.axes].copy()
+        axis += form.axes
+        dtype = np.dtype(form.dtype)
+        rows = shapes.prod(axis=1)
+        sizes = rows * (math.prod(form.row_shape) * dtype.itemsize)
+        if form.axes:
+            own = group_offsets.setdefault(form.group, offsets_from_lengths(rows))
+            out = allocate((int(own[-1]), *form.row_shape), dtype)
+            batch[form.key] = Packed(out, own, form.group, shapes if form.boxed else None)
+        else:
+            out = allocate((len(offsets), *form.row_shape), dtype)
+            batch[form.key] = Packed(out)
+        region.copy(starts, sizes, out)
+        starts = starts + aligned(sizes)
+    return batch
+
+
+def check_cacheable(dataset: Any) -> None:
+    """Raise an InputError if a dataset has no chunks to cache."""
+    if hasattr(dataset, "parts") and hasattr(dataset, "arrays"):
+        return
+    message = f"keeps what a unistore.Dataset decodes, and this dataset is a {type(dataset).__name__}"
+    cure = "leave cache out, or convert the files; a part of a unistore.Dataset is subset=… of the Loader"
+    raise InputError(Problem("cache", message, cure, "option"))
+
+
+def cache_file(dataset: Any, fetch: Fetch, capacity: int) -> CacheFile:
+    """Make the cache file of a dataset's chunks or samples."""
+    if keeps_samples(dataset, fetch):
+        return CacheFile(len(dataset), capacity)
+    return CacheFile(sum(array.chunk_count for array in dataset.arrays()), capacity)
+
+
+def cached(dataset: Any, fetch: Fetch, region: CacheRegion) -> Fetch:
+    """Return a `Fetch` of the same batches that reads through the cache."""
+    if keeps_samples(dataset, fetch):
+        return CachedBatches(fetch, region)
+    return CachedChunks(fetch, dataset, region)
+
+
+# What comes after decoding is kept, too, where it is the same every time: points of a mask take twenty times
+# as long from cached chunks as from cached samples, segments and volumes about twice as long.
+def keeps_samples(dataset: Any, fetch: Fetch) -> bool:
+    """Return whether whole samples are kept, not chunks."""
+    return isinstance(fetch, BatchFetch) and bool(dataset.repeats)
+
+
+class CachedBatches:
+    """A cache of the samples of a dataset that reads packed batches."""
+
+    packed = True
+
+    def __init__(
+        self,
+        fetch: Fetch,  # reads samples that are not cached
+        region: CacheRegion,
+    ) -> None:
+        self._fetch = fetch
+        self._region = region
+        self.hits = self.misses = 0
+
+    def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Batch:
+        """Return the batch of some samples, (B,)."""
+        offsets = self._region.find(indices)
+        missing = np.flatnonzero(offsets == 0)
+        self.hits += len(offsets) - len(missing)
+        self.misses += len(missing)
+        if len(missing) == len(offsets):
+            return self._read(indices, epoch, allocate)
+        of_forms: dict[bytes, list[int]] = {}
+        for number, described in enumerate(self._described(offsets)):
+            of_forms.setdefault(described, []).append(number)
+        of_forms.pop(b"", None)
+        if len(of_forms) == 1 and not len(missing):
+            return load_samples(self._region, offsets, next(iter(of_forms)), allocate)
+        positions = [np.array(numbers) for numbers in of_forms.values()]
+        parts = [
+            load_samples(self._region, offsets[numbers], described, np.empty)
+            for described, numbers in zip(of_forms, positions, strict=True)
+        ]
+        if len(missing):
+            parts.append(self._read(indices[missing], epoch, np.empty))
+            positions.append(missing)
+        return join_batches(parts, positions, allocate)
+
+    def _described(self, offsets: Int64s) -> list[bytes]:
+        """Return the forms of samples, b"" of those that are not cached."""
+        # the header of the file stands at offset 0, where no sample is
+        sizes = np.where(offsets > 0, self._region.numbers(offsets, 1)[:, 0], 0)
+        places = zip(offsets.tolist(), sizes.tolist(), strict=True)
+        return [bytes(self._region.view(offset + ALIGNMENT, size)) for offset, size in places]
+
+    def _read(self, indices: Int64s, epoch: int, allocate: Allocate) -> Batch:
+        batch: Batch = self._fetch(indices, epoch, allocate)
+        for number, index in enumerate(indices.tolist()):
+            if self._region.full:
+                break
+            self._region.add(index, dump_sample(batch, number))
+        return batch
+
+
+class CachedChunks:
+    """A cache of the decoded chunks that a dataset reads. Random crops are drawn anew from them."""
+
+    def __init__(
+        self,
+        fetch: Fetch,  # reads batches of `dataset`
+        dataset: Any,  # its arrays read through the cache from now on
+        region: CacheRegion,
+    ) -> None:
+        self._fetch = fetch
+        self.packed = fetch.packed
+        self._region = region
+        self.hits = self.misses = 0
+        arrays = dataset.arrays()
+        first = 0
+        for array in arrays:
+            array.share(_SharedChunks(self, region, first))
+            first += array.chunk_count
+        weakref.finalize(self, _stop_sharing, arrays)
+
+    def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
+        """Return the batch of some samples, (B,)."""
+        return self._fetch(indices, epoch, allocate)
+
+
+def _stop_sharing(arrays: Sequence[Any]) -> None:
+    for array in arrays:
+        array.share(None)
+
+
+class _SharedChunks:
+    def __init__(self, counters: CachedChunks, region: CacheRegion, first: int) -> None:
+        self._counters: Any = weakref.proxy(counters)
+        self._region = region
+        self._first = first
+
+    @property
+    def full(self) -> bool:
+        return self._region.full
+
+    def get(self, number: int, shape: Shape, dtype: np.dtype[Any]) -> AnyArray | None:
+        offset = self._region.find(self._first + number)
+        if not offset:
+            self._counters.misses += 1
+            return None
+        self._counters.hits += 1
+        return self._region.array(int(offset), shape, dtype)
+
+    def add(self, number: int, chunk: AnyArray) -> None:
+        if not self._region.full:
+            self._region.add(self._first + number, [chunk.tobytes()])
+
+
+# ``cache="disk"``: decoded samples of a dataset in one file of its `cache_dir`, for every later run.
+#
+# The file is that of the cache in memory, complete and followed by its xxh3-128. Its name is a digest of all
+# that samples depend on. One process makes it while the others of the machine wait for its lock. It is
+# renamed once all is on disk, so it is complete or absent, and never changes afterwards
+
+
+_FORMAT = 2
+_DIGEST_BYTES = 16
+_SAMPLES_AT_ONCE = 64
+_OTHERS_WRITE = 0o022
+_NAME = re.compile(r"samples-[0-9a-f]{32}")
+
+
+def check_disk_cache(dataset: Any, fetch: Fetch) -> None:
+    """Raise an InputError unless the samples of a dataset can be kept on disk."""
+    if dataset.cache_options["cache_dir"] is None:
+        message = "is 'disk', and the Dataset has no folder for it"
+        raise _refused(message, "Dataset(…, cache_dir=FOLDER)")
+    if not keeps_samples(dataset, fetch):
+        message = f"is 'disk', which keeps samples, and those of {dataset.samples} differ in each epoch"
+        if dataset.repeats:
+            message = "is 'disk', which keeps samples before any transform and collate_fn"
+        raise _refused(message, "cache='all' keeps decoded chunks")
+
+
+def _refused(message: str, cure: str) -> InputError:
+    return InputError(Problem("cache", message, cure, "option"))
+
+
+def disk_cache_file(dataset: Any, fetch: Fetch) -> CacheFile:
+    """Open the file of the samples of a dataset, made first if there is none or it is damaged."""
+    path = Path(dataset.cache_options["cache_dir"])
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = open_own_folder(path, _OTHERS_WRITE)
+        try:
+            with _locked(f"{_name(dataset)}.lock", folder):
+                return _open_or_make(dataset, fetch, folder)
+        finally:
+            os.close(folder)
+    except (OSError, NotOwnError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        message = f"cannot be kept in {path} ({reason})"
+        raise _refused(message, "free space there, or choose another cache_dir of your own") from error
+
+
+def _name(dataset: Any) -> str:
+    seals = [part.store.side_seals for part in dataset.parts]
+    identity = [_FORMAT, dataset.digest, len(dataset), dataset.fields, dataset.names, seals]
+    return f"samples-{xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())}"
+
+
+@contextmanager
+def _locked(name: str, folder: int) -> Iterator[None]:
+    descriptor = open_own_file(name, folder, os.O_CREAT)
+    try:
+        own_files.lock(descriptor)
+        yield
+    finally:
+        own_files.close(descriptor)
+
+
+def _open_or_make(dataset: Any, fetch: Fetch, folder: int) -> CacheFile:
+    name = _name(dataset)
+    descriptor = _open_complete(name, folder, len(dataset))
+    if descriptor is None:
+        limit = parse_bytes(dataset.cache_options["cache_limit"], "cache_limit")
+        _make(dataset, fetch, name, folder, limit)
+        _evict(name, folder, limit)
+        descriptor = open_own_file(name, folder)
+    return CacheFile(len(dataset), 0, descriptor)
+
+
+def _open_complete(name: str, folder: int, samples: int) -> int | None:
+    try:
+        descriptor = open_own_file(name, folder)
+    except FileNotFoundError:
+        return None
+    end = os.fstat(descriptor).st_size - _DIGEST_BYTES
+    if end >= index_end(samples) and _digest(descriptor, end) == os.pread(descriptor, _DIGEST_BYTES, end):
+        os.utime(descriptor)
+        return descriptor
+    os.close(descriptor)
+    warnings.warn(f"{name} in cache_dir is damaged, and is made again", stacklevel=2)
+    return None
+
+
+def _digest(descriptor: int, end: int) -> bytes:
+    with mmap.mmap(descriptor, end, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ) as mapped:
+        return xxhash.xxh3_128_digest(mapped)
+
+
+def _make(dataset: Any, fetch: Fetch, name: str, folder: int, limit: int) -> None:
+    part = f"{name}.part"
+    descriptor = open_own_file(part, folder, os.O_CREAT | os.O_TRUNC)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            offsets = np.zeros(1 + len(dataset), np.int64)
+            file.seek(index_end(len(dataset)))
+            for first in range(0, len(dataset), _SAMPLES_AT_ONCE):
+                index = np.arange(first, min(first + _SAMPLES_AT_ONCE, len(dataset)))
+                batch = fetch(index, 0, np.empty)
+                for number, sample in enumerate(index.tolist()):
+                    offsets[1 + sample] = file.tell()
+                    for values in dump_sample(batch, number):
+                        file.write(values.ljust(aligned(len(values)), b"\0"))
+                if file.tell() > limit:
+                    message = f"has {sample + 1:,} of {len(dataset):,} samples in cache_limit, {size(limit)}"
+                    raise _refused(message, "give a larger cache_limit, or cache='all'")
+            end = file.tell()
+            offsets[0] = end - index_end(len(dataset))
+            file.seek(0)
+            file.write(offsets.tobytes())
+            file.seek(end)
+            file.flush()
+            os.ftruncate(descriptor, end)
+            file.write(_digest(descriptor, end))
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+    except BaseException:
+        os.unlink(part, dir_fd=folder)
+        raise
+
+
+def _evict(name: str, folder: int, limit: int) -> None:
+    # Files of other samples, the least recently used first. Who has one open goes on reading it
+    states = {other: os.stat(other, dir_fd=folder) for other in os.listdir(folder) if _NAME.fullmatch(other)}
+    total = sum(state.st_size for state in states.values())
+    for other in sorted(states, key=lambda other: states[other].st_mtime):
+        if total > limit and other != name:
+            os.unlink(other, dir_fd=folder)
+            total -= states[other].st_size

@@ -16,8 +16,7 @@ from unistore.data.packed import Allocate, lending
 from unistore.errors import LoaderError, SampleError, first_few
 from unistore.loader.iteration import Arrival, Producer, Request
 from unistore.memory import Arena, SlabRing
-from unistore.order.permutation import At
-from unistore.order.seeding import BATCH_SALT, RandomFunction
+from unistore.order.permutation import BATCH_SALT, At, RandomFunction
 from unistore.system.hints import Int64s
 
 # Errors that travel from a worker to the consumer.

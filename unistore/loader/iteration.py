@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -19,25 +19,7 @@ from unistore.order.sequences import EpochSequence, RankShare
 from unistore.system.arguments import MAX_EPOCH
 from unistore.system.hints import Int64s, JsonObject
 
-if TYPE_CHECKING:
-    from unistore.loader.cache import CacheFile
-
-
 # `Producer`, what makes batches in worker processes or in this one: requests in, batches out.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchConfig:
-    """What batches are made of, pickled under forkserver and spawn."""
-
-    workers: int  # number of worker processes; 0: none
-    seed: int  # seed of the loader
-    # arguments of the Loader
-    dataset: Any
-    collate: Callable[[Any], Any] | None = None
-    worker_init_fn: Callable[[int], object] | None = None
-    # the cache file, whose descriptor comes with the first message; None: no cache
-    cache: CacheFile | None = None
 
 
 class Request(NamedTuple):

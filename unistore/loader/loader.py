@@ -8,19 +8,22 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 from unistore.data.typed import CollatedT, DatasetT, SampleT
 from unistore.errors import LoaderError, SampleError
-from unistore.loader.cache import parse_size
-from unistore.loader.cached import cache_file, cached, check_cacheable
-from unistore.loader.disk_cache import check_disk_cache, disk_cache_file
+from unistore.loader.cache import (
+    cache_file,
+    cached,
+    check_cacheable,
+    check_disk_cache,
+    disk_cache_file,
+    parse_size,
+)
 from unistore.loader.fetch import InProcess, choose_fetch
 from unistore.loader.iteration import (
-    BatchConfig,
     EpochProgress,
     Iteration,
     Producer,
@@ -40,8 +43,7 @@ from unistore.loader.ordering import (
     workers_for,
 )
 from unistore.memory import SlabRing
-from unistore.order.sequences import EpochSequence, RankShare
-from unistore.order.shuffles import NAMED
+from unistore.order.sequences import NAMED, EpochSequence, RankShare
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, checked_epoch
 from unistore.system.machine import available_memory
 
@@ -74,7 +76,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         Samples of a batch, on this rank.
     shuffle
         False: in order. ``"full"``: a random permutation. ``"blocks"``: groups of samples that share chunks
-        are shuffled, see `unistore.order.shuffles`. True: blocks where a full shuffle would decode more than
+        are shuffled, see `unistore.order.sequences`. True: blocks where a full shuffle would decode more than
         8 samples for each that it delivers, which a warning says, else full. ``"sources"``: one source file
         after the other, in random order, the samples of each shuffled.
     sampler
@@ -210,7 +212,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         check.function("batch_transform", batch_transform)
         self._to_device: Callable[[Any], Any] | None = None
         if device is not None or batch_transform is not None:
-            from unistore.loader.device import ToDevice  # loads torch
+            from unistore.loader.collating import ToDevice  # loads torch
 
             try:
                 self._to_device = ToDevice(device or "cpu", batch_transform)
@@ -246,13 +248,8 @@ class Loader(Generic[DatasetT, CollatedT]):
         self._reads = reading_ahead(dataset, self.sequence)
         self.num_workers = workers_for(num_workers, len(self.sequence))
         self.prefetch_factor = int(prefetch_factor or DEFAULT_PREFETCH)
-        self._config = BatchConfig(
-            workers=self.num_workers,
-            seed=self.seed,
-            dataset=self._reads,
-            collate=collate_fn,
-            worker_init_fn=worker_init_fn,
-        )
+        self._collate_fn = collate_fn
+        self._worker_init_fn = worker_init_fn
         self.drop_last = drops_last(drop_last, sampler, self.sequence, self.world_size)
         self._pin = pin_memory and _can_pin()
         self._cache = None if cache is None or self._is_on_disk else parse_size(cache)
@@ -449,25 +446,32 @@ class Loader(Generic[DatasetT, CollatedT]):
         return self._requests
 
     def _make_producer(self) -> Producer:
-        config = self._config
-        fetch = choose_fetch(self._reads, config.collate, self.seed)
+        workers = self.num_workers
+        fetch = choose_fetch(self._reads, self._collate_fn, self.seed)
         file = None if self._cache is None else cache_file(self.dataset, fetch, self._cache)
         if self._is_on_disk:
             file = disk_cache_file(self.dataset, fetch)
         ring = SlabRing(
-            in_flight=self.prefetch_factor * config.workers,
+            in_flight=self.prefetch_factor * workers,
             held=HELD_BATCHES,
             budget=available_memory() // MEMORY_DIVISOR,
-            least=max(1, config.workers),
-            shared=config.workers > 0,
+            least=max(1, workers),
+            shared=workers > 0,
         )
         producer: Producer
-        if config.workers > 0:
+        if workers > 0:
             # needs sockets that carry descriptors, and poll: not on every platform
-            from unistore.loader.worker_pool import WorkerPool
+            from unistore.loader.worker_pool import BatchConfig, WorkerPool
 
             lanes = getattr(self.sequence, "lanes", None)
-            config = replace(config, cache=file)
+            config = BatchConfig(
+                workers=workers,
+                seed=self.seed,
+                dataset=self._reads,
+                collate=self._collate_fn,
+                worker_init_fn=self._worker_init_fn,
+                cache=file,
+            )
             producer = WorkerPool(config, self.start_method, ring, round_robin=lanes is not None)
         else:
             if file is not None:
@@ -502,7 +506,7 @@ class Loader(Generic[DatasetT, CollatedT]):
                 self._current = None
                 raise StopIteration
             arrival, samples = advanced
-            batch = as_tensors(arrival.batch, self._config.collate) if self._packed else arrival.batch
+            batch = as_tensors(arrival.batch, self._collate_fn) if self._packed else arrival.batch
         except (StopIteration, SampleError):
             raise
         except BaseException:

@@ -14,15 +14,17 @@ import numpy as np
 from unistore.errors import InputError, Problem
 from unistore.order.sampler import SequenceSampler, Shuffle
 from unistore.order.sequences import (
+    BlockShuffle,
     EpochSequence,
     InOrder,
     Repeated,
     Shuffled,
+    ShuffleKind,
     Subset,
     Weighted,
     sample_indices,
+    shuffled,
 )
-from unistore.order.shuffles import BlockShuffle, ShuffleKind, shuffled
 from unistore.system.arguments import Arguments
 from unistore.system.workers import environment_number, plan, resolve_ranks
 

@@ -19,8 +19,7 @@ from unistore.errors import InputError
 from unistore.loader.iteration import EpochProgress, dataset_digest
 from unistore.loader.loader import Loader
 from unistore.loader.ordering import sequence_for
-from unistore.order.sequences import EpochSequence, RankShare
-from unistore.order.shuffles import ShuffleKind
+from unistore.order.sequences import EpochSequence, RankShare, ShuffleKind
 from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer, wrong_argument
 from unistore.system.hints import Int64s, PathLike
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 
 from unistore.order.permutation import At
-from unistore.order.sequences import EpochSequence, RankShare, Weighted
-from unistore.order.shuffles import NAMED, ShuffleKind, shuffled
+from unistore.order.sequences import NAMED, EpochSequence, RankShare, ShuffleKind, Weighted, shuffled
 from unistore.system.arguments import MAX_EPOCH, Arguments, checked_epoch
 
 # Positions computed at a time.
@@ -102,7 +101,7 @@ class SequenceSampler:
     Parameters
     ----------
     sequence
-        `unistore.order.sequences.Shuffled`, `unistore.order.shuffles.BlockShuffle`, …
+        `unistore.order.sequences.Shuffled`, `unistore.order.sequences.BlockShuffle`, …
     batch_size
         Of the DataLoader. Decides which positions of a step belong to this rank.
     rank, world_size

@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import xxhash
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
 from unistore.order.permutation import Permutation, words
+from unistore.system.arguments import MAX_COUNT, is_integer
 from unistore.system.hints import Int64s
 
 
@@ -255,3 +257,242 @@ def sample_indices(name: str, given: Any, samples: int) -> Int64s:
         message = f"holds {chosen.min()} to {chosen.max()}, and the dataset has {samples} samples"
         raise InputError(Problem(name, message, kind="option"))
     return chosen.astype(np.int64)
+
+
+# Chooses the shuffle: full, or of blocks if a full one would decode too much.
+
+
+# Block shuffle: nearly as mixed as a full shuffle, but every chunk is decoded once.
+#
+# Samples that share chunks form a **block**. Every epoch shuffles the blocks, divides them into **groups**
+# and shuffles the samples inside each group: the decoded chunks of a group fit into the reader's cache, and
+# are not needed again after the group. Several groups are open at a time, one per **lane**. The lanes take
+# turns of ``deal`` samples: with one batch per turn, workers and ranks that take batches in turn keep to
+# their own lanes and never decode each other's chunks. Small rows take one lane: a row's share of its chunk
+# costs little to decode in every worker, and all open blocks are mixed.
+
+# Default number of blocks in a group, and of groups open at a time.
+GROUP = 16
+LANES = 4
+# Blocks of at least so many samples, on average, take one lane.
+SMALL_ROWS = 32
+
+
+def uniform_blocks(length: int, block: int) -> Int64s:
+    """Return offsets (n + 1,) int64 of blocks of ``block`` samples. The last one may be shorter."""
+    return np.append(np.arange(0, length, block, dtype=np.int64), length).astype(np.int64)
+
+
+class BlockShuffle:
+    """Every sample once per epoch, with samples that share chunks close together."""
+
+    # Memory is one number per block. Nothing depends on the number of workers or ranks
+
+    def __init__(
+        self,
+        offsets: NDArray[np.integer],  # (n + 1,) int64: block b holds samples ``offsets[b]:offsets[b + 1]``
+        seed: int = 0,  # seed of the orders
+        *,
+        # blocks shuffled together. Larger groups mix better; ``group * lanes`` decoded blocks must be cached
+        group: int = GROUP,
+        # groups open at a time: a multiple of workers * ranks keeps each of them on its own chunks
+        lanes: int = LANES,
+        deal: int = 64,  # samples per turn of a lane: the batch size
+    ) -> None:
+        self.offsets = np.asarray(offsets, np.int64)
+        if len(self.offsets) < 1 or self.offsets[0] != 0 or np.any(np.diff(self.offsets) < 0):
+            msg = "block offsets must ascend from 0"
+            raise ValueError(msg)
+        if min(group, lanes, deal) < 1:
+            msg = f"group, lanes and deal must be at least 1, got {group}, {lanes}, {deal}"
+            raise ValueError(msg)
+        self.seed = seed
+        self.are_read_whole = False
+        self.group = group
+        self.lanes = lanes
+        self.deal = deal
+        self._epoch: tuple[int, Int64s, Int64s] | None = None
+        self._open: tuple[int, int, _Lanes] | None = None
+
+    @classmethod
+    def within(
+        cls,
+        offsets: NDArray[np.integer],
+        open_blocks: int,
+        seed: int = 0,
+        *,
+        deal: int = 64,
+        are_read_whole: bool = False,  # by whoever needs a sample of them, so that workers need lanes
+    ) -> BlockShuffle:
+        """Return largest groups of one size with which all lanes together have at most `open_blocks` open."""
+        count = len(offsets) - 1
+        is_shared = count < LANES * LANES if are_read_whole else offsets[-1] >= SMALL_ROWS * count
+        lanes = 1 if is_shared else LANES
+        width = max(1, open_blocks // lanes) * lanes
+        group = -(-count // (max(1, -(-count // width)) * lanes))
+        order = cls(offsets, seed, group=max(1, group), lanes=lanes, deal=deal)
+        order.are_read_whole = are_read_whole
+        return order
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def describe(self) -> dict[str, str | int]:
+        """Return what the order depends on, for JSON."""
+        blocks = xxhash.xxh3_128_hexdigest(self.offsets.astype("<i8", copy=False).tobytes())
+        return {"kind": "blocks", "length": len(self), "blocks": blocks, "seed": self.seed, **self._tuning}
+
+    @property
+    def _tuning(self) -> dict[str, int]:
+        return {"group": self.group, "lanes": self.lanes, "deal": self.deal}
+
+    def arranged(self, description: Mapping[str, object]) -> BlockShuffle:
+        """Return the same samples with the group, lanes and deal of a described sequence."""
+        tuning = self._tuning
+        for name in tuning:
+            if is_integer(value := description.get(name), 1, MAX_COUNT):
+                tuning[name] = int(value)
+        return BlockShuffle(self.offsets, self.seed, **tuning)
+
+    def indices(self, epoch: int, start: int, stop: int) -> Int64s:
+        """Return the indices of samples at positions ``start:stop``."""
+        _, bounds = self._order(epoch)
+        parts = []
+        while start < stop:
+            number = int(np.searchsorted(bounds, start, side="right")) - 1
+            end = min(stop, int(bounds[number + 1]))
+            if self._open is None or self._open[:2] != (epoch, number):
+                self._open = epoch, number, self._open_lanes(epoch, number)
+            parts.append(self._open[2](np.arange(start, end) - bounds[number]))
+            start = end
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def _order(self, epoch: int) -> tuple[Int64s, Int64s]:
+        if self._epoch is None or self._epoch[0] != epoch:
+            count = len(self.offsets) - 1
+            blocks = Permutation(count, self.seed, epoch)(np.arange(count))
+            ends = np.concatenate(([0], np.cumsum(np.diff(self.offsets)[blocks])))
+            edges = np.append(np.arange(0, count, self.group * self.lanes), count)
+            self._epoch = epoch, blocks, ends[edges].astype(np.int64)
+            self._open = None
+        return self._epoch[1], self._epoch[2]
+
+    def _open_lanes(self, epoch: int, number: int) -> _Lanes:
+        width = self.group * self.lanes
+        blocks = self._order(epoch)[0][number * width : (number + 1) * width]
+        seeds = words(self.seed, np.array([epoch]), np.array([number]), self.lanes)[0].tolist()
+        firsts = range(0, len(blocks), self.group)
+        return _Lanes(
+            [
+                _Group(self.offsets, blocks[first : first + self.group], seed)
+                for first, seed in zip(firsts, seeds, strict=False)
+            ],
+            self.deal,
+        )
+
+
+class _Group:
+    # Memory is one number a block
+    def __init__(self, offsets: Int64s, blocks: Int64s, seed: int) -> None:
+        self._ends = np.cumsum(offsets[blocks + 1] - offsets[blocks])
+        self._shifts = offsets[blocks + 1] - self._ends
+        self._permutation = Permutation(int(self._ends[-1]), seed)
+
+    def __len__(self) -> int:
+        return self._permutation.length
+
+    def __call__(self, positions: Int64s) -> Int64s:
+        drawn = self._permutation(positions)
+        return drawn + self._shifts[np.searchsorted(self._ends, drawn, side="right")]
+
+
+class _Lanes:
+    # Lanes take turns of ``deal`` samples until all are exhausted
+    def __init__(self, lanes: list[_Group], deal: int) -> None:
+        self._lanes = lanes
+        self._deal = deal
+        rounds = np.arange(-(-max(map(len, lanes)) // deal) + 1)[:, None] * deal
+        turn_lengths = np.diff(np.minimum(rounds, list(map(len, lanes))), axis=0)
+        self._ends = np.cumsum(turn_lengths)
+
+    def __call__(self, positions: Int64s) -> Int64s:
+        turns = np.searchsorted(self._ends, positions, side="right")
+        rounds, lanes = np.divmod(turns, len(self._lanes))
+        starts = np.where(turns > 0, self._ends[turns - 1], 0)
+        lane_positions = rounds * self._deal + positions - starts
+        samples = np.empty(len(positions), np.int64)
+        for number, lane in enumerate(self._lanes):
+            mask = lanes == number
+            samples[mask] = lane(lane_positions[mask])
+        return samples
+
+
+# Kinds that a user names.
+ShuffleKind = Literal[True, "full", "blocks", "sources"]
+NAMED = ("full", "blocks", "sources")
+
+# Requests of an epoch to a bucket from which a full shuffle is warned about.
+MANY_REQUESTS = 2000
+
+# Samples per block for a dataset without ``block_offsets``.
+DEFAULT_BLOCK = 256
+
+
+def shuffled(
+    # a dataset. Its ``block_offsets``, if any, give the samples that share chunks; ``shuffles_in_blocks``
+    # whether a full shuffle would decode many times what it delivers
+    data: Sized,
+    # ``"full"``, ``"blocks"``, or True: blocks if ``shuffles_in_blocks``, with a warning, else full.
+    # ``"sources"``: one source file after the other, in random order, the samples of each shuffled
+    kind: ShuffleKind,
+    *,
+    seed: int,  # seed of the orders
+    batch_size: int,  # turn length of a block shuffle
+    chosen: Int64s | None = None,  # indices of the samples to use; None: all
+) -> EpochSequence:
+    """Return every sample once per epoch, in random order."""
+    ascending = chosen is None or not np.any(np.diff(chosen) < 0)
+    if kind is True and ascending and getattr(data, "shuffles_in_blocks", False):
+        kind = "blocks"
+        warnings.warn(
+            "shuffle=True shuffles blocks of samples here, as a full shuffle would decode many samples for "
+            'each that it delivers: shuffle="blocks" says so too, shuffle="full" insists on a full one',
+            stacklevel=4,
+        )
+    if kind in (True, "full"):
+        requests = getattr(data, "shuffled_requests", 0)
+        if requests >= MANY_REQUESTS:
+            warnings.warn(
+                f"a full shuffle of a store in a bucket makes about {requests:,} requests an epoch: give the "
+                "dataset a cache_dir, into which each object is fetched once",
+                stacklevel=4,
+            )
+        sequence: EpochSequence = Shuffled(len(data) if chosen is None else len(chosen), seed)
+        return sequence if chosen is None else Subset(sequence, chosen)
+    if not ascending:
+        message = f"{kind!r} needs the subset in ascending order, so that neighbours stay together"
+        raise InputError(Problem("shuffle", message, kind="option"))
+    offsets = _blocks(data) if kind == "blocks" else _sources(data)
+    if chosen is not None:
+        offsets = np.searchsorted(chosen, offsets).astype(np.int64)
+    if kind == "blocks":
+        open_blocks = getattr(data, "open_blocks", GROUP * LANES)
+        is_far = getattr(data, "is_far", False)
+        sequence = BlockShuffle.within(offsets, open_blocks, seed, deal=batch_size, are_read_whole=is_far)
+    else:
+        sequence = BlockShuffle(offsets, seed, group=1, lanes=1, deal=batch_size)
+    return sequence if chosen is None else Subset(sequence, chosen)
+
+
+def _sources(data: Sized) -> Int64s:
+    if not hasattr(data, "source_offsets"):
+        message = f"'sources' needs a dataset with source_offsets(), got {type(data).__name__}"
+        raise InputError(Problem("shuffle", message, kind="option"))
+    return np.asarray(data.source_offsets(), np.int64)
+
+
+def _blocks(data: Sized) -> Int64s:
+    declared = getattr(data, "block_offsets", None)
+    if declared is None:
+        return uniform_blocks(len(data), DEFAULT_BLOCK)
+    return np.asarray(declared() if callable(declared) else declared, np.int64)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
+import os
+import re
+import secrets
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from unistore.converters.views import ViewLimits
-from unistore.errors import InputError, Problem, StoreError, UnistoreError
+from unistore.converters.views import View, ViewLimits
+from unistore.errors import InputError, Problem, StoreError, UnistoreError, printable
 from unistore.pictures import (
     MARK,
     check_sample,
@@ -27,15 +34,73 @@ from unistore.pictures import (
     table_html,
     text_html,
 )
-from unistore.report.blocks import number
+from unistore.remote.url import redact_urls
+from unistore.report.blocks import number, store_blocks
 from unistore.report.sealed import StoreReport, describe_store, with_attached
 from unistore.report.sources import SourceReport
 from unistore.report.text import Block
 from unistore.report.values import sample_noun
-from unistore.report.wire import clean, pack, pack_error
 from unistore.schemas.indices import whole
 from unistore.store.reader import Store
 from unistore.system.sizes import count_of, size
+
+# How a view of a sample travels to a page: JSON, then arrays, in one piece of bytes.
+
+
+_ALIGN = 8
+_MAX_WORDS = 200
+# What a script has typed arrays of
+_DTYPES = frozenset(("uint8", "int8", "uint16", "int16", "uint32", "int32", "float32", "float64"))
+
+
+def pack(view: View) -> bytes:
+    """Pack a view: the length of the JSON (4 bytes), the JSON, and little-endian arrays at multiples of 8."""
+    arrays: dict[str, dict[str, Any]] = {}
+    parts = []
+    place = 0
+    for name, values in view.arrays.items():
+        typed = _typed(values)
+        data = typed.tobytes()
+        arrays[name] = {"dtype": typed.dtype.name, "shape": list(typed.shape), "place": place}
+        parts.append(data + bytes(-len(data) % _ALIGN))
+        place += len(parts[-1])
+    head = {"widget": view.widget, "title": view.title, **view.head, "arrays": arrays}
+    text = json.dumps(clean(head), allow_nan=False).encode()
+    text += b" " * (-(len(text) + 4) % _ALIGN)
+    return len(text).to_bytes(4, "little") + text + b"".join(parts)
+
+
+def pack_error(message: str) -> bytes:
+    """Pack the reason why a sample cannot be shown, as `pack` does a view."""
+    text = json.dumps({"widget": "error", "title": clean(message), "arrays": {}}).encode()
+    return len(text).to_bytes(4, "little") + text
+
+
+def clean(value: Any) -> Any:
+    """Return JSON values with short printable texts without secrets, and None for what is no number."""
+    if isinstance(value, str):
+        text = printable(redact_urls(value[: 4 * _MAX_WORDS]))
+        return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}…"
+    if isinstance(value, Mapping):
+        return {key: clean(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(clean, value))
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def _typed(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values in a dtype of typed arrays. Integers of 64 bits become floats."""
+    dtype = values.dtype
+    if dtype.kind == "b":
+        dtype = np.dtype(np.uint8)
+    elif dtype == np.float16:
+        dtype = np.dtype(np.float32)
+    elif dtype.name not in _DTYPES:
+        dtype = np.dtype(np.float64)
+    return np.ascontiguousarray(values, dtype.newbyteorder("<"))
+
 
 _MAX_REQUESTED = 24
 _MAX_SAMPLES = 8
@@ -302,3 +367,122 @@ def _bars(counts: Sequence[int]) -> str:
         bars += f'<rect {place} width="{_BAR_WIDTH - 1}" height="{height:g}"/>'
     box = f"0 0 {_BAR_WIDTH * len(counts)} {_CHART_HEIGHT}"
     return f'<svg viewBox="{box}" preserveAspectRatio="none" role="img">{bars}</svg>'
+
+
+# ``unistore.view``: the page of a store with any sample on demand, for a browser on this machine.
+
+
+FULL = ViewLimits(shown=256 << 20, read=1 << 30, edge=1024, points=1_000_000, side=4096, frames=1000)
+_HOST = "127.0.0.1"
+_SAMPLE = re.compile(r"samples/(0|[1-9][0-9]{0,17})", re.ASCII)
+_TIMEOUT = 30  # seconds that a browser may take to send a request
+
+
+class ViewServer(ThreadingHTTPServer):
+    """Serves the page and the samples of one store, to who knows the address alone."""
+
+    daemon_threads = True
+
+    def __init__(self, path: str | os.PathLike[str], port: int = 0) -> None:
+        report = describe_store(path)
+        self.store = with_attached(Store(path), report)
+        blocks = store_blocks(self.store.path, report)
+        self.page = render_page(self.store.path, report, blocks, live=True).encode()
+        self.token = secrets.token_urlsafe(24)
+        try:
+            super().__init__((_HOST, port), _Handler)
+        except (OSError, OverflowError) as error:
+            problem = Problem("port", f"{port} cannot be used ({error})", "leave out --port", "option")
+            raise InputError(problem) from error
+
+    @property
+    def address(self) -> str:
+        """Return the address of the page."""
+        return f"http://{_HOST}:{self.server_port}/{self.token}/"
+
+    def sample(self, number: int) -> bytes:
+        """Return one sample, packed, or the reason why it cannot be shown."""
+        try:
+            return pack(sample_view(self.store, number, FULL))
+        except UnistoreError as error:
+            return pack_error(str(error))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ViewServer
+    timeout = _TIMEOUT
+    server_version = "unistore"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        place = self._place()
+        if place is None:
+            self._answer(HTTPStatus.NOT_FOUND, b"", "text/plain")
+        elif not place:
+            self._answer(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
+        elif (match := _SAMPLE.fullmatch(place)) and int(match[1]) < self.server.store.sample_count:
+            packed = self.server.sample(int(match[1]))
+            self._answer(HTTPStatus.OK, packed, "application/octet-stream")
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"", "text/plain")
+
+    def _place(self) -> str | None:
+        """Return what is asked for behind the token, or None if host or token are not ours."""
+        port = self.server.server_port
+        # A page of another site whose name was made to lead here does not know the host
+        if self.headers.get_all("Host") not in ([f"{_HOST}:{port}"], [f"localhost:{port}"]):
+            return None
+        token, separator, place = self.path.removeprefix("/").partition("/")
+        is_ours = hmac.compare_digest(token.encode(), self.server.token.encode())
+        return place if is_ours and separator else None
+
+    def _answer(self, status: HTTPStatus, content: bytes, form: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", form)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("X-Frame-Options", "DENY")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def view(path: str | os.PathLike[str], *, port: int = 0, open_browser: bool = True) -> None:
+    """Serve a page about a store on this machine, with any sample in full resolution, until interrupted.
+
+    Parameters
+    ----------
+    path
+        A store or the URL of one.
+    port
+        The port of 127.0.0.1. 0: a free one.
+    open_browser
+        Whether a browser is started. The address is printed either way.
+
+    Raises
+    ------
+    InputError
+        If the port cannot be used.
+    StoreError
+        If it is no sealed store.
+
+    Examples
+    --------
+    >>> unistore.view("train.zarr")  # doctest: +SKIP
+    """
+    with ViewServer(path, port) as server:
+        try:
+            shown = printable(redact_urls(server.store.path))
+            print(f"{server.address}\nshows {shown} to who knows this address; Ctrl-C ends it", flush=True)
+            if open_browser:
+                import webbrowser
+
+                webbrowser.open(server.address)
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print(flush=True)

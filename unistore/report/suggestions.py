@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from unistore.conversion.split_rule import EXACT
 from unistore.converters.options import Option, declared
 from unistore.converters.registry import find_family, get_family
-from unistore.data.kinds.named import installed_kinds, leave_kind_out, parse_kind
+from unistore.data.kinds.named import as_code, installed_kinds, leave_kind_out, parse_kind
 from unistore.data.kinds.protocol import Reach, SampleKind
-from unistore.data.kinds.reach import as_code
 from unistore.data.parts import default_kind
 from unistore.errors import InputError, UnistoreError, printable
 from unistore.remote.url import local_path

@@ -45,7 +45,7 @@ def test_a_batch_is_copied_on_its_own_stream_and_awaited_by_the_next_step(data, 
         is_available=lambda: True,
     )
     monkeypatch.setattr(torch, "cuda", module)
-    monkeypatch.setattr("unistore.loader.device.pin", lambda batch: batch)
+    monkeypatch.setattr("unistore.loader.collating.pin", lambda batch: batch)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: calls.append("keep"))
     moved = lambda tensor, device, non_blocking: tensor + 1 if non_blocking else None  # noqa: E731
     monkeypatch.setattr(torch.Tensor, "to", moved)

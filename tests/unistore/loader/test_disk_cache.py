@@ -14,7 +14,7 @@ import pytest
 
 import unistore
 from unistore.errors import InputError
-from unistore.loader import disk_cache
+from unistore.loader import cache as loader_cache
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 KINDS: dict[str, tuple[str, Any, Any]] = {
@@ -87,14 +87,14 @@ def test_a_second_start_reads_no_values_of_the_store(
 
 
 def train(path: Path, cache: Path, log: Path) -> None:
-    made = disk_cache._make
+    made = loader_cache._make
 
     def logged(*arguments: Any) -> None:
         with log.open("a") as file:
             file.write(f"{os.getpid()}\n")
         made(*arguments)
 
-    disk_cache._make = logged
+    loader_cache._make = logged
     expected = batches(unistore.Dataset(path))
     check_equal(batches(unistore.Dataset(path, cache_dir=cache), cache="disk"), expected)
 
@@ -114,7 +114,7 @@ def test_processes_share_one_file(make_dataset: Callable[..., unistore.Dataset],
 
 
 def dies(dataset: unistore.Dataset) -> None:
-    disk_cache.dump_sample = lambda *_: os._exit(9)  # type: ignore[assignment]
+    loader_cache.dump_sample = lambda *_: os._exit(9)  # type: ignore[assignment]
     batches(dataset, cache="disk")
 
 
@@ -186,4 +186,4 @@ def test_a_folder_of_others_is_refused(make_dataset: Callable[..., unistore.Data
     (tmp_path / "cache").mkdir(exist_ok=True)
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(InputError, match="open to others"):
-        unistore.loader.disk_cache.disk_cache_file(dataset, unistore.loader.fetch.BatchFetch(dataset))
+        unistore.loader.cache.disk_cache_file(dataset, unistore.loader.fetch.BatchFetch(dataset))

@@ -23,8 +23,7 @@ import unistore
 from unistore.errors import InputError
 from unistore.loader import Loader
 from unistore.order.sampler import SequenceSampler
-from unistore.order.sequences import InOrder, Repeated, Shuffled
-from unistore.order.shuffles import BlockShuffle
+from unistore.order.sequences import BlockShuffle, InOrder, Repeated, Shuffled
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

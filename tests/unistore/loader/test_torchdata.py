@@ -9,8 +9,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import unistore
 from unistore.order.sampler import SequenceSampler
-from unistore.order.sequences import Shuffled, Weighted
-from unistore.order.shuffles import BlockShuffle
+from unistore.order.sequences import BlockShuffle, Shuffled, Weighted
 
 # what torchdata 0.11 tells torch about itself, torch 2.13 no longer wants to hear
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from unistore.data.packed import Packed
-from unistore.loader.wire import decode, encode
+from unistore.loader.worker_pool import decode, encode
 from unistore.memory import ALIGNMENT, Arena, Slab
 
 

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 import unistore
-from unistore.order.permutation import At
-from unistore.order.seeding import seed_worker, takes_rng
+from unistore.order.permutation import At, seed_worker, takes_rng
 
 SAMPLES = 64
 SEED = 5
@@ -123,6 +122,6 @@ def test_what_takes_rng():
 
 def test_workers_are_seeded_by_their_number(monkeypatch):
     seeded = []
-    monkeypatch.setattr("unistore.order.seeding.seed_generators", seeded.append)
+    monkeypatch.setattr("unistore.order.permutation.seed_generators", seeded.append)
     seed_worker(SEED, 2)
     assert seeded == [split_mix(SEED ^ 0x3C6EF372FE94F82B, 0, 2)]

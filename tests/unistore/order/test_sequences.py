@@ -12,8 +12,16 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.order.sequences import InOrder, RankShare, Repeated, Shuffled, Subset, Weighted
-from unistore.order.shuffles import BlockShuffle, uniform_blocks
+from unistore.order.sequences import (
+    BlockShuffle,
+    InOrder,
+    RankShare,
+    Repeated,
+    Shuffled,
+    Subset,
+    Weighted,
+    uniform_blocks,
+)
 
 RAGGED = np.cumsum([0, 3, 0, 50, 7, 1, 20, 119])
 

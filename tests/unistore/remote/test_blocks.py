@@ -13,7 +13,7 @@ import pytest
 import unistore
 from unistore.errors import SampleError
 from unistore.loader.ordering import reading_ahead, sequence_for
-from unistore.order.shuffles import BlockShuffle, uniform_blocks
+from unistore.order.sequences import BlockShuffle, uniform_blocks
 from unistore.store.reader import Store
 
 CLOUDS = 90

@@ -147,7 +147,7 @@ def test_stores_larger_than_the_scratch_folder(
 def test_a_full_shuffle_without_copies_is_warned_about(
     proxy: Any, uploaded: str, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unistore.order.shuffles.MANY_REQUESTS", 1000)
+    monkeypatch.setattr("unistore.order.sequences.MANY_REQUESTS", 1000)
     far = unistore.Dataset(uploaded)
     with pytest.warns(UserWarning, match="about 1,200 requests an epoch: give the dataset a cache_dir"):
         unistore.Shuffle(far, shuffle="full")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import unistore
 from tests.cases import DATA, MAKERS, REAL
 from unistore.pictures import COLOURS
-from unistore.report.serve import ViewServer
+from unistore.report.page import ViewServer
 from unistore.store.reader import Store
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -16,8 +16,7 @@ import pytest
 
 from unistore.errors import InputError
 from unistore.pictures import sample_view
-from unistore.report.serve import FULL, ViewServer
-from unistore.report.wire import pack
+from unistore.report.page import FULL, ViewServer, pack
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import unistore
 from unistore.errors import InputError
-from unistore.order.shuffles import BlockShuffle
+from unistore.order.sequences import BlockShuffle
 from unistore.system.arguments import is_integer
 from unistore.system.workers import plan
 

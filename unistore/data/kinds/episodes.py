@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unistore.data.kinds.clocks import Clocks
+from unistore.data.kinds.columns import RowTexts, count_key, is_ragged
 from unistore.data.kinds.protocol import (
     MASK_SUFFIX,
     PRESENT_SUFFIX,
@@ -18,7 +19,6 @@ from unistore.data.kinds.protocol import (
     require_arrays,
     select_keys,
 )
-from unistore.data.kinds.ragged import RowTexts, count_key, is_ragged
 from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
     EpisodeRows,

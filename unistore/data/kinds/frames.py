@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.images import EncodedImages
+from unistore.data.kinds.columns import EncodedImages
 from unistore.errors import CorruptionError, InputError
 from unistore.schemas.indices import IndexColumn, whole
 from unistore.schemas.spike.fields import (

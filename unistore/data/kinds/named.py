@@ -1,17 +1,18 @@
-"""Kinds of samples by name: those of unistore, and those that packages add."""
+"""Kinds of samples by name and as code: those of unistore and of packages, the default of each family."""
 
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import is_dataclass
-from functools import cache
+from dataclasses import fields, is_dataclass
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
 from unistore.converters.registry import leave_out
-from unistore.data.kinds.kind import Kind
-from unistore.data.kinds.protocol import SampleKind
+from unistore.data.kinds.protocol import Kind, SampleKind
+from unistore.store.reader import Store
 from unistore.system.arguments import wrong_argument
 
 ENTRY_POINTS = "unistore.kinds"  # Group of the entry points by which packages add kinds
@@ -21,7 +22,7 @@ OWN = {
     "Clips": "clips",
     "Episodes": "episodes",
     "Events": "events",
-    "Patches": "patches",
+    "Patches": "volumes",
     "Ragged": "rows",
     "Rows": "rows",
     "Segments": "segments",
@@ -90,3 +91,48 @@ def _named(name: str) -> Callable[..., Any]:
         msg = f"they are {', '.join([*OWN, *installed_kinds()])}"
         raise ValueError(msg)
     return installed_kinds()[name]
+
+
+# Default kind of samples of each family, as a function of a store.
+
+
+def _default(name: str, _: Store) -> SampleKind:
+    kind: SampleKind = _named(name)()
+    return kind
+
+
+rows = partial(_default, "Rows")
+ragged = partial(_default, "Ragged")
+segments = partial(_default, "Segments")
+clips = partial(_default, "Clips")
+transitions = partial(_default, "Transitions")
+events = partial(_default, "Events")
+
+
+def volumes(store: Store) -> SampleKind:
+    """Make samples of one volume, or of the points of its windows in a store without images."""
+    from unistore.data.kinds.boxes import IMAGE
+    from unistore.data.kinds.sparse_points import point_groups
+
+    return _default("Volumes" if store.has(IMAGE) or not point_groups(store) else "SparsePoints", store)
+
+
+def as_code(kind: Any) -> str:
+    """Return a kind as Python code without default values: ``unistore.Patches(size=32)``."""
+    if not is_dataclass(kind):
+        return repr(kind)
+    arguments = []
+    for option in fields(kind):
+        value = _value_code(getattr(kind, option.name))
+        if value != _value_code(option.default):
+            arguments.append(f"{option.name}={value}")
+    code = f"{type(kind).__name__}({', '.join(arguments)})"
+    return f"unistore.{code}" if type(kind).__module__.startswith("unistore.") else f"'{code}'"
+
+
+def _value_code(value: Any) -> str:
+    if isinstance(value, tuple) and value and all(type(one) is int and one == value[0] for one in value):
+        return repr(value[0])
+    if isinstance(value, str):
+        return f'"{value}"'
+    return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else repr(value)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unistore.converters.common.columns import row_shapes
+from unistore.data.kinds.columns import RaggedColumn, RowTexts, is_ragged, is_text
 from unistore.data.kinds.protocol import (
     INDEX,
     MASK_SUFFIX,
@@ -23,7 +24,6 @@ from unistore.data.kinds.protocol import (
     source_keys,
     source_numbers,
 )
-from unistore.data.kinds.ragged import RaggedColumn, RowTexts, is_ragged, is_text
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, rows_of_ranges
 from unistore.errors import InputError
 from unistore.order.permutation import subset

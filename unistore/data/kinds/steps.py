@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from unistore.converters.formats.packets import KeptVideo
-from unistore.data.kinds.images import EncodedImages
+from unistore.data.kinds.columns import EncodedImages, RaggedColumn, RowTexts, count_key, is_ragged, is_text
 from unistore.data.kinds.protocol import (
     INDEX,
     MASK_SUFFIX,
@@ -19,7 +19,6 @@ from unistore.data.kinds.protocol import (
     RowValues,
     masks_of,
 )
-from unistore.data.kinds.ragged import RaggedColumn, RowTexts, count_key, is_ragged, is_text
 from unistore.data.packed import Allocate, Batch, Packed, packed_copy, rows_of_ranges
 from unistore.data.where import Known, known_of
 from unistore.errors import CorruptionError

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from unistore.data.kinds.clocks import Align, Clocks, Mask, Places, RowFinder, Ticks
+from unistore.data.kinds.columns import count_key, is_ragged, is_text
 from unistore.data.kinds.episodes import EpisodeKind
 from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
 from unistore.data.kinds.protocol import (
@@ -19,7 +20,6 @@ from unistore.data.kinds.protocol import (
     require_arrays,
     select_keys,
 )
-from unistore.data.kinds.ragged import count_key, is_ragged, is_text
 from unistore.data.kinds.steps import (
     EPISODE_OFFSETS,
     EpisodeRows,
