@@ -192,13 +192,9 @@ class Options:
         return values
 
 
-# Kept, as every conversion asks all families
-type_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
-
-
-def declared(options: type[Options]) -> tuple[Option, ...]:
+def _read_declared(options: type[Options]) -> tuple[Option, ...]:
     """Return all options of a class, its own first."""
-    hints = type_hints(options)
+    hints = get_type_hints(options)
     shared = {entry.name: entry for entry in fields(Options)}
     declarations = [entry for entry in fields(options) if _DECLARED in entry.metadata]
     declarations.sort(key=lambda entry: entry.name in shared)
@@ -223,6 +219,10 @@ def declared(options: type[Options]) -> tuple[Option, ...]:
         )
         for entry in declarations
     )
+
+
+# Kept, as every conversion asks all families
+declared: Callable[[Any], tuple[Option, ...]] = cache(_read_declared)
 
 
 def _form_of(hint: Any, where: str) -> dict[str, Any]:

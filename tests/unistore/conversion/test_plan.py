@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import accumulate
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unistore.conversion.job import source_batches
 from unistore.conversion.plan import Plan, TablePlan, json_digest, plan_table
 from unistore.schemas.tables import Field, Table
 from unistore.system.packed import PackedObjects
@@ -90,3 +92,14 @@ def test_digest_is_that_of_the_plain_json(sources: int) -> None:
 def test_digest_sees_every_change(changed: dict[str, object]) -> None:
     table = plan_table(make_table(), [10, 20])
     assert make_plan(table).digest != make_plan(table, **changed).digest
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "batches"),
+    [((1, 1), [(0, 1), (2, 3)]), ((15, 2), [(0,), (1,), (2,), (3,)])],
+)
+def test_sources_of_a_batch_have_few_bytes_together(
+    megabytes: tuple[int, int], batches: list[tuple[int, ...]]
+) -> None:
+    """Two of 64 sources in a batch, or one: a batch that is full goes without the source that follows."""
+    assert source_batches(range(64), np.tile(megabytes, 32) << 20)[: len(batches)] == batches

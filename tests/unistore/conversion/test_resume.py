@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unistore.conversion.build import SOURCES_PER_RECORD, FolderBuild
 from unistore.conversion.keys import CONTENT
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
@@ -111,6 +112,16 @@ def test_changed_sources_are_named(toys: Path, toy: Any, stopping: Any, store: P
     assert "train/s1.npz" not in message
     assert re.search(r"sources\.train/s0\.npz: \d+ bytes, .* before, \d+ bytes, .* now", message)
     assert re.search(r"sources\.train/s3\.npz: \d+ bytes, .* before, absent now", message)
+
+
+def test_each_of_many_sources_is_compared(store: Path) -> None:
+    """Sources of several records of the journal."""
+    sources = [(f"{number}.npy", number) for number in range(2 * SOURCES_PER_RECORD + 1)]
+    with FolderBuild(store) as build:
+        build.begin({}, sources, [])
+        build.begin({}, sources, [])
+        with pytest.raises(ConversionError, match=r"sources\.2000\.npy: 2000 before, absent now"):
+            build.begin({}, sources[:-1], [])
 
 
 def test_restart_starts_over(toys: Path, toy: Any, stopping: Any, store: Path) -> None:

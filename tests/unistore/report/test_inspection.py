@@ -239,6 +239,13 @@ def test_a_damaged_journal_is_no_obstacle(unfinished: Path) -> None:
     assert "not known yet" in str(found)
 
 
+def test_sources_read_before_some_were_left_out_are_not_counted_twice(unfinished: Path) -> None:
+    steps = [{"step": "derive", "sources": 3, "round": 0}, {"step": "derive", "sources": 2, "round": 1}]
+    with (build_folder(unfinished) / "journal.jsonl").open("a") as journal:
+        journal.writelines(f"{json.dumps(step)}\n" for step in steps)
+    assert unistore.inspect(unfinished).details["sources_read"] == 2
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_source(make_case: MakeCase, family: str) -> None:
     path = make_case(FAMILIES[family])[0].sources[0]

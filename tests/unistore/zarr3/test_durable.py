@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from unistore.errors import ConversionError
 from unistore.zarr3 import durable
 from unistore.zarr3.durable import PART_SUFFIX, AtomicFiles, write_file
 from unistore.zarr3.writer import array_metadata, content_digest, encode_shard
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for the disk, which tests elsewhere do without."""
+    monkeypatch.setattr(durable, "ThreadPoolExecutor", ThreadPoolExecutor)
 
 
 @pytest.fixture
