@@ -44,7 +44,7 @@ browser: $(READY) chromium
 chromium:
 	@command -v chromium >/dev/null || timeout 180 sh -c "apt-get -q update && apt-get -qy install --no-install-recommends chromium" >/dev/null 2>&1 || true
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt unistore/system/kernel.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unistore needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	@printf 'Set-up in $(VENV), once: Python …'
 	@$(PYTHON) -m venv $(VENV)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels import needs_kernel
+
 PROGRAMS = Path(__file__).parents[2] / "tools" / "faults"
 MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
 REFUSED = 77
@@ -79,6 +81,15 @@ def test_every_changed_byte_is_found_and_repaired(work: tuple[str, str]) -> None
     told = run("bit_flips.py", "--changes", "12", "--repairs", "1", *work).stdout
     assert "60 single-byte changes, 60 found; 5 repaired" in told
     assert len(re.findall(r"12 changes .* all found", told)) == 5
+
+
+@needs_kernel
+def test_damaged_frames_are_refused_by_the_kernel() -> None:
+    read, refused = counts(
+        r"^10000 trials, 0 failed: .* (\d+) read, (\d+) refused,", "frames.py", "--count", "10000"
+    )
+    assert read > 500
+    assert refused > 2000
 
 
 def test_full_disks_end_in_one_line_and_nothing_left(work: tuple[str, str]) -> None:

@@ -21,6 +21,7 @@ from unistore.report.trials import LARGEST_BATCH, Trial, best, first_batch_size,
 from unistore.store.versions import OpenedStores, open_stores
 from unistore.system.arguments import Arguments
 from unistore.system.extras import require_torch
+from unistore.system.kernel import kernel
 from unistore.system.machine import available_memory, file_system, usable_cores
 from unistore.system.progress import Progress
 from unistore.system.sizes import size
@@ -44,6 +45,7 @@ class Machine:
     available_memory: int  # bytes that can still be allocated
     shared_memory: int | None  # bytes of /dev/shm; None: there is none
     starts_workers: bool  # a daemonic process starts none
+    has_kernel: bool  # whether the compiled kernel can be loaded; Python does its work where not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +233,7 @@ def inspect_machine() -> Machine:
         available_memory=available_memory(),
         shared_memory=None if shared is None else shared.f_frsize * shared.f_blocks,
         starts_workers=not multiprocessing.current_process().daemon,
+        has_kernel=kernel() is not None,
     )
 
 
@@ -327,4 +330,9 @@ def remarks(machine: Machine, store: StoreFacts | None) -> Iterator[str]:
         yield (
             f"there is little shared memory ({size(machine.shared_memory)} in /dev/shm): unistore.Loader "
             "does without, workers of torch's DataLoader die of it (docker run --shm-size 8g)"
+        )
+    if not machine.has_kernel:
+        yield (
+            "there is no compiled kernel, and Python does its work, which takes more processor time: "
+            "install a C compiler, then unistore again, without UNISTORE_KERNEL=0"
         )

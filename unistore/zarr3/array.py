@@ -19,6 +19,7 @@ from unistore.zarr3.gather import (
     axis_pieces,
     gather,
     gather_chunk_rows,
+    gather_ranges,
     group_ranges,
     group_rows,
 )
@@ -166,7 +167,7 @@ class StoredArray:
             place += high - low
         out = self._output(out, (place, *self.shape[1:]))
         if out.size:
-            gather(self.reader, group_ranges(ranges, self.chunk_shape[0]), self._whole_row(), out)
+            gather_ranges(self.reader, ranges, self._whole_row(), out)
         return out
 
     def _stored_rows(self, rows: Int64s) -> Int64s:

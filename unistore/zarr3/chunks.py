@@ -14,7 +14,7 @@ import numpy as np
 
 from unistore.errors import CorruptionError, StoreError
 from unistore.system.hints import AnyArray, Shape
-from unistore.zarr3.codecs import CRC_BYTES, FrameError, check_chunk, decoder, max_encoded_size
+from unistore.zarr3.codecs import CRC_BYTES, Blosc, FrameError, check_chunk, decoder, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata, decode_index, index_bytes, shard_key
 from unistore.zarr3.storage import Storage, SupportsReadEnds, SupportsReadInto
 
@@ -85,7 +85,7 @@ class ChunkReader:
         self.count = math.prod(self._shards) * self.per_shard  # numbers of chunks are below it
         self.shared: SharedChunks | None = None  # cache that is shared with other processes
         self._index_bytes = index_bytes(self.per_shard)
-        self._max_encoded = max_encoded_size(metadata.chunk_bytes)
+        self.max_encoded = max_encoded_size(metadata.chunk_bytes)
         # where a chunk is one whole row: number of the chunk over that of the row
         self.row_stride = math.prod(self._per_shard[1:])
         self._strides = [  # along each axis: numbers from a shard to the next, and from a chunk to the next
@@ -101,6 +101,10 @@ class ChunkReader:
         self._indexes: dict[int, memoryview] = {}
         self.most_indexes = max(1, INDEX_BYTES // (self._index_bytes + _INDEX_OVERHEAD))
         self._ends = storage if isinstance(storage, SupportsReadEnds) else None
+        # whether the kernel can read them: chunks of whole rows that blosc compressed, in files
+        self.in_frames = (
+            isinstance(metadata.compressor, Blosc) and metadata.chunk_shape[1:] == metadata.shape[1:]
+        )
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
         """Return chunk numbers of the outer product of chunk coordinates along every axis, in C order."""
@@ -242,7 +246,7 @@ class ChunkReader:
 
     def _decode_index(self, key: str, size: int, raw: bytes) -> memoryview:
         try:
-            return decode_index(raw, size, self._max_encoded).reshape(-1).data
+            return decode_index(raw, size, self.max_encoded).reshape(-1).data
         except FrameError as error:
             raise self._index_error(key, str(error)) from error
 

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import google_crc32c
@@ -269,6 +270,24 @@ def _zstd_size(frame: memoryview) -> int:
     start = 5 if is_single else 6
     stated = int.from_bytes(frame[start : start + _ZSTD_SIZE_BYTES[number]], "little")
     return stated + 256 if number == 1 else stated
+
+
+@cache
+def compiled_functions() -> tuple[int, int] | None:
+    """Return addresses of blosc's decoder and of crc32c in their libraries, None where these hide them."""
+    try:
+        from google_crc32c import _crc32c
+
+        addresses = [
+            ctypes.cast(function, ctypes.c_void_p).value
+            for function in (
+                ctypes.CDLL(blosc.__file__).blosc_decompress_ctx,
+                ctypes.CDLL(_crc32c.__file__).crc32c_value,
+            )
+        ]
+    except (ImportError, OSError, AttributeError):
+        return None
+    return addresses[0], addresses[1]
 
 
 def _header_error(raw: bytes, nbytes: int) -> FrameError:

@@ -15,11 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from unistore.errors import StoreError
 from unistore.system.hints import AnyArray, Int64s
+from unistore.system.kernel import kernel
 from unistore.zarr3.cache import CHUNKS, Key
 from unistore.zarr3.chunks import ChunkReader
+from unistore.zarr3.codecs import compiled_functions
 from unistore.zarr3.metadata import EMPTY
-from unistore.zarr3.storage import SupportsFileIdentity
+from unistore.zarr3.storage import LocalStorage, SupportsFileIdentity
 
 # Positions along one axis.
 AxisIndices = slice | Int64s
@@ -35,6 +38,10 @@ Group = tuple[int, list[Selection]]
 
 # By bytes of the last axis: dtype to copy each row as one number, since numpy would loop over every row
 _WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+
+
+# More are read by Python: the kernel looks at every range that overlaps a chunk
+_MOST_RANGES = 4096
 
 
 def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
@@ -131,6 +138,58 @@ def gather_chunk_rows(reader: ChunkReader, rows: list[int], out: AnyArray) -> No
         # copied now, while the row is in the processor's cache
         for place in further_places.get(row, ()):
             targets[place][:] = target
+
+
+def gather_ranges(
+    reader: ChunkReader,
+    ranges: list[tuple[int, int, int]],  # first row, end, place in the output
+    trailing: Sequence[AxisPieces],
+    out: AnyArray,
+) -> None:
+    """Read ranges of rows, every chunk decoded once: by the kernel, and by Python where that does not."""
+    if not _gather_compiled(reader, ranges, out):
+        gather(reader, group_ranges(ranges, reader.metadata.chunk_shape[0]), trailing, out)
+
+
+def _gather_compiled(reader: ChunkReader, ranges: list[tuple[int, int, int]], out: AnyArray) -> bool:
+    # False, and anything in `out`, if it cannot or if something is wrong, which Python then words
+    library = kernel()
+    functions = compiled_functions()
+    storage = reader.storage
+    if library is None or functions is None or not reader.in_frames or reader.shared is not None:
+        return False
+    step = reader.metadata.chunk_shape[0]
+    # parts of chunks that are read again and again are in the cache of the process, which the kernel has not
+    if len(ranges) > _MOST_RANGES or len(out) < len(ranges) * step:
+        return False
+    # from a disk, Python prefetches
+    if not isinstance(storage, LocalStorage) or storage.reads_disk:
+        return False
+    rows = sorted(triple for triple in ranges if triple[0] < triple[1])
+    row_bytes = reader.metadata.chunk_bytes // step
+    shards = []
+    in_use = []
+    end = 0
+    try:
+        for start, stop, _ in rows:
+            chunk = max(end, start // step)
+            while chunk * step < stop:
+                shard = reader.find_shard(chunk)
+                file = storage.file(shard.key)
+                entries = np.frombuffer(shard.entries, np.int64)
+                in_use.append((file, entries))
+                shards.append((shard.first, shard.end, file.fd, entries.ctypes.data, len(entries)))
+                chunk = end = shard.end
+    except StoreError:
+        return False
+    tables = np.array(rows, np.int64), np.array(shards, np.int64)
+    frame = np.empty(reader.max_encoded, np.uint8)
+    chunk_memory = np.empty(reader.metadata.chunk_bytes, np.uint8)
+    failed: int = library.unistore_gather(
+        *(tables[0].ctypes.data, len(rows), tables[1].ctypes.data, len(shards), step, row_bytes),
+        *(frame.ctypes.data, len(frame), chunk_memory.ctypes.data, out.ctypes.data, len(out), *functions),
+    )
+    return not failed
 
 
 def gather(

@@ -275,8 +275,10 @@ class LocalStorage:
     def _prefetch(self, keys: Sequence[str], offsets: Sequence[int], sizes: Iterable[int]) -> None:
         # The kernel's own readahead reads more than twice the bytes for random chunks, one chunk after the
         # other. Errors are raised when the ranges are read
-        if len(keys) < 2 or not self._reads_disk():
+        # Prefetching is a waste if all of a store is in the page cache
+        if len(keys) < 2 or not _CAN_PREFETCH or not self.reads_disk:
             return
+        self._blocks_read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
         left = PREFETCH_BYTES
         with contextlib.suppress(StoreError, OSError):
             for key, offset, size in zip(keys, offsets, sizes, strict=True):
@@ -285,12 +287,14 @@ class LocalStorage:
                     return
                 os.posix_fadvise(self._open(key).fd, offset, size, os.POSIX_FADV_WILLNEED)
 
-    def _reads_disk(self) -> bool:
-        # Since the last call, True for the first one. Prefetching is a waste if all of a store is in the
-        # page cache
-        before = self._blocks_read
-        self._blocks_read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
-        return _CAN_PREFETCH and before != self._blocks_read
+    @property
+    def reads_disk(self) -> bool:
+        """Return whether this process read from a disk since ranges were prefetched last."""
+        return self._blocks_read != resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+
+    def file(self, key: str) -> _FileHandle:
+        """Return an object, open while it is referenced."""
+        return self._open(key)
 
     def path(self, key: str) -> str:
         """Return the path of an object, or raise `NotRegularError` if a folder above it is a link."""

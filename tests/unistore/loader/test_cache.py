@@ -90,11 +90,14 @@ def test_batches_are_the_same_and_chunks_are_decoded_once(dataset, workers):
 def test_points_of_a_mask_are_found_once(make_scans, monkeypatch):
     dataset = unistore.Dataset(make_scans(sparse="mask").path, unistore.SparsePoints(max_points=9))
     searched = []
-    find = sparse_points.all_points
-    monkeypatch.setattr(sparse_points, "points_at_ranks", None)
-    monkeypatch.setattr(
-        sparse_points, "all_points", lambda bits, out: (searched.append(len(out)), find(bits, out))
-    )
+    find = sparse_points.find_points
+
+    def searching(bits, ranks, out):
+        assert ranks is None
+        searched.append(len(out))
+        find(bits, ranks, out)
+
+    monkeypatch.setattr(sparse_points, "find_points", searching)
     with Loader(dataset, 2, shuffle=True, num_workers=0, cache="all") as loader:
         for _ in range(3):
             list(loader)

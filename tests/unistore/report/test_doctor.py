@@ -15,7 +15,7 @@ import pytest
 import unistore
 from tests.unistore.conftest import StoreMaker
 from unistore import Checkup, doctor
-from unistore.report.doctor import Machine, advise, inspect_machine
+from unistore.report.doctor import Machine, advise, inspect_machine, remarks
 from unistore.report.trials import best
 from unistore.system.machine import available_memory, file_system
 
@@ -87,6 +87,10 @@ def test_facts_of_the_machine() -> None:
     assert 0 < found.usable_cores <= found.all_cores
     assert found.available_memory > 1 << 20
     assert found.starts_workers
+    remark = next(
+        remarks(replace(found, usable_cores=found.all_cores, shared_memory=None, has_kernel=False), None)
+    )
+    assert "install a C compiler" in remark
 
 
 def test_without_a_store() -> None:

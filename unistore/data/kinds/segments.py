@@ -30,6 +30,7 @@ from unistore.schemas.point_cloud.fields import NO_SEGMENT, quantum
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Float64s, Int64s
+from unistore.system.kernel import kernel
 
 # Point coordinates from their stored form: quantised i4, f4 or f8.
 #
@@ -66,8 +67,10 @@ class Dequantiser:
         self._scaled: np.ufunc = np.divide if decimal else np.multiply
         self._scale: Float64s | float | None = None
         self._offset: Float64s | None = None
+        self._affine: tuple[Float64s, Float64s] | None = None
         if scale is None or offset is None:
             return
+        self._affine = scale.astype(np.float64), offset.astype(np.float64)
         self._scale = float(scale[0]) if (scale == scale[0]).all() else _tiled(scale)
         # x + 0.0 is x unless x is -0.0, which no product of an integer and a positive scale is
         if offset.any() or (not decimal and not (scale > 0).all()):
@@ -80,6 +83,15 @@ class Dequantiser:
         origin: Float64s | None = None,  # (3,)
     ) -> None:
         """Write ``absolute``, or with an origin ``absolute - origin``, to `out`."""
+        library = kernel()
+        if library is not None and self._affine is not None and stored.dtype == np.int32:
+            assert stored.flags.c_contiguous
+            assert out.flags.c_contiguous
+            rows = [*self._affine, np.zeros(3) if origin is None else origin.astype(np.float64)]
+            addresses = [row.ctypes.data for row in rows]
+            form = self._decimal, out.dtype == np.float64
+            library.unistore_dequantise(stored.ctypes.data, len(out), *addresses, *form, out.ctypes.data)
+            return
         source = stored.reshape(-1)
         target = out.reshape(-1)
         origins = None if origin is None else _tiled(origin, len(out))

@@ -37,30 +37,41 @@ from unistore.schemas.indices import IndexColumn, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s, UInt8s
+from unistore.system.kernel import kernel
 from unistore.zarr3.chunks import SharedChunks
 
-# Coordinates of the set bits of a packed mask, in C order: of all, or of given ranks.
+# Coordinates of the set bits of a packed mask, in C order: of all, or of given ranks. The kernel finds them,
+# and without one numpy.
 
-_3 = np.uint64(3)
-_8 = np.uint64(8)
-_ONES = np.uint64(0x0101010101010101)
-_TOPS = np.uint64(0x8080808080808080)
-_LOW = np.uint64(0xFF)
-# Up to this ratio of set bits to ranks, a table of the word of every set bit is made
+# Up to this ratio of set bits to ranks, a table of the byte of every set bit is made
 _TABLE_RATIO = 16
 # Voxels unpacked at a time, one byte each, so that they stay in the processor's cache
 _BLOCK_VOXELS = 4 << 20
-# Larger masks have more voxels than int32 counts
-_MOST_BYTES = 1 << 28
-# Ranks looked up at a time: their arrays stay in the second-level cache
-_BLOCK_RANKS = 8192
 
 
-def all_points(
+def find_points(
     bits: UInt8s,  # (D, H, ⌈W/8⌉), lowest bit first; padding bits are 0
-    out: NDArray[np.int32],  # (n, 3) for the n set bits: depth, height and width index of each, in C order
+    ranks: Int64s | None,  # (n,), ascending, each below the number of set bits; None: all
+    out: NDArray[np.int32],  # (n, 3): depth, height and width index of each, in C order
 ) -> None:
-    """Write coordinates of all set voxels."""
+    """Write coordinates of the set voxels with the given ranks in C order."""
+    library = kernel()
+    arrays = [bits, out] if ranks is None else [bits, ranks, out]
+    if library is not None and all(array.flags.c_contiguous for array in arrays):
+        address = None if ranks is None else ranks.ctypes.data
+        written = library.unistore_find_points(
+            bits.ctypes.data, *bits.shape, address, len(out), out.ctypes.data
+        )
+        if written == len(out):
+            return
+    if ranks is None:
+        all_points(bits, out)
+    else:
+        points_at_ranks(bits, ranks, out)
+
+
+def all_points(bits: UInt8s, out: NDArray[np.int32]) -> None:
+    """Write coordinates of all set voxels, by numpy."""
     depth, height, columns = bits.shape
     step = max(1, _BLOCK_VOXELS // max(1, height * columns * 8))
     done = 0
@@ -71,78 +82,20 @@ def all_points(
         done += len(flat)
 
 
-def points_at_ranks(
-    bits: UInt8s,  # as for `all_points`, C-contiguous
-    ranks: Int64s,  # (k,), ascending, each below the number of set bits
-    out: NDArray[np.int32],  # (k, 3)
-) -> None:
-    """Write coordinates of the set voxels with the given ranks in C order."""
-    # The cost is one pass over the mask that counts the bits of words of 64 voxels, and otherwise depends
-    # on the ranks alone. The byte of a rank in its word is found by one subtraction (Vigna 2008, "Broadword
-    # implementation of rank/select queries", algorithm 2)
-    if not len(ranks):
-        return
+def points_at_ranks(bits: UInt8s, ranks: Int64s, out: NDArray[np.int32]) -> None:
+    """Write coordinates of the set voxels with given ranks, by numpy."""
     flat = bits.reshape(-1)
-    if ranks[-1] < 2 * len(ranks) and len(flat) < _MOST_BYTES:
-        _most_points(bits, ranks, out)
-        return
-    if len(flat) % 8:
-        flat = np.concatenate((flat, np.zeros(-len(flat) % 8, np.uint8)))
-    all_words = flat.view("<u8")
-    nonzero = np.flatnonzero(all_words)
-    words = all_words[nonzero]
-    counts = np.bitwise_count(words)
-    ends = np.cumsum(counts, dtype=np.int64)
-    word: AnyArray
-    if ends[-1] <= _TABLE_RATIO * len(ranks):
-        word = np.repeat(np.arange(len(words), dtype=np.int32), counts)[ranks]
-    else:
-        word = np.searchsorted(ends, ranks, side="right")
-    starts = np.subtract(ends, counts, out=ends)
-    nonzero *= 64
-    # Unpacking the words of the ranks would be shorter, and takes 1.6 to 5 times as long.
-    for lo in range(0, len(ranks), _BLOCK_RANKS):  # in place: fresh memory costs more than the arithmetic
-        part = slice(lo, lo + _BLOCK_RANKS)
-        word_numbers = word[part].astype(np.int64)
-        chosen = words[word_numbers]
-        rank = (ranks[part] - starts[word_numbers]).view(np.uint64)
-        sums = np.bitwise_count(chosen.view(np.uint8)).view(np.uint64)
-        sums *= _ONES
-        work = rank * _ONES
-        work |= _TOPS
-        work -= sums
-        work &= _TOPS
-        shift = np.bitwise_count(work).astype(np.uint64)
-        shift <<= _3
-        sums <<= _8
-        sums >>= shift
-        sums &= _LOW
-        rank -= sums
-        chosen >>= shift
-        chosen &= _LOW
-        chosen <<= _3
-        chosen |= rank
-        flat = shift.view(np.int64)
-        flat += _BIT_OF_RANK[chosen.view(np.int64)]
-        flat += nonzero[word_numbers]
-        _unravel(flat, (bits.shape[1], 8 * bits.shape[2]), 0, out[part])
-
-
-def _most_points(bits: UInt8s, ranks: Int64s, out: NDArray[np.int32]) -> None:
-    # Where most points are wanted, a table of the byte of each point costs less than finding ranks in words
-    flat = bits.reshape(-1)
-    places = np.flatnonzero(flat != 0).astype(np.int32)
-    values = flat[places]
+    places = np.flatnonzero(flat != 0)
+    values = flat[places].astype(np.int64)
     counts = np.bitwise_count(values)
-    byte = np.repeat(np.arange(len(values), dtype=np.int32), counts)[ranks]
-    entries = 8 * values.astype(np.int32)
-    entries += counts
-    entries -= np.cumsum(counts, dtype=np.int32)
-    entry = entries[byte]
-    entry += ranks.astype(np.int32)
-    positions = _BIT_OF_RANK[entry]
-    places *= 8
-    positions += places[byte]
+    ends = np.cumsum(counts, dtype=np.int64)
+    if len(ends) and ends[-1] <= _TABLE_RATIO * len(ranks):
+        byte = np.repeat(np.arange(len(values)), counts)[ranks]
+    else:
+        byte = np.searchsorted(ends, ranks, side="right")
+    positions = ranks - (ends - counts)[byte]
+    positions += 8 * values[byte]
+    positions = _BIT_OF_RANK[positions] + 8 * places[byte]
     _unravel(positions, (bits.shape[1], 8 * bits.shape[2]), 0, out)
 
 
@@ -357,11 +310,7 @@ class _Mask(ABC):
 
     def find(self, volume: int, extent: list[int], ranks: Int64s | None, out: NDArray[np.int32]) -> None:
         """Find the points of a volume with given ranks, by default all, (n, 3)."""
-        bits = self.bits(volume, extent)
-        if ranks is None:
-            all_points(bits, out)
-        else:
-            points_at_ranks(bits, ranks, out)
+        find_points(self.bits(volume, extent), ranks, out)
 
     def read(
         self, volumes: Int64s, spans: Spans, coords: NDArray[np.int32] | None, values: AnyArray | None

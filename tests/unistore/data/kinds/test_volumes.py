@@ -13,7 +13,8 @@ import SimpleITK
 import torch
 
 import unistore
-from unistore.data.kinds.sparse_points import all_points, points_at_ranks
+from tests.kernels import needs_kernel
+from unistore.data.kinds import sparse_points
 from unistore.errors import InputError
 from unistore.order.permutation import At
 
@@ -329,16 +330,24 @@ def test_volumes_with_too_few_points_are_left_out(make_scans: Callable[..., Any]
 
 @pytest.mark.parametrize("shape", [(3, 5, 8), (2, 3, 11), (4, 7, 64), (1, 1, 1), (5, 300, 70)])
 @pytest.mark.parametrize("density", [0.0, 0.05, 0.9, 1.0])
-def test_points_of_a_mask(shape: tuple[int, int, int], density: float) -> None:
+@pytest.mark.parametrize("has_kernel", [pytest.param(True, marks=needs_kernel), False])
+def test_points_of_a_mask(
+    shape: tuple[int, int, int], density: float, has_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_kernel:
+        monkeypatch.setattr(sparse_points, "all_points", None)
+        monkeypatch.setattr(sparse_points, "points_at_ranks", None)
+    else:
+        monkeypatch.setattr(sparse_points, "kernel", lambda: None)
     rng = np.random.default_rng(2)
     mask = rng.random(shape) < density
     bits = np.packbits(mask, axis=-1, bitorder="little")
     expected = np.argwhere(mask)
     out = np.empty(expected.shape, np.int32)
-    all_points(bits, out)
+    sparse_points.find_points(bits, None, out)
     assert np.array_equal(out, expected)
-    for share in (0.3, 0.8, 1.0):  # most points are found in another way than some
+    for share in (0.01, 0.3, 1.0):  # many points are found in another way than few
         ranks = np.flatnonzero(rng.random(len(expected)) < share)
         some = np.empty((len(ranks), 3), np.int32)
-        points_at_ranks(bits, ranks, some)
+        sparse_points.find_points(bits, ranks, some)
         assert np.array_equal(some, expected[ranks])

@@ -1,0 +1,191 @@
+/* What reads the most samples, without Python: setuptools builds it as a plain shared library, ctypes calls it.
+ *
+ * Nothing is allocated, and nothing outside of the buffers that are given is read or written, whatever a store
+ * holds. A function that cannot do its work says so, and the Python code that calls it does the work instead:
+ * that code is the oracle of every test, and it words every error. */
+
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Changed with every signature: a library of an older build is not used. */
+int32_t unistore_kernel_version(void) { return 1; }
+
+static uint64_t load(const uint8_t *bytes, int64_t count) {
+  uint64_t word = 0;
+  if (count >= 8)
+    memcpy(&word, bytes, 8);
+  else
+    memcpy(&word, bytes, (size_t)count);
+  return word;
+}
+
+/* Coordinates of the set bits of a mask (depth, height, columns), lowest bit first, in C order: of those with
+ * the given ascending ranks, or of all where `ranks` is NULL. Returns how many of the `count` rows of
+ * `out` (count, 3) were written: fewer where ranks descend, are negative, or count more bits than there are. */
+int64_t unistore_find_points(const uint8_t *bits, int64_t depth, int64_t height, int64_t columns,
+                             const int64_t *ranks, int64_t count, int32_t *out) {
+  int64_t seen = 0; /* set bits before the word */
+  int64_t done = 0;
+  if (depth > INT32_MAX || height > INT32_MAX || columns > INT32_MAX / 8)
+    return 0;
+  for (int64_t z = 0; z < depth; z++)
+    for (int64_t y = 0; y < height; y++, bits += columns)
+      for (int64_t column = 0; column < columns; column += 8) {
+        uint64_t word = load(bits + column, columns - column);
+        if (!word)
+          continue;
+        int64_t end = seen + __builtin_popcountll(word);
+        int64_t rank = seen; /* of the lowest bit that is left in the word */
+        while (done < count) {
+          int64_t next = ranks ? ranks[done] : done;
+          if (next >= end)
+            break;
+          if (next < rank)
+            return done;
+          for (; rank < next; rank++)
+            word &= word - 1;
+          out[0] = (int32_t)z;
+          out[1] = (int32_t)y;
+          out[2] = (int32_t)(8 * column + __builtin_ctzll(word));
+          out += 3;
+          done++;
+        }
+        if (done == count)
+          return done;
+        seen = end;
+      }
+  return done;
+}
+
+enum { BLOCK = 256 }; /* points converted at a time, in memory that the compiler knows to overlap nothing */
+
+/* Coordinates (count, 3) of integers that may stand where the output overwrites them once they were read:
+ * scaled, shifted, and relative to an origin; those of decimals are shifted and divided. Returns 0. */
+int64_t unistore_dequantise(const uint8_t *stored, int64_t count, const double *scale, const double *offset,
+                            const double *origin, int64_t decimal, int64_t is_double, uint8_t *out) {
+  int32_t integers[3 * BLOCK];
+  double values[3 * BLOCK];
+  float singles[3 * BLOCK];
+  for (int64_t first = 0; first < count; first += BLOCK) {
+    int64_t points = count - first < BLOCK ? count - first : BLOCK;
+    memcpy(integers, stored + 12 * first, (size_t)(12 * points));
+    if (decimal)
+      for (int64_t i = 0; i < points; i++)
+        for (int axis = 0; axis < 3; axis++)
+          values[3 * i + axis] = (integers[3 * i + axis] + offset[axis]) / scale[axis] - origin[axis];
+    else
+      for (int64_t i = 0; i < points; i++)
+        for (int axis = 0; axis < 3; axis++)
+          values[3 * i + axis] = integers[3 * i + axis] * scale[axis] + offset[axis] - origin[axis];
+    for (int64_t i = 0; i < 3 * points; i++)
+      singles[i] = (float)values[i];
+    if (is_double)
+      memcpy(out + 24 * first, values, (size_t)(24 * points));
+    else
+      memcpy(out + 12 * first, singles, (size_t)(12 * points));
+  }
+  return 0;
+}
+
+/* Ranges of rows of an array, of which each chunk is `step` whole rows of `row_bytes`, compressed by blosc. */
+
+typedef int (*decompress_function)(const void *frame, void *out, size_t room, int threads);
+typedef uint32_t (*crc32c_function)(const uint8_t *bytes, size_t count);
+
+struct shard {
+  int64_t first, end; /* numbers of its chunks */
+  int64_t file;
+  const int64_t *entries; /* offset and size of each chunk, one behind the other; both -1 where it is absent */
+  int64_t entry_count;
+};
+
+struct range {
+  int64_t start, stop, place; /* rows of the array, and where the first of them belongs in the output */
+};
+
+enum { CRC_BYTES = 4, HEADER_BYTES = 16, FRAME_VERSION = 2 };
+static const uint32_t RESIDUE = 0x48674bc7; /* crc32c of any bytes followed by their own crc32c */
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int are_valid(const struct range *ranges, int64_t count, int64_t out_rows) {
+  for (int64_t i = 0; i < count; i++) {
+    const struct range *range = ranges + i;
+    if (range->start < 0 || range->stop <= range->start || (i && range->start < ranges[i - 1].start))
+      return 0;
+    if (range->place < 0 || range->place > out_rows || range->stop - range->start > out_rows - range->place)
+      return 0;
+  }
+  return 1;
+}
+
+/* Offset and size of a chunk, or NULL. Chunks are asked for in rising order, so `shard` only moves on. */
+static const int64_t *find(const struct shard **shard, const struct shard *end, int64_t chunk) {
+  while (*shard < end && (*shard)->end <= chunk)
+    ++*shard;
+  if (*shard == end || (*shard)->first < 0 || chunk < (*shard)->first)
+    return NULL;
+  int64_t number = chunk - (*shard)->first;
+  return number < (*shard)->entry_count / 2 ? (*shard)->entries + 2 * number : NULL;
+}
+
+/* Whether a frame of `size` bytes with its checksum decodes to a chunk; blosc trusts its header. */
+static int is_sound(const uint8_t *raw, int64_t size, int64_t chunk_bytes, crc32c_function crc32c) {
+  uint32_t sizes[3]; /* of what is decoded, of a block, of the frame */
+  if (crc32c(raw, (size_t)size) != RESIDUE || raw[0] != FRAME_VERSION)
+    return 0;
+  memcpy(sizes, raw + 4, sizeof sizes);
+  return sizes[0] == chunk_bytes && sizes[2] + (int64_t)CRC_BYTES == size && sizes[1] && sizes[1] <= sizes[0];
+}
+
+/* Decodes the chunk into `target` or returns 0. */
+static int read_chunk(int64_t file, const int64_t *entry, uint8_t *raw, int64_t raw_bytes, uint8_t *target,
+                      int64_t chunk_bytes, decompress_function decompress, crc32c_function crc32c) {
+  int64_t size = entry[1];
+  if (entry[0] < 0 || size < HEADER_BYTES + CRC_BYTES || size > raw_bytes)
+    return 0;
+  if (pread((int)file, raw, (size_t)size, (off_t)entry[0]) != size)
+    return 0;
+  return is_sound(raw, size, chunk_bytes, crc32c) && decompress(raw, target, (size_t)chunk_bytes, 1) == chunk_bytes;
+}
+
+/* Reads ranges, ordered by their first row, into `out` (out_rows, row_bytes). Every chunk is decoded once: into
+ * its place where a range has all of it, else into `chunk`. Returns 0, or 1 if anything was not as expected. */
+int64_t unistore_gather(const struct range *ranges, int64_t count, const struct shard *shards,
+                        int64_t shard_count, int64_t step, int64_t row_bytes, uint8_t *raw, int64_t raw_bytes,
+                        uint8_t *chunk, uint8_t *out, int64_t out_rows, decompress_function decompress,
+                        crc32c_function crc32c) {
+  const struct shard *shard = shards;
+  int64_t first = 0; /* range of which rows are missing, and none of those before it */
+  if (step < 1 || row_bytes < 1 || row_bytes > INT32_MAX / step || !are_valid(ranges, count, out_rows))
+    return 1;
+  for (int64_t number = -1; first < count;) {
+    int64_t start = ranges[first].start / step;
+    number = start > number ? start : number + 1;
+    if (number > INT64_MAX / step - 1)
+      return 1;
+    int64_t low = number * step;
+    int64_t high = low + step;
+    uint8_t *decoded = chunk;
+    int64_t last = first; /* ranges that begin before the end of the chunk */
+    for (; last < count && ranges[last].start < high; last++)
+      if (ranges[last].start <= low && ranges[last].stop >= high)
+        decoded = out + (ranges[last].place + (low - ranges[last].start)) * row_bytes;
+    const int64_t *entry = find(&shard, shards + shard_count, number);
+    if (!entry)
+      return 1;
+    if (!read_chunk(shard->file, entry, raw, raw_bytes, decoded, step * row_bytes, decompress, crc32c))
+      return 1;
+    for (int64_t i = first; i < last; i++) {
+      int64_t from = ranges[i].start > low ? ranges[i].start : low;
+      int64_t rows = least(ranges[i].stop, high) - from;
+      uint8_t *target = out + (ranges[i].place + (from - ranges[i].start)) * row_bytes;
+      if (rows > 0 && target != decoded)
+        memmove(target, decoded + (from - low) * row_bytes, (size_t)(rows * row_bytes));
+    }
+    while (first < last && ranges[first].stop <= high)
+      first++;
+  }
+  return 0;
+}

@@ -1,0 +1,55 @@
+"""The compiled kernel: `kernel.c` beside this module as a shared library, where it could be built."""
+
+# A shared library without Python: ctypes lets other threads run while it works
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+PATH = Path(__file__).with_name("_kernel.abi3.so")
+# Of `unistore_kernel_version`
+_VERSION = 1
+_POINTER = ctypes.c_void_p
+_INTEGER = ctypes.c_int64
+_ARGUMENTS = {
+    "unistore_find_points": [_POINTER, *[_INTEGER] * 3, _POINTER, _INTEGER, _POINTER],
+    "unistore_dequantise": [_POINTER, _INTEGER, *[_POINTER] * 3, _INTEGER, _INTEGER, _POINTER],
+    "unistore_gather": [
+        *(_POINTER, _INTEGER),  # ranges
+        *(_POINTER, _INTEGER),  # shards
+        *(_INTEGER, _INTEGER),  # rows of a chunk, bytes of a row
+        *(_POINTER, _INTEGER),  # memory of one frame
+        _POINTER,  # memory of one chunk
+        *(_POINTER, _INTEGER),  # output, its rows
+        *(_POINTER, _POINTER),  # decoder, checksum
+    ],
+}
+
+
+@cache
+def kernel() -> ctypes.CDLL | None:
+    """Load the kernel, once a process. None: Python does its work.
+
+    That is so where no compiler was found when unistore was installed, where an older build is left, and with
+    ``UNISTORE_KERNEL=0`` in the environment.
+    """
+    return None if os.environ.get("UNISTORE_KERNEL") == "0" else load(PATH)
+
+
+def load(path: Path) -> ctypes.CDLL | None:
+    """Load a built kernel, or return None if there is none of this version."""
+    try:
+        library = ctypes.CDLL(str(path))
+        version: int = library.unistore_kernel_version()
+    except (OSError, AttributeError):
+        return None
+    if version != _VERSION:
+        return None
+    for name, arguments in _ARGUMENTS.items():
+        function = getattr(library, name)
+        function.argtypes = arguments
+        function.restype = _INTEGER
+    return library
