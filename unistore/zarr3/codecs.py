@@ -278,16 +278,14 @@ def compiled_functions() -> tuple[int, int] | None:
     try:
         from google_crc32c import _crc32c
 
-        addresses = [
-            ctypes.cast(function, ctypes.c_void_p).value
-            for function in (
-                ctypes.CDLL(blosc.__file__).blosc_decompress_ctx,
-                ctypes.CDLL(_crc32c.__file__).crc32c_value,
-            )
-        ]
+        functions = (
+            ctypes.CDLL(blosc.__file__).blosc_decompress_ctx,
+            ctypes.CDLL(_crc32c.__file__).crc32c_value,
+        )
     except (ImportError, OSError, AttributeError):
         return None
-    return addresses[0], addresses[1]
+    decompress, checksum = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
+    return (decompress, checksum) if decompress and checksum else None
 
 
 def _header_error(raw: bytes, nbytes: int) -> FrameError:

@@ -56,7 +56,7 @@ def find_points(
 ) -> None:
     """Write coordinates of the set voxels with the given ranks in C order."""
     library = kernel()
-    arrays = [bits, out] if ranks is None else [bits, ranks, out]
+    arrays: list[AnyArray] = [bits, out] if ranks is None else [bits, ranks, out]
     if library is not None and all(array.flags.c_contiguous for array in arrays):
         address = None if ranks is None else ranks.ctypes.data
         written = library.unistore_find_points(
