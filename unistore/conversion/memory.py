@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from unistore.conversion.columns import in_planes, plane_bytes, planes_at_once
-from unistore.conversion.executors.local import Job
 from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Scan, Source, SourceReader
 from unistore.errors import InputError, Problem
@@ -48,19 +47,6 @@ def check_fits(
             f"{size(total)}"
         )
         raise InputError(Problem("--memory", message, f"give at least {size(total * 1.005)}", "memory"))
-
-
-def largest_need(
-    job: Job[T],
-    items: Sequence[T],  # at least one
-    limit: int | None,  # limit in bytes of a process with one step; None: no limit
-) -> int:
-    """Return peak bytes of the largest step, beyond `PROCESS`."""
-    largest = max(items, key=job.need)
-    need = job.need(largest)
-    if need:
-        check_fits(limit, need, job.describe(largest))
-    return need
 
 
 def most_workers(limit: int | None, wanted: int, need: int) -> int:

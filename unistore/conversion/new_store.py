@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property
 from importlib.metadata import version
 from itertools import chain, islice, pairwise
 from types import MappingProxyType
@@ -21,10 +21,10 @@ from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan
 from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
-from unistore.conversion.splits import Codes, assign_splits, column_values
-from unistore.converters.protocol import Ask, Finalized, Scan, SourceReader
+from unistore.conversion.splits import Codes
+from unistore.converters.protocol import Ask, Finalized, Scan
 from unistore.converters.registry import get_family
-from unistore.converters.survey import TAKEN, counted_scan
+from unistore.converters.survey import TAKEN
 from unistore.errors import ConversionError
 from unistore.schemas.array_specs import relations
 from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays
@@ -43,13 +43,13 @@ IndexArrays = Sequence[tuple[Field, IndexValues]]
 
 def shared_index(
     scan: Scan,
-    plan_rows: Sequence[int],  # rows of each source in the main table
+    tables: Sequence[TablePlan],  # the main table among them
     sizes: Int64s,  # bytes of the files of each source, (sources,)
     digests: UInt8s,  # (sources, 16) uint8: content digest of each source
     codes: Codes,  # (samples,) uint8: split code of each sample
 ) -> IndexArrays:
     """Return the index arrays of every family: ``sources/`` and ``splits/``."""
-    rows = np.array(plan_rows, np.int64)
+    rows = np.array(_rows_of(scan.main_table, tables), np.int64)
 
     def column(
         name: str, values: IndexValues, axes: tuple[str, ...], description: str
@@ -90,42 +90,6 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> UInt8s:
     for lo, hi in pairwise(bounds.tolist()):
         digests += source_digest([digest[piece].decode() for piece in by_source[lo:hi].tolist()])
     return np.frombuffer(bytes(digests), np.uint8).reshape(-1, 16)
-
-
-def root_attributes(
-    scan: Scan, finalized: Finalized, plan: Plan, verdicts: Sequence[Mapping[str, Any]]
-) -> JsonObject:
-    """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
-    skipped = len(skipped_sources(plan.options.get("skipped", ())))
-    is_reported = skipped > 0 or any(count["verdict"] != TAKEN for count in verdicts)
-    return {
-        "format_version": FORMAT_VERSION,
-        "family": plan.family,
-        "samples": {"count": finalized.samples, "table": plan.sample_table},
-        "main_table": scan.main_table,
-        "fields": described_fields(plan),
-        "options": dict(plan.options),
-        "skipped": skipped,
-        **({"verdicts": list(verdicts)} if is_reported else {}),
-        "plan_digest": plan.digest,
-        "created_with": dict(plan.versions),
-    }
-
-
-def seal(
-    target: Target,  # where the shards were written
-    plan: Plan,
-    journal: Journal,
-    index: IndexArrays,
-    attributes: Mapping[str, Any],  # from `root_attributes`
-    groups: Mapping[str, Mapping[str, Any]],  # attributes of groups below the root, by path
-) -> JsonObject:
-    """Write index arrays, metadata and manifest, the root last, and return the seal."""
-    entries = _shard_entries(target, plan, journal)
-    documents = metadata_documents(plan, attributes, groups)
-    entries += write_index_and_documents(target, plan, index, documents)
-    statistics = merged_statistics(plan, journal.each("shard"))
-    return write_root(target, entries, documents, {**attributes, "statistics": statistics})
 
 
 def write_root(
@@ -186,7 +150,7 @@ def _write_index(files: Files, array: ArrayPlan, values: IndexValues) -> list[En
 
 def metadata_documents(
     plan: Plan,
-    attributes: Mapping[str, Any],  # from `root_attributes`
+    attributes: Mapping[str, Any],  # of `NewStore`
     groups: Mapping[str, Mapping[str, Any]],  # attributes of groups below the root, by path
 ) -> dict[str, bytes]:
     """Return ``zarr.json`` of every array and group except the root, and the report, by key."""
@@ -369,15 +333,15 @@ class _Names:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NewStore:
     """A store that is about to be written: its plan, attributes and index arrays."""
 
     # the scan, and the plan made from it
     scan: Scan
     plan: Plan
+    samples: int
     verdicts: tuple[JsonObject, ...]  # number of files by verdict and reason (JSON)
-    attributes: Mapping[str, Any]  # from `root_attributes`
     groups: Mapping[str, Mapping[str, Any]]  # attributes of groups below the root, by path
     codes: Codes  # split code of each sample, (samples,) uint8
     sizes: Int64s  # bytes of the files of each source, (sources,)
@@ -388,50 +352,37 @@ class NewStore:
 
     def index(self, digests: UInt8s) -> IndexArrays:
         """Return every index array. `digests` are the content digests of the sources, (sources, 16) uint8."""
-        main_rows = _rows_of(self.scan.main_table, self.plan.tables)
-        return [*self.arrays, *shared_index(self.scan, main_rows, self.sizes, digests, self.codes)]
+        shared = shared_index(self.scan, self.plan.tables, self.sizes, digests, self.codes)
+        return [*self.arrays, *shared]
 
+    @cached_property
+    def attributes(self) -> JsonObject:
+        """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
+        plan = self.plan
+        skipped = len(skipped_sources(plan.options.get("skipped", ())))
+        is_reported = skipped > 0 or any(count["verdict"] != TAKEN for count in self.verdicts)
+        return {
+            "format_version": FORMAT_VERSION,
+            "family": plan.family,
+            "samples": {"count": self.samples, "table": plan.sample_table},
+            "main_table": self.scan.main_table,
+            "fields": described_fields(plan),
+            "options": dict(plan.options),
+            "skipped": skipped,
+            **({"verdicts": list(self.verdicts)} if self.verdicts and is_reported else {}),
+            "plan_digest": plan.digest,
+            "created_with": dict(plan.versions),
+        }
 
-def plan_store(
-    converter: SourceReader,
-    scan: Scan,
-    finalized: Finalized,
-    codec: str,  # as given to `run`
-    split: SplitRule | None,  # the prepared rule; None: splits come from the sources
-    spill: Spill,  # spilled rows and facts of the sources
-    sizes: Int64s,  # bytes of the files of each source, (sources,)
-    # ``choose(plan, spilled)`` returns the codec of each column by path; called if `codec` is ``"auto"``,
-    # with the final form of the spilled tables by name
-    choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
-    ask: Ask,  # reads the column that splits are grouped by
-) -> NewStore:
-    """Plan a conversion once its sources are derived."""
-    assigned = assign_splits(scan, finalized, split, partial(column_values, converter, scan, finalized, ask))
-    codes = assigned.codes
-    tables = _tables(scan, finalized, spill)
-    placeholder = np.zeros((len(scan.sources), 16), np.uint8)
-    main_rows = _rows_of(scan.main_table, tables)
-    index = (finalized.arrays, shared_index(scan, main_rows, sizes, placeholder, codes))
-    forms = [index_plan(field, len(values)) for field, values in chain(*index)]
-    del placeholder, index
-    spilled = {table.name: table for table in finalized.spilled}
-    plan = plan_of(scan, codec, split, tables, forms, assigned.found)
-    if codec == "auto":
-        plan = _with_codecs(plan, choose(plan, spilled))
-    verdicts = tuple(count.to_json() for count in counted_scan(scan))
-    return NewStore(
-        scan=scan,
-        plan=plan,
-        verdicts=verdicts,
-        attributes=root_attributes(scan, finalized, plan, verdicts),
-        groups={**finalized.groups, "splits": {"names": list(assigned.names)}},
-        codes=codes,
-        sizes=sizes,
-        arrays=finalized.arrays,
-        spill=spill,
-        spilled=spilled,
-        notes=(*finalized.notes, *assigned.notes),
-    )
+    def seal(self, target: Target, journal: Journal) -> JsonObject:
+        """Write index arrays, metadata and manifest, the root last, and return the seal."""
+        plan = self.plan
+        entries = _shard_entries(target, plan, journal)
+        documents = metadata_documents(plan, self.attributes, self.groups)
+        index = self.index(source_digests(plan, journal.each("shard")))
+        entries += write_index_and_documents(target, plan, index, documents)
+        statistics = merged_statistics(plan, journal.each("shard"))
+        return write_root(target, entries, documents, {**self.attributes, "statistics": statistics})
 
 
 def plan_of(
@@ -460,8 +411,8 @@ def plan_of(
     )
 
 
-def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
-    # ``fast`` where none was chosen
+def with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
+    """Return a plan with the chosen codec of each column by path, ``fast`` where none was."""
     tables = tuple(
         replace(table, arrays=tuple(replace(a, codec=codecs.get(a.field.path, "fast")) for a in table.arrays))
         for table in plan.tables
@@ -482,7 +433,8 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("unistore", "numcodecs")}
 
 
-def _tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
+def final_tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
+    """Return the plans of all tables once the sources are derived."""
     final = {table.name: table for table in finalized.direct}
     direct = [
         plan_table(final.pop(table.name, table), scan.sources.rows(table.name))

@@ -27,16 +27,18 @@ from unistore.conversion.keys import (
     source_keys,
     task_keys,
 )
-from unistore.conversion.memory import check_space, estimate, largest_need, provisional_tables, reading_memory
+from unistore.conversion.memory import check_fits, check_space, estimate, provisional_tables, reading_memory
 from unistore.conversion.new_store import (
     NewStore,
     choose_codecs,
+    final_tables,
+    index_plan,
+    plan_of,
     plan_options,
-    plan_store,
     sampled_rows,
-    seal,
-    source_digests,
+    shared_index,
     versions,
+    with_codecs,
 )
 from unistore.conversion.parts import JobPart
 from unistore.conversion.plan import Plan, ShardTask, json_digest
@@ -53,11 +55,11 @@ from unistore.conversion.skipping import (
 )
 from unistore.conversion.spill import Spill, SpilledBatch
 from unistore.conversion.split_rule import SplitRule
-from unistore.conversion.splits import prepare_splits
+from unistore.conversion.splits import assign_splits, column_values, prepare_splits
 from unistore.converters.files.paths import real_path
-from unistore.converters.protocol import Converter
+from unistore.converters.protocol import Ask, Converter
 from unistore.converters.scan import Stored
-from unistore.converters.survey import Claims
+from unistore.converters.survey import Claims, counted_scan
 from unistore.errors import (
     ConversionError,
     InputError,
@@ -68,7 +70,6 @@ from unistore.errors import (
     writing_failed,
 )
 from unistore.remote.url import local_path, require_local_path
-from unistore.schemas.tables import Table
 from unistore.store.names import ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.system.hints import Int64s, JsonObject, PathLike
@@ -145,8 +146,8 @@ class Conversion:
             check_space(self.build.output_path, tables, self.progress)
         new_store = self.plan(split)
         plan = new_store.plan
-        check_plan(plan, new_store.attributes["samples"]["count"], new_store.arrays)
-        resumed = self.write_shards(new_store, self.job(plan, new_store.spilled, new_store.spill))
+        check_plan(plan, new_store.samples, new_store.arrays)
+        resumed = self.write_shards(new_store)
         with self.build.turn():
             if self.build.is_removed:
                 return self._report(new_store, resumed, Store(self.build.destination).attributes["seal"])
@@ -155,15 +156,7 @@ class Conversion:
             return self._seal(new_store, resumed)
 
     def _seal(self, new_store: NewStore, resumed: int) -> Report:
-        plan = new_store.plan
-        sealed = seal(
-            self.build.target,
-            plan,
-            self.build.journal,
-            new_store.index(source_digests(plan, self.build.journal.each("shard"))),
-            new_store.attributes,
-            new_store.groups,
-        )
+        sealed = new_store.seal(self.build.target, self.build.journal)
         report = self._report(new_store, resumed, sealed)
         self.build.journal.append({"step": "sealed", "report": asdict(report)})
         self.build.move_into_place()
@@ -175,7 +168,7 @@ class Conversion:
         return Report(
             destination=self.build.destination,
             family=plan.family,
-            samples=int(new_store.attributes["samples"]["count"]),
+            samples=new_store.samples,
             sample_table=plan.sample_table,
             sources=len(self.inputs.scan.sources),
             source_bytes=int(self.sizes.sum()),
@@ -220,37 +213,45 @@ class Conversion:
 
     def plan(self, split: SplitRule | None, codecs: Mapping[str, str] | None = None) -> NewStore:
         """Derive, finalize, plan. `codecs` are those that the codec ``"auto"`` chose before, by path."""
+        scan = self.inputs.scan
         codec = self.settings.codec
         spill = self._derive()
-        finalized = self.inputs.converter.finalize(
-            self.inputs.scan, spill if self.inputs.scan.is_derived else ()
-        )
-
-        def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
-            job = self.job(plan, spilled, spill)
-            self._read_parts(job)
-            sampled: list[ShardTask] = []
-            for table in plan.tables:
-                sampled += [] if in_planes(self.inputs.converter, table) else sampled_rows(table)
-            missing = [task for task in sampled if job.cached(task) is None]
-            replace(self, progress=NO_PROGRESS)._read(job, missing)
-            return choose_codecs(job, ask)
-
+        finalized = self.inputs.converter.finalize(scan, spill if scan.is_derived else ())
         ask = asking(self.executor)
-        new_store = plan_store(
-            self.inputs.converter,
-            self.inputs.scan,
-            finalized,
-            codec,
-            split,
-            spill,
-            self.sizes,
-            choose if codecs is None else lambda _plan, _spilled: codecs,
-            ask,
+        read_column = partial(column_values, self.inputs.converter, scan, finalized, ask)
+        assigned = assign_splits(scan, finalized, split, read_column)
+        tables = final_tables(scan, finalized, spill)
+        digests = np.zeros((len(scan.sources), 16), np.uint8)  # known at the end
+        shared = shared_index(scan, tables, self.sizes, digests, assigned.codes)
+        forms = [index_plan(field, len(values)) for field, values in (*finalized.arrays, *shared)]
+        new_store = NewStore(
+            scan=scan,
+            plan=plan_of(scan, codec, split, tables, forms, assigned.found),
+            samples=finalized.samples,
+            verdicts=tuple(count.to_json() for count in counted_scan(scan)),
+            groups={**finalized.groups, "splits": {"names": list(assigned.names)}},
+            codes=assigned.codes,
+            sizes=self.sizes,
+            arrays=finalized.arrays,
+            spill=spill,
+            spilled={table.name: table for table in finalized.spilled},
+            notes=(*finalized.notes, *assigned.notes),
         )
-        if codec != "auto" and codecs is None:
-            self._read_parts(self.job(new_store.plan, new_store.spilled, spill))
-        return new_store
+        if codecs is None:
+            job = self.job(new_store)
+            self._read_parts(job)
+            codecs = self._chosen_codecs(job, ask) if codec == "auto" else {}
+        if codec != "auto":
+            return new_store
+        return replace(new_store, plan=with_codecs(new_store.plan, codecs))
+
+    def _chosen_codecs(self, job: ShardJob, ask: Ask) -> Mapping[str, str]:
+        sampled: list[ShardTask] = []
+        for table in job.plan.tables:
+            sampled += [] if in_planes(self.inputs.converter, table) else sampled_rows(table)
+        missing = [task for task in sampled if job.cached(task) is None]
+        replace(self, progress=NO_PROGRESS)._read(job, missing)
+        return choose_codecs(job, ask)
 
     def _read_parts(self, job: ShardJob) -> None:
         # Only where there are more workers than shards to write
@@ -265,24 +266,22 @@ class Conversion:
         self.run_steps("reading", reading, parts, job.plan.task_bytes, lambda _: {})
         job.rows_read.parts.extend(parts)
 
-    def job(self, plan: Plan, spilled: Mapping[str, Table], spill: Spill) -> ShardJob:
-        """Return a job that writes the shards of a plan."""
+    def job(self, new_store: NewStore) -> ShardJob:
+        """Return a job that writes the shards of a store."""
         return ShardJob(
             inputs=self.inputs,
-            spill=spill,
+            spill=new_store.spill,
             target=self.build.target,
-            plan=plan,
-            spilled=spilled,
+            plan=new_store.plan,
+            spilled=new_store.spilled,
             reading=reading_memory(self.inputs.scan),
-            bounded=bounded_columns(plan),
+            bounded=bounded_columns(new_store.plan),
             rows_read=self.rows_read,
         )
 
     def _derive(self) -> Spill:
         if not self.inputs.scan.is_derived:
             return Spill(self.build.spill, 0)
-        spill = self._derived_before(self.keys)
-        sizes = self.sizes
         job = DeriveJob(
             inputs=self.inputs,
             keys=self.keys,
@@ -291,11 +290,8 @@ class Conversion:
         )
         if self.build.part is not None:
             return self._derive_in_parts(self.build.part, job)
-        todo = source_batches(spill.missing, sizes)
-        self._derive_batches(job, todo)
-        for batch in todo:
-            spill.add(f"{self.round}/{batch[0]}", batch, range(len(batch)))
-        return spill
+        self._derive_batches(job, source_batches(self._derived_before().missing, self.sizes))
+        return self._derived_before()
 
     def _derive_batches(self, job: DeriveJob, batches: Sequence[Sequence[int]]) -> None:
         sizes = self.sizes
@@ -325,14 +321,15 @@ class Conversion:
                         self.progress.tell(f"part {other.number} reads its sources: waiting for it")
             self._raise_if_stopped()
             time.sleep(TURN_SECONDS)
-        return self._derived_before(self.keys)
+        return self._derived_before()
 
     def _underived(self, batches: Sequence[tuple[int, ...]]) -> set[tuple[int, ...]]:
-        missing = set(self._derived_before(self.keys).missing)
+        missing = set(self._derived_before().missing)
         return {batch for batch in batches if not missing.isdisjoint(batch)}
 
-    def _derived_before(self, keys: Keys) -> Spill:
+    def _derived_before(self) -> Spill:
         # With the same key, in this round or an earlier one
+        keys = self.keys
         spill = Spill(self.build.spill, len(keys))
         order = np.argsort(keys)
         for record in self.build.journal.each("derive"):
@@ -348,7 +345,7 @@ class Conversion:
             spill.add(batch, number[unchanged].tolist(), unchanged.tolist())
         return spill
 
-    def write_shards(self, new_store: NewStore, job: ShardJob) -> int:
+    def write_shards(self, new_store: NewStore) -> int:
         """Write the shards that are missing, and return the number of tasks that were done before."""
         journal = self.build.journal
         plan = new_store.plan
@@ -360,6 +357,7 @@ class Conversion:
         part = self.build.part
         share = plan.tasks() if part is None else part.share(plan.tasks())
         todo = [task for task in share if task.id not in done]
+        job = self.job(new_store)
         self.run_steps("writing", job, todo, plan.task_bytes, lambda task: {"of": keys[task.id]})
         return len(done)
 
@@ -388,7 +386,8 @@ class Conversion:
         """Run steps, journal each with the fields from `about`, raise all problems together."""
         if items:
             self._raise_if_stopped()
-            largest_need(job, items, self.settings.limit)
+            largest = max(items, key=job.need)
+            check_fits(self.settings.limit, job.need(largest), job.describe(largest))
         self.progress.begin(stage, sum(size(item) for item in items))
         problems: dict[Problem, None] = {}
         done = 0

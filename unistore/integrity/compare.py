@@ -85,10 +85,7 @@ def plan_recorded_conversion(
         )
         new_store = conversion.plan(split, codecs)
     # Other files beside the sources may have come or gone: the verdicts on them are those of the store.
-    own = {name: value for name, value in new_store.attributes.items() if name != "verdicts"}
-    if "verdicts" in attributes:
-        own["verdicts"] = attributes["verdicts"]
-    return conversion, replace(new_store, attributes=own)
+    return conversion, replace(new_store, verdicts=tuple(attributes.get("verdicts", ())))
 
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
@@ -261,6 +258,14 @@ class _Findings:
     def refuse(self, location: Location | str, message: str) -> None:
         self.problems.append(Problem.at(location, message, _CURE, "source"))
 
+    def add(self, other: _Findings) -> None:
+        self.problems += other.problems
+        self.stored_values += other.stored_values
+        self.values += other.values
+        self.files |= other.files
+        self.left_out |= other.left_out
+        self.libraries |= other.libraries
+
 
 def compare(
     store: Store,
@@ -382,12 +387,11 @@ class _Comparison:
         store = self.store
         plan = self.new_store.plan
         tasks = plan.tasks()
-        job = self.conversion.job(plan, self.new_store.spilled, self.new_store.spill)
+        job = self.conversion.job(self.new_store)
         records: list[dict[str, Any]] = []
         compare_shard = partial(_compare_shard, store, job)
         for of_shard, record in self._ask("comparing", compare_shard, tasks, plan.task_bytes):
-            self.findings.stored_values += of_shard.stored_values
-            self.findings.problems += of_shard.problems
+            self.findings.add(of_shard)
             records += [] if record is None else [record]
         if len(self.findings.problems) >= _MAX_DIFFERENCES:
             return
@@ -407,11 +411,7 @@ class _Comparison:
         sizes = self.conversion.sizes.tolist()
         step = _CompareSource(self.store, self.conversion.inputs)
         for of_source in self._ask("receipt", step, range(len(sizes)), sizes.__getitem__):
-            self.findings.problems += of_source.problems
-            self.findings.values += of_source.values
-            self.findings.files |= of_source.files
-            self.findings.left_out |= of_source.left_out
-            self.findings.libraries |= of_source.libraries
+            self.findings.add(of_source)
 
     def _ask(
         self, stage: str, function: Callable[[T], R], items: Sequence[T], nbytes: Callable[[T], int]

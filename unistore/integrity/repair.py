@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -19,8 +19,6 @@ from unistore.conversion.executors.local import Executor
 from unistore.conversion.new_store import (
     NewStore,
     metadata_documents,
-    seal,
-    source_digests,
     write_index_and_documents,
 )
 from unistore.conversion.plan import Plan, ShardTask
@@ -68,8 +66,9 @@ _ZEROS = b"0" * 32
 _TAIL = 80
 # Bytes to hash at most: about ten seconds
 _MAX_HASHED = 2 * 10**11
-
-Candidates = Callable[[int], list[int]]  # Gives the values that a byte may have had
+# What a byte may have been changed by: one bit, or any
+_ONE_BIT = tuple(1 << bit for bit in range(8))
+_ANY_BITS = range(1, 256)
 
 
 def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | None:
@@ -78,8 +77,8 @@ def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | No
     document = head + document[len(head) :]
     if root_is_intact(document):
         return document
-    repaired = _repaired_before(document, len(head), _one_bit) or _repaired_signature(document)
-    return repaired or _repaired_before(document, len(head), _any_value)
+    repaired = _repaired_before(document, len(head), _ONE_BIT) or _repaired_signature(document)
+    return repaired or _repaired_before(document, len(head), _ANY_BITS)
 
 
 def _head(document: bytes, documents: Mapping[str, bytes]) -> bytes:
@@ -92,17 +91,17 @@ def _head(document: bytes, documents: Mapping[str, bytes]) -> bytes:
     return head if sum(a != b for a, b in zip(follows, _AFTER_HEAD, strict=False)) <= 1 else b""
 
 
-def _repaired_before(document: bytes, first: int, candidates: Candidates) -> bytes | None:
+def _repaired_before(document: bytes, first: int, changes: Sequence[int]) -> bytes | None:
     signatures = list(_SIGNATURE.finditer(document, first))
-    if not signatures or (len(document) - first) ** 2 * len(candidates(0)) > _MAX_HASHED:
+    if not signatures or (len(document) - first) ** 2 * len(changes) > _MAX_HASHED:
         return None
     lo, hi = signatures[-1].span(1)
     unsigned = bytearray(document[first:lo] + _ZEROS + document[hi:])
     signed_digest = bytes.fromhex(document[lo:hi].decode())
     head = xxhash.xxh3_128(document[:first])
     for position, value in enumerate(unsigned):
-        for other in candidates(value):
-            unsigned[position] = other
+        for change in changes:
+            unsigned[position] = value ^ change
             digest = head.copy()
             digest.update(unsigned)
             if digest.digest() == signed_digest:
@@ -119,14 +118,6 @@ def _repaired_signature(document: bytes) -> bytes | None:
             if root_is_intact(changed):
                 return changed
     return None
-
-
-def _one_bit(value: int) -> list[int]:
-    return [value ^ (1 << bit) for bit in range(8)]
-
-
-def _any_value(value: int) -> list[int]:
-    return [other for other in range(256) if other != value]
 
 
 def shard_keys(plan: Plan, task: ShardTask) -> list[str]:
@@ -279,11 +270,9 @@ class _Repair:
         todo = [
             task for task in plan.tasks() if every or not checked.sound.issuperset(shard_keys(plan, task))
         ]
-        job = conversion.job(plan, new_store.spilled, new_store.spill)
-        conversion.run_steps("writing", job, todo, plan.task_bytes, lambda _: {})
+        conversion.run_steps("writing", conversion.job(new_store), todo, plan.task_bytes, lambda _: {})
         if every:
-            index = new_store.index(source_digests(plan, build.journal.each("shard")))
-            seal(build.target, plan, build.journal, index, new_store.attributes, new_store.groups)
+            new_store.seal(build.target, build.journal)
             return
         unused_digests = np.zeros((len(plan.sources), 16), np.uint8)
         documents = metadata_documents(plan, new_store.attributes, new_store.groups)

@@ -412,44 +412,32 @@ def verify_with(
     """Run `verify` with an executor."""
     check_exist(against)
     with temporary_copies(root) as copies:
-        return _verify(executor, root, copies, against, sample, progress, others)
-
-
-def _verify(
-    executor: Executor,
-    root: str,
-    copies: Mapping[str, Any],
-    against: Sequence[Path],
-    sample: float,
-    progress: Progress,
-    others: frozenset[str],
-) -> Verified:
-    checked = check_files(root, progress, executor, copies)
-    verified = Verified(path=root, files=len(checked.entries), bytes=checked.bytes, problems=checked.problems)
-    if not checked.root.intact or not checked.manifest_intact:
-        return verified
-    store = Store(root, **copies)
-    structure = check_structure(store.storage, store.attributes, checked.entries, checked.sound)
-    problems: list[Problem] = []
-    unchecked: list[str] = []
-    if all(map(is_warning, structure)):
-        view = RuleView(store, _damaged_arrays(store, set(checked.entries) - checked.sound))
-        # Without the package of its family, a store is held against the rules of every store.
-        family = None if structure else find_family(store.family)
-        for rules in (RULES, family.part("rules") if family is not None and family.rules else ()):
-            if problems:  # rules of the family read the rows that indices give
-                unchecked += [rule.__name__ for rule in rules]
-            else:
-                problems, missed = run_rules(view, rules, executor)
-                unchecked += missed
-    problems += _side_problems(store, executor)
-    verified = replace(
-        verified, problems=(*verified.problems, *structure, *problems), unchecked=tuple(unchecked)
-    )
-    if not against or not verified.ok:
-        return verified
-    differing, receipt = compare(store, against, sample, progress, executor, others)
-    return replace(verified, problems=(*verified.problems, *differing), receipt=receipt)
+        checked = check_files(root, progress, executor, copies)
+        files = len(checked.entries)
+        verified = Verified(path=root, files=files, bytes=checked.bytes, problems=checked.problems)
+        if not checked.manifest_intact:
+            return verified
+        store = Store(root, **copies)
+        structure = check_structure(store.storage, store.attributes, checked.entries, checked.sound)
+        problems: list[Problem] = []
+        unchecked: list[str] = []
+        if all(map(is_warning, structure)):
+            view = RuleView(store, _damaged_arrays(store, set(checked.entries) - checked.sound))
+            # Without the package of its family, a store is held against the rules of every store.
+            family = None if structure else find_family(store.family)
+            for rules in (RULES, family.part("rules") if family is not None and family.rules else ()):
+                if problems:  # rules of the family read the rows that indices give
+                    unchecked += [rule.__name__ for rule in rules]
+                else:
+                    problems, missed = run_rules(view, rules, executor)
+                    unchecked += missed
+        problems += _side_problems(store, executor)
+        whole = (*verified.problems, *structure, *problems)
+        verified = replace(verified, problems=whole, unchecked=tuple(unchecked))
+        if not against or not verified.ok:
+            return verified
+        differing, receipt = compare(store, against, sample, progress, executor, others)
+        return replace(verified, problems=(*whole, *differing), receipt=receipt)
 
 
 def _side_problems(store: Store, executor: Executor) -> list[Problem]:

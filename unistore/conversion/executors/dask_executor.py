@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from unistore.conversion.executors.local import Job, Outcome, is_stopped
 from unistore.conversion.executors.processes import Processes, step_given_up
-from unistore.conversion.memory import PROCESS, largest_need
+from unistore.conversion.memory import PROCESS
 from unistore.errors import ConversionError, InputError
 from unistore.remote.url import redact_url
 from unistore.system.progress import NO_PROGRESS
@@ -93,7 +93,6 @@ class Dask:
         waiting = deque(sorted(items, key=job.need, reverse=True))
         if not waiting:
             return
-        largest_need(job, waiting, self._memory)
         client = self._connect()
         run = uuid.uuid4().hex
         done: SimpleQueue[Any] = SimpleQueue()

@@ -17,7 +17,7 @@ from unistore.conversion.executors.worker_process import (
     keep_worker,
     take_worker,
 )
-from unistore.conversion.memory import PROCESS, largest_need, most_workers
+from unistore.conversion.memory import PROCESS, most_workers
 from unistore.errors import ConversionError, UnistoreError
 from unistore.system.foreign import DamagedFiles, NeedsWorkerError, refused
 from unistore.system.machine import keep_freed_memory
@@ -93,7 +93,7 @@ class Processes:
     def _run_in_workers(self, job: Job[T], items: Sequence[T]) -> Generator[tuple[T, Outcome], None, None]:
         if self._at_work:
             raise RuntimeError("steps of another job are at work")
-        self._start(largest_need(job, items, self._memory), len(items))
+        self._start(max(map(job.need, items)), len(items))
         threads = self._threads if len(self._processes) == 1 else 1
         waiting = deque(items)
         at_work: dict[WorkerProcess, T] = self._at_work
@@ -117,7 +117,8 @@ class Processes:
                         continue
                     deaths[process] += self._replace(process, error)
                     if deaths[process] == MAX_DEATHS:
-                        raise _too_many_deaths(job, item, error) from error
+                        cause = f"{error.cause}: {error.hint}"
+                        raise step_given_up(job, item, f"{MAX_DEATHS} times", cause) from error
                     at_work[process] = item
                     self._send(process, job, item, threads)
                     continue
@@ -169,10 +170,6 @@ class Processes:
             self._processes.pop().end()
         while len(self._processes) < min(most, steps):
             self._processes.append(take_worker(self._imports, self._memory))
-
-
-def _too_many_deaths(job: Job[T], item: T, error: WorkerLostError) -> ConversionError:
-    return step_given_up(job, item, f"{MAX_DEATHS} times", f"{error.cause}: {error.hint}")
 
 
 def step_given_up(job: Job[T], item: T, how_often: str, cause: str) -> ConversionError:
