@@ -90,10 +90,10 @@ class CtConverter(SeamConverter):
         return [SourceFile(path, path.name, listing.roots, near, self._format_name(path)) for path in paths]
 
     def scan(self, part: SourcePart) -> ScannedVolume:
-        """Read every header of a volume, see `scan_volume`."""
-        from unistore.converters.ct.scan import scan_volume
+        """Read every header of a volume."""
+        from unistore.converters.ct.scan import VolumeScan
 
-        return scan_volume(group_of(part), self.opened, self.plugin)
+        return VolumeScan(self.opened, self.plugin).run(group_of(part))
 
     def gather(self, parts: Parts, scanned: Sequence[ScannedVolume]) -> Scan:  # type: ignore[override]  # its own
         """Find what all volumes have in common."""
@@ -110,9 +110,9 @@ class CtConverter(SeamConverter):
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Choose points or bits for each window, and make the index arrays."""
-        from unistore.converters.ct.gather import finalize
+        from unistore.converters.ct.gather import Finalizing
 
-        return finalize(scan, facts)
+        return Finalizing(scan, facts).run()
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]

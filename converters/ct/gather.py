@@ -27,7 +27,7 @@ from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.geometry import LENGTHS, geometry_attribute, geometry_field
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource, Window
 from unistore.schemas.tables import SOURCE_FILES, Field, Table, offsets_of, text_arrays
-from unistore.system.hints import AnyArray
+from unistore.system.hints import AnyArray, Int64s
 
 _BUFFERS = 2 << 20  # bytes in memory besides the voxels while files are read: counts, headers, allocator
 CLASSES = (schema.MASKS, schema.LABELS)
@@ -320,13 +320,8 @@ _CLASSES = "classes/"
 _NO_CLASS = np.empty(0, np.uint16)
 
 
-def finalize(scan: Scan, facts: Sequence[Facts]) -> Finalized:
-    """Return everything that depends on counts."""
-    return _Finalizing(scan, facts).run()
-
-
-class _Finalizing:
-    """Collects the arrays, tables and attributes of a store."""
+class Finalizing:
+    """Collects the arrays, tables and attributes of a store, everything that depends on counts."""
 
     def __init__(self, scan: Scan, facts: Sequence[Facts]) -> None:
         self._scan = scan
@@ -385,9 +380,7 @@ class _Finalizing:
         dtype = self._agreement.values[name]
         if has_own:
             dtype = self._agreement.scaled.get(name, dtype)
-        run = int(np.median(counts[counts > 0])) if counts.any() else 1
-        description = f"value of each point: {VALUE_SENTENCES[source]}"
-        points = schema.points_table(group, int(self._extents.max(initial=0)), dtype, run, description)
+        points = window_points(group, counts, self._extents, dtype, source)
         encoding = self._encoding(name, int(counts.sum()), points, has_own=has_own)
         if encoding == "coords":
             self._direct.append(points)
@@ -529,6 +522,15 @@ class _Finalizing:
                 by_group = {schema.IMAGE: source.name}
             texts.append(json.dumps(by_group, ensure_ascii=False))
         return texts
+
+
+def window_points(
+    group: str, counts: Int64s, extents: NDArray[np.int32], dtype: str, source: ValueSource
+) -> Table:
+    """Return the table of the points of a window, of which each volume has so many."""
+    run = int(np.median(counts[counts > 0])) if counts.any() else 1
+    description = f"value of each point: {VALUE_SENTENCES[source]}"
+    return schema.points_table(group, int(extents.max(initial=0)), dtype, run, description)
 
 
 def smaller_encoding(count: int, points: Table, extents: NDArray[np.int32]) -> str:

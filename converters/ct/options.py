@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from unistore.converters.common.label_map import IGNORE_LABEL, LABEL_MAP, METAVAR, LabelMap, checked_map
 from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import Window, parse_window
-
-_LATER = {"keep_names": False, "foreground_locations": None, "label_map": None, "ignore_label": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +36,12 @@ class CtOptions(Options):
         None, "Order of spacing, origin, direction in info.json: zyx as the array's axes, xyz as ITK."
     )
     keep_names: bool = option(
-        False, "Store the folders of DICOM series, which may name patients; else series have numbers alone."
+        False,
+        "Store the folders of DICOM series, which may name patients; else series have numbers alone.",
+        late=True,
     )
-    label_map: str | None = option(None, LABEL_MAP, metavar=METAVAR)
-    ignore_label: int | None = option(None, IGNORE_LABEL, metavar="NUMBER")
+    label_map: str | None = option(None, LABEL_MAP, metavar=METAVAR, late=True)
+    ignore_label: int | None = option(None, IGNORE_LABEL, metavar="NUMBER", late=True)
 
     foreground_locations: int | None = option(
         None,
@@ -49,6 +49,7 @@ class CtOptions(Options):
         metavar="N",
         least=1,
         most=1_000_000,
+        late=True,
     )
 
     def __post_init__(self) -> None:
@@ -64,8 +65,7 @@ class CtOptions(Options):
             raise InputError(problems)
         texts = tuple(f"{window.name}:{float(window.width)!r}:{float(window.level)!r}" for window in windows)
         object.__setattr__(self, "window", texts)
-        if self.label_map is not None or self.ignore_label is not None:
-            object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
+        object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
 
     @property
     def labels(self) -> LabelMap | None:
@@ -81,8 +81,3 @@ class CtOptions(Options):
     def window_names(self) -> list[str]:
         """Their names."""
         return [window.name for window in self.windows]
-
-    def recorded(self) -> dict[str, Any]:
-        """See `Options.recorded`. Options that older stores do not know only if they are given."""
-        plain = super().recorded()
-        return {key: value for key, value in plain.items() if key not in _LATER or value != _LATER[key]}

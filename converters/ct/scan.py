@@ -183,7 +183,7 @@ class ScannedVolume(Scanned):
         return self.detail.array("image")
 
 
-class _Scanning:
+class VolumeScan:
     """Scans one volume."""
 
     def __init__(self, open: Open, options: CtOptions) -> None:
@@ -394,11 +394,6 @@ class _Scanning:
     def _state(self, stated: Mapping[str, Sequence[float]], by: str) -> None:
         self._geometry.update(stated)
         self._stated_by.update(dict.fromkeys(stated, by))
-
-
-def scan_volume(group: Group, open: Open, options: CtOptions) -> ScannedVolume:
-    """Read every header of one volume."""
-    return _Scanning(open, options).run(group)
 
 
 def _choose_image(

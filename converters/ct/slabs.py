@@ -269,9 +269,9 @@ def sorted_points(array: VolumeArray) -> Points:
 
 @lru_cache(maxsize=1)  # kept for the next shard of the same volume
 def _sorted_points(array: VolumeArray, time: int) -> Points:  # noqa: ARG001
-    (index, values) = next(point_blocks(array, step=max(1, array.shape[0])), _no_points(array))
-    if len(index) == 0:
-        return index, values
+    if array.shape[0] == 0:
+        return np.empty((0, 3), np.int32), np.empty(0, array.kind)
+    ((index, values),) = point_blocks(array, step=array.shape[0])
     flat = np.ravel_multi_index(tuple(index.T), tuple(longest + 1 for longest in index.max(axis=0).tolist()))
     if (flat[1:] > flat[:-1]).all():
         return index, values
@@ -281,7 +281,3 @@ def _sorted_points(array: VolumeArray, time: int) -> Points:  # noqa: ARG001
         message = f"{len(twice)} voxels occur twice; the first is {index[order[twice[0]]].tolist()}"
         raise InputError(Problem(array.name, message, "make it again from its volume", "duplicate"))
     return index[order], values[order]
-
-
-def _no_points(array: VolumeArray) -> Points:
-    return np.empty((0, 3), np.int32), np.empty(0, array.kind)

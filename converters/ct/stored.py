@@ -20,9 +20,9 @@ from unistore.converters.common.exported import (
     row_values,
     source_dtype,
 )
-from unistore.converters.ct.gather import smaller_encoding, window_attributes
+from unistore.converters.ct.gather import smaller_encoding, window_attributes, window_points
 from unistore.converters.ct.scan import BY_FILE, Detail
-from unistore.converters.ct.slabs import MEMBERS, SLAB, VolumeArray
+from unistore.converters.ct.slabs import MEMBERS, VolumeArray
 from unistore.converters.ct.voxels import is_scaled_as, point_coords
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.libraries import ONLY, OpenedByLibrary, open_npz
@@ -35,7 +35,7 @@ from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.fields import HEADER, IMAGE, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.voxels import inside
-from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, Window, parse_window, value_source
+from unistore.schemas.ct.windows import OWN_VALUES, Window, parse_window, value_source
 from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, contradiction, whole
 from unistore.schemas.tables import Table, offsets_of
 from unistore.system.hints import AnyArray, Int64s, UInt8s
@@ -98,7 +98,7 @@ class Volume:
         if self.store.has(path):
             dtype = self.store.array(path).dtype
             return ExportedArray(
-                self.extent, dtype, partial(self._slabs, path, self.extent[2], dtype.itemsize)
+                self.extent, dtype, partial(self.slabs, path, self.extent[2], dtype.itemsize)
             )
         blocks = self._bits if self.store.has(f"{group}/mask") else self._filled
         return ExportedArray(self.extent, np.dtype(np.uint8), partial(blocks, group))
@@ -113,7 +113,7 @@ class Volume:
         lo, hi = IndexColumn(self.store, f"{group}/offsets").ranges(np.array([self.number]))
         return int(lo[0]), int(hi[0])
 
-    def _slabs(self, path: str, width: int, voxel: int) -> Iterator[AnyArray]:
+    def slabs(self, path: str, width: int, voxel: int) -> Iterator[AnyArray]:
         """Read its part of a padded array, some layers of chunks at a time. `voxel`: its bytes, unpacked."""
         array = self.store.array(path)
         depth, height, _ = self.extent
@@ -129,7 +129,7 @@ class Volume:
 
     def _bits(self, group: str) -> Iterator[UInt8s]:
         width = self.extent[2]
-        for slab in self._slabs(f"{group}/mask", -(-width // 8), 1):
+        for slab in self.slabs(f"{group}/mask", -(-width // 8), 1):
             yield np.unpackbits(slab, axis=2, count=width, bitorder="little")
 
     def _filled(self, group: str, values: ArrayView | None = None) -> Iterator[AnyArray]:
@@ -305,13 +305,10 @@ def window(store: StoreView, text: str, emit: Emit, folder: Path) -> Finalized: 
     options = store.attributes["options"]
     image = store.array(_IMAGE)
     test = inside(chosen, image.dtype)
-    counts = np.zeros(len(extents), np.int64)
-    for volume, extent in enumerate(extents.tolist()):
-        for _, voxels in _slabs(store, volume, extent):
-            counts[volume] += np.count_nonzero(test(voxels))
-    run = int(np.median(counts[counts > 0])) if counts.any() else 1
-    description = f"value of each point: {VALUE_SENTENCES['volume']}"
-    points = schema.points_table(group, int(extents.max(initial=0)), image.dtype.name, run, description)
+    slabs_of = [partial(one.slabs, _IMAGE, one.extent[2], image.dtype.itemsize) for one in volumes(store)]
+    inside_each = [sum(np.count_nonzero(test(voxels)) for voxels in slabs()) for slabs in slabs_of]
+    counts = np.array(inside_each, np.int64)
+    points = window_points(group, counts, extents, image.dtype.name, "volume")
     encoding = options.get("sparse", "auto")
     if encoding == "auto":
         encoding = smaller_encoding(int(counts.sum()), points, extents)
@@ -319,19 +316,21 @@ def window(store: StoreView, text: str, emit: Emit, folder: Path) -> Finalized: 
     mask = schema.mask_field(group, (depth, height, width), tuple(options["tile"]))
     table = points if encoding == "coords" else Table(name=schema.WINDOWS, fields=(mask,))
     coords_dtype = points.fields[0].dtype
-    for volume, extent in enumerate(extents.tolist()):
+    for extent, slabs in zip(extents.tolist(), slabs_of, strict=True):
         bits = np.zeros((1, *mask.row_shape), np.uint8)
-        for first, voxels in _slabs(store, volume, extent):
+        first = 0
+        for voxels in slabs():
             is_inside = test(voxels)
             if encoding == "mask":
                 packed = np.packbits(is_inside, axis=-1, bitorder="little")
                 bits[0, first : first + len(packed), : packed.shape[1], : packed.shape[2]] = packed
-                continue
-            flat = np.flatnonzero(is_inside)
-            coords = np.empty((len(flat), 3), coords_dtype)
-            point_coords(flat, first, extent, coords)
-            emit(group, "coords", coords)
-            emit(group, "values", voxels.reshape(-1).take(flat))
+            else:
+                flat = np.flatnonzero(is_inside)
+                coords = np.empty((len(flat), 3), coords_dtype)
+                point_coords(flat, first, extent, coords)
+                emit(group, "coords", coords)
+                emit(group, "values", voxels.reshape(-1).take(flat))
+            first += len(voxels)
         if encoding == "mask":
             emit(schema.WINDOWS, f"{chosen.name}/mask", bits)
     return Finalized(
@@ -341,13 +340,3 @@ def window(store: StoreView, text: str, emit: Emit, folder: Path) -> Finalized: 
         sample_source=np.empty(0, np.int64),
         groups={group: window_attributes(chosen, encoding, "volume")},
     )
-
-
-def _slabs(store: StoreView, volume: int, extent: list[int]) -> Iterator[tuple[int, AnyArray]]:
-    image = store.array(_IMAGE)
-    depth, height, width = extent
-    step = max(1, SLAB // max(1, height * width * image.dtype.itemsize))
-    step = -(-step // image.chunk_shape[1]) * image.chunk_shape[1]
-    for first in range(0, depth, step):
-        stop = min(first + step, depth)
-        yield first, image.read_box([volume, first, 0, 0], [volume + 1, stop, height, width])[0]

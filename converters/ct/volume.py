@@ -64,7 +64,8 @@ class VolumeReader:
                 elif kind in (MASKS, LABELS):
                     numbers[f"others/{array.role}"] = _count_classes(kind, array)
                 elif kind != "image":
-                    check_range(array, self._point_bounds(array))
+                    edge = array.resolution
+                    check_range(array, (edge, edge, edge) if edge else self.detail.extent)
                 if kind == "sparse":
                     numbers[f"points/{name}"] = len(sorted_points(array)[0])
         collected.check()
@@ -211,11 +212,6 @@ class VolumeReader:
             as_mask = "without --window"
         cure = f"if it is a mask, the same command {as_mask}; if it is HU, with --values hu"
         return [Problem(location, message, cure, "values")]
-
-    def _point_bounds(self, array: VolumeArray) -> Extent | None:
-        """Bounds of a point file's indices: the cube that it states, else its volume (None: unknown)."""
-        edge = array.resolution
-        return (edge, edge, edge) if edge else self.detail.extent
 
 
 def _count_classes(kind: str, label: VolumeArray) -> int:

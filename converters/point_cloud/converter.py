@@ -277,22 +277,16 @@ class PointCloudConverter(SeamConverter):
         return gather_clouds(parts, scanned, self.plugin)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        """Read one file of any size, see `Converter.derive` and `derive_points`."""
-        from unistore.converters.point_cloud.derive import derive_points
+        """Read one file of any size, see `DerivedCloud`."""
+        from unistore.converters.point_cloud.derive import DerivedCloud
         from unistore.converters.point_cloud.tables import point_columns
 
         origin: PointOrigin = scan.sources.details[source]
         with self.reopened(scan, source) as opened:
-            return derive_points(
-                LAYOUTS[origin.layout.name](opened, origin.layout),
-                scan.sources[source],
-                point_columns(scan),
-                scan.shared["segment_columns"],
-                self.plugin,
-                emit,
-                folder,
-                self._numbering(scan.sources.paths(source)[0], origin.files[0]),
-            )
+            points = LAYOUTS[origin.layout.name](opened, origin.layout)
+            numbering = self._numbering(scan.sources.paths(source)[0], origin.files[0])
+            cloud = DerivedCloud(points, scan.sources[source], self.plugin, emit, folder, numbering)
+            return cloud.derive(point_columns(scan), scan.shared["segment_columns"])
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Index arrays of segments and voxels, and the dtype of the coordinates."""

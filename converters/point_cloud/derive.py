@@ -18,6 +18,8 @@ from unistore.converters.point_cloud.grids import (
     GridWindows,
     Integers,
     Workspace,
+    begin_voxels,
+    emit_outside,
     index_dtype,
     voxelise,
     window_rows,
@@ -188,48 +190,26 @@ def blocks_of(lengths: Int64s, limit: int) -> Iterator[tuple[int, int]]:
         yield first, len(lengths)
 
 
-def derive_points(
-    points: Points,
-    source: Source,
-    columns: Mapping[str, Field],
-    segment_columns: Mapping[str, Field],
-    options: PointCloudOptions,
-    emit: Emit,
-    folder: Path | None,
-    numbering: Numbering | None,
-) -> Facts:
-    """Read an open file, emit its points and voxels, and return what the index needs of it."""
-    # Facts: `lengths`, `numbers` (S,), `bounds` (S, 2, 3), `quantised` (), `places` () as of `DecimalPlaces`,
-    # `voxels/<size>` (S,) voxels per segment, `segments/<column>` (S, …), `labelled/<column>` (). Columns
-    # that the file lacks are filled. Without a folder, all points are in memory.
-    if not points.rows:
-        raise InputError(Problem(source.name, "holds no points", "leave the file out", "empty"))
-    own = [key for key in columns if key in source.detail.layout.columns]
-    cloud = _Cloud(points, source, own, options, emit, Workspace(folder), numbering)
-    facts = cloud.emit_coordinates()
-    facts |= cloud.emit_columns(columns)
-    return facts | cloud.segment_facts(segment_columns)
-
-
-class _Cloud:
-    """The points of an open file in storage order. `own` are the columns of the store that it has."""
+class DerivedCloud:
+    """The points of an open file in storage order. Without a folder, all of them are in memory."""
 
     def __init__(
         self,
         points: Points,
         source: Source,
-        own: Sequence[str],
         options: PointCloudOptions,
         emit: Emit,
-        work: Workspace,
+        folder: Path | None,
         numbering: Numbering | None,
     ) -> None:
+        if not points.rows:
+            raise InputError(Problem(source.name, "holds no points", "leave the file out", "empty"))
         self._points = points
         self._name = source.name
         self._origin: PointOrigin = source.detail
-        self._own = own
+        self._own = self._origin.layout.columns
         self._emit = emit
-        self._work = work
+        self._work = Workspace(folder)
         self._numbering = numbering
         self._held: dict[str, AnyArray] = {}
         segments = points.segments()
@@ -241,13 +221,23 @@ class _Cloud:
         elif segments.rows is None:
             partition = Partition(None, segments.lengths, segments.numbers)
         else:
-            partition = partition_of(segments.rows, segments.lengths, segments.numbers, points.rows, work)
+            numbers = segments.numbers
+            partition = partition_of(segments.rows, segments.lengths, numbers, points.rows, self._work)
         self._rows, self._lengths, self._numbers = partition
         self._offsets = offsets_of(self._lengths)
         self._bounds = np.zeros((len(self._lengths), 2, 3))
         self._quantum = self._origin.layout.quantum
         self._decimals = DecimalPlaces()
         self._voxels = {size: np.zeros(len(self._lengths), np.int64) for size in options.voxel_size}
+
+    def derive(self, columns: Mapping[str, Field], segment_columns: Mapping[str, Field]) -> Facts:
+        """Emit points and voxels, and return what the index needs. Columns that the file lacks are filled."""
+        # Facts: `lengths`, `numbers` (S,), `bounds` (S, 2, 3), `quantised` (), `places` () as of
+        # `DecimalPlaces`, `voxels/<size>` (S,) voxels per segment, `segments/<column>` (S, …),
+        # `labelled/<column>` ()
+        facts = self._emit_coordinates(columns)
+        facts |= self._emit_columns(columns)
+        return facts | self._segment_facts(segment_columns)
 
     def _cut(self, options: PointCloudOptions) -> Partition:
         """Divide a file without segments into windows. Points that are not finite are in none."""
@@ -266,14 +256,13 @@ class _Cloud:
         """Read rows ``lo:hi`` of a column in storage order."""
         if self._rows is None:
             return self._read(key, lo, hi)
-        if key not in self._held:
-            self._hold()
         values: AnyArray = self._held[key].take(self._rows[lo:hi], axis=0)
         return values
 
-    def _hold(self) -> None:
+    def _hold(self, columns: Mapping[str, Field]) -> None:
         """Keep all columns in the source's order: some formats decode all of them at a time."""
-        keys = [key for key in (_XYZ, *self._own) if key not in self._held]
+        keys = [key for key in (_XYZ, *columns) if key == _XYZ or key in self._own]
+        keys = [key for key in keys if key not in self._held]
         for lo, hi in self._work.steps(0, self._points.rows):
             for key in keys:
                 values = self._read(key, lo, hi)
@@ -314,7 +303,7 @@ class _Cloud:
         cure = "--nan drop leaves these points out of all segments"
         return Problem(self._name, message, cure, "nan")
 
-    def emit_columns(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
+    def _emit_columns(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
         """Emit all columns of the points, and their rows in the source."""
         labelled = dict.fromkeys(filter(is_label, columns), False)
         for lo, hi in self._work.steps(0, int(self._offsets[-1])):
@@ -326,7 +315,7 @@ class _Cloud:
                 self._emit(POINTS, key, values)
         return {f"labelled/{key}": np.array(has_labels) for key, has_labels in labelled.items()}
 
-    def segment_facts(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
+    def _segment_facts(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
         facts = {}
         for key, field in columns.items():
             values = _missing(field, len(self._lengths))
@@ -339,19 +328,19 @@ class _Cloud:
             facts[f"segments/{key}"] = values
         return facts
 
-    def emit_coordinates(self) -> dict[str, AnyArray]:
+    def _emit_coordinates(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
         """Emit coordinates and voxels, some whole segments at a time."""
+        if self._rows is not None:
+            self._hold(columns)
         for size in self._voxels:
-            self._emit(voxel_group(size), "coords", np.empty((0, 3), np.int32))
-            self._emit(voxel_group(size), "counts", np.empty(0, np.uint32))
+            begin_voxels(size, self._emit)
         real = int(np.count_nonzero(self._numbers != NO_SEGMENT))
         for first, last in blocks_of(self._lengths[:real], self._work.step):
             self._emit_segments(first, last)
         if real < len(self._numbers):
             self._emit_block(real, real + 1, None)
-            for lo, hi in self._work.steps(*self._offsets[real:].tolist()):
-                for size in self._voxels:
-                    self._emit(POINTS, f"{voxel_group(size)}/point_voxel", np.full(hi - lo, -1, np.int32))
+            for size in self._voxels:
+                emit_outside(int(self._lengths[real]), size, self._work, self._emit)
         return {
             "lengths": self._lengths,
             "numbers": self._numbers,
@@ -371,14 +360,8 @@ class _Cloud:
         xyz = self._work.column(self._origin.layout.xyz_dtype, points, (3,))
         self._emit_block(first, last, xyz)
         for size, voxels in self._voxels.items():
-            emit = partial(self._emit_voxels, voxel_group(size))
-            voxels[first:last] = voxelise(xyz, lengths, self._bounds[first:last], size, self._work, emit)
-
-    def _emit_voxels(self, group: str, column: str, rows: AnyArray) -> None:
-        if column == "point_voxel":
-            self._emit(POINTS, f"{group}/{column}", rows)
-        else:
-            self._emit(group, column, rows)
+            bounds = self._bounds[first:last]
+            voxels[first:last] = voxelise(xyz, lengths, bounds, size, self._work, self._emit)
 
     def _emit_block(self, first: int, last: int, kept: AnyArray | None) -> None:
         """Emit the coordinates of segments, find their bounds, and copy them to `kept`."""

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.protocol import Emit
 from unistore.errors import ConversionError, InputError
+from unistore.schemas.point_cloud.fields import POINTS, voxel_group
 from unistore.system.hints import AnyArray, Float64s, Int64s, Shape
 
 # Columns of one cloud while it is derived: arrays in memory or, of more than a step of rows, memory maps.
@@ -230,12 +232,14 @@ def voxelise(
     bounds: Float64s,
     size: float,
     work: Workspace,
-    emit: Callable[[str, AnyArray], None],
+    emit: Emit,
 ) -> Int64s:
     """Emit the voxels of segments, ``floor((xyz - origin) / size)`` in float64, and return their numbers."""
     # In lexicographic order, as `coords` (V, 3) from the segment's minimum, `counts` (V,), and `point_voxel`,
     # the voxel of each point, counted inside its segment. Several segments have at most a step of points
     # together.
+    group = voxel_group(size)
+    group = voxel_group(size)
     widest = np.floor((bounds[:, 1] - bounds[:, 0]).max(initial=0) / size)
     if widest >= _MOST_CELLS:
         wide = f"{widest:.3g} voxels of {size:g} wide"
@@ -254,13 +258,25 @@ def voxelise(
         first = rows[begins]
         voxels += np.bincount(segment[first], minlength=len(points)) if several else len(first)
         starts = np.concatenate([start, end + np.flatnonzero(begins)])
-        emit("coords", np.stack([cell[first] for cell in cells], axis=1))
-        emit("counts", np.diff(starts).astype(np.uint32))
+        emit(group, "coords", np.stack([cell[first] for cell in cells], axis=1))
+        emit(group, "counts", np.diff(starts).astype(np.uint32))
         start = starts[-1:]
         end += len(rows)
-    emit("counts", np.array([end - start[0]], np.uint32))
+    emit(group, "counts", np.array([end - start[0]], np.uint32))
     if several:
         point_voxel -= (np.cumsum(voxels) - voxels)[segment].astype(np.int32)
     for lo, hi in work.steps(0, len(xyz)):
-        emit("point_voxel", point_voxel[lo:hi])
+        emit(POINTS, f"{group}/point_voxel", point_voxel[lo:hi])
     return voxels
+
+
+def begin_voxels(size: float, emit: Emit) -> None:
+    """Emit no voxels, so that there are arrays of them."""
+    emit(voxel_group(size), "coords", np.empty((0, 3), np.int32))
+    emit(voxel_group(size), "counts", np.empty(0, np.uint32))
+
+
+def emit_outside(points: int, size: float, work: Workspace, emit: Emit) -> None:
+    """Emit that points of no segment are in no voxel."""
+    for lo, hi in work.steps(0, points):
+        emit(POINTS, f"{voxel_group(size)}/point_voxel", np.full(hi - lo, -1, np.int32))

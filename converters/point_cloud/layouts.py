@@ -488,8 +488,14 @@ def _group_of_columns(opened: Opened, mapping: Mapping[str, str]) -> str:
     """Group whose arrays are the columns: the one of the mapped x, or the only one with x, y and z."""
     arrays = opened.all_arrays
     anchor = (mapping.get("x") or mapping.get("xyz") or "").strip("/")
+    every = ("", *opened.groups)
     if not anchor:
-        groups = _groups_with_coordinates(opened)
+        # Those with x, y and z. Else with coordinates by another name. Else with two of x, y and z
+        groups = (
+            [group for group in every if _has_coordinates(opened, group)]
+            or [group for group in every if named_coordinates(_own(opened, group))]
+            or [group for group in every if _has_coordinates(opened, group, least=2)]
+        )
     elif anchor in arrays:
         groups = [anchor.rpartition("/")[0]]
     else:
@@ -502,16 +508,6 @@ def _group_of_columns(opened: Opened, mapping: Mapping[str, str]) -> str:
         message = f"has no x, y, z; datasets: {shown_arrays(arrays)}"
         raise InputError(Problem(opened.name, message, HOW_TO_NAME, "missing"))
     return groups[0]
-
-
-def _groups_with_coordinates(opened: Opened) -> list[str]:
-    """Groups with x, y and z. Else those with coordinates by another name. Else with two of x, y and z."""
-    groups = ("", *opened.groups)
-    return (
-        [group for group in groups if _has_coordinates(opened, group)]
-        or [group for group in groups if named_coordinates(_own(opened, group))]
-        or [group for group in groups if _has_coordinates(opened, group, least=2)]
-    )
 
 
 def _own(opened: Opened, group: str) -> dict[str, Array]:
@@ -556,20 +552,16 @@ def described(
         attributes = read_attributes(chain(objects, inside), is_rewritten)
         memory *= 2 * len(paths)
     left_out = left_out_of(columns_of(opened), {*paths, *[path for path, _ in chosen.left_out]})
+    scale = _triple(header, "scale")
+    offset = _triple(header, "offset")
+    quantum = (scale, offset) if scale and offset else None
     return replace(
         chosen,
-        layout=chosen.layout._replace(header=header, quantum=_quantum(header)),
+        layout=chosen.layout._replace(header=header, quantum=quantum),
         left_out=(*chosen.left_out, *left_out, *opened.left_out.items()),
         memory=chosen.memory + memory,
         attributes=attributes,
     )
-
-
-def _quantum(header: Facts) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Scale and offset of x, y and z, if the header says both."""
-    scale = _triple(header, "scale")
-    offset = _triple(header, "offset")
-    return (scale, offset) if scale and offset else None
 
 
 def _triple(header: Facts, what: str) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from unistore.converters.common.label_map import IGNORE_LABEL, LABEL_MAP, METAVAR, LabelMap, checked_map
 from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
@@ -22,9 +22,11 @@ class PointCloudOptions(Options):
     min_points: int = option(1, "Windows with fewer points are no segments.")
     max_points: int | None = option(None, "Windows with more points are halved until none has more.")
     columns: Columns = option("exact", COLUMNS)
-    nan: Literal["refuse", "drop"] = option("refuse", "Points that are not finite; drop: in no segment.")
-    label_map: str | None = option(None, LABEL_MAP, metavar=METAVAR)
-    ignore_label: int | None = option(None, IGNORE_LABEL, metavar="NUMBER")
+    nan: Literal["refuse", "drop"] = option(
+        "refuse", "Points that are not finite; drop: in no segment.", late=True
+    )
+    label_map: str | None = option(None, LABEL_MAP, metavar=METAVAR, late=True)
+    ignore_label: int | None = option(None, IGNORE_LABEL, metavar="NUMBER", late=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,8 +38,7 @@ class PointCloudOptions(Options):
         if self.min_points < 1 or (self.max_points is not None and self.max_points < self.min_points):
             msg = f"expected 1 <= min_points <= max_points, got {self.min_points} and {self.max_points}"
             raise InputError(msg)
-        if self.label_map is not None or self.ignore_label is not None:
-            object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
+        object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
         wrong = [size for size in self.voxel_size if not 0 < size < math.inf]
         if wrong or len(set(self.voxel_size)) < len(self.voxel_size):
             msg = f"voxel_size={self.voxel_size}: expected different sizes above 0"
@@ -47,12 +48,6 @@ class PointCloudOptions(Options):
     def labels(self) -> LabelMap | None:
         """How labels are numbered in the store (None: as in the files)."""
         return None if self.label_map is None else LabelMap(self.label_map, self.ignore_label)
-
-    def recorded(self) -> dict[str, Any]:
-        """See `Options.recorded`. Options that older stores do not know only if they are given."""
-        plain = super().recorded()
-        defaults = {"nan": "refuse", "label_map": None, "ignore_label": None}
-        return {key: value for key, value in plain.items() if key not in defaults or value != defaults[key]}
 
 
 def parse_window(text: str) -> float:

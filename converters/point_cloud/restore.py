@@ -29,7 +29,7 @@ from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array
 from unistore.converters.point_cloud.converter import PointCloud
 from unistore.converters.point_cloud.derive import blocks_of
-from unistore.converters.point_cloud.grids import Workspace, voxelise
+from unistore.converters.point_cloud.grids import Workspace, begin_voxels, emit_outside, voxelise
 from unistore.converters.point_cloud.layouts import Batches
 from unistore.converters.point_cloud.names import PointOrigin, is_label
 from unistore.converters.point_cloud.pointsuite import COUNT, Indices, InSegments
@@ -359,71 +359,46 @@ def voxels(store: StoreView, size: float, emit: Emit, folder: Path) -> Finalized
     """Emit the voxels of all segments, and return tables and offsets."""
     group = voxel_group(size)
     numbers = whole(store, f"{SEGMENTS}/number")
-    lengths = np.diff(whole(store, f"{SEGMENTS}/offsets"))
+    offsets = whole(store, f"{SEGMENTS}/offsets")
+    bounds = whole(store, f"{SEGMENTS}/bounds")
     source = whole(store, f"{SEGMENTS}/source")
-    grid = _VoxelGrid(store, size, emit, Workspace(folder))
+    lengths = np.diff(offsets)
+    xyz = store.array(f"{POINTS}/xyz")
+    restoring = quantum(store)
+    dtype = xyz.dtype.str if restoring is None else "<f8"
+    work = Workspace(folder)
     counts = np.zeros(len(numbers), np.int64)
-    emit(group, "coords", np.empty((0, 3), np.int32))
-    emit(group, "counts", np.empty(0, np.uint32))
+    begin_voxels(size, emit)
     emit(POINTS, f"{group}/point_voxel", np.empty(0, np.int32))
+
+    def read(number: int, begin: int, lo: int, hi: int) -> AnyArray:
+        stored = xyz.read(begin + lo, begin + hi)
+        return stored if restoring is None else restoring.restored(stored, number)
+
     # Segments of one source at a time: those of no sample stand behind the others
     for run in np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(source)) + 1):
         is_real = numbers[run] != NO_SEGMENT
         real = run[is_real]
-        for first, last in blocks_of(lengths[real], grid.work.step):
-            counts[real[first:last]] = grid.emit_segments(real[first:last], int(source[run[0]]))
+        for first, last in blocks_of(lengths[real], work.step):
+            block = real[first:last]
+            points = int(lengths[block].sum())
+            if points:
+                own = partial(read, int(source[run[0]]), int(offsets[block[0]]))
+                coordinates = work.fill(dtype, points, own, row_shape=(3,))
+                counts[block] = voxelise(coordinates, lengths[block], bounds[block], size, work, emit)
         for outside in run[~is_real]:
-            grid.emit_outside(int(lengths[outside]))
+            emit_outside(int(lengths[outside]), size, work, emit)
     unit = store.attributes["fields"][f"{POINTS}/xyz"].get("unit")
     real = numbers != NO_SEGMENT
-    coords, points, point_voxel = voxel_fields(
+    coords, point_counts, point_voxel = voxel_fields(
         size, typical_length(counts[real]), typical_length(lengths[real]), unit
     )
     return Finalized(
         arrays=[(voxel_offsets_field(size), offsets_of(counts))],
         spilled=(
-            Table(name=group, fields=(coords, points), spilled=True),
+            Table(name=group, fields=(coords, point_counts), spilled=True),
             Table(name=POINTS, fields=(point_voxel,), spilled=True),
         ),
         samples=store.sample_count,
         sample_source=np.empty(0, np.int64),
     )
-
-
-class _VoxelGrid:
-    def __init__(self, store: StoreView, size: float, emit: Emit, work: Workspace) -> None:
-        self.work = work
-        self._xyz = store.array(f"{POINTS}/xyz")
-        self._quantum = quantum(store)
-        self._offsets = whole(store, f"{SEGMENTS}/offsets")
-        self._bounds = whole(store, f"{SEGMENTS}/bounds")
-        self._size = size
-        self._emit = emit
-
-    def emit_segments(self, segments: Int64s, source: int) -> Int64s:
-        """Emit voxels of consecutive segments of one source, and return their numbers."""
-        begin = int(self._offsets[segments[0]])
-        end = int(self._offsets[segments[-1] + 1])
-        if begin == end:
-            return np.zeros(len(segments), np.int64)
-        dtype = "<f8" if self._quantum is not None else self._xyz.dtype.str
-        read = partial(self._read, source, begin)
-        xyz = self.work.fill(dtype, end - begin, read, row_shape=(3,))
-        lengths = np.diff(self._offsets[segments[0] : segments[-1] + 2])
-        return voxelise(xyz, lengths, self._bounds[segments], self._size, self.work, self._emit_column)
-
-    def emit_outside(self, points: int) -> None:
-        """Emit that points of no segment are in no voxel."""
-        for lo, hi in self.work.steps(0, points):
-            self._emit_column("point_voxel", np.full(hi - lo, -1, np.int32))
-
-    def _read(self, source: int, begin: int, lo: int, hi: int) -> AnyArray:
-        stored = self._xyz.read(begin + lo, begin + hi)
-        return stored if self._quantum is None else self._quantum.restored(stored, source)
-
-    def _emit_column(self, column: str, rows: AnyArray) -> None:
-        group = voxel_group(self._size)
-        if column == "point_voxel":
-            self._emit(POINTS, f"{group}/{column}", rows)
-        else:
-            self._emit(group, column, rows)

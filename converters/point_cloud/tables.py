@@ -15,7 +15,6 @@ from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.files.hdf5.attributes import AttributeCollector, attribute_arrays
 from unistore.converters.point_cloud.derive import decimal_of, derive_memory
 from unistore.converters.point_cloud.folders import (
-    ListFiles,
     folder_classes,
     have_labels,
     read_rooms,
@@ -70,7 +69,25 @@ def gather_clouds(parts: Parts, described: Sequence[Described], options: PointCl
     if problems:
         raise InputError(problems)
     texts = AttributeCollector()
-    sources = _sources(parts, files, rooms, texts, options)
+    sources = Sources()
+    for name, paths, group, file in zip(parts.names, parts.files(), parts.details, files, strict=True):
+        memory = derive_memory(file, options)
+        sources.add(
+            name=name,
+            files=[*paths, *file.further, *group.detail.files, *map(str, rooms.files)],
+            split=group.detail.split,
+            detail=PointOrigin(
+                group.names,
+                file.formats,
+                group.arrays,
+                file.layout,
+                texts.text(name, file.attributes),
+                tuple(rooms.rooms.get(Path(paths[0]), ())),
+                file.label,
+            ),
+            memory=memory.on_disk,
+            memory_in_core=memory.in_core,
+        )
     points = sum(file.points for file in files)
     run = max(1, points // max(1, sum(file.segments for file in files)))
     class_names = dict(sorted({file.label for file in files if file.label is not None}))
@@ -110,35 +127,6 @@ def _column_field(table: str, key: str, form: Merged, classes: Mapping[str, str]
     """Return the field of a column. `classes` are the names of labels by number."""
     named = {"classes": dict(classes)} if classes and is_label(key) else {}
     return column_field(table, key, form.dtype, form.row_shape, {**form.attributes, **named}, run)
-
-
-def _sources(
-    parts: Parts,
-    files: Sequence[Described],
-    rooms: ListFiles,
-    texts: AttributeCollector,
-    options: PointCloudOptions,
-) -> Sources:
-    sources = Sources()
-    for name, paths, group, file in zip(parts.names, parts.files(), parts.details, files, strict=True):
-        memory = derive_memory(file, options)
-        sources.add(
-            name=name,
-            files=[*paths, *file.further, *group.detail.files, *map(str, rooms.files)],
-            split=group.detail.split,
-            detail=PointOrigin(
-                group.names,
-                file.formats,
-                group.arrays,
-                file.layout,
-                texts.text(name, file.attributes),
-                tuple(rooms.rooms.get(Path(paths[0]), ())),
-                file.label,
-            ),
-            memory=memory.on_disk,
-            memory_in_core=memory.in_core,
-        )
-    return sources
 
 
 def _unit_of(sources: Sources) -> str | None:

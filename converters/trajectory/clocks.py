@@ -281,12 +281,14 @@ def _contradictions(
 ) -> Iterator[Problem]:
     """Yield a problem of each clock that tells another duration than the steps, or another time."""
     is_bag = bool(recording.times)
-    margin = _length_of_bag(recording) + _OF_ANOTHER_CLOCK if is_bag else 0
+    margin = 0
+    if is_bag:
+        logged = [own[:] for path, own in recording.arrays.items() if path.endswith(f"/{LOG_TIME}")]
+        margin = max(int(own[-1]) for own in logged) - min(int(own[0]) for own in logged) + _OF_ANOTHER_CLOCK
     spans = {name: (int(own[0]), int(own[-1])) for name, own in times.items() if len(own)}
-    durations = {
-        name: (spans[name][1] - spans[name][0]) / 1e9 if name in spans else _lasting(stream, rows[name])
-        for name, stream in streams.items()
-    }
+    durations = {name: (stop - start) / 1e9 for name, (start, stop) in spans.items()}
+    for name, stream in streams.items():
+        durations.setdefault(name, max(0, rows[name] - 1) / stream.rate if stream.rate else 0.0)
     of_steps = durations[STEPS]
     for name, stream in streams.items():
         own = durations[name]
@@ -308,16 +310,6 @@ def _contradictions(
             yield Problem.at(recording.location(stream.timestamps), message, cure, "clock")
 
 
-def _lasting(stream: Stream, rows: int) -> float:
-    """Seconds from the first row to the last."""
-    return max(0, rows - 1) / stream.rate if stream.rate else 0.0
-
-
 def _apart(span: tuple[int, int], other: tuple[int, int]) -> int:
     """Nanoseconds from the end of one to the beginning of the other. 0 or less: they overlap."""
     return max(span[0] - other[1], other[0] - span[1])
-
-
-def _length_of_bag(recording: EpisodeRecording) -> int:
-    logged = [times[:] for path, times in recording.arrays.items() if path.endswith(f"/{LOG_TIME}")]
-    return max(int(times[-1]) for times in logged) - min(int(times[0]) for times in logged)

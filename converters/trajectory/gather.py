@@ -272,14 +272,11 @@ class _EpisodeTable:
 def _episode_arrays(episodes: _EpisodeTable, owner: Int64s, facts: Sequence[Facts]) -> Arrays:
     arrays: Arrays = []
     for clock, lengths in episodes.lengths.items():
-        place = "" if clock == STEPS else f"the table of the clock {clock} are "
-        described = (
-            f"rows of episode e in {place}offsets[e]:offsets[e + 1]"
-            if place
-            else ("steps of episode e are offsets[e]:offsets[e + 1]")
-        )
+        rows = "steps of episode e are"
+        if clock != STEPS:
+            rows = f"rows of episode e in the table of the clock {clock} are"
         path = offsets_path(clock).removeprefix(f"{EPISODES}/")
-        field = _field(path, "int64", "episode_bound", described)
+        field = _field(path, "int64", "episode_bound", f"{rows} offsets[e]:offsets[e + 1]")
         arrays.append((field, offsets_of(np.array(lengths, np.int64))))
     source = _field("source", "int32", "episode", "index of the source file")
     named = "name of the episode in its source"

@@ -88,9 +88,11 @@ def check_voxels(xyz: np.ndarray, lengths: list[int], size: float, work: Workspa
     """Compare the grid of some segments with that of `numpy.unique`."""
     bounds = bounds_of(list(xyz.T), np.append(0, np.cumsum(lengths)))
     emitted: dict[str, list[np.ndarray]] = {"coords": [], "counts": [], "point_voxel": []}
-    voxels = voxelise(
-        xyz, np.array(lengths), bounds, size, work, lambda name, rows: emitted[name].append(rows)
-    )
+
+    def emit(_: str, column: str, rows: np.ndarray) -> None:
+        emitted[column.rpartition("/")[2]].append(rows)
+
+    voxels = voxelise(xyz, np.array(lengths), bounds, size, work, emit)
     expected: dict[str, list[np.ndarray]] = {"coords": [], "counts": [], "point_voxel": []}
     for part in np.split(xyz.astype(np.float64), np.cumsum(lengths)[:-1]):
         cells = np.floor((part - part.min(axis=0, initial=np.inf)) / size).astype(np.int64)

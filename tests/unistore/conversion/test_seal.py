@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 import unistore
-from unistore.conversion.new_store import seal
+from unistore.conversion.new_store import NewStore
 from unistore.conversion.run import run
 from unistore.errors import ConversionError, InputError
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
@@ -93,16 +93,18 @@ def test_shards_that_changed_before_the_seal(
 ) -> None:
     np.save(tmp_path / "a.npy", np.arange(12))
 
-    def late(target: Any, *arguments: Any) -> Any:
+    seal = NewStore.seal
+
+    def late(new_store: NewStore, *arguments: Any) -> Any:
         (shard,) = (path for path in tmp_path.rglob("data/c/0") if path.is_file())
         if change == "gone":
             shard.unlink()
         else:
             whole = shard.read_bytes()
             shard.write_bytes(whole + b"x" if change == "longer" else whole[:-1])
-        return seal(target, *arguments)
+        return seal(new_store, *arguments)
 
-    monkeypatch.setattr("unistore.conversion.run.seal", late)
+    monkeypatch.setattr(NewStore, "seal", late)
     with pytest.raises(ConversionError, match=r"rows/data/c/0: missing or changed since it was written"):
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")
     assert not (tmp_path / "a.zarr").exists()
