@@ -134,26 +134,6 @@ _STATISTICS_BYTES = 4096
 _IMAGE_AXES = ["height", "width", "channels"]
 
 
-class _WrittenFeature(NamedTuple):
-    """A feature of the dataset."""
-
-    name: str
-    kind: str  # a numpy dtype, or ``image`` or ``video``
-    row_shape: Shape
-    read: Callable[[int, int], AnyArray]
-    files: Callable[[int, int], list[bytes]] | None = None
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, decoded."""
-        return prod(self.row_shape) * (1 if self.is_picture else np.dtype(self.kind).itemsize)
-
-    @property
-    def is_picture(self) -> bool:
-        """Whether rows are RGB images."""
-        return self.kind in ("image", "video")
-
-
 class _FileSpan(NamedTuple):
     """Consecutive episodes that are in one file."""
 
@@ -188,8 +168,8 @@ class _DatasetWriter:
         self._episodes = stored_episodes(store)
         self._tasks, self._task_of_step = step_tasks(store, self._episodes)
         self._features = self._all_features()
-        self._in_tables = [feature for feature in self._features if feature.kind != "video"]
-        self._cameras = [feature for feature in self._features if feature.kind == "video"]
+        self._cameras = [feature for feature in self._features if is_video and feature.is_image]
+        self._in_tables = [feature for feature in self._features if feature not in self._cameras]
         self._table_bytes = sum(feature.row_bytes for feature in self._in_tables)
         self._data_spans = _spans(self._episodes, self._table_bytes, _DATA_MEGABYTES << 20)
         self._video_spans = {
@@ -214,10 +194,10 @@ class _DatasetWriter:
 
     # Features
 
-    def _all_features(self) -> list[_WrittenFeature]:
+    def _all_features(self) -> list[StoredStepColumn]:
         is_lerobot = self._store.group(EPISODES)["source_layout"] == "lerobot"
         made = {feature.name: feature for feature in self._made_features()}
-        features: dict[str, _WrittenFeature] = {}
+        features: dict[str, StoredStepColumn] = {}
         for column in step_columns(self._store):
             name = _feature_name(column, is_lerobot=is_lerobot)
             if is_lerobot and name in _COUNTED:
@@ -230,19 +210,17 @@ class _DatasetWriter:
             features[name] = self._feature(name, column)
         return list((features | {name: one for name, one in made.items() if name not in features}).values())
 
-    def _feature(self, name: str, column: StoredStepColumn) -> _WrittenFeature:
-        if column.is_image:
-            if self._is_video and any(size % 2 for size in column.row_shape[:2]):
-                message = f"camera {column.name} is {column.row_shape[:2]}: H.264 needs even sizes"
-                raise _refused(self._store, message, "leave --video out")
-            kind = "video" if self._is_video else "image"
-            return _WrittenFeature(name, kind, column.row_shape, column.read, column.files)
-        if column.dtype.kind not in "biuf" or len(column.row_shape) > _MOST_AXES:
-            message = f"column {column.name} is {column.dtype} of shape {column.row_shape}, not for LeRobot"
+    def _feature(self, name: str, column: StoredStepColumn) -> StoredStepColumn:
+        shape = column.row_shape
+        if column.is_image and self._is_video and any(size % 2 for size in shape[:2]):
+            message = f"camera {column.name} is {shape[:2]}: H.264 needs even sizes"
+            raise _refused(self._store, message, "leave --video out")
+        if column.dtype.kind not in "biuf" or len(shape) > _MOST_AXES:
+            message = f"column {column.name} is {column.dtype} of shape {shape}, not for LeRobot"
             raise _refused(self._store, message, "leave it out with --ignore when converting")
-        return _WrittenFeature(name, column.dtype.name, column.row_shape or (1,), column.read)
+        return column._replace(name=name, row_shape=shape or (1,))
 
-    def _made_features(self) -> Iterator[_WrittenFeature]:
+    def _made_features(self) -> Iterator[StoredStepColumn]:
         """Yield the features that every dataset has."""
         first_steps = np.array([episode.start for episode in self._episodes])
 
@@ -256,11 +234,14 @@ class _DatasetWriter:
         def timestamp(start: int, stop: int) -> NDArray[np.float32]:
             return (frame_index(start, stop) / self._rate).astype(np.float32)
 
-        yield _WrittenFeature("timestamp", "float32", (1,), timestamp)
-        yield _WrittenFeature("frame_index", "int64", (1,), frame_index)
-        yield _WrittenFeature("episode_index", "int64", (1,), episode_index)
-        yield _WrittenFeature("index", "int64", (1,), np.arange)
-        yield _WrittenFeature("task_index", "int64", (1,), lambda start, stop: self._task_of_step[start:stop])
+        def task_index(start: int, stop: int) -> Int64s:
+            return self._task_of_step[start:stop]
+
+        yield StoredStepColumn("timestamp", "", np.dtype(np.float32), (1,), timestamp)
+        numbers: dict[str, Callable[[int, int], AnyArray]] = {"frame_index": frame_index}
+        numbers |= {"episode_index": episode_index, "index": np.arange, "task_index": task_index}
+        for name, read in numbers.items():
+            yield StoredStepColumn(name, "", np.dtype(np.int64), (1,), read)
 
     # Tables and videos
 
@@ -280,12 +261,12 @@ class _DatasetWriter:
                     ]
                     writer.write_table(self._arrow.Table.from_arrays(columns, schema=schema))
 
-    def _type_of(self, feature: _WrittenFeature) -> Any:
+    def _type_of(self, feature: StoredStepColumn) -> Any:
         """Return the type that Arrow has for rows: files, values, lists of one length, or lists of lists."""
         arrow = self._arrow
-        if feature.is_picture:
+        if feature.is_image:
             return arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
-        own_type = arrow.from_numpy_dtype(np.dtype(feature.kind))
+        own_type = arrow.from_numpy_dtype(feature.dtype)
         if feature.row_shape == (1,):
             return own_type
         if len(feature.row_shape) == 1:
@@ -294,7 +275,7 @@ class _DatasetWriter:
             own_type = arrow.list_(own_type)
         return own_type
 
-    def _write_video(self, camera: _WrittenFeature, span: _FileSpan, path: Path) -> None:
+    def _write_video(self, camera: StoredStepColumn, span: _FileSpan, path: Path) -> None:
         """Encode frames by one thread: the same bytes each time."""
         import av
 
@@ -370,7 +351,7 @@ class _DatasetWriter:
         bounds = [(episode.start, episode.stop) for episode in self._episodes]
         statistics = {}
         for feature in self._features:
-            if feature.is_picture:
+            if feature.is_image:
                 statistics[feature.name] = image_statistics(feature.read, bounds, feature.row_bytes)
             elif feature.row_bytes <= _STATISTICS_BYTES:
                 statistics[feature.name] = number_statistics(feature.read, bounds, feature.row_shape)
@@ -399,10 +380,12 @@ class _DatasetWriter:
         }
         path.write_text(json.dumps(info, indent=4))
 
-    def _description(self, feature: _WrittenFeature) -> dict[str, Any]:
-        axes = _IMAGE_AXES if feature.is_picture else None
-        described: dict[str, Any] = {"dtype": feature.kind, "shape": list(feature.row_shape), "names": axes}
-        if feature.kind == "video":
+    def _description(self, feature: StoredStepColumn) -> dict[str, Any]:
+        described: dict[str, Any] = {"dtype": feature.dtype.name, "shape": list(feature.row_shape)}
+        if not feature.is_image:
+            return {**described, "names": None}
+        described |= {"dtype": "video" if self._is_video else "image", "names": _IMAGE_AXES}
+        if self._is_video:
             height, width, channels = feature.row_shape
             described["info"] = {
                 "video.height": height,
@@ -441,7 +424,7 @@ class _DatasetWriter:
             settings = ", ".join(f"{name} {value}" for name, value in _VIDEO_OPTIONS.items())
             cameras = ", ".join(camera.name for camera in self._cameras)
             notes.append(f"encoded with loss by {_CODEC} ({settings}, yuv420p): {cameras}")
-        numbers = [feature for feature in self._features if not feature.is_picture]
+        numbers = [feature for feature in self._features if not feature.is_image]
         large = [feature.name for feature in numbers if feature.row_bytes > _STATISTICS_BYTES]
         notes += [f"no statistics of {name}: a row has more than 4 KiB" for name in large]
         return tuple(notes)
@@ -466,12 +449,12 @@ def _spans(episodes: Sequence[StoredEpisode], row_bytes: int, most: int) -> list
     return [_FileSpan(number, members) for number, members in enumerate(spans)]
 
 
-def _values(feature: _WrittenFeature, start: int, stop: int) -> list[Any]:
+def _values(feature: StoredStepColumn, start: int, stop: int) -> list[Any]:
     """Return rows as Arrow takes them."""
     if feature.files is not None:
         return [{"bytes": image, "path": None} for image in feature.files(start, stop)]
     rows = feature.read(start, stop)
-    if feature.is_picture:
+    if feature.is_image:
         return [{"bytes": _png(image), "path": None} for image in rows]
     values: list[Any] = (rows.reshape(-1) if feature.row_shape == (1,) else rows).tolist()
     return values
@@ -510,17 +493,17 @@ def _stated_rate(facts: Mapping[str, Any]) -> float | None:
     return float(rate) if isinstance(rate, (int, float)) else None
 
 
-def _as_datasets_has_it(feature: _WrittenFeature) -> dict[str, Any]:
+def _as_datasets_has_it(feature: StoredStepColumn) -> dict[str, Any]:
     """Describe a feature as the library `datasets` does."""
-    if feature.is_picture:
+    if feature.is_image:
         return {"_type": "Image"}
-    value = {"dtype": feature.kind, "_type": "Value"}
+    value = {"dtype": feature.dtype.name, "_type": "Value"}
     if feature.row_shape == (1,):
         return value
     if len(feature.row_shape) == 1:
         return {"feature": value, "length": feature.row_shape[0], "_type": "List"}
     kind = f"Array{len(feature.row_shape)}D"
-    return {"shape": list(feature.row_shape), "dtype": feature.kind, "_type": kind}
+    return {"shape": list(feature.row_shape), "dtype": feature.dtype.name, "_type": kind}
 
 
 def _png(image: UInt8s) -> bytes:

@@ -45,10 +45,11 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     read = 0
     for camera in shown:
         row_bytes = prod(camera.row_shape)
-        most = min(
-            detail.frames, detail.read // (len(shown) * row_bytes), _most_frames(camera, detail, len(shown))
-        )
-        frames = evenly(lo, hi, max(2, most))
+        step = stride(max(camera.row_shape[:2]), detail.side)
+        # By the usual size of a JPEG file
+        file_bytes = row_bytes // step**2 // _JPEG_RATIO + _JPEG_HEAD
+        fitting = min(detail.read // row_bytes, detail.shown // (2 * file_bytes)) // len(shown)
+        frames = evenly(lo, hi, max(2, min(detail.frames, fitting)))
         files, size = _files(store, camera, frames, detail.side)
         number = len(cameras)
         arrays[f"frames{number}"] = (frames - lo).astype(np.int32)
@@ -102,13 +103,6 @@ def _curve_columns(store: StoreView, columns: Sequence[StoredStepColumn]) -> lis
         return column.name != "action", column.name != "reward", not is_joint, column.name
 
     return sorted(numeric, key=rank)[:_CURVES]
-
-
-def _most_frames(camera: StoredStepColumn, detail: ViewLimits, cameras: int) -> int:
-    """Return how many frames of a camera fit a view, by the usual size of a JPEG file."""
-    step = stride(max(camera.row_shape[:2]), detail.side)
-    file_bytes = prod(camera.row_shape) // step**2 // _JPEG_RATIO + _JPEG_HEAD
-    return detail.shown // (2 * cameras * file_bytes)
 
 
 def _files(

@@ -166,16 +166,15 @@ class EpisodeIndex(NamedTuple):
             first = episode.first + start - int(offsets[number])
             stop = min(hi, int(offsets[number + 1]))
             number += 1
-            while stop < hi and self._continues(number, episode, first + stop - start):
+            while stop < hi:
+                following = self.episodes[number]
+                place = (episode.group, episode.variant, first + stop - start)
+                if (following.group, following.variant, following.first) != place:
+                    break
                 stop = min(hi, int(offsets[number + 1]))
                 number += 1
             yield Span(episode.group, self.variants[episode.variant], first, stop - start, start - lo)
             start = stop
-
-    def _continues(self, number: int, episode: IndexedEpisode, row: int) -> bool:
-        """Return whether an episode begins at a row of the arrays of another one."""
-        own = self.episodes[number]
-        return (own.group, own.variant, own.first) == (episode.group, episode.variant, row)
 
     def last_steps(self, lo: int, hi: int) -> Iterator[Span]:
         """Spans of the last step of each of the episodes ``lo:hi``."""

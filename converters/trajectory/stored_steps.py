@@ -51,10 +51,14 @@ class StoredStepColumn(NamedTuple):
         """Whether rows are RGB images."""
         return self.dtype == np.uint8 and len(self.row_shape) == 3 and self.row_shape[-1] == 3
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, decoded."""
+        return prod(self.row_shape) * self.dtype.itemsize
+
     def blocks(self, start: int, stop: int) -> Iterator[AnyArray]:
         """Read the rows of steps, some at a time."""
-        row_bytes = prod(self.row_shape) * self.dtype.itemsize
-        for lo, hi in blocks(start, stop, row_bytes):
+        for lo, hi in blocks(start, stop, self.row_bytes):
             yield self.read(lo, hi)
 
 
@@ -188,7 +192,8 @@ def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[st
             texts = np.array([numbers.setdefault(str(text), len(numbers)) for text in listed], np.int64)
             of_steps[steps] = texts[own]
         elif column:
-            own_texts = _texts(store, column, episode)
+            rows = rows_of_any_length(store, column, episode.start, episode.stop)
+            own_texts = [row.tobytes().decode("utf-8", "backslashreplace") for row in rows]
             of_steps[steps] = [numbers.setdefault(text, len(numbers)) for text in own_texts]
         else:
             task = _task_of(of_episodes[episode.number]) or _task_of(of_sources[episode.source])
@@ -201,11 +206,6 @@ def _task_column(store: StoreView) -> str:
     places = [f"{STEPS}/{name}{TEXT_SUFFIX}" for name in _TASKS]
     places += [f"{STEPS}/observation/{name}{TEXT_SUFFIX}" for name in _TASKS]
     return next((place for place in places if store.has(f"{place}/data")), "")
-
-
-def _texts(store: StoreView, column: str, episode: StoredEpisode) -> Iterator[str]:
-    for row in rows_of_any_length(store, column, episode.start, episode.stop):
-        yield row.tobytes().decode("utf-8", "backslashreplace")
 
 
 def _task_of(facts: Mapping[str, Any]) -> str:
@@ -223,16 +223,18 @@ def _task_of(facts: Mapping[str, Any]) -> str:
 
 def facts_of_sources(store: StoreView) -> list[dict[str, Any]]:
     """Return what each source says beside its arrays."""
-    return _json_texts(store, "sources/attributes") or [{} for _ in store.text("sources/path")]
+    return _facts(store, "sources/attributes", "sources/path")
 
 
 def facts_of_episodes(store: StoreView) -> list[dict[str, Any]]:
     """Return what each episode says beside its arrays."""
-    return _json_texts(store, f"{EPISODES}/attributes") or [{} for _ in store.text(f"{EPISODES}/name")]
+    return _facts(store, f"{EPISODES}/attributes", f"{EPISODES}/name")
 
 
-def _json_texts(store: StoreView, path: str) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in store.text(path)] if store.has(f"{path}/data") else []
+def _facts(store: StoreView, path: str, names: str) -> list[dict[str, Any]]:
+    if store.has(f"{path}/data"):
+        return [json.loads(text) for text in store.text(path)]
+    return [{} for _ in store.text(names)]
 
 
 def blocks(start: int, stop: int, row_bytes: int, block_bytes: int = 32 << 20) -> Iterator[tuple[int, int]]:
