@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -26,7 +26,6 @@ from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.writer import (
     OrderedMap,
     array_metadata,
-    content_digest,
     iter_shard_buffers,
     little_endian_bytes,
     serial_map,
@@ -87,51 +86,31 @@ class WatchedColumns(Mapping[str, AnyArray]):
 Corner = tuple[int, ...]  # Start of a block on the leading axes that it does not span
 
 
-class InMemory:
-    """Rows of a column of a task that are in memory, as one block."""
-
-    def __init__(
-        self, array: ArrayPlan, rows: tuple[int, int], block: AnyArray, pieces: NDArray[np.bytes_]
-    ) -> None:
-        self.array = array
-        self.rows = rows  # (lo, hi)
-        self.block = block
-        self._pieces = pieces
-
-    def __iter__(self) -> Iterator[tuple[Corner, AnyArray]]:
-        yield (self.rows[0],), self.block
-
-    @property
-    def content(self) -> str:
-        """Return the digest of all rows, after iteration."""
-        return self.piece(0) if len(self._pieces) == 1 else content_digest(self.block)
-
-    def piece(self, number: int) -> str:
-        """Return the digest of the rows of one source, after iteration."""
-        return str(self._pieces[number], "ascii")
-
-
-class Streamed:
-    """Rows of a column that are made block by block, while they are iterated: once."""
+class ColumnRows:
+    """Rows of a column of a task, as blocks that are iterated once."""
 
     def __init__(
         self,
         array: ArrayPlan,
         rows: tuple[int, int],
-        blocks: Iterator[tuple[Corner, AnyArray]],  # whole rows, or planes of single rows
+        blocks: Iterable[tuple[Corner, AnyArray]],  # whole rows, or planes of single rows
+        block: AnyArray | None = None,  # all rows, if they are in memory
+        pieces: NDArray[np.bytes_] | None = None,  # digest of the rows of each source, if they are
     ) -> None:
         self.array = array
-        self.rows = rows
+        self.rows = rows  # (lo, hi)
+        self.block = block
         self._blocks = blocks
+        self._pieces = pieces
         self._whole = xxhash.xxh3_128()
-        self._pieces: dict[int, xxhash.xxh3_128] = {}
+        self._large_rows: dict[int, xxhash.xxh3_128] = {}
 
     def __iter__(self) -> Iterator[tuple[Corner, AnyArray]]:
         for corner, block in self._blocks:
             data = little_endian_bytes(block)
             self._whole.update(data)
             if len(corner) > 1:
-                self._pieces.setdefault(corner[0], xxhash.xxh3_128()).update(data)
+                self._large_rows.setdefault(corner[0], xxhash.xxh3_128()).update(data)
             yield corner, block
 
     @property
@@ -140,14 +119,13 @@ class Streamed:
         return self._whole.hexdigest()
 
     def piece(self, number: int) -> str:
-        """Return the digest of the only row of a source, after iteration."""
-        return self._pieces[self.rows[0] + number].hexdigest()
+        """Return the digest of the rows of one source, after iteration."""
+        if self._pieces is not None:
+            return str(self._pieces[number], "ascii")
+        return self._large_rows[self.rows[0] + number].hexdigest()
 
 
-ColumnRows = InMemory | Streamed  # Rows of one column of a task
-
-
-def large_rows(array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> Streamed:
+def large_rows(array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> ColumnRows:
     """Return rows from `first` on, some planes at a time. `read` has a function for each."""
 
     def blocks() -> Iterator[tuple[Corner, AnyArray]]:
@@ -159,16 +137,16 @@ def large_rows(array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> Stre
                 read_planes(lo, hi, block)
                 yield (row, lo), block
 
-    return Streamed(array, (first, first + len(read)), blocks())
+    return ColumnRows(array, (first, first + len(read)), blocks())
 
 
-def index_rows(array: ArrayPlan, number: int, values: IndexValues) -> Streamed:
+def index_rows(array: ArrayPlan, number: int, values: IndexValues) -> ColumnRows:
     """Return rows of one shard of an index array, from all its values."""
     first = number * array.shard[0]
     last = min(first + array.shard[0], len(values))
     step = array.chunk[0] * max(1, INDEX_BLOCK_BYTES // (array.chunk[0] * max(1, array.field.row_bytes)))
     blocks = (((lo,), values[lo : min(lo + step, last)]) for lo in range(first, last, step))
-    return Streamed(array, (first, last), blocks)
+    return ColumnRows(array, (first, last), blocks)
 
 
 def metadata_of(array: ArrayPlan) -> ArrayMetadata:

@@ -17,7 +17,6 @@ import xxhash
 
 from unistore.conversion.columns import (
     ColumnRows,
-    InMemory,
     Moments,
     WatchedColumns,
     broken_rows,
@@ -211,9 +210,8 @@ class ShardJob(Job[ShardTask]):
         try:
             columns = self.columns(task, ordered_map)
             if self.reads_parts:
-                rows = {
-                    column.array.column: column.block for column in columns if isinstance(column, InMemory)
-                }
+                blocks = {column.array.column: column.block for column in columns}
+                rows = {name: block for name, block in blocks.items() if block is not None}
                 self.rows_read.write(task, rows)
                 return Outcome()
             with self.target.together() as together:
@@ -228,12 +226,20 @@ class ShardJob(Job[ShardTask]):
 
     def record(self, task: ShardTask, files: Sequence[Entry], columns: Sequence[ColumnRows]) -> JsonObject:
         """Return the record of a task for the journal, after iteration of all its columns."""
+        statistics = {}
+        for column in columns:
+            if column.block is not None and column.array.field.statistics:
+                statistics[column.array.field.path] = Moments.of(column.block).to_json()
+        pieces = [
+            _joined_digest({column.array.column: column.piece(number) for column in columns})
+            for number in range(len(self.pieces_of(task)))
+        ]
         return {
             "step": "shard",
             "task": task.id,
             "files": [file.to_json() for file in files],
-            "pieces": self.pieces(task, columns),
-            "statistics": statistics_of(columns),
+            "pieces": "".join(pieces),  # digests one after the other
+            "statistics": statistics,
         }
 
     def alone(self, task: ShardTask) -> ShardJob:
@@ -301,10 +307,12 @@ class ShardJob(Job[ShardTask]):
         problems = list(chain.from_iterable(turns(read, range(len(pieces)), AHEAD)))
         if problems:
             raise InputError(problems)
-        return [
-            InMemory(array, (task.lo, task.hi), blocks[array.column], digests[:, number])
-            for number, array in enumerate(table.arrays)
-        ]
+        columns = []
+        for number, array in enumerate(table.arrays):
+            block = blocks[array.column]
+            whole = [((task.lo,), block)]
+            columns.append(ColumnRows(array, (task.lo, task.hi), whole, block, digests[:, number]))
+        return columns
 
     def cached(self, task: ShardTask) -> dict[str, AnyArray] | None:
         """Return rows of a task by column, if they were read already."""
@@ -338,13 +346,6 @@ class ShardJob(Job[ShardTask]):
         if broken := broken_rows(self.plan, self.bounded, name, table, first_row, columns):
             raise InputError(with_source(name, broken))
 
-    def pieces(self, task: ShardTask, columns: Sequence[ColumnRows]) -> str:
-        """Return digests of the pieces of a task, one after the other, after iteration of all its columns."""
-        return "".join(
-            _joined_digest({column.array.column: column.piece(number) for column in columns})
-            for number in range(len(self.pieces_of(task)))
-        )
-
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, AnyArray]) -> None:
         spilled = self.spilled.get(table)
         if spilled is None:
@@ -373,15 +374,6 @@ class ShardJob(Job[ShardTask]):
 def _filled(shape: Shape, dtype: str, fill: float | bool) -> AnyArray:
     # Pages of zeros are touched by whoever writes them
     return np.zeros(shape, dtype) if fill == 0 else np.full(shape, fill, dtype)
-
-
-def statistics_of(columns: Sequence[ColumnRows]) -> JsonObject:
-    """Return moments of the columns that have statistics, as JSON for the journal."""
-    return {
-        column.array.field.path: Moments.of(column.block).to_json()
-        for column in columns
-        if isinstance(column, InMemory) and column.array.field.statistics
-    }
 
 
 def _joined_digest(contents: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from unistore.conversion.build import FolderBuild
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor, R, T, asking
-from unistore.conversion.job import ShardJob, statistics_of
+from unistore.conversion.job import ShardJob
 from unistore.conversion.keys import Inputs
 from unistore.conversion.new_store import NewStore, merged_statistics, source_digests, versions
 from unistore.conversion.plan import ShardTask, TablePlan
@@ -335,11 +335,10 @@ def _compare_shard(store: Store, job: ShardJob, task: ShardTask) -> tuple[_Findi
             equal = True
             for corner, block in column:  # read to the end: digests and statistics need every block
                 equal = equal and _compare_block(store, column.array.field.path, corner, block, findings)
-        pieces = job.pieces(task, columns)
+        return findings, job.record(task, (), columns)
     except InputError as error:
         findings.problems += error.problems
         return findings, None
-    return findings, {"task": task.id, "pieces": pieces, "statistics": statistics_of(columns)}
 
 
 @dataclass(frozen=True)

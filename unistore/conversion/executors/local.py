@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from unistore.converters.protocol import Ask, ask_here
 from unistore.errors import Problem, first_few
-from unistore.system.machine import usable_cores
 
 MAX_ENCODERS = 8  # Most threads that encode: the writing thread limits the rate of more
 
@@ -63,11 +62,6 @@ class Job(ABC, Generic[T_contra]):
 def is_stopped(job: Job[Any]) -> bool:
     """Return whether no further step of a job begins."""
     return STOP.is_set() and job.is_journaled
-
-
-def encoding_threads() -> int:
-    """Return how many threads should encode where one process does all steps."""
-    return min(MAX_ENCODERS, int(usable_cores()))
 
 
 class Executor(Protocol):

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 import cloudpickle
 
-from unistore.conversion.executors.local import Job, Outcome, encoding_threads, is_stopped
+from unistore.conversion.executors.local import MAX_ENCODERS, Job, Outcome, is_stopped
 from unistore.conversion.executors.worker_process import (
     OUT_OF_MEMORY,
     WorkerLostError,
@@ -20,7 +20,7 @@ from unistore.conversion.executors.worker_process import (
 from unistore.conversion.memory import PROCESS, most_workers
 from unistore.errors import ConversionError, UnistoreError
 from unistore.system.foreign import DamagedFiles, NeedsWorkerError, refused
-from unistore.system.machine import keep_freed_memory
+from unistore.system.machine import keep_freed_memory, usable_cores
 from unistore.system.progress import NO_PROGRESS
 from unistore.system.sizes import count_of, size
 
@@ -51,7 +51,7 @@ class Processes:
         self.workers = workers
         self._memory = memory
         self._imports = imports
-        self._threads = encoding_threads() if threads is None else threads
+        self._threads = min(MAX_ENCODERS, int(usable_cores())) if threads is None else threads
         self._tell = tell
         self._processes: list[WorkerProcess] = []
         self._at_work: dict[WorkerProcess, Any] = {}
