@@ -17,14 +17,14 @@ from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.scan import read_info
 from unistore.converters.files.folders import ListedFolders
 from unistore.converters.files.paths import Listing
-from unistore.converters.plugin import Claim, Family, Format, Group, Head, Problem, Schema, SourceFile
+from unistore.converters.plugin import Claim, Family, Format, Group, Head, Problem, SourceFile
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Candidate, LeftOut, Parts, SourcePart, Taken, Verdict
 from unistore.converters.seam.converter import Neighbours, SeamConverter
 from unistore.converters.seam.record import ConverterOf
 from unistore.converters.seam.sources import group_of
 from unistore.schemas.ct import fields as schema
-from unistore.schemas.ct.fields import FAMILY_NAME, VOLUMES
+from unistore.schemas.ct.fields import FAMILY_NAME
 from unistore.system.hints import AnyArray
 
 if TYPE_CHECKING:
@@ -40,10 +40,8 @@ class Ct(CtOptions, Family):
     """CT volumes; see `CtOptions`, and `unistore.converters.ct.group` for a volume's files."""
 
     name: ClassVar[str] = FAMILY_NAME
-    summary: ClassVar[str] = "CT volumes: NIfTI, DICOM, MetaImage, .npy, HDF5, case folders."
     formats: ClassVar[tuple[type[Format] | str, ...]] = (*names.FORMATS, "npz")
     any_format: ClassVar[bool] = True
-    schema: ClassVar[Schema] = Schema(table=VOLUMES)
 
     def match(self, head: Head) -> Claim:
         """See `unistore.converters.ct.names`."""

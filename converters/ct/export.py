@@ -60,14 +60,14 @@ def _named_file(volume: Volume, group: str, name: str, geometry: Facts) -> File:
 
 
 def _voxels(volume: Volume, group: str) -> ExportedArray:
-    """Return voxels. A name of a file of an image that is not stored contradicts the store."""
+    # Voxels. A name of a file of an image that is not stored contradicts the store
     if group == IMAGE and not volume.dtype:
         raise contradiction(volume.store, SOURCE_FILES, f"volume {volume.number} has no image")
     return volume.voxels(group)
 
 
 def _older_names(volume: Volume) -> dict[str, str]:
-    """Return names for the image of a store that lacks them: that of a case folder."""
+    # Names for the image of a store that lacks them: that of a case folder
     if not volume.dtype or volume.groups(MASKS, LABELS, SDF):
         message = "is of an older unistore, without the names of files"
         raise InputError(Problem(volume.store.path, message, "--to nifti or ome-zarr", "option"))
@@ -76,7 +76,7 @@ def _older_names(volume: Volume) -> dict[str, str]:
 
 
 def _names(text: str) -> dict[str, str]:
-    """Return the names of a volume's files by group, checked to be texts."""
+    # The names of a volume's files by group, checked to be texts
     names = json.loads(text)
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         msg = f"{SOURCE_FILES} holds {text!r}, expected names of files by group"
@@ -85,7 +85,7 @@ def _names(text: str) -> dict[str, str]:
 
 
 def _computed_names(volume: Volume, names: Mapping[str, str]) -> dict[str, str]:
-    """Return names for windows that came in no file, by group: where conversion finds them with the image."""
+    # Names for windows that came in no file, by group: where conversion finds them with the image
     image = names.get(IMAGE)
     if image is None:
         return {}
@@ -102,7 +102,7 @@ def _computed_names(volume: Volume, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _geometry_name(volume: Volume, names: Mapping[str, str]) -> str:
-    """Return the name of the file of a volume's geometry, from those of its files and of its source."""
+    # The name of the file of a volume's geometry, from those of its files and of its source
     image = names.get(IMAGE, "")
     if image.endswith(volume.source):
         return f"{without_suffix(image)}.{GEOMETRY}"
@@ -121,7 +121,7 @@ def _text_file(volume: Volume, name: str, text: str) -> File:
 
 
 def _points(volume: Volume, group: str) -> dict[str, ExportedArray]:
-    """Return the arrays of a file of points: of a distance field, or of a window."""
+    # The arrays of a file of points: of a distance field, or of a window
     coords, values = volume.points(group)
     if not group.startswith(f"{SDF}/"):
         small = max(volume.extent) <= np.iinfo(np.int16).max
@@ -139,10 +139,9 @@ def _points(volume: Volume, group: str) -> dict[str, ExportedArray]:
 
 
 class _Blocks(Array):
-    """Values of a store that a format writes block after block."""
-
+    # Values of a store that a format writes block after block
     def blocks(self) -> Iterator[tuple[int, AnyArray]]:
-        """Yield all rows some at a time, each time with the number of the first."""
+        # All rows some at a time, each time with the number of the first
         lo = 0
         for rows in self.values.blocks():
             yield lo, rows
@@ -150,7 +149,7 @@ class _Blocks(Array):
 
 
 def _nifti_file(volume: Volume, group: str, name: str, facts: Facts) -> File:
-    """Return a NIfTI file of voxels. What NIfTI has no dtype for is widened."""
+    # Return a NIfTI file of voxels. What NIfTI has no dtype for is widened
     values = _voxels(volume, group)
     wider = {"bool": "u1", "float16": "f4"}.get(values.dtype.name)
     arrays = {"image": _Blocks(values if wider is None else converted(values, np.dtype(wider)))}
@@ -214,7 +213,7 @@ def _ome(**members: Any) -> dict[str, Any]:
 
 
 def _multiscale(volume: Volume) -> tuple[dict[str, Any], list[str]]:
-    """Return multiscale metadata with one level, and notes on what is left out."""
+    # Multiscale metadata with one level, and notes on what is left out
     # The specification requires a scale: it is 1 where the spacing is unknown.
     geometry = volume.geometry
     axes = [{"name": axis, "type": "space"} for axis in _AXES]

@@ -96,7 +96,7 @@ def _agree(volumes: Volumes, names: Sequence[str], options: CtOptions) -> Agreem
     windows |= {name: brought[name] for name in _sorted(brought) if name not in windows}
 
     def dtypes_of(role: str) -> dict[str, str]:
-        """Return the first volume that has an array of each dtype."""
+        # The first volume that has an array of each dtype
         dtypes: dict[str, str] = {}
         for volume, name in zip(volumes, names, strict=True):
             array = volume.detail.array(role)
@@ -105,7 +105,7 @@ def _agree(volumes: Volumes, names: Sequence[str], options: CtOptions) -> Agreem
         return dtypes
 
     def promoted(dtypes: Mapping[str, str], what: str) -> str:
-        """Return the smallest dtype that holds every value of all `dtypes`, or a problem if there is none."""
+        # The smallest dtype that holds every value of all `dtypes`, or a problem if there is none
         dtype = promote(list(map(np.dtype, dtypes)))
         if dtype is None:
             shown_dtypes = ", ".join([f"{np.dtype(dtype)} ({name})" for dtype, name in dtypes.items()])
@@ -155,7 +155,7 @@ def _check_images(volumes: Volumes, names: Sequence[str]) -> Iterator[Problem]:
 
 
 def _check_windows(volumes: Volumes, names: Sequence[str], windows: Sequence[Window]) -> Iterator[Problem]:
-    """Yield a problem for each window of another width or level than the first of its name."""
+    # Yield a problem for each window of another width or level than the first of its name
     first_use = {window.name: (window, "--window") for window in windows}
     for volume, where in zip(volumes, names, strict=True):
         for name, window in volume.windows.items():
@@ -166,7 +166,7 @@ def _check_windows(volumes: Volumes, names: Sequence[str], windows: Sequence[Win
 
 
 def _check_classes(volumes: Volumes, names: Sequence[str]) -> Iterator[Problem]:
-    """Yield a problem for datasets that number other things alike."""
+    # Yield a problem for datasets that number other things alike
     first: dict[str, tuple[str, str]] = {}
     refused: set[str] = set()
     for volume, where in zip(volumes, names, strict=True):
@@ -182,7 +182,7 @@ def _check_classes(volumes: Volumes, names: Sequence[str]) -> Iterator[Problem]:
 def _check_alone(
     name: str, brought: Mapping[str, Window], *, has_values: bool, sparse: str
 ) -> Iterator[Problem]:
-    """Yield a problem of a window that cannot be stored where there are no intensities."""
+    # Yield a problem of a window that cannot be stored where there are no intensities
     where = f"window {name!r}"
     if name not in brought:
         message = "is in no file, and there are no intensities to compute it from"
@@ -202,7 +202,7 @@ def _sorted(names: Iterable[str]) -> list[str]:
 
 
 def _roles(volumes: Volumes, kinds: Sequence[str]) -> list[str]:
-    """Return the roles of some kinds that any volume has, by kind and in natural order."""
+    # The roles of some kinds that any volume has, by kind and in natural order
     arrays = chain.from_iterable(volume.detail.arrays for volume in volumes)
     roles = {array.role for array in arrays}
     return list(
@@ -211,7 +211,7 @@ def _roles(volumes: Volumes, kinds: Sequence[str]) -> list[str]:
 
 
 def _notes(volumes: Volumes, agreement: Agreement, sparse: str) -> Iterator[str]:
-    """Yield remarks of one line each: how files were interpreted, and what volumes lack."""
+    # Remarks of one line each: how files were interpreted, and what volumes lack
     if agreement.windows:
         form = "points or bits, whichever is smaller" if sparse == "auto" else sparse
         yield f"windows {', '.join(map(str, agreement.windows.values()))}: stored as {form}"
@@ -229,7 +229,7 @@ def _notes(volumes: Volumes, agreement: Agreement, sparse: str) -> Iterator[str]
 
 
 def _source(volume: ScannedVolume, name: str, locations: int | None) -> Source:
-    """Return the source of one volume. `locations` are those of each class at most."""
+    # The source of one volume. `locations` are those of each class at most
     arrays = volume.detail.arrays
     dense = [array for array in arrays if array.role.partition("/")[0] not in MEMBERS]
     slab = max([array.slab_bytes for array in dense], default=0)
@@ -256,7 +256,7 @@ def _source(volume: ScannedVolume, name: str, locations: int | None) -> Source:
 
 
 def _tables(volumes: Volumes, agreement: Agreement, tile: tuple[int, int, int]) -> Iterator[Table]:
-    """Yield tables with rows known from headers: volumes, masks (unless they hold classes), fields."""
+    # Tables with rows known from headers: volumes, masks (unless they hold classes), fields
     main: Field = schema.EXTENT
     if agreement.image:
         main = schema.image_field(agreement.image, agreement.shape, tile)
@@ -281,7 +281,7 @@ def _tables(volumes: Volumes, agreement: Agreement, tile: tuple[int, int, int]) 
 def _possible_tables(
     volumes: Volumes, agreement: Agreement, options: CtOptions
 ) -> Iterator[tuple[Table, int]]:
-    """Yield tables of windows, labels and locations among which `finalize` chooses, with their most rows."""
+    # Tables of windows, labels and locations among which `finalize` chooses, with their most rows
     extents = [volume.detail.extent for volume in volumes if volume.detail.extent]
     edge = max(agreement.shape)
     voxels = sum(map(prod, extents))
@@ -365,13 +365,13 @@ class Finalizing:
         )
 
     def _add_rows(self, table: str, fields: Sequence[Field]) -> None:
-        """Add a table with one row a volume."""
+        # Add a table with one row a volume
         if fields:
             self._direct.append(Table(name=table, fields=tuple(fields)))
             self._rows[table] = (1,) * len(self._details)
 
     def _add_window(self, name: str, window: Window) -> Field | None:
-        """Add a window, and return its column if it is stored as bits."""
+        # Add a window, and return its column if it is stored as bits
         group = f"{schema.WINDOWS}/{name}"
         counts = np.array([fact[f"points/{name}"] for fact in self._facts], np.int64)
         scaled = any(f"scaled/{name}" in fact for fact in self._facts)
@@ -405,7 +405,7 @@ class Finalizing:
         return "scaled" if scaled else "mask"
 
     def _encoding(self, name: str, count: int, points: Table, *, has_own: bool) -> str:
-        """Return ``"coords"`` or ``"mask"``: the option, or the one with fewer bytes before compression."""
+        # ``"coords"`` or ``"mask"``: the option, or the one with fewer bytes before compression
         sparse: str = self._scan.options["sparse"]
         if has_own and sparse == "mask":
             raise InputError(lost_values(name))
@@ -414,7 +414,7 @@ class Finalizing:
         return smaller_encoding(count, points, self._extents)
 
     def _class_field(self, family: str, group: str) -> Field:
-        """Return the column of a mask or label: bits if all voxels are 0 or 1, else integers."""
+        # The column of a mask or label: bits if all voxels are 0 or 1, else integers
         dtypes = [roles[group].dtype if group in roles else "" for roles in self._roles]
         about: dict[str, Any] = {"source_dtype": _by_dtype(dtypes)}
         is_named = group == f"{schema.LABELS}/label" or "label_map" in self._scan.options
@@ -432,7 +432,7 @@ class Finalizing:
         return replace(field, attributes={**field.attributes, **about})
 
     def _add_distances(self, group: str) -> None:
-        """Add what belongs to the points of a distance field."""
+        # Add what belongs to the points of a distance field
         arrays = [roles.get(group) for roles in self._roles]
         counts = np.array([array.shape[0] if array else 0 for array in arrays], np.int64)
         resolution = np.array([array.resolution if array else 0 for array in arrays], np.int32)
@@ -443,7 +443,7 @@ class Finalizing:
         self._add_present(group, {group})
 
     def _add_present(self, group: str, roles: set[str]) -> None:
-        """Add an array ``present`` of a group, unless all volumes have one of its roles."""
+        # Add an array ``present`` of a group, unless all volumes have one of its roles
         present = [not roles.isdisjoint(known) for known in self._roles]
         if not all(present):
             self._arrays.append((schema.present_field(group), np.array(present, np.bool_)))
@@ -466,7 +466,7 @@ class Finalizing:
                 self._spilled.append(schema.location_table(group, int(self._extents.max(initial=0))))
 
     def _add_volumes(self) -> None:
-        """Add what is said of each volume."""
+        # Add what is said of each volume
         details = self._details
         if self._agreement.image:
             self._arrays.append((schema.EXTENT, self._extents))
@@ -502,13 +502,13 @@ class Finalizing:
             self._arrays += text_arrays(path, strings, axis="volume", description=description)
 
     def _volume_names(self) -> list[str]:
-        """Return the names of the volumes, without suffixes unless two files would have the same name."""
+        # The names of the volumes, without suffixes unless two files would have the same name
         named = [(name, without_suffix(name)) for name in self._scan.sources.names]
         files = Counter(bare for name, bare in named if bare != name)
         return [name if files[bare] > 1 else bare for name, bare in named]
 
     def _file_names(self) -> list[str]:
-        """Return for each source the names of its files by group, relative to their folder, as JSON."""
+        # For each source the names of its files by group, relative to their folder, as JSON
         paths: dict[Path, None] = {}
         for source in self._scan.sources:
             paths |= dict.fromkeys((source.path, *source.files))
@@ -555,7 +555,7 @@ def window_attributes(window: Window, encoding: str, source: ValueSource) -> dic
 
 
 def _group_of(role: str) -> str:
-    """Return the group that an array is stored in."""
+    # The group that an array is stored in
     kind, _, name = role.partition("/")
     if kind == "image":
         return schema.IMAGE
@@ -563,7 +563,7 @@ def _group_of(role: str) -> str:
 
 
 def _by_dtype(dtypes: Sequence[str]) -> str | dict[str, list[int]]:
-    """Return the dtype if all sources have the same one, else indices of sources by dtype."""
+    # The dtype if all sources have the same one, else indices of sources by dtype
     kinds = list(filter(None, dict.fromkeys(dtypes)))
     if len(kinds) == 1:
         return kinds[0]

@@ -145,7 +145,7 @@ def _problem(name: str, message: str, kind: str) -> Problem:
 
 
 def _why_left_out(header: DicomHeader) -> str:
-    """Say why a file is no slice of a volume (empty: it is one)."""
+    # Say why a file is no slice of a volume (empty: it is one)
     if any(part in header.kind for part in _NO_IMAGES):
         return f"is DICOM of the kind {header.kind}, no image"
     if header.is_localiser:
@@ -156,7 +156,7 @@ def _why_left_out(header: DicomHeader) -> str:
 
 
 def _patients(patient_of: Mapping[str, str]) -> dict[str, str]:
-    """Return the digest of the patient of each series. One without PatientID has a patient of its own."""
+    # The digest of the patient of each series. One without PatientID has a patient of its own
     smallest = {patient: uid for uid, patient in sorted(patient_of.items(), reverse=True)}
     return {
         uid: _digest(patient, (smallest[patient] if patient else uid).encode())
@@ -169,7 +169,7 @@ def _digest(text: str, key: bytes) -> str:
 
 
 def _why_no_volume(pixels: Sequence[DicomPixels]) -> str:
-    """Say what keeps slices from being one volume. Nothing is ever interpolated."""
+    # Say what keeps slices from being one volume. Nothing is ever interpolated
     planes = list(chain.from_iterable([one.planes for one in pixels]))
     planes = [planes[number] for number in order_of(planes)]
     first = planes[0]
@@ -226,7 +226,7 @@ def stack_pages(files: Sequence[SourceFile]) -> Stacks:
 
 
 def _numbered(files: Sequence[SourceFile]) -> Iterator[list[tuple[int, SourceFile]]]:
-    """Yield files whose names differ in a number alone, in its order. Each other file by itself."""
+    # Files whose names differ in a number alone, in its order. Each other file by itself
     alike: dict[tuple[Path, str, str], list[tuple[PageName, SourceFile]]] = {}
     for file in files:
         name = page_name(file.path)
@@ -240,7 +240,7 @@ def _numbered(files: Sequence[SourceFile]) -> Iterator[list[tuple[int, SourceFil
 
 
 def _is_page(file: SourceFile) -> bool:
-    """Return whether a file has one page. Damage is told when it is scanned."""
+    # Return whether a file has one page. Damage is told when it is scanned
     try:
         with calling(Tiff(), file.name):
             return is_page(file)
@@ -265,16 +265,14 @@ Choice = Group | tuple[SourceFile, str] | Problem | str
 
 @dataclass(slots=True)
 class _Volume:
-    """A volume whose files are being collected: its case folder or first file, and each file by its role."""
-
+    # A volume whose files are being collected: its case folder or first file, and each file by its role
     path: Path
     files: list[tuple[str, SourceFile]] = field(default_factory=list)
     is_case: bool = False
 
 
 class _Grouping:
-    """Groups files, given those that continue the first page of a stack, see `group`."""
-
+    # Groups files, given those that continue the first page of a stack, see `group`
     def __init__(self, known: Collection[str], following: Mapping[Path, Sequence[SourceFile]]) -> None:
         self._known = known
         self._following = following
@@ -283,7 +281,7 @@ class _Grouping:
         self.choices: list[Choice] = []
 
     def run(self, files: Sequence[SourceFile], texts: Mapping[Path, SourceFile]) -> None:
-        """Add all volumes."""
+        # Add all volumes
         cases: dict[Path, _Volume] = {}
         outside: list[SourceFile] = []
         for file in files:
@@ -319,7 +317,7 @@ class _Grouping:
             self.choices.append((file, "lies beside the volume of a case folder"))
 
     def _add_loose(self, files: Sequence[SourceFile]) -> None:
-        """Add the volumes of files outside case folders. Masks that were given are volumes in any folder."""
+        # Add the volumes of files outside case folders. Masks that were given are volumes in any folder
         windows: dict[str, list[SourceFile]] = {}
         masks: list[SourceFile] = []
         voxels = [file for file in files if is_voxels(file.path)]
@@ -348,7 +346,7 @@ class _Grouping:
         self._add_labels(voxels, labels)
 
     def _window_owner(self, bare: str, windows: Sequence[SourceFile]) -> _Volume:
-        """Return the volume beside windows: of the same name up to there, or the only longer one."""
+        # The volume beside windows: of the same name up to there, or the only longer one
         start = bare if bare.endswith(os.sep) else f"{bare}_"
         longer = [path for path in self._loose if path.startswith(start) and os.sep not in path[len(start) :]]
         owners = self._loose.get(bare) or list(chain.from_iterable(self._loose[path] for path in longer))
@@ -373,7 +371,7 @@ class _Grouping:
             self.choices.append(f"called like labels, but of no image that is there, so volumes: {shown}")
 
     def _add_texts(self, volume: _Volume, texts: Mapping[Path, SourceFile]) -> None:
-        """Add what is said about a volume: in its case folder, or beside it and its folder."""
+        # Add what is said about a volume: in its case folder, or beside it and its folder
         path = volume.path
         first = volume.files[0][1] if volume.files else None
         if first is None:
@@ -391,7 +389,7 @@ class _Grouping:
                     break
 
     def groups(self) -> Iterator[Group]:
-        """Yield all volumes, the file first that names each."""
+        # All volumes, the file first that names each
         volumes = [volume for volume in self.volumes if volume.files]
         volumes.sort(key=lambda volume: natural_key(volume.path.as_posix()))
         names = relative_names([volume.path for volume in volumes])
@@ -435,18 +433,18 @@ def _is_text(file: SourceFile) -> bool:
 
 
 def _is_case(folder: Path, file: SourceFile) -> bool:
-    """Return whether a folder inside of the given paths is a case."""
+    # Return whether a folder inside of the given paths is a case
     assert file.near is not None
     return has_image(folder, file.near) or (has_windows(folder, file.near) and _is_within(folder, file))
 
 
 def _is_within(path: Path, file: SourceFile) -> bool:
-    """Return whether a path lies in a given folder, or in that of a given file."""
+    # Return whether a path lies in a given folder, or in that of a given file
     return is_inside(path, [root if root.is_dir() else root.parent for root in file.roots])
 
 
 def _no_window(file: SourceFile) -> tuple[SourceFile, str] | Problem:
-    """Return what is said of a file of points that is no window: a problem if it was given."""
+    # What is said of a file of points that is no window: a problem if it was given
     if not file.is_given:
         return file, "is no window of a volume"
     message = f"is an .npz file that is no window of a volume; CT volumes are {_formats()} files"
@@ -455,7 +453,7 @@ def _no_window(file: SourceFile) -> tuple[SourceFile, str] | Problem:
 
 
 def _labels(files: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
-    """Return files that are labels of others, with names and images. A label has no labels itself."""
+    # Files that are labels of others, with names and images. A label has no labels itself
     bare = {file: bare_path(file) for file in files}
     bare_paths = set(bare.values())
     beside = Counter(file.parent for file in files)
@@ -484,7 +482,7 @@ def _formats() -> str:
 
 
 def _location(file: Path, volume: Path, name: str) -> str:
-    """Return how messages call a file of a volume at the path `volume`, which they call `name`."""
+    # How messages call a file of a volume at the path `volume`, which they call `name`
     if file == volume:
         return name
     relative = os.path.normpath(f"{name}/{os.path.relpath(file, volume)}").replace(os.sep, "/")

@@ -289,7 +289,7 @@ def _in_case(kind: str) -> Claim:
 
 
 def _match_case(path: Path, shape: Shape, near: Near) -> Claim | None:
-    """Take a file of a case folder."""
+    # Take a file of a case folder
     folder = folder_of(path)
     if not is_case(folder, near):
         return None
@@ -300,7 +300,7 @@ def _match_case(path: Path, shape: Shape, near: Near) -> Claim | None:
 
 
 def _match_loose(path: Path, near: Near) -> Claim | None:
-    """Take a window by its name, and a mask whose volume lies beside the folder of masks."""
+    # Take a window by its name, and a mask whose volume lies beside the folder of masks
     if window_of(path) is not None:
         return _IS_NAMED
     if path.parent.name != "masks" or not mask_id(path):
@@ -310,7 +310,7 @@ def _match_loose(path: Path, near: Near) -> Claim | None:
 
 
 def _match_page(path: Path, near: Near) -> Claim:
-    """Take a page that another follows, or that follows another."""
+    # Take a page that another follows, or that follows another
     name = page_name(path)
     neighbours = name.neighbours if name else ()
     if any(near.has(f"{path.parent}{os.sep}{neighbour}") for neighbour in neighbours):
@@ -319,7 +319,7 @@ def _match_page(path: Path, near: Near) -> Claim:
 
 
 def _match_label(path: Path, shape: Shape, near: Near) -> Claim | None:
-    """Take a label whose volume is there. Leave it out where what it labels is no volume."""
+    # Take a label whose volume is there. Leave it out where what it labels is no volume
     bare = bare_path(path)
     owners = _owners(bare, near)
     image = None if owners is None else _file_of(owners.images[0], near)
@@ -358,19 +358,19 @@ def _match_values(path: Path, shape: Shape, dtype: np.dtype[Any], near: Near) ->
 
 
 def _is_volume(path: Path, dtype: np.dtype[Any]) -> bool:
-    """Return whether three axes are taken for a volume's, by a name or by the dtype."""
+    # Return whether three axes are taken for a volume's, by a name or by the dtype
     if _HINT.search(stem_of(path)) or _HINT.search(path.parent.name) or path.parent.name in _NNUNET:
         return True
     return dtype.kind in "iu" and dtype.itemsize > 1
 
 
 def _owners(label: str, near: Near) -> LabelMatch | None:
-    """Return the images that are there of what is called as a label is."""
+    # The images that are there of what is called as a label is
     return images_of_label(label, lambda image: _file_of(image, near) is not None, IMAGE_WORDS)
 
 
 def _labels(paths: Iterable[str], near: Near) -> Iterable[tuple[Path, Shape]]:
-    """Yield those files that are there, of paths without suffix, and the shape of the array in each."""
+    # Those files that are there, of paths without suffix, and the shape of the array in each
     for bare in paths:
         file = _file_of(bare, near)
         array = None if file is None else _array_of(file, near)
@@ -392,13 +392,13 @@ def is_case(folder: Path, near: Near) -> bool:
 
 
 def _array_of(path: Path, near: Near) -> tuple[Shape, np.dtype[Any]] | None:
-    """Shape and dtype of the array of another file, or None if it is damaged, which is told of that file."""
+    # Shape and dtype of the array of another file, or None if it is damaged, which is told of that file
     head = near.head(path)
     return None if head is None else next(iter(head.arrays.values()), None)
 
 
 def _file_of(bare: str, near: Near) -> Path | None:
-    """Return the file of a path without suffix, if it is there."""
+    # The file of a path without suffix, if it is there
     for ending in suffixes():
         path = f"{bare}{ending}"
         if near.has(path):

@@ -96,8 +96,7 @@ def block_means(voxels: AnyArray, block: Sequence[int]) -> Float64s:
 
 
 class _VolumeBlocks:
-    """Reads one volume in slabs of whole blocks."""
-
+    # Reads one volume in slabs of whole blocks
     def __init__(self, store: StoreView, sample: int, extent: Sequence[int], detail: ViewLimits) -> None:
         self._store = store
         self._sample = sample
@@ -120,14 +119,14 @@ class _VolumeBlocks:
 
     @property
     def shape(self) -> list[int]:
-        """Return the blocks of each axis."""
+        # The blocks of each axis
         return [
             stride(length, size) if length else 0
             for length, size in zip(self._extent, self.block, strict=True)
         ]
 
     def note(self) -> str:
-        """Say what the voxels of the view are."""
+        # Say what the voxels of the view are
         if max(self.block) == 1:
             return "all voxels"
         means = f"means of {' × '.join(map(str, self.block))} voxels"
@@ -136,7 +135,7 @@ class _VolumeBlocks:
         return means
 
     def means(self) -> tuple[AnyArray, int]:
-        """Return the means of blocks, and the bytes that were read."""
+        # The means of blocks, and the bytes that were read
         array = self._store.array(IMAGE)
         dtype = array.dtype if array.dtype.kind in "iu" else np.dtype(np.float32)
         out = np.zeros(self.shape, dtype)
@@ -148,7 +147,7 @@ class _VolumeBlocks:
         return out, read
 
     def every(self, path: str) -> tuple[UInt8s, int]:
-        """Return the voxel in the middle of every block of a mask or label, and the bytes that were read."""
+        # The voxel in the middle of every block of a mask or label, and the bytes that were read
         is_bits = path.endswith("/mask")
         width = self._extent[2]
         out = np.zeros(self.shape, np.uint8)
@@ -168,7 +167,7 @@ class _VolumeBlocks:
         return out, read
 
     def _slabs(self, array: ArrayView, width: int) -> Iterator[tuple[int, AnyArray]]:
-        """Yield the number of the first block, and slices of whole blocks, or of one block in part."""
+        # The number of the first block, and slices of whole blocks, or of one block in part
         depth, height, _ = self._extent
         slice_bytes = max(1, height * width * array.dtype.itemsize)
         blocks = max(1, _SLAB_BYTES // (slice_bytes * self.block[0]))
@@ -186,7 +185,7 @@ class _VolumeBlocks:
 def _planes(
     store: StoreView, sample: int, extent: Sequence[int], middle: Sequence[int]
 ) -> Mapping[str, AnyArray]:
-    """Read the plane in the middle of each axis, (rows, columns)."""
+    # Read the plane in the middle of each axis, (rows, columns)
     planes = {}
     for axis in range(3):
         lo = [sample, 0, 0, 0]
@@ -206,7 +205,7 @@ def _presets(unit: str, window: Sequence[float]) -> list[dict[str, Any]]:
 
 
 def _overlays(store: StoreView) -> list[str]:
-    """Return labels first, then attached whole numbers, masks and windows. Of several, the first."""
+    # Labels first, then attached whole numbers, masks and windows. Of several, the first
     image_shape = store.array(IMAGE).shape if store.has(IMAGE) else ()
     paths = []
     for path in store.paths():
@@ -221,7 +220,7 @@ def _overlays(store: StoreView) -> list[str]:
 
 
 def _points(store: StoreView, path: str, sample: int, extent: list[int], detail: ViewLimits) -> View:
-    """Return the points of a window, coloured by their values."""
+    # The points of a window, coloured by their values
     group = path.removesuffix("/coords")
     lo, hi = IndexColumn(store, f"{group}/offsets").ranges(np.array([sample]))
     starts, stops = parts_of(int(lo[0]), int(hi[0]), detail.points)

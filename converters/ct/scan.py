@@ -78,7 +78,7 @@ def _text(path: Path, encoding: str) -> str:
 
 
 def _numbers(value: Any, count: int) -> list[float] | None:
-    """Return `count` finite numbers, which may stand in rows, or None."""
+    # `count` finite numbers, which may stand in rows, or None
     try:
         numbers = np.asarray(value, np.float64).ravel()
     except (TypeError, ValueError, OverflowError):
@@ -264,7 +264,7 @@ class VolumeScan:
         )
 
     def _used_arrays(self) -> tuple[VolumeArray, ...]:
-        """Return all arrays in the order of their kinds, without sparse windows of which there is more."""
+        # All arrays in the order of their kinds, without sparse windows of which there is more
         kinds = list(_CALLED)
         ordered = sorted(self._arrays.values(), key=lambda array: kinds.index(array.role.partition("/")[0]))
         used = []
@@ -275,7 +275,7 @@ class VolumeScan:
         return tuple(used)
 
     def _classes(self) -> Mapping[str, str]:
-        """Return what the numbers of labels are called, as the store numbers them."""
+        # What the numbers of labels are called, as the store numbers them
         classes: Mapping[str, str] = self._texts.get("dataset", {})
         numberings = [array.numbering for array in self._arrays.values() if array.numbering is not None]
         if self._labels is None or not numberings:
@@ -283,7 +283,7 @@ class VolumeScan:
         return self._labels.called(numberings[0], classes)
 
     def _read(self, kind: str, file: SourceFile, case: str, *, has_geometry: bool) -> None:
-        """Read a text about the volume."""
+        # Read a text about the volume
         if kind == "metadata":
             self._texts[kind] = read_row(file.path, case, file.name)
             if not self._texts[kind]:
@@ -303,7 +303,7 @@ class VolumeScan:
             self._notes.append(f"{', '.join(sorted(stated))} {_UNORDERED}")
 
     def _add(self, kind: str, name: str, file: SourceFile) -> None:
-        """Add an array. ``points`` are a sparse window or a distance field."""
+        # Add an array. ``points`` are a sparse window or a distance field
         with self._open(file) as (opening, opened):
             if kind == "points":
                 array = points_in(opened, file, opening.name, name)
@@ -335,7 +335,7 @@ class VolumeScan:
         self._placed[role] = placed
 
     def _voxels(self, kind: str, name: str, file: SourceFile, opening: Format, opened: Opened) -> VolumeArray:
-        """Describe the only array of an open file, whose dtype and shape can be stored."""
+        # Describe the only array of an open file, whose dtype and shape can be stored
         if len(opened.arrays) != 1:
             message = f"holds {len(opened.arrays)} arrays; a volume is one"
             raise file.problem(message, "save one a file", "layout")
@@ -372,7 +372,7 @@ class VolumeScan:
         )
 
     def _displaced(self) -> Iterator[Problem]:
-        """Yield a problem for each array that lies elsewhere than the image, as both files state it."""
+        # Yield a problem for each array that lies elsewhere than the image, as both files state it
         image = self._placed.get("image", {})
         for role, placed in self._placed.items():
             for name in image.keys() & placed.keys():
@@ -384,7 +384,7 @@ class VolumeScan:
                     yield Problem(self._arrays[role].name, message, cure, "geometry")
 
     def _window(self, name: str, file: SourceFile) -> Window:
-        """Return the window that a file's name says, or else the preset of that name."""
+        # The window that a file's name says, or else the preset of that name
         window = window_of(file.path, self._options.window_names)
         if window is None and name not in PRESETS:
             message = "does not say its window: expected a name like lung_w1500_l-600_sparse.npz"
@@ -399,7 +399,7 @@ class VolumeScan:
 def _choose_image(
     images: Sequence[tuple[int, SourceFile]], resolution: int | None, volume: str
 ) -> SourceFile:
-    """Return the image of a case folder. Several need a resolution, which those called otherwise lack."""
+    # The image of a case folder. Several need a resolution, which those called otherwise lack
     images = sorted(images, key=lambda image: image[0])
     chosen = [file for size, file in images if resolution is None or size == resolution]
     if not chosen and images[-1][0] == 0:

@@ -98,7 +98,7 @@ class VolumeArray(NamedTuple):
 
     @property
     def _plane(self) -> tuple[int, int]:
-        """Shape of a plane of the slowest axis."""
+        # Shape of a plane of the slowest axis
         depth, height, width = self.shape
         return height, depth if self.fortran_order else width
 
@@ -156,7 +156,7 @@ def planes(array: VolumeArray, lo: int = 0) -> Iterator[tuple[int, AnyArray]]:
 
 
 def _bands(arrays: Sequence[VolumeArray], lo: int, hi: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of planes ``lo:hi`` with `BAND` bytes in all arrays together, at least one plane each."""
+    # Ranges of planes ``lo:hi`` with `BAND` bytes in all arrays together, at least one plane each
     plane = sum(prod(array.shape[1:]) * array.kind.itemsize for array in arrays)
     step = max(1, BAND // max(1, plane))
     for first in range(lo, hi, step):
@@ -226,7 +226,7 @@ def points_in(opened: Opened, file: SourceFile, format: str, name: str) -> Volum
 
 
 def _resolution(arrays: Mapping[str, Array]) -> int:
-    """Return the edge of the cube that the points lie in (0: the file does not say)."""
+    # The edge of the cube that the points lie in (0: the file does not say)
     edge = arrays.get("resolution")
     if edge is None or edge.shape not in ((), (1,), (3,)) or edge.dtype.kind not in "iu":
         return 0

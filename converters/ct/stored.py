@@ -124,7 +124,7 @@ class Volume:
             yield array.read_box([self.number, lo, 0, 0], [self.number + 1, hi, height, width])[0]
 
     def _step(self, voxel: int) -> int:
-        """Return planes of about `_SLAB` bytes."""
+        # Planes of about `_SLAB` bytes
         return max(1, _SLAB // (max(1, prod(self.extent[1:])) * voxel))
 
     def _bits(self, group: str) -> Iterator[UInt8s]:
@@ -133,7 +133,7 @@ class Volume:
             yield np.unpackbits(slab, axis=2, count=width, bitorder="little")
 
     def _filled(self, group: str, values: ArrayView | None = None) -> Iterator[AnyArray]:
-        """Read points, which stand in C order, as voxels of 1 or of their values."""
+        # Read points, which stand in C order, as voxels of 1 or of their values
         depth, *plane = self.extent
         first, _ = self._point_range(group)
         ends = [first, *(first + np.cumsum(self._planes(group))).tolist()]
@@ -150,7 +150,7 @@ class Volume:
             yield out
 
     def _planes(self, group: str) -> Int64s:
-        """Count the points of each plane, which lie inside the volume, sorted by depth."""
+        # Count the points of each plane, which lie inside the volume, sorted by depth
         counts = np.zeros(self.extent[0], np.int64)
         deepest = 0
         for block in self.points(group)[0].blocks():
@@ -225,7 +225,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
 
 
 def _restored_points(volume: Volume, array: VolumeArray, path: Path) -> RestoredFile:
-    """Return a window of points in C order, or a distance field."""
+    # Return a window of points in C order, or a distance field
     kind, _, name = array.role.partition("/")
     group = f"{SDF if kind == SDF else WINDOWS}/{name}"
     arrays = [*map(RestoredArray, MEMBERS[kind], volume.points(group))]
@@ -237,14 +237,14 @@ def _restored_points(volume: Volume, array: VolumeArray, path: Path) -> Restored
 
 
 def _stated_facts(volume: Volume, detail: Detail) -> Facts:
-    """Return what the store has of the geometry that the image's file states, and of its header."""
+    # What the store has of the geometry that the image's file states, and of its header
     facts = {name: volume.geometry.get(name) for name, by in detail.stated_by.items() if by == BY_FILE}
     return facts | {"header": volume.header} if detail.header else facts
 
 
 @contextmanager
 def _open_voxels(array: VolumeArray, facts: Facts, path: Path) -> Iterator[OpenedByLibrary]:
-    """Open a file of voxels, whose array needs no name. Of its facts those that are stored are compared."""
+    # Open a file of voxels, whose array needs no name. Of its facts those that are stored are compared
     with open_original(array.opening, replace(array.file, known=None), path) as opened:
         (name,) = opened.names
         stated = {name: value for name, value in (opened.facts or {}).items() if name in facts}
@@ -256,7 +256,7 @@ def _as_mask(planes: AnyArray) -> UInt8s:
 
 
 def _scaled_difference(window: Window, image: AnyArray, scaled: AnyArray, first: int) -> str | None:
-    """Say where an image, limited to a window and scaled to 0…1, differs from a file, or its mask does."""
+    # Say where an image, limited to a window and scaled to 0…1, differs from a file, or its mask does
     if image.shape != scaled.shape:
         return f"shapes {image.shape} and {scaled.shape}"
     exact = image.astype(np.float64)
@@ -269,7 +269,7 @@ def _scaled_difference(window: Window, image: AnyArray, scaled: AnyArray, first:
 
 @contextmanager
 def _open_sorted(path: Path) -> Iterator[OpenedByLibrary]:
-    """Open points of a window in C order of their volume, as a store has them."""
+    # Open points of a window in C order of their volume, as a store has them
     with open_npz(path) as opened:
         index = opened.array(MEMBERS["sparse"][0])
         order = np.lexsort(index.T[::-1])
@@ -278,8 +278,7 @@ def _open_sorted(path: Path) -> Iterator[OpenedByLibrary]:
 
 @contextmanager
 def _open_distances(path: Path) -> Iterator[OpenedByLibrary]:
-    """Open a distance field. Its resolution is one number for all axes."""
-
+    # Open a distance field. Its resolution is one number for all axes
     def array(name: str) -> AnyArray:
         values = opened.array(name)
         return np.atleast_1d(np.max(values)) if name == "resolution" else values

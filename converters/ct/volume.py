@@ -175,7 +175,7 @@ class VolumeReader:
         return count_image(image, self.windows, self.detail.named(WINDOWS))
 
     def _check_window(self, name: str, array: VolumeArray, image: VolumeArray | None) -> dict[str, int]:
-        """Return the facts of a window's file, and raise if it is not a mask, or differs from the image."""
+        # The facts of a window's file, and raise if it is not a mask, or differs from the image
         if image is None:
             ones = count_mask(array)
             if ones.others and not ones.is_scaled:
@@ -194,7 +194,7 @@ class VolumeReader:
         return {f"scaled/{name}": 1} if is_scaled else {}
 
     def _label_problems(self, location: str, labels: NDArray[np.bool_] | None) -> list[Problem]:
-        """Return a problem if a window is cut of an image that looks like a mask, and no file confirms it."""
+        # Return a problem if a window is cut of an image that looks like a mask, and no file confirms it
         windows = [name for name in self.windows if self.detail.array(f"{WINDOWS}/{name}") is None]
         if labels is None or not windows or self.options["values"] == "hu":
             return []
@@ -215,7 +215,7 @@ class VolumeReader:
 
 
 def _count_classes(kind: str, label: VolumeArray) -> int:
-    """Count voxels of a label or mask other than 0 and 1, and raise if they are floats."""
+    # Count voxels of a label or mask other than 0 and 1, and raise if they are floats
     foreign_voxels = count_mask(label).others
     if not foreign_voxels or label.kind.kind != "f":
         return foreign_voxels

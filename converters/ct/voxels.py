@@ -60,7 +60,7 @@ def locations_bytes(voxels: int, most: int) -> int:
 
 
 def _classes(values: AnyArray) -> NDArray[np.uint16]:
-    """Return the values that are numbers of classes. Background and what is left out are 0."""
+    # The values that are numbers of classes. Background and what is left out are 0
     if values.dtype.kind == "u" and values.dtype.itemsize <= 2:
         return values.astype(np.uint16)
     is_class = (values > 0) & (values <= _LARGEST)
@@ -68,8 +68,7 @@ def _classes(values: AnyArray) -> NDArray[np.uint16]:
 
 
 class _Choice:
-    """The voxels of smallest rank of each class, so far."""
-
+    # The voxels of smallest rank of each class, so far
     def __init__(self, shape: Shape, most: int) -> None:
         self._shape = shape
         self._most = most
@@ -86,7 +85,7 @@ class _Choice:
         self._kept = 0
 
     def add(self, corner: tuple[int, int, int], classes: AnyArray) -> None:
-        """Look at the voxels of a box at `corner`: their classes, (d, h, w) unsigned, 0 of none."""
+        # Look at the voxels of a box at `corner`: their classes, (d, h, w) unsigned, 0 of none
         if self._too_many:
             return
         depth, height, width = (
@@ -103,7 +102,7 @@ class _Choice:
             self._reduce()
 
     def _reduce(self) -> None:
-        """Keep the voxels of smallest rank of each class."""
+        # Keep the voxels of smallest rank of each class
         classes, ranks, flat = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         order = np.lexsort((flat, ranks, classes))
         ordered = classes[order]
@@ -119,7 +118,7 @@ class _Choice:
         self._pending = 0
 
     def locations(self) -> Locations:
-        """Return what was found."""
+        # What was found
         self._reduce()
         classes, _, flat = self._parts[0]
         order = np.lexsort((flat, classes))
@@ -154,7 +153,7 @@ def bit_shape(extent: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _pack(inside: NDArray[np.bool_], bits: UInt8s, box: Box) -> None:
-    """Write a slab's mask into the bit mask (which is zero there, and may be larger than the volume)."""
+    # Write a slab's mask into the bit mask (which is zero there, and may be larger than the volume)
     depth, height, width = inside.shape
     first = box[0].start or 0
     column = (box[2].start or 0) // 8
@@ -253,7 +252,7 @@ def count_mask(mask: VolumeArray) -> Ones:
 
 
 def _state(*arrays: VolumeArray) -> tuple[tuple[int, int], ...]:
-    """Return size and modification time of all files."""
+    # Size and modification time of all files
     paths = chain.from_iterable((array.file.path, *array.file.parts) for array in arrays)
     statuses = [path.stat() for path in paths]
     return tuple((status.st_size, status.st_mtime_ns) for status in statuses)
@@ -295,7 +294,7 @@ def _difference(is_inside: NDArray[np.bool_], mask: AnyArray) -> int:
 
 
 def _label_values(values: AnyArray, before: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-    """Add the values 0 to 255 that occur to those of `before`, or None if there are others, or too many."""
+    # Add the values 0 to 255 that occur to those of `before`, or None if there are others, or too many
     with np.errstate(invalid="ignore"):
         is_small = values.min() >= 0 and values.max() <= 255
     if not is_small:  # nor is NaN

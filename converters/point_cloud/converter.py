@@ -23,7 +23,6 @@ from unistore.converters.plugin import (
     InputError,
     Opened,
     Problem,
-    Schema,
     SourceFile,
     no,
     sure,
@@ -46,7 +45,7 @@ from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.record import ConverterOf
 from unistore.converters.seam.sources import further_files, joined
 from unistore.errors import printable
-from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME, POINTS, SEGMENTS
+from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME
 from unistore.schemas.tables import Table
 from unistore.system.hints import AnyArray
 
@@ -72,13 +71,11 @@ class PointCloud(PointCloudOptions, Family):
     """Point clouds; see `PointCloudOptions`."""
 
     name: ClassVar[str] = FAMILY_NAME
-    summary: ClassVar[str] = "Point clouds: LAS, LAZ, PLY, PCD, KITTI, HDF5, arrays, text."
     formats: ClassVar[tuple[type[Format] | str, ...]] = (
         *("hdf5", "npy", "npz"),
         *("las", "laz", "parquet", "ply", "pcd", "sweep", "text_points"),
     )
     any_format: ClassVar[bool] = True
-    schema: ClassVar[Schema] = Schema(table=POINTS, samples=SEGMENTS)
 
     def declines(self, file: SourceFile) -> str:
         """Decline an array that is called neither like a point cloud nor like a column of one beside it."""
@@ -165,7 +162,7 @@ def recognise(opened: Opened, kind: str, mapping: Mapping[str, str]) -> tuple[ty
 
 
 def _belongs(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> str:
-    """Say why a file is no source of its own (empty: it is one)."""
+    # Say why a file is no source of its own (empty: it is one)
     from unistore.converters.formats.ply import labels_of
     from unistore.converters.formats.text_points import room_of
 
@@ -177,7 +174,7 @@ def _belongs(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> str:
 
 
 def _not_called(file: SourceFile) -> str:
-    """Say why a file of text or without a header is no cloud by its name (empty: it may be one)."""
+    # Say why a file of text or without a header is no cloud by its name (empty: it may be one)
     suffix = file.path.suffix.lower()
     if suffix not in (".txt", ".bin") or file.is_given:
         return ""
@@ -189,7 +186,7 @@ def _not_called(file: SourceFile) -> str:
 
 
 def _is_sweep(file: SourceFile) -> bool:
-    """Return whether a file is a sweep by its name."""
+    # Return whether a file is a sweep by its name
     from unistore.converters.formats.sweeps import is_sweep
 
     return is_sweep(file.path)
@@ -200,14 +197,14 @@ def _is_of_numpy(file: SourceFile) -> bool:
 
 
 def _match(file: SourceFile, path: Path) -> Match:
-    """How sure it is that arrays near a file are a cloud. Damaged ones may be one, which a scan tells."""
+    # How sure it is that arrays near a file are a cloud. Damaged ones may be one, which a scan tells
     assert file.near is not None
     head = file.near.head(path)
     return Match.DAMAGED if head is None else Arrays.match(head.opened, {})
 
 
 def _owner(file: SourceFile) -> Path | None:
-    """File of coordinates that a ``.npy`` file is a column of, or None."""
+    # File of coordinates that a ``.npy`` file is a column of, or None
     if not is_npy(file):
         return None
     owner = coordinate_file(file.path, file.roots)
@@ -215,7 +212,7 @@ def _owner(file: SourceFile) -> Path | None:
 
 
 def _either(file: SourceFile, message: str, other: str) -> Problem:
-    """Return the problem of a file that another family could read, too, with a command for each."""
+    # The problem of a file that another family could read, too, with a command for each
     path = shlex.quote(str(file.path))
     store = f"{shlex.quote(file.path.stem)}.zarr"
     commands = [f"unistore convert {family} {path} {store}" for family in ("point-cloud", other)]

@@ -240,7 +240,7 @@ class DerivedCloud:
         return facts | self._segment_facts(segment_columns)
 
     def _cut(self, options: PointCloudOptions) -> Partition:
-        """Divide a file without segments into windows. Points that are not finite are in none."""
+        # Divide a file without segments into windows. Points that are not finite are in none
         dtype = self._origin.layout.xyz_dtype
         xyz = self._work.fill(dtype, self._points.rows, partial(self._read, _XYZ), row_shape=(3,))
         self._held[_XYZ] = xyz
@@ -253,14 +253,14 @@ class DerivedCloud:
         return partition_of(parts, lengths, np.arange(len(parts)), len(xyz), self._work)
 
     def _stored(self, key: str, lo: int, hi: int) -> AnyArray:
-        """Read rows ``lo:hi`` of a column in storage order."""
+        # Read rows ``lo:hi`` of a column in storage order
         if self._rows is None:
             return self._read(key, lo, hi)
         values: AnyArray = self._held[key].take(self._rows[lo:hi], axis=0)
         return values
 
     def _hold(self, columns: Mapping[str, Field]) -> None:
-        """Keep all columns in the source's order: some formats decode all of them at a time."""
+        # Keep all columns in the source's order: some formats decode all of them at a time
         keys = [key for key in (_XYZ, *columns) if key == _XYZ or key in self._own]
         keys = [key for key in keys if key not in self._held]
         for lo, hi in self._work.steps(0, self._points.rows):
@@ -271,7 +271,7 @@ class DerivedCloud:
                 self._held[key][lo:hi] = values
 
     def _read(self, key: str, lo: int, hi: int) -> AnyArray:
-        """Read rows in the source's order. Coordinates are checked."""
+        # Read rows in the source's order. Coordinates are checked
         if key == _XYZ:
             xyz = self._read_coordinates(lo, hi)
             if not self._drops and not np.isfinite(xyz).all():
@@ -290,7 +290,7 @@ class DerivedCloud:
         return np.stack(columns, axis=1, dtype=layout.xyz_dtype)
 
     def _not_finite(self) -> Problem:
-        """Return the problem of coordinates that are NaN or infinite: how many, and the first."""
+        # The problem of coordinates that are NaN or infinite: how many, and the first
         count = 0
         first = ""
         for lo, hi in self._work.steps(0, self._points.rows):
@@ -304,7 +304,7 @@ class DerivedCloud:
         return Problem(self._name, message, cure, "nan")
 
     def _emit_columns(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
-        """Emit all columns of the points, and their rows in the source."""
+        # Emit all columns of the points, and their rows in the source
         labelled = dict.fromkeys(filter(is_label, columns), False)
         for lo, hi in self._work.steps(0, int(self._offsets[-1])):
             self._emit(POINTS, "source_row", np.arange(lo, hi) if self._rows is None else self._rows[lo:hi])
@@ -329,7 +329,7 @@ class DerivedCloud:
         return facts
 
     def _emit_coordinates(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
-        """Emit coordinates and voxels, some whole segments at a time."""
+        # Emit coordinates and voxels, some whole segments at a time
         if self._rows is not None:
             self._hold(columns)
         for size in self._voxels:
@@ -351,7 +351,7 @@ class DerivedCloud:
         }
 
     def _emit_segments(self, first: int, last: int) -> None:
-        """Emit a block of segments: of at most a step of points together, or one segment."""
+        # Emit a block of segments: of at most a step of points together, or one segment
         lengths = self._lengths[first:last]
         points = int(lengths.sum())
         if not self._voxels or not points:
@@ -364,7 +364,7 @@ class DerivedCloud:
             voxels[first:last] = voxelise(xyz, lengths, bounds, size, self._work, self._emit)
 
     def _emit_block(self, first: int, last: int, kept: AnyArray | None) -> None:
-        """Emit the coordinates of segments, find their bounds, and copy them to `kept`."""
+        # Emit the coordinates of segments, find their bounds, and copy them to `kept`
         offsets = self._offsets[first : last + 1]
         begin, end = offsets[[0, -1]].tolist()
         for lo, hi in self._work.steps(begin, end):
@@ -384,7 +384,7 @@ class DerivedCloud:
 
 
 def _missing(field: Field, rows: int) -> AnyArray:
-    """Fill rows of a column that a file lacks."""
+    # Fill rows of a column that a file lacks
     return np.full((rows, *field.row_shape), missing_value(field.dtype), field.dtype)
 
 

@@ -79,7 +79,7 @@ def read_rooms(segments: Mapping[Path, int], roots: Sequence[Path]) -> ListFiles
 
 
 def _folders(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
-    """Folders of the files, and those above them inside a root."""
+    # Folders of the files, and those above them inside a root
     folders = {file.parent for file in files}
     above = set(chain.from_iterable(folder.parents for folder in folders))
     inside = [root.resolve() for root in roots if root.is_dir()]
@@ -88,7 +88,7 @@ def _folders(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Lines of a list, without empty ones."""
+    # Lines of a list, without empty ones
     with as_problem(str(path)):
         if path.stat().st_size > _MAX_BYTES:
             raise InputError(Problem(str(path), "is too long for a list of files", kind="format"))
@@ -97,7 +97,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _matched(path: Path, files: Sequence[Path], lists: ListFiles) -> list[Path]:
-    """Return files that a list names, in its order. A name may be that of a file that is no source."""
+    # Files that a list names, in its order. A name may be that of a file that is no source
     sources = set(files)
     by_name: dict[str, list[Path]] = {}
     for file in path.parent.rglob("*"):

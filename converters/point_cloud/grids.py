@@ -115,7 +115,7 @@ class Workspace:
             last = sorted_keys[-1:]
 
     def _rank(self, values: Int64s) -> None:
-        """Replace values by numbers of the same order below their count."""
+        # Replace values by numbers of the same order below their count
         ordered = self.fill("<i8", len(values), lambda lo, hi: values[lo:hi])
         ordered.sort()
         for lo, hi in self.steps(0, len(values)):
@@ -176,7 +176,7 @@ def window_rows(xyz: AnyArray, rows: Integers, windows: GridWindows, work: Works
 
 
 def _halve(window: Mapping[str, AnyArray], most: int | None, work: Workspace) -> Iterator[Integers]:
-    """Divide a window into parts of at most `most` points: halves at the median of the longer side."""
+    # Divide a window into parts of at most `most` points: halves at the median of the longer side
     points = len(window["row"])
     if most is None or points <= most:
         yield window["row"]
@@ -198,7 +198,7 @@ def _taken(column: AnyArray, rows: Integers, work: Workspace) -> AnyArray:
 
 
 def _first_half(values: AnyArray, work: Workspace) -> NDArray[np.bool_]:
-    """Return which points are in the half with the smaller values: by value, then by row."""
+    # Which points are in the half with the smaller values: by value, then by row
     points = len(values)
     half = points // 2
     ordered = work.fill(values.dtype.str, points, lambda lo, hi: values[lo:hi])
@@ -216,7 +216,7 @@ def _first_half(values: AnyArray, work: Workspace) -> NDArray[np.bool_]:
 def _cells(
     values: AnyArray, origin: np.float64 | Float64s, size: float, work: Workspace
 ) -> NDArray[np.int32]:
-    """Return the cell of each value along one axis, (n,). `origin` is one of all values, or one of each."""
+    # The cell of each value along one axis, (n,). `origin` is one of all values, or one of each
     origins = np.broadcast_to(origin, values.shape)
 
     def cells_of(lo: int, hi: int) -> AnyArray:

@@ -138,7 +138,7 @@ def _named(
     mapping: Mapping[str, str],
     name: Location | str,
 ) -> tuple[dict[str, str], list[Problem]]:
-    """Dataset by stored name."""
+    # Dataset by stored name
     problems: list[Problem] = []
     mapped: dict[str, str] = {}
     gone: set[str] = set()
@@ -175,7 +175,7 @@ def _name_coordinates(
     *,
     wide: bool,
 ) -> list[Problem]:
-    """Store the dataset with a name of coordinates as xyz."""
+    # Store the dataset with a name of coordinates as xyz
     usual = named_coordinates({key: datasets[path] for key, path in stored.items()}, wide=wide)
     if len(usual) > 1:
         message = f"holds {' and '.join(usual)}: which are the coordinates?"
@@ -190,7 +190,7 @@ def _name_coordinates(
 def _features(
     place: ColumnPlace, shape: Shape, names: Iterable[str], location: Location, *, wide: bool
 ) -> ColumnPlace:
-    """Return where the values are that follow x, y, z in their dataset. `names` are those of the columns."""
+    # Where the values are that follow x, y, z in their dataset. `names` are those of the columns
     if not wide or shape[1] < 3:
         message = f"has shape {shape}, expected (N, 3) for coordinates"
         raise InputError(Problem.at(location, message, "save it as (N, 3)", "shape"))
@@ -203,7 +203,7 @@ def _features(
 def _name_problems(
     key: str, path: str, name: Location | str, xyz: Collection[str], *, of_segments: bool
 ) -> Iterator[Problem]:
-    """Yield the problem of a stored name that is invalid for an array, or reserved."""
+    # The problem of a stored name that is invalid for an array, or reserved
     reserved = (*_RESERVED, *_RESERVED_OF_SEGMENTS) if of_segments else _RESERVED
     reason = name_problem(key) or ("it holds a slash" if "/" in key else "")
     if key in reserved and key not in xyz:
@@ -214,7 +214,7 @@ def _name_problems(
 
 
 def _form_problems(path: str, array: Array, name: Location | str, xyz: Collection[str]) -> Iterator[Problem]:
-    """Problem of the dtype or the shape of a column. `xyz` are the names of coordinates if it is one."""
+    # Problem of the dtype or the shape of a column. `xyz` are the names of coordinates if it is one
     shape = array.shape
     dtype = array.dtype
     largest = {"f": 8, "i": 4, "u": 4}.get(dtype.kind, 0)
@@ -235,7 +235,7 @@ def _form_problems(path: str, array: Array, name: Location | str, xyz: Collectio
 
 
 def _lengths_problems(shapes: Mapping[str, Shape], name: Location | str) -> list[Problem]:
-    """Return the problem with a table of lengths, if columns differ in length."""
+    # The problem with a table of lengths, if columns differ in length
     lengths = {printable(path): shape[0] if shape else 0 for path, shape in shapes.items()}
     if len(set(lengths.values())) < 2:
         return []
@@ -329,7 +329,7 @@ class ColumnPoints(Points):
         return rows[:, 3:] if path == self.layout.coordinates.get("xyz") else rows
 
     def _read_rows(self, path: str, lo: int, hi: int) -> AnyArray:
-        """Read rows of an array. Of large chunks all rows are kept, to be decoded once."""
+        # Read rows of an array. Of large chunks all rows are kept, to be decoded once
         array = self.array(path)
         chunk = array.chunk_rows
         if 4 * chunk <= hi - lo:
@@ -380,8 +380,7 @@ def is_npy(file: SourceFile) -> bool:
 
 
 class _OfPoints(Array):
-    """An array (B, P, …), whose rows are points: those of one batch behind those of another."""
-
+    # An array (B, P, …), whose rows are points: those of one batch behind those of another
     __slots__ = ()
 
     def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
@@ -485,7 +484,7 @@ class Batches(ColumnPoints):
 
 
 def _group_of_columns(opened: Opened, mapping: Mapping[str, str]) -> str:
-    """Group whose arrays are the columns: the one of the mapped x, or the only one with x, y and z."""
+    # Group whose arrays are the columns: the one of the mapped x, or the only one with x, y and z
     arrays = opened.all_arrays
     anchor = (mapping.get("x") or mapping.get("xyz") or "").strip("/")
     every = ("", *opened.groups)
@@ -511,13 +510,13 @@ def _group_of_columns(opened: Opened, mapping: Mapping[str, str]) -> str:
 
 
 def _own(opened: Opened, group: str) -> dict[str, Array]:
-    """Return arrays directly in a group, by name."""
+    # Arrays directly in a group, by name
     arrays = opened.all_arrays
     return {key: arrays[path] for key, path in own_names(arrays, group).items()}
 
 
 def _has_coordinates(opened: Opened, group: str, least: int = 3) -> bool:
-    """Whether a group has ``xyz``, or at least `least` of x, y and z. Broken links count, to be reported."""
+    # Whether a group has ``xyz``, or at least `least` of x, y and z. Broken links count, to be reported
     broken = [problem.dataset for problem in opened.unreachable]
     own = {key.lower() for key in own_names((*opened.all_arrays, *broken), group)}
     return len(own.intersection(AXES)) >= least or "xyz" in own
@@ -565,7 +564,7 @@ def described(
 
 
 def _triple(header: Facts, what: str) -> tuple[float, ...]:
-    """Three numbers of the header: ``x_scale``, ``y_scale``, ``z_scale``, or one array ``scale``."""
+    # Three numbers of the header: ``x_scale``, ``y_scale``, ``z_scale``, or one array ``scale``
     of_axes = [header.get(f"{axis}_{what}") for axis in AXES]
     numbers = header.get(what, header.get(f"{what}s", of_axes))
     is_triple = isinstance(numbers, list) and len(numbers) == 3

@@ -245,7 +245,7 @@ def coordinate_file(column: Path, roots: Sequence[Path]) -> Path | None:
 def _files_with_other_word(
     path: Path, own: re.Pattern[str], others: Sequence[str], roots: Sequence[Path]
 ) -> dict[str, Path]:
-    """Existing files whose names have one of the words `others` in place of the matched one."""
+    # Existing files whose names have one of the words `others` in place of the matched one
     match = own.fullmatch(path.stem)
     if match is None:
         return {}

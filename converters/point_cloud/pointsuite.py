@@ -149,7 +149,7 @@ class Indices(ColumnPoints):
         return Segmented(groups.numbers, lengths, self._rows(groups))
 
     def _rows(self, groups: SegmentGroups) -> Iterator[Int64s]:
-        """Read row numbers, a step at a time: strictly ascending in a segment, inside ``0:rows``."""
+        # Read row numbers, a step at a time: strictly ascending in a segment, inside ``0:rows``
         for segment in range(len(groups.keys)):
             dataset = _indices(groups, segment, self.rows)
             last = np.array([-1])
@@ -170,7 +170,7 @@ class Indices(ColumnPoints):
 
 
 def _indices(groups: SegmentGroups, segment: int, rows: int) -> HDF5Dataset:
-    """Return the row numbers of a segment, of which there may be `rows`."""
+    # The row numbers of a segment, of which there may be `rows`
     dataset = groups.dataset(segment, "indices")
     if dataset.dtype.kind not in "iu" or len(dataset.shape) != 1:
         message = f"is {dataset.dtype} {dataset.shape}, expected integers (n,)"
@@ -249,7 +249,7 @@ class InSegments(Points):
         return Segmented(self._groups.numbers, self._lengths)
 
     def _dataset(self, segment: int, place: ColumnPlace) -> HDF5Dataset:
-        """Return a dataset of a segment, which must be as that of the first one."""
+        # Return a dataset of a segment, which must be as that of the first one
         dataset = self._groups.dataset(segment, place.array)
         shape = (int(self._lengths[segment]), *place.row_shape)
         if dataset.shape != shape or dataset.dtype.newbyteorder("=") != np.dtype(place.dtype).newbyteorder(
@@ -261,7 +261,7 @@ class InSegments(Points):
 
 
 def _lengths(groups: SegmentGroups, column: str) -> Int64s:
-    """Return the points of each segment (S,), from a column. Check that all have the same columns."""
+    # The points of each segment (S,), from a column. Check that all have the same columns
     lengths = np.zeros(len(groups.keys), np.int64)
     expected: set[str] = set()
     for segment, key in enumerate(groups.keys):
@@ -277,7 +277,7 @@ def _lengths(groups: SegmentGroups, column: str) -> Int64s:
 
 
 def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Described:
-    """Complete what is said of a file of segments. `members` are the datasets of each that are read."""
+    # Complete what is said of a file of segments. `members` are the datasets of each that are read
     segments = SegmentGroups(opened)
     further: dict[str, None] = {}
 
@@ -306,7 +306,7 @@ def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Des
 def _objects_inside(
     segments: SegmentGroups, members: Sequence[str], further: dict[str, None]
 ) -> Iterator[tuple[str, h5py.HLObject]]:
-    """Return groups of the segments and those of their datasets that are read, none of them linked."""
+    # Groups of the segments and those of their datasets that are read, none of them linked
     # Names of what else they hold are added to `others`.
     for key in segments.keys:
         path = f"{SEGMENTS}/{key}"
@@ -322,7 +322,7 @@ def _objects_inside(
 
 
 def _rows_of(group: h5py.Group, members: Sequence[str]) -> int | None:
-    """Return the rows of the first dataset that is read of a segment."""
+    # The rows of the first dataset that is read of a segment
     datasets = [unlinked(group, name) for name in members]
     shapes = [dataset.shape for dataset in datasets if isinstance(dataset, h5py.Dataset)]
     return shapes[0][0] if shapes and shapes[0] else None

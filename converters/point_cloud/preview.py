@@ -66,7 +66,7 @@ PREVIEW = Preview(view=view, measures=measures)
 
 
 def _column_names(store: StoreView) -> list[str]:
-    """Return columns with a number a point, or a colour, those of classes first."""
+    # Columns with a number a point, or a colour, those of classes first
     names = []
     for path in store.paths():
         name = path.removeprefix(f"{POINTS}/")
@@ -78,7 +78,7 @@ def _column_names(store: StoreView) -> list[str]:
     ranks = {name: rank for rank, name in enumerate(_FIRST)}
 
     def rank(name: str) -> tuple[int, bool]:
-        """Classes first, then what was attached, which has no dtype of a source."""
+        # Classes first, then what was attached, which has no dtype of a source
         is_of_source = "source_dtype" in store.array(f"{POINTS}/{name}").attributes
         return ranks.get(name.lower(), len(ranks)), is_of_source
 
@@ -87,7 +87,7 @@ def _column_names(store: StoreView) -> list[str]:
 
 
 def _local(store: StoreView, segment: int, stored: AnyArray) -> Float64s:
-    """Return coordinates relative to the segment's origin, (n, 3)."""
+    # Coordinates relative to the segment's origin, (n, 3)
     restoring = quantum(store)
     if restoring is not None:
         stored = restoring.restored(stored, int(whole(store, f"{SEGMENTS}/source")[segment]))
@@ -96,7 +96,7 @@ def _local(store: StoreView, segment: int, stored: AnyArray) -> Float64s:
 
 
 def _coloured(values: AnyArray, names: Mapping[str, str]) -> tuple[dict[str, Any], AnyArray]:
-    """Return how a column colours points, and its values: classes by number, colours in bytes."""
+    # How a column colours points, and its values: classes by number, colours in bytes
     if values.ndim == 2:
         if values.dtype.kind == "f":
             scale = 255 if values.max(initial=0) <= 1 else 1

@@ -185,8 +185,7 @@ def files(store: StoreView) -> Iterator[File]:
 
 
 def _arrays(values: Mapping[str, ExportedArray]) -> dict[str, Array]:
-    """Columns by name, of which one is in memory at a time: their rows stand elsewhere in the store."""
-
+    # Columns by name, of which one is in memory at a time: their rows stand elsewhere in the store
     @lru_cache(maxsize=1)
     def whole_column(name: str) -> AnyArray:
         return values[name].whole()
@@ -240,7 +239,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
 
 
 def _segments_by_number(opened: OpenedByLibrary) -> Callable[[str], str]:
-    """Name segments as the file does: ``segments/segment_7/x``."""
+    # Name segments as the file does: ``segments/segment_7/x``
     segments = opened.hdf5["segments"] if opened.hdf5 is not None and "segments" in opened.hdf5 else ()
     groups = {_numbered(f"segments/{key}"): f"segments/{key}" for key in segments}
 
@@ -252,7 +251,7 @@ def _segments_by_number(opened: OpenedByLibrary) -> Callable[[str], str]:
 
 
 def _numbered(path: str) -> str:
-    """Return a path with the name that exports give its segment: ``segments/segment_0007/x``."""
+    # Return a path with the name that exports give its segment: ``segments/segment_0007/x``
     match = _SEGMENT.match(path)
     return path if match is None else _segment_path(int(match[1])) + path[match.end() :]
 
@@ -262,7 +261,7 @@ def _segment_path(number: int) -> str:
 
 
 def _is_recounted(path: str, item: Any, name: Any) -> bool:
-    """Return whether an attribute counts the points of a segment, as an export does anyway."""
+    # Return whether an attribute counts the points of a segment, as an export does anyway
     if name != COUNT or not path.startswith("segments/") or item.attrs.get_id(name).dtype != "<i8":
         return False
     first = next(iter(item.values()), None)
@@ -284,12 +283,12 @@ def own_arrays(cloud: Cloud) -> dict[str, ExportedArray]:
 
 
 def _lazy(read: Callable[[], AnyArray], shape: Shape, dtype: np.dtype[Any]) -> ExportedArray:
-    """Return values that are read on demand, all at once, and fit the dtype exactly."""
+    # Values that are read on demand, all at once, and fit the dtype exactly
     return ExportedArray(shape, dtype, lambda: iter([cast_exactly(read(), dtype)]))
 
 
 def _columns(cloud: Cloud) -> dict[str, ExportedArray]:
-    """Return coordinates and columns by path. What stands beside coordinates in one array is part of it."""
+    # Coordinates and columns by path. What stands beside coordinates in one array is part of it
     coordinates = cloud.layout["xyz"]
     dtypes = list(map(np.dtype, cloud.layout["xyz_stored"]))
     columns: dict[str, ExportedArray] = {}
@@ -314,7 +313,7 @@ def _columns(cloud: Cloud) -> dict[str, ExportedArray]:
 
 
 def _batches(cloud: Cloud, columns: Mapping[str, ExportedArray]) -> dict[str, ExportedArray]:
-    """Return arrays (B, P, …) of points and (B, …) of segments."""
+    # Arrays (B, P, …) of points and (B, …) of segments
     count = len(cloud.numbers)
     points = cloud.source.hi - cloud.source.lo
     if (np.diff(cloud.bounds) * count != points).any():
@@ -335,8 +334,7 @@ def _reshaped(values: ExportedArray, shape: Shape) -> AnyArray:
 
 
 def _in_segments(cloud: Cloud, columns: Mapping[str, ExportedArray]) -> dict[str, ExportedArray]:
-    """Return the columns of every segment in arrays of its own."""
-
+    # The columns of every segment in arrays of its own
     @lru_cache(maxsize=1)
     def whole_column(path: str) -> AnyArray:
         return columns[path].whole()

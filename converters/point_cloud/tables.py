@@ -124,19 +124,19 @@ def gather_clouds(parts: Parts, described: Sequence[Described], options: PointCl
 
 
 def _column_field(table: str, key: str, form: Merged, classes: Mapping[str, str], run: int = 1) -> Field:
-    """Return the field of a column. `classes` are the names of labels by number."""
+    # The field of a column. `classes` are the names of labels by number
     named = {"classes": dict(classes)} if classes and is_label(key) else {}
     return column_field(table, key, form.dtype, form.row_shape, {**form.attributes, **named}, run)
 
 
 def _unit_of(sources: Sources) -> str | None:
-    """Unit of the coordinates, if it is the same for all files."""
+    # Unit of the coordinates, if it is the same for all files
     units = {origin.layout.unit for origin in sources.details}
     return units.pop() if len(units) == 1 else None
 
 
 def _notes(parts: Parts, files: Sequence[Described], options: PointCloudOptions) -> list[str]:
-    """Return remarks on what the files hold."""
+    # Remarks on what the files hold
     counted = Counter(file.layout.name for file in files)
     names = ", ".join(f"{count} of layout {layout}" for layout, count in counted.items())
     own = sum(file.segments for file in files if file.segmented)
@@ -159,7 +159,7 @@ def _notes(parts: Parts, files: Sequence[Described], options: PointCloudOptions)
 
 
 def _left_out(files: Sequence[Described], merged: Collection[str]) -> list[str]:
-    """Return remarks on arrays that are not stored. `merged` are the columns of the store."""
+    # Remarks on arrays that are not stored. `merged` are the columns of the store
     left_out: dict[tuple[str, str], None] = {}
     for file in files:
         left_out |= dict.fromkeys(file.left_out)
@@ -169,7 +169,7 @@ def _left_out(files: Sequence[Described], merged: Collection[str]) -> list[str]:
 
 
 def _folder_notes(sources: Sources, classes: Sequence[str]) -> list[str]:
-    """Return remarks on what folders and lists say."""
+    # Remarks on what folders and lists say
     notes = []
     splits = sorted({split for split in sources.splits if split is not None})
     if splits:
@@ -188,7 +188,7 @@ def _tables(
     run: int,
     decimal: Decimal | None = None,
 ) -> tuple[Table, ...]:
-    """Return ``points`` and one table per voxel grid, all spilled."""
+    # ``points`` and one table per voxel grid, all spilled
     grids = {size: voxel_fields(size, voxel_run, run, unit) for size, voxel_run in voxel_runs.items()}
     points = (
         xyz_field(xyz_dtype, run, unit, decimal),
@@ -253,7 +253,7 @@ def finalize_clouds(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float]) 
 
 
 def _joined(facts: Sequence[Facts], scan: Scan) -> Facts:
-    """Each fact of all sources, one after the other, and their ``counts`` of segments, (sources,)."""
+    # Each fact of all sources, one after the other, and their ``counts`` of segments, (sources,)
     dtypes = {f"{SEGMENTS}/{key}": field.dtype for key, field in scan.shared["segment_columns"].items()}
     blocks: dict[str, list[AnyArray]] = {}
     for lo in range(0, len(facts), _AT_ONCE):
@@ -285,7 +285,7 @@ def _segment_arrays(scan: Scan, joined: Facts, of_source: Int64s, unit: str | No
 
 
 def _quantum_arrays(sources: Sources, decimal: Decimal | None) -> Arrays:
-    """Scale and offset of each file's quantised coordinates."""
+    # Scale and offset of each file's quantised coordinates
     quanta = [origin.layout.quantum for origin in sources.details]
     if decimal is not None:
         quanta = [([decimal.scale] * 3, decimal.offset)] * len(sources)
@@ -296,7 +296,7 @@ def _quantum_arrays(sources: Sources, decimal: Decimal | None) -> Arrays:
 
 
 def _source_arrays(sources: Sources) -> Arrays:
-    """Layout, header and attributes of each file."""
+    # Layout, header and attributes of each file
     origins: Sequence[PointOrigin] = sources.details
     layouts = view(origins, _layout_text)
     arrays = lazy_text_arrays(

@@ -118,7 +118,7 @@ class Timing:
         return clocks
 
     def _times_of(self, path: str) -> str:
-        """Return the path of the timestamps of an array. Empty: it has none. Timestamps have their own."""
+        # The path of the timestamps of an array. Empty: it has none. Timestamps have their own
         group = path.rpartition("/")[0]
         beside = [f"{group}/{name}".lstrip("/") for name in TIMES]
         named = [f"{path}{suffix}" for suffix in _SUFFIXES]
@@ -127,20 +127,20 @@ class Timing:
         return next((other for other in (*named, *beside) if self._are_times(other, path)), "")
 
     def _are_times(self, times: str, path: str) -> bool:
-        """Return whether an array has one number for each row of another."""
+        # Return whether an array has one number for each row of another
         if times not in self._columns:
             return False
         array, rows = self._arrays[times], self._arrays[path].shape[:1]
         return len(rows) == 1 and array.shape == rows and array.dtype.kind in "iuf" and not array.problems()
 
     def _times_of_steps(self, steps: int) -> str:
-        """Return the path of the timestamps of the steps: those of the action, or of the whole episode."""
+        # The path of the timestamps of the steps: those of the action, or of the whole episode
         general = [path for path in self._times if self._times[path] == path and not _stream_parts(path)]
         candidates = [self._times.get(self.steps, ""), *general]
         return next((path for path in candidates if path and self._arrays[path].shape == (steps,)), "")
 
     def _rate_of(self, path: str) -> tuple[str, float]:
-        """Rate of an array, with what says it: the array, or all of its group, 0 if neither does."""
+        # Rate of an array, with what says it: the array, or all of its group, 0 if neither does
         group = path.rpartition("/")[0]
         all_of_group = f"{group}/t" if _stream_parts(f"{group}/t") else path
         stated = self._options.rates
@@ -180,7 +180,7 @@ def _rate_in(facts: Facts) -> float:
 
 
 def _stream_parts(times: str) -> list[str]:
-    """Parts of the path of timestamps that say whose they are."""
+    # Parts of the path of timestamps that say whose they are
     *groups, last = times.split("/")
     suffix = next((suffix for suffix in _SUFFIXES if last.endswith(suffix) and last != suffix), "")
     own = [] if last in TIMES else [last.removesuffix(suffix)]
@@ -188,7 +188,7 @@ def _stream_parts(times: str) -> list[str]:
 
 
 def _name_of(times: str) -> str:
-    """Name of a clock: ``force`` of ``obs/force_timestamps`` and of ``force/t``."""
+    # Name of a clock: ``force`` of ``obs/force_timestamps`` and of ``force/t``
     return "_".join(_stream_parts(times)) or "episode"
 
 
@@ -241,7 +241,7 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
 
 
 def _read_times(recording: EpisodeRecording, stream: Stream) -> Int64s:
-    """Read timestamps in nanoseconds. They must rise."""
+    # Read timestamps in nanoseconds. They must rise
     location = recording.location(stream.timestamps)
     if stream.unit not in NANOSECONDS:
         message = f"has the unit {stream.unit!r}, expected one of {', '.join(NANOSECONDS)}"
@@ -264,7 +264,7 @@ def _read_times(recording: EpisodeRecording, stream: Stream) -> Int64s:
 
 
 def _likely_unit(times: Int64s, stream: Stream) -> str:
-    """Unit in which timestamps (in nanoseconds) are dates, where another was assumed (empty: none is)."""
+    # Unit in which timestamps (in nanoseconds) are dates, where another was assumed (empty: none is)
     if not stream.is_assumed or not len(times):
         return ""
     first = times[0] / NANOSECONDS[stream.unit]
@@ -279,7 +279,7 @@ def _contradictions(
     rows: Mapping[str, int],
     times: Mapping[str, Int64s],
 ) -> Iterator[Problem]:
-    """Yield a problem of each clock that tells another duration than the steps, or another time."""
+    # Yield a problem of each clock that tells another duration than the steps, or another time
     is_bag = bool(recording.times)
     margin = 0
     if is_bag:
@@ -311,5 +311,5 @@ def _contradictions(
 
 
 def _apart(span: tuple[int, int], other: tuple[int, int]) -> int:
-    """Nanoseconds from the end of one to the beginning of the other. 0 or less: they overlap."""
+    # Nanoseconds from the end of one to the beginning of the other. 0 or less: they overlap
     return max(span[0] - other[1], other[0] - span[1])

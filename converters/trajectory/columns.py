@@ -178,7 +178,7 @@ def ranges_in(
 
 
 def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
-    """Return rows of the arrays that offsets of such a path may divide."""
+    # Rows of the arrays that offsets of such a path may divide
     group, _, name = path.rpartition("/")
     others = []
     if name == _OFFSETS:
@@ -190,7 +190,7 @@ def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
 
 
 def _wrong(offsets: AnyArray, lengths: Sequence[int]) -> str:
-    """Say why these are no offsets into an array of one of these lengths (empty: they are)."""
+    # Say why these are no offsets into an array of one of these lengths (empty: they are)
     falling = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falling):
         row = int(falling[0]) + 1
@@ -317,14 +317,14 @@ class EpisodeArrays:
         }
 
     def _rows_of_steps(self, timing: Timing) -> int:
-        """Steps, where all arrays that are not per step can be streams of their own (0: they cannot)."""
+        # Steps, where all arrays that are not per step can be streams of their own (0: they cannot)
         rows = self._arrays[timing.steps].shape[:1] if timing.steps else ()
         paths = [path for path in self._columns if self._must_match(path)]
         others = [path for path in paths if self._arrays[path].shape[:1] != rows]
         return rows[0] if rows and all(map(timing.has_time, others)) else 0
 
     def _most_common_rows(self) -> int:
-        """Steps: the most common number of rows among the arrays that must be per step."""
+        # Steps: the most common number of rows among the arrays that must be per step
         sized = {path: self._arrays[path].shape[0] for path in self._columns if self._arrays[path].shape}
         core = [rows for path, rows in sized.items() if is_core(path, self._columns[path])]
         counted = core or [rows for path, rows in sized.items() if "/" not in path] or list(sized.values())
@@ -334,7 +334,7 @@ class EpisodeArrays:
         return self._arrays[path].shape[:1] == (self._length,)
 
     def _must_match(self, path: str) -> bool:
-        """Whether another number of rows is an error: for roles, observations, and large data beside them."""
+        # Whether another number of rows is an error: for roles, observations, and large data beside them
         is_large = "/" not in path and _bytes(self._arrays[path]) > SMALL
         return is_large or is_core(path, self._columns[path])
 
@@ -363,7 +363,7 @@ class EpisodeArrays:
         return episode
 
     def _add(self, episode: Episode, path: str, column: str, *, may_be_step: bool) -> None:
-        """Add an array to an episode as a column, an attribute or what is left out. Raise its problems."""
+        # Add an array to an episode as a column, an attribute or what is left out. Raise its problems
         array, location = self._arrays[path], self.recording.location(path)
         clock = self._clocks.of.get(path, STEPS)
         variant = episode.variant
@@ -388,7 +388,7 @@ class EpisodeArrays:
         variant.features[column] = feature._replace(clock=clock, offsets=self._offsets.get(path, ""))
 
     def _length_problems(self) -> list[Problem]:
-        """One Problem with a table of lengths if arrays that must be per step have different ones."""
+        # One Problem with a table of lengths if arrays that must be per step have different ones
         paths = [path for path in self._columns if path not in self._clocks.of and self._must_match(path)]
         shapes = {path: self._arrays[path].shape for path in paths}
         lengths = {path: shape[0] for path, shape in shapes.items() if shape}
@@ -407,7 +407,7 @@ def _bytes(array: Array) -> int:
 
 
 def _check_name(column: str, location: Location, other: Feature | None) -> None:
-    """Refuse a column that another array is, or that cannot be stored."""
+    # Refuse a column that another array is, or that cannot be stored
     cure = f"choose another column, as in --map {shlex.quote(f'other={location.dataset}')}"
     reason = "the format uses it" if column in RESERVED else name_problem(column)
     if other is not None:
@@ -420,7 +420,7 @@ def _check_name(column: str, location: Location, other: Feature | None) -> None:
 
 
 def _feature(path: str, column: str, array: Array, location: Location) -> Feature:
-    """Return how an array is read, and raise its problems."""
+    # How an array is read, and raise its problems
     dtype, shape = array.dtype, array.shape[1:]
     if dtype.kind in "OS" or (dtype == np.uint8 and len(shape) == 1):
         encoded = _encoded(path, array, location)
@@ -455,12 +455,12 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
 
 
 def _is_ragged(problems: Sequence[Problem]) -> bool:
-    """Whether a format tells of an array that its rows have different numbers of values, and nothing else."""
+    # Whether a format tells of an array that its rows have different numbers of values, and nothing else
     return [problem.kind for problem in problems] == ["ragged"]
 
 
 def _encoded(path: str, array: Array, location: Location) -> Feature | None:
-    """Return a feature of compressed frames, if the first of a few rows that is not empty is such a frame."""
+    # Return a feature of compressed frames, if the first of a few rows that is not empty is such a frame
     # A recorder may miss the first frame.
     kind: Kind = "padded" if array.dtype == np.uint8 else "variable"
     if (kind == "variable" and len(array.shape) != 1) or array.problems(as_objects=True):

@@ -33,9 +33,6 @@ class Trajectory(TrajectoryOptions, Family):
     """Robot trajectories; see `TrajectoryOptions`."""
 
     name: ClassVar[str] = FAMILY_NAME
-    summary: ClassVar[str] = (
-        "Robot trajectories: HDF5 of robomimic, ACT, D4RL, flat; LeRobot; RLDS; Minari; Zarr; bags."
-    )
     any_format: ClassVar[bool] = True
     formats: ClassVar[tuple[type[Format] | str, ...]] = (
         "hdf5",
@@ -132,7 +129,7 @@ class TrajectoryConverter(SeamConverter):
 
     @contextmanager
     def _source(self, scan: Scan, source: int) -> Iterator[tuple[EpisodeOrigin, Opened]]:
-        """A source, opened again, whose problems name the episode."""
+        # A source, opened again, whose problems name the episode
         origin: EpisodeOrigin = scan.sources.details[source]
         with origin.episodes.episodes_in_problems(origin.files[0]), self.reopened(scan, source) as opened:
             yield origin, opened

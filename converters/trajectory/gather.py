@@ -156,7 +156,7 @@ def _notes(used: Sequence[ScannedFile], stored: StoredColumns, options: Trajecto
 
 
 def _datasets_left_out(stored: StoredColumns) -> Iterator[tuple[str, str]]:
-    """Yield datasets of columns that are not stored, or in another size alone, with the reason."""
+    # Datasets of columns that are not stored, or in another size alone, with the reason
     for name, datasets in stored.datasets.items():
         column = stored.columns.get(name)
         if column is None:
@@ -167,7 +167,7 @@ def _datasets_left_out(stored: StoredColumns) -> Iterator[tuple[str, str]]:
 
 
 def _unused(stored: StoredColumns, options: TrajectoryOptions) -> list[Problem]:
-    """Return problems of datasets that options name and no episode has."""
+    # Problems of datasets that options name and no episode has
     used = set[str]().union(*stored.datasets.values())
     groups = {dataset.rpartition("/")[0] for dataset in used}
     known = {*used, *groups, *stored.columns, *stored.clocks.values(), STEPS}
@@ -180,7 +180,7 @@ def _unused(stored: StoredColumns, options: TrajectoryOptions) -> list[Problem]:
 
 
 def _is_stored(index: EpisodeIndex) -> Callable[[str], bool]:
-    """Function that tells whether the store has a dataset, or any dataset in a group. True for the root."""
+    # Function that tells whether the store has a dataset, or any dataset in a group. True for the root
     datasets = index.datasets()
     groups = {path.rsplit("/", depth)[0] for path in datasets for depth in range(1, path.count("/") + 1)}
     return {"", *groups, *datasets}.__contains__
@@ -245,8 +245,7 @@ def finalize_episodes(scan: Scan, stored: StoredColumns, facts: Sequence[Facts])
 
 
 class _EpisodeTable:
-    """Names, lengths and masks of the episodes of all sources."""
-
+    # Names, lengths and masks of the episodes of all sources
     def __init__(self, indexes: Iterable[EpisodeIndex], clocks: Sequence[str]) -> None:
         self.layout = ""
         self.names: list[str] = []
@@ -299,7 +298,7 @@ def _of_episodes(said: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any
 
 
 def _success(said: Sequence[Mapping[str, Any]]) -> Arrays:
-    """Return whether each episode succeeded, if a source says so of one."""
+    # Return whether each episode succeeded, if a source says so of one
     values = array("b")
     for attributes in _of_episodes(said):
         value = attributes.get("success", attributes.get("is_success"))
@@ -313,7 +312,7 @@ def _success(said: Sequence[Mapping[str, Any]]) -> Arrays:
 
 
 def _texts(values: Iterable[Mapping[str, Any]], path: str, axis: str) -> Arrays:
-    """JSON texts, or nothing if all are empty."""
+    # JSON texts, or nothing if all are empty
     texts = (json.dumps(value, ensure_ascii=False, sort_keys=True) for value in values)
     arrays = text_arrays(path, texts, axis=axis, description=f"attributes of the {axis}, as JSON")
     (_, data), (_, offsets) = arrays
@@ -321,7 +320,7 @@ def _texts(values: Iterable[Mapping[str, Any]], path: str, axis: str) -> Arrays:
 
 
 def _differences(indexes: Sequence[EpisodeIndex], stored: StoredColumns) -> Arrays:
-    """Say which episodes have each column that others lack, and how far rows of padded ones reach."""
+    # Say which episodes have each column that others lack, and how far rows of padded ones reach
     arrays: Arrays = []
     for name, column in stored.columns.items():
         if name in FLAGS or column.is_next:
@@ -375,7 +374,7 @@ def _groups(
 
 
 def _splits(masks: Mapping[str, NDArray[np.bool_]], episodes: int) -> tuple[UInt8s | None, tuple[str, ...]]:
-    """Splits from disjoint masks: all masks, or those with the usual names, or None if they overlap."""
+    # Splits from disjoint masks: all masks, or those with the usual names, or None if they overlap
     for names in (tuple(masks), tuple(name for name in masks if name in _SPLIT_NAMES)):
         split_masks = [masks[name] for name in names]
         if split_masks and len(names) < 255 and np.sum(split_masks, axis=0).max(initial=0) <= 1:
@@ -388,7 +387,7 @@ def _splits(masks: Mapping[str, NDArray[np.bool_]], episodes: int) -> tuple[UInt
 
 
 def _spilled(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arrays]:
-    """Return tables of rows of any length, with chunks for their median, and the offsets of the rows."""
+    # Tables of rows of any length, with chunks for their median, and the offsets of the rows
     tables: list[Table] = []
     arrays: Arrays = []
     for number, table in enumerate(table for table in scan.tables if table.spilled):

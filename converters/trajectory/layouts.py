@@ -110,7 +110,7 @@ def needed_layout(head: Head, *, is_mapped: bool) -> EpisodeLayout:
 
 
 def _is_robomimic(head: Head) -> bool:
-    """``data`` has only groups, and the first has the name or the arrays of an episode."""
+    # ``data`` has only groups, and the first has the name or the arrays of an episode
     data = head.members("data")
     if set(data.values()) != {"group"}:
         return False
@@ -121,7 +121,7 @@ def _is_robomimic(head: Head) -> bool:
 
 
 def _is_act(head: Head) -> bool:
-    """Return files with rewards or terminals are of other layouts."""
+    # Files with rewards or terminals are of other layouts
     root = head.members()
     if root.get("action") != "array" or not root.keys().isdisjoint(_RESULTS):
         return False
@@ -206,7 +206,7 @@ def recordings_of(layout: EpisodeLayout, opened: Opened, stamps: str) -> list[Ep
 
 
 def _times_of_topics(arrays: Collection[str], stamps: str) -> dict[str, str]:
-    """Path of the timestamps of each array of a bag: the stamps of the headers, or when it was logged."""
+    # Path of the timestamps of each array of a bag: the stamps of the headers, or when it was logged
     times = {}
     for path in arrays:
         topic = path.rpartition("/")[0]

@@ -54,7 +54,7 @@ class Reader:
             self._set_last_flags(lo, hi, out)
 
     def _set_last_flags(self, lo: int, hi: int, out: Mapping[str, AnyArray]) -> None:
-        """Set the flags of the last step of each episode, after the recorded flags are read."""
+        # Set the flags of the last step of each episode, after the recorded flags are read
         index = self.index
         last = index.offsets[1:] - 1
         knows_next = np.array(
@@ -83,7 +83,7 @@ class Reader:
     def _read_column(
         self, span: Span, feature: Feature, whole: AnyArray | None, resized: AnyArray | None
     ) -> None:
-        """Read the rows of a span as they are, and resized (None: not wanted)."""
+        # Read the rows of a span as they are, and resized (None: not wanted)
         array, location = span.array(self.opened, feature)
         if resized is None:
             if whole is not None:
@@ -100,7 +100,7 @@ class Reader:
     def _read_rows(
         self, array: Array, location: Location, feature: Feature, first: int, out: AnyArray
     ) -> None:
-        """Read rows from `first` on of one array, and convert them to the column's form."""
+        # Read rows from `first` on of one array, and convert them to the column's form
         stop = first + len(out)
         if feature.is_encoded:
             for row, frame in enumerate(frames(array, location, feature, first, stop)):
@@ -132,7 +132,7 @@ class Reader:
 
 
 def _unpadded(values: AnyArray, row_shape: Shape) -> AnyArray:
-    """Return the part of rows that an episode has. Around it they are zero."""
+    # The part of rows that an episode has. Around it they are zero
     if values.shape[1:] == row_shape:
         return values
     values[...] = 0
@@ -212,7 +212,7 @@ def sizes_of_rows(facts: Facts, number: int) -> Int64s:
 
 
 def _next_is_following(opened: Opened, index: EpisodeIndex) -> dict[str, bool]:
-    """By column: whether the next observation equals that of the following step in all episodes."""
+    # By column: whether the next observation equals that of the following step in all episodes
     result: dict[str, bool] = {}
     last = np.zeros(index.steps, bool)
     last[index.offsets[1:] - 1] = True
@@ -253,7 +253,7 @@ def _raw_rows(opened: Opened, span: Span, feature: Feature, lo: int, hi: int) ->
 
 
 def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
-    """Episodes cut by the end of the recording: no flag ends them. Only the last one of a group can be."""
+    # Episodes cut by the end of the recording: no flag ends them. Only the last one of a group can be
     last = {episode.group: number for number, episode in enumerate(index.episodes)}
     cut = []
     for number in last.values():
@@ -270,7 +270,7 @@ def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
 
 
 def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit: Emit) -> Int64s:
-    """Emit the values of a column with any number of them in a row, and return their numbers."""
+    # Emit the values of a column with any number of them in a row, and return their numbers
     table, form = column.spilled_table, column.value_form
     clock_table = table_of(column.clock)
     counts = np.zeros(sum(index.lengths(clock_table)), np.int64)
@@ -294,7 +294,7 @@ def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit
 
 
 def _items(opened: Opened, span: Span, feature: Feature) -> Iterator[RaggedItems]:
-    """Yield the values, or the bytes of the frames, of the rows of a span."""
+    # The values, or the bytes of the frames, of the rows of a span
     array, location = span.array(opened, feature)
     stop = span.first + span.length
     if isinstance(array, Frames):

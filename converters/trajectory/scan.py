@@ -134,7 +134,7 @@ class EpisodeIndex(NamedTuple):
         return self._replace(variants=variants, episodes=episodes)
 
     def _rows_on_clocks(self, episode: IndexedEpisode, streams: Mapping[str, str]) -> Clocks:
-        """Return rows in the tables of clocks, whose columns may have been taken for steps in this file."""
+        # Rows in the tables of clocks, whose columns may have been taken for steps in this file
         features = self.variants[episode.variant].features
         rows = dict.fromkeys(streams.values(), 0)
         for column, clock in streams.items():
@@ -285,12 +285,12 @@ def scan_file(
 def _outside(
     layout: EpisodeLayout, opened: Opened, recordings: Sequence[EpisodeRecording], masks: Collection[str]
 ) -> tuple[Attributes | None, list[tuple[str, str]]]:
-    """Attributes that the JSON has not to the last bit, and arrays with values that are in no episode."""
+    # Attributes that the JSON has not to the last bit, and arrays with values that are in no episode
     groups_with_json = {recording.group for recording in recordings} | {layout.container or ""}
     of_root: Collection[str] = opened.group_facts() if layout.container else ()
 
     def is_told(path: str, name: str, is_plain: bool) -> bool:
-        """Return whether a mask has the value, or the JSON of the file or an episode the attribute."""
+        # Return whether a mask has the value, or the JSON of the file or an episode the attribute
         if not name:
             return path in masks
         return path in groups_with_json and name not in of_root and is_plain
@@ -310,8 +310,7 @@ def _outside(
 
 
 class _SoundEpisodes:
-    """Collects the sound episodes of a file."""
-
+    # Collects the sound episodes of a file
     def __init__(self, layout: EpisodeLayout, opened: Opened) -> None:
         self._layout = layout
         self._opened = opened
@@ -326,7 +325,7 @@ class _SoundEpisodes:
         self._without_steps: list[Location] = []
 
     def add(self, recording: EpisodeRecording, episode: Episode) -> None:
-        """Add the episodes of a group if they are sound and have steps."""
+        # Add the episodes of a group if they are sound and have steps
         if episode.problems:
             self.problems += episode.problems
             return
@@ -360,7 +359,7 @@ class _SoundEpisodes:
             self._of_episodes.append(facts)
 
     def _first_rows(self, recording: EpisodeRecording, episode: Episode) -> list[int]:
-        """First rows of the episodes in a group, which terminal and timeout flags end."""
+        # First rows of the episodes in a group, which terminal and timeout flags end
         location = recording.location()
         ends = np.zeros(episode.length, bool)
         flag_datasets = []
@@ -386,7 +385,7 @@ class _SoundEpisodes:
         return json.dumps({"source": of_file, "episodes": self._of_episodes}, sort_keys=True)
 
     def index(self, masks: Mapping[str, Sequence[str]], names: Sequence[str]) -> EpisodeIndex:
-        """Index of the sound episodes. `names` are those of episodes that may have problems."""
+        # Index of the sound episodes. `names` are those of episodes that may have problems
         numbers = {episode.name: number for number, episode in enumerate(self._indexed)}
         numbers_in_masks = {}
         for path, listed in masks.items():
@@ -405,7 +404,7 @@ class _SoundEpisodes:
         return EpisodeIndex(self._layout.name, tuple(self._indexed), tuple(self._variants), numbers_in_masks)
 
     def notes(self) -> list[str]:
-        """Return notes on decisions and what is left out."""
+        # Notes on decisions and what is left out
         further = len(self._clock_notes) - _LISTED
         return [
             *self._notes,

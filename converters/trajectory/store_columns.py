@@ -253,15 +253,14 @@ class StoredColumns:
 
 @dataclass(slots=True)
 class _ColumnSources:
-    """Where the sources have a column: each dataset, its kind, offsets and clock once."""
-
+    # Where the sources have a column: each dataset, its kind, offsets and clock once
     datasets: dict[str, None] = field(default_factory=dict)
     kinds: dict[str, None] = field(default_factory=dict)
     offsets: dict[str, None] = field(default_factory=dict)
     clock: str = STEPS
 
     def add(self, feature: Feature) -> None:
-        """Add what an episode has of it."""
+        # Add what an episode has of it
         self.datasets[feature.dataset] = None
         self.kinds[feature.kind] = None
         if feature.offsets:
@@ -344,8 +343,7 @@ def merge_columns(
 
 
 class _Clocks:
-    """The clocks of all episodes. Streams that have as many rows as there are steps everywhere are none."""
-
+    # The clocks of all episodes. Streams that have as many rows as there are steps everywhere are none
     def __init__(self) -> None:
         self.are_used = False
         self.told: dict[str, Mapping[str, Any]] = {}  # what tells the times of each
@@ -354,7 +352,7 @@ class _Clocks:
         self._different: list[Problem] = []
 
     def add(self, name: str, index: EpisodeIndex) -> None:
-        """Add the episodes of a source."""
+        # Add the episodes of a source
         self.are_used = self.are_used or index.has_streams
         for variant in index.variants:
             if STEPS not in variant.streams:
@@ -372,7 +370,7 @@ class _Clocks:
                     self._different.append(Problem(name, message, "convert them apart", "clock", name))
 
     def problems(self) -> Iterator[Problem]:
-        """Clocks whose times are told differently in several sources, or not in some."""
+        # Clocks whose times are told differently in several sources, or not in some
         for name in self._without_times if self.are_used else ():
             message = "nothing tells when its steps were, and others have streams of other rates"
             yield Problem(name, message, "convert it apart, or write action_timestamps", "clock", name)
@@ -384,7 +382,7 @@ def _words(told: Mapping[str, Any]) -> str:
 
 
 def _name_problems(stored: StoredColumns) -> list[Problem]:
-    """Return problems of arrays whose path lies inside another array's, or is the same."""
+    # Problems of arrays whose path lies inside another array's, or is the same
     tables = [*stored.tables(), *stored.next_tables({NEXT: stored.following})]
     paths = [field.path for field in chain.from_iterable(table.fields for table in tables)]
     outer_paths = {column_group(path) for path in paths}

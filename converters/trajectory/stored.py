@@ -76,8 +76,7 @@ _TEXT = f"{TEXT_SUFFIX}/data"
 
 
 class _EpisodeRun(NamedTuple):
-    """Consecutive episodes ``first:last`` in the same datasets: one episode, or all of a file."""
-
+    # Consecutive episodes ``first:last`` in the same datasets: one episode, or all of a file
     store: StoreView
     source: int  # number of the file
     group: str  # of the datasets in it (``""``: its root)
@@ -85,22 +84,22 @@ class _EpisodeRun(NamedTuple):
     last: int
 
     def path_of(self, dataset: str) -> str:
-        """Return the path of an array in the file."""
+        # The path of an array in the file
         return f"{self.group}/{dataset}".strip("/")
 
     def rows_in(self, path: str) -> tuple[int, int]:
-        """Return rows of the episodes in an array."""
+        # Rows of the episodes in an array
         clock = path.split("/")[1] if path.startswith(f"{CLOCKS}/") else STEPS
         offsets = whole(self.store, offsets_path(clock))
         return int(offsets[self.first]), int(offsets[self.last])
 
     def has(self, path: str) -> bool:
-        """Return whether the source has a column, which ``--columns union`` fills elsewhere."""
+        # Return whether the source has a column, which ``--columns union`` fills elsewhere
         presence = f"{PRESENT}/{_key(path)}"
         return not self.store.has(presence) or bool(whole(self.store, presence)[self.first])
 
     def values(self, path: str, *, with_first: bool = False) -> ExportedArray:
-        """Return rows of a column, in the shape and dtype of its source."""
+        # Rows of a column, in the shape and dtype of its source
         # `with_first`: next observations of an episode with the one before its first step, too.
         array = self.store.array(path)
         lo, hi = self.rows_in(path)
@@ -134,19 +133,19 @@ class _EpisodeRun(NamedTuple):
         return _in_source_form(values, path, array.attributes)
 
     def any_length(self, path: str) -> Iterator[AnyArray]:
-        """Yield values of every row of a column of any length. `path` is that of the ``data`` array."""
+        # Values of every row of a column of any length. `path` is that of the ``data`` array
         return rows_of_any_length(self.store, _group(path), *self.rows_in(path))
 
     def _row_bounds(self, path: str) -> Int64s:
         return row_bounds(self.store, _group(path), *self.rows_in(path))
 
     def frames(self, path: str) -> ExportedArray:
-        """Compressed frames without padding."""
+        # Compressed frames without padding
         rows = len(self._row_bounds(path)) - 1
         return ExportedArray((rows,), np.dtype(object), lambda: map(as_object, self.any_length(path)))
 
     def _frames(self, path: str) -> ExportedArray:
-        """Compressed frames, padded with zeros to one length or of variable length, as in the source."""
+        # Compressed frames, padded with zeros to one length or of variable length, as in the source
         frames = self.frames(path)
         if self.store.array(path).attributes["source_form"] == ["variable"]:
             return frames
@@ -161,7 +160,7 @@ class _EpisodeRun(NamedTuple):
         return ExportedArray((*frames.shape, longest), np.dtype(np.uint8), padded)
 
     def _video(self, path: str, lo: int, hi: int) -> ExportedArray:
-        """Frames of a video, decoded."""
+        # Frames of a video, decoded
         shape = tuple(self.store.array(path).attributes["shape"])
         video = KeptVideo(self.store, _group(path))
         return ExportedArray(
@@ -171,13 +170,13 @@ class _EpisodeRun(NamedTuple):
         )
 
     def ragged_rows(self, path: str) -> ExportedArray:
-        """Return rows with any number of values."""
+        # Rows with any number of values
         array = self.store.array(path)
         dtype = source_dtype(array.attributes, self.source, array.dtype)
         return ragged_rows(self.store, _group(path), *self.rows_in(path), dtype)
 
     def offsets_name(self, path: str, dataset: str) -> str:
-        """Name of the dataset that divides a ragged one (empty: its rows are of variable length)."""
+        # Name of the dataset that divides a ragged one (empty: its rows are of variable length)
         if not path.endswith(_RAGGED):
             return ""
         array = self.store.array(path)
@@ -187,13 +186,13 @@ class _EpisodeRun(NamedTuple):
         return f"{dataset}_offsets" if array.shape[1:] else ""  # of rows of variable length HDF5 has one axis
 
     def offsets(self, path: str) -> ExportedArray:
-        """Offsets that divide a ragged column, from 0 on."""
+        # Offsets that divide a ragged column, from 0 on
         bounds = self._row_bounds(path)
         return array_values(bounds - bounds[0])
 
 
 def _runs(store: StoreView) -> Iterator[tuple[str, list[_EpisodeRun]]]:
-    """Name of every source, and its runs."""
+    # Name of every source, and its runs
     layout = _layout(store)
     owner = whole(store, f"{EPISODES}/source")
     groups = [layout.group_of(name) for name in store.text(f"{EPISODES}/name")]
@@ -254,7 +253,7 @@ def files(store: StoreView) -> Iterator[File]:
 
 
 def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what is said of cameras of which the store has resized copies alone."""
+    # What is said of cameras of which the store has resized copies alone
     resized = {path: name for path, name in columns.items() if _is_resized(store, path)}
     if not resized:
         return ()
@@ -264,14 +263,14 @@ def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, .
 
 
 def _is_resized(store: StoreView, path: str) -> bool:
-    """Return whether a store has an image of the sources in another size than they have it."""
+    # Return whether a store has an image of the sources in another size than they have it
     return "source_shape" in store.array(path).attributes
 
 
 def _with_kept(
     told: Mapping[str, Mapping[str, Any]], paths: Iterable[str], kept: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
-    """Return attributes and single values of a file, where exactly stored ones replace the JSON ones."""
+    # Attributes and single values of a file, where exactly stored ones replace the JSON ones
     # The JSON has those of the root among those of another group, and single values as attributes.
     below = (path.rsplit("/", depth)[0] for path in paths for depth in range(path.count("/") + 1))
     places = {"", *below}
@@ -294,7 +293,7 @@ def _layout(store: StoreView) -> EpisodeLayout:
 
 
 def _columns(store: StoreView) -> dict[str, str]:
-    """Source dataset of each array, relative to its group."""
+    # Source dataset of each array, relative to its group
     found: dict[str, str] = {}
     for path in store.paths():
         attributes = store.array(path).attributes if path.startswith(_COLUMNS) else {}
@@ -308,7 +307,7 @@ def _columns(store: StoreView) -> dict[str, str]:
 
 
 def _masks_of(store: StoreView, runs: Sequence[_EpisodeRun]) -> dict[str, list[str]]:
-    """Return the names of a source's episodes in each mask, without empty masks."""
+    # The names of a source's episodes in each mask, without empty masks
     masks: dict[str, list[str]] = {}
     group = f"{EPISODES}/mask/"
     names = store.text(f"{EPISODES}/name")
@@ -322,7 +321,7 @@ def _masks_of(store: StoreView, runs: Sequence[_EpisodeRun]) -> dict[str, list[s
 
 
 def _in_source_form(values: ExportedArray, path: str, attributes: Mapping[str, Any]) -> ExportedArray:
-    """Undo the conversions of reading: squeezed axes, channels last, promoted dtypes, flags as bool."""
+    # Undo the conversions of reading: squeezed axes, channels last, promoted dtypes, flags as bool
     if path in FLAGS:
         return converted(values, np.dtype(np.uint8))
     dtype = attributes.get("source_dtype")
@@ -343,12 +342,12 @@ def _in_source_form(values: ExportedArray, path: str, attributes: Mapping[str, A
 
 
 def _key(path: str) -> str:
-    """Return the key of an observation, also for the array of next ones."""
+    # The key of an observation, also for the array of next ones
     return sample_key(path).removeprefix("next.")
 
 
 def _group(path: str) -> str:
-    """Return the group of a column of any length, by its ``data``."""
+    # The group of a column of any length, by its ``data``
     return path.removesuffix("/data")
 
 
@@ -408,7 +407,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
 
 
 def _path_of(store: StoreView, column: str, clock: str) -> str | None:
-    """Return array of the store with the values of a column, or None if there is none."""
+    # Array of the store with the values of a column, or None if there is none
     if column.startswith("next_observation/"):
         key = column.removeprefix("next_observation/")
         paths = [f"{FINAL}/{key}"] if store.has(f"{OBSERVATION}/{key}") else []
@@ -438,7 +437,7 @@ def _without_padding(rows: UInt8s) -> AnyArray:
 
 
 def _decoded(rows: AnyArray, *, swapped: bool) -> AnyArray:
-    """Decode the compressed frames of some rows."""
+    # Decode the compressed frames of some rows
     import cv2
 
     images = []

@@ -503,7 +503,7 @@ class _Export:
     bytes: int = 0
 
     def write_all(self, store: Store, files: Iterator[File], removed: Sequence[int]) -> None:
-        """Write the files of a store, without those of removed sources."""
+        # Write the files of a store, without those of removed sources
         sizes = whole(store, "sources/bytes").tolist()
         self.sources += len(sizes) - len(removed)
         self.progress.begin("writing", sum(sizes))

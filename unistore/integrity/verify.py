@@ -441,7 +441,7 @@ def verify_with(
 
 
 def _side_problems(store: Store, executor: Executor) -> list[Problem]:
-    """Check the files of side tables, and that they are of this store."""
+    # Check the files of side tables, and that they are of this store
     problems = []
     for name in side_names(store):
         try:
