@@ -29,7 +29,7 @@ from unistore.system.hints import AnyArray
 
 if TYPE_CHECKING:
     from unistore.converters.ct.scan import ScannedVolume
-    from unistore.converters.ct.volume import VolumeReader
+    from unistore.converters.ct.voxels import VolumeReader
 
 
 # CT volumes as a family of the seam.
@@ -134,7 +134,7 @@ class CtConverter(SeamConverter):
         self._reader(scan, source).read_planes(table, lo, hi, out)
 
     def _reader(self, scan: Scan, source: int) -> VolumeReader:
-        from unistore.converters.ct.volume import VolumeReader
+        from unistore.converters.ct.voxels import VolumeReader
 
         windows = scan.shared["agreement"].windows
         return VolumeReader(scan.sources.names[source], scan.sources.details[source], windows, scan.options)

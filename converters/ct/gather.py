@@ -19,7 +19,7 @@ from unistore.converters.ct.names import is_plain, without_suffix
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.scan import Detail, ScannedVolume
 from unistore.converters.ct.slabs import BLOCK, MEMBERS
-from unistore.converters.ct.voxels import MOST_CLASSES, bit_shape, list_bytes, locations_bytes
+from unistore.converters.ct.voxels import MOST_CLASSES, bit_shape, list_bytes
 from unistore.converters.files.paths import natural_key, relative_names, split_of
 from unistore.converters.protocol import Facts, Finalized, Parts, Scan, Source, Sources
 from unistore.errors import InputError, Problem, printable
@@ -242,7 +242,8 @@ def _source(volume: ScannedVolume, name: str, locations: int | None) -> Source:
     held += 40 * max(sparse, default=0)  # these may have to be sorted
     held += 64 * min(max(fields.values(), default=0), BLOCK)
     if locations is not None and volume.detail.extent is not None:
-        held += locations_bytes(prod(volume.detail.extent), locations)
+        kept = 2 * locations * MOST_CLASSES
+        held += 64 * min(prod(volume.detail.extent), kept) + (1 << 24)
     return Source(
         path=volume.path,
         name=name,

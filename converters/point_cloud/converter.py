@@ -27,7 +27,6 @@ from unistore.converters.plugin import (
     no,
     sure,
 )
-from unistore.converters.point_cloud.folders import have_labels, read_splits, with_label_dtype
 from unistore.converters.point_cloud.layouts import Arrays, Batches, ColumnPoints, Points, is_npy
 from unistore.converters.point_cloud.names import (
     Described,
@@ -125,6 +124,8 @@ class PointCloud(PointCloudOptions, Family):
         if taken_files:
             yield from ((file, "no point cloud by its name and shape") for file in left_out)
         by_path = {file.path: file for file in files}
+        from unistore.converters.point_cloud.tables import read_splits
+
         lists = read_splits(list(by_path), files[0].roots if files else ())
         yield from lists.notes
         yield from lists.problems
@@ -241,6 +242,8 @@ class PointCloudConverter(SeamConverter):
         described = layout.describe(whole, self.plugin.map)
         numbering = self._numbering(group.files[0].path, part.name)
         if numbering is not None:
+            from unistore.converters.point_cloud.tables import with_label_dtype
+
             described = replace(described, layout=with_label_dtype(described.layout, numbering.dtype.str))
         notes = described.notes
         used = {place.array for place in described.layout.columns.values()}
@@ -266,7 +269,7 @@ class PointCloudConverter(SeamConverter):
 
     def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
         """Reconcile the columns of all files, see `gather_clouds`."""
-        from unistore.converters.point_cloud.tables import gather_clouds
+        from unistore.converters.point_cloud.tables import gather_clouds, have_labels
 
         if self.plugin.labels is not None:
             labelled = zip(parts.files(), scanned, strict=True)

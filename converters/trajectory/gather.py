@@ -21,11 +21,11 @@ from unistore.converters.scan import Parts
 from unistore.converters.trajectory.columns import VIDEO
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import (
+    CUT,
     ROWS_READ,
-    cut_episodes,
+    SIZES,
     derive_memory,
     keys_apart,
-    sizes_of_rows,
 )
 from unistore.converters.trajectory.scan import EpisodeIndex, EpisodeOrigin, ScannedFile
 from unistore.converters.trajectory.store_columns import FLAGS, StoredColumns, merge_columns
@@ -283,7 +283,7 @@ def _episode_arrays(episodes: _EpisodeTable, owner: Int64s, facts: Sequence[Fact
     arrays += text_arrays(f"{EPISODES}/name", episodes.names, axis="episode", description=named)
     cut = np.zeros(len(owner), bool)
     for first, of_source in zip(offsets_of(episodes.counts).tolist(), facts, strict=False):
-        cut[first + cut_episodes(of_source)] = True
+        cut[first + np.asarray(of_source.get(CUT, ()), np.int64)] = True
     if cut.any():
         arrays.append((_field("cut", "bool", "episode", "the recording ends here, no flag marks it"), cut))
     return arrays
@@ -391,7 +391,7 @@ def _spilled(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arr
     tables: list[Table] = []
     arrays: Arrays = []
     for number, table in enumerate(table for table in scan.tables if table.spilled):
-        sizes = np.concatenate([sizes_of_rows(of_source, number) for of_source in facts])
+        sizes = np.concatenate([of_source[f"{SIZES}{number}"] for of_source in facts])
         median = int(np.median(sizes)) if len(sizes) else 0
         tables.append(replace(table, fields=(replace(table.fields[0], run=max(1, median)),)))
         arrays.append((bounds_of(table.name), offsets_of(sizes)))

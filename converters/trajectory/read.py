@@ -158,9 +158,9 @@ def frames(array: Array, location: Location, feature: Feature, lo: int, hi: int)
 # What depends on all values of a source: whether next observations are the following ones, ends, frames.
 
 _BASE_MEMORY = 4 << 20
-_CUT = "cut"
+CUT = "cut"
 _FOLLOWS = "follows/"
-_SIZES = "sizes/"
+SIZES = "sizes/"
 
 
 def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
@@ -185,17 +185,12 @@ def derive_source(opened: Opened, index: EpisodeIndex, spilled: Sequence[StoredC
     # `cut`: numbers of the episodes that no flag ends although the file has truncation flags.
     # `follows/<key>`: whether every next observation is the observation of the following step. `sizes/<n>`:
     # bytes of each tick's frame, or number of its values, in column n of `spilled`, (ticks,) i8.
-    facts = {_CUT: np.array(_unended(opened, index), np.int64)}
+    facts = {CUT: np.array(_unended(opened, index), np.int64)}
     for key, follows in _next_is_following(opened, index).items():
         facts[f"{_FOLLOWS}{key}"] = np.array(follows)
     for number, column in enumerate(spilled):
-        facts[f"{_SIZES}{number}"] = _emit_column(opened, index, column, emit)
+        facts[f"{SIZES}{number}"] = _emit_column(opened, index, column, emit)
     return facts
-
-
-def cut_episodes(facts: Facts) -> Int64s:
-    """Return numbers of the episodes of a source that the end of the recording cuts."""
-    return np.asarray(facts.get(_CUT, ()), np.int64)
 
 
 def keys_apart(facts: Facts) -> set[str]:
@@ -204,11 +199,6 @@ def keys_apart(facts: Facts) -> set[str]:
         name.removeprefix(_FOLLOWS): value for name, value in facts.items() if name.startswith(_FOLLOWS)
     }
     return {column for column, value in follows.items() if not value}
-
-
-def sizes_of_rows(facts: Facts, number: int) -> Int64s:
-    """Bytes of each tick's frame, or number of its values, in the n-th spilled column, (ticks,)."""
-    return np.asarray(facts[f"{_SIZES}{number}"], np.int64)
 
 
 def _next_is_following(opened: Opened, index: EpisodeIndex) -> dict[str, bool]:

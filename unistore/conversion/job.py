@@ -26,7 +26,7 @@ from unistore.conversion.columns import (
 )
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.keys import Inputs, Keys, check_unchanged
-from unistore.conversion.memory import STEP_BUDGET, derive_memory, derived_in_core, scan_memory, shard_memory
+from unistore.conversion.memory import STEP_BUDGET, derive_memory, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask, TablePlan, json_digest
 from unistore.conversion.spill import Spill, SpillWriter
 from unistore.converters.common.exclusion import with_source
@@ -81,7 +81,7 @@ class DeriveJob(Job[Sequence[int]]):
     def _derive(self, writer: SpillWriter, source: int) -> Facts:
         scan = self.inputs.scan
         derive = partial(self.inputs.converter.derive, scan, source, writer.emit)
-        if derived_in_core(scan, scan.sources[source], self.budget):
+        if scan_memory(scan) + scan.sources[source].memory_in_core <= self.budget:
             return derive(None)
         with tempfile.TemporaryDirectory(dir=writer.folder) as folder:
             return derive(Path(folder))

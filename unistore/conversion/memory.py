@@ -14,7 +14,7 @@ import numpy as np
 
 from unistore.conversion.columns import in_planes, plane_bytes, planes_at_once
 from unistore.conversion.plan import TablePlan, plan_table
-from unistore.converters.protocol import Scan, Source, SourceReader
+from unistore.converters.protocol import Scan, SourceReader
 from unistore.errors import InputError, Problem
 from unistore.system.hints import Int64s
 from unistore.system.progress import NO_PROGRESS, Progress
@@ -72,11 +72,6 @@ def step_budget(
 def scan_memory(scan: Scan) -> int:
     """Return bytes of the scan in every process."""
     return len(scan.sources) * SOURCE
-
-
-def derived_in_core(scan: Scan, source: Source, budget: int) -> bool:
-    """Return whether a source is derived in memory, without a scratch folder, with a budget for a step."""
-    return scan_memory(scan) + source.memory_in_core <= budget
 
 
 def derive_memory(scan: Scan, budget: int) -> Int64s:

@@ -21,7 +21,6 @@ from unistore.conversion.new_store import (
     metadata_documents,
     write_index_and_documents,
 )
-from unistore.conversion.plan import Plan, ShardTask
 from unistore.conversion.run import Conversion
 from unistore.errors import (
     ConversionError,
@@ -118,12 +117,6 @@ def _repaired_signature(document: bytes) -> bytes | None:
             if root_is_intact(changed):
                 return changed
     return None
-
-
-def shard_keys(plan: Plan, task: ShardTask) -> list[str]:
-    """Return the key of each shard that a task writes."""
-    arrays = plan.table(task.table).arrays
-    return [shard_key(array, task.number) for array in arrays if not array.is_empty]
 
 
 _AGAIN = "convert the sources again with --overwrite"
@@ -267,9 +260,12 @@ class _Repair:
         digests = {key for key in checked.entries if key.startswith("sources/digest/c/")}
         # Manifest, statistics and digests of sources are made of all shards.
         every = not (checked.manifest_intact and digests <= checked.sound)
-        todo = [
-            task for task in plan.tasks() if every or not checked.sound.issuperset(shard_keys(plan, task))
-        ]
+        todo = []
+        for task in plan.tasks():
+            written = [array for array in plan.table(task.table).arrays if not array.is_empty]
+            keys = [shard_key(array, task.number) for array in written]
+            if every or not checked.sound.issuperset(keys):
+                todo.append(task)
         conversion.run_steps("writing", conversion.job(new_store), todo, plan.task_bytes, lambda _: {})
         if every:
             new_store.seal(build.target, build.journal)
