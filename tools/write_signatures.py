@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import unistore
-from unistore.conversion.convert import convert
+from unistore.conversion.settings import Settings
 from unistore.converters.options import Option, Options, declared
 from unistore.converters.registry import own_families
 
@@ -40,8 +40,9 @@ def convert(
 def rendered() -> str:
     """Return the text of the file."""
     of_every_family = declared(Options)
-    keywords = inspect.signature(convert).parameters.values()
-    shared = [f"{one.name}: {one.annotation}" for one in keywords if one.kind is one.KEYWORD_ONLY]
+    # A rule is what the conversion of a recorded store gives
+    shared = [f"{one.name}: {str(one.type).replace(' SplitRule |', '')}" for one in fields(Settings)]
+    shared.append("progress: Progress | bool | None")
     shared += [_field(option) for option in of_every_family]
     classes = [_class("_Shared", "TypedDict", shared)]
     overloads = [_OVERLOAD.format(family="None = None", options="Unpack[_Shared]")]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,8 @@ import unistore
 from tests.detection import detect
 from unistore.cli.convert import convert as unistore_convert
 from unistore.cli.convert_options import SharedOption, add_family_options
-from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.convert import make_converter
+from unistore.conversion.settings import Settings
 from unistore.converters import plugin, registry
 from unistore.converters.options import RESERVED, Options, declared, option
 from unistore.converters.registry import families, get_family, own_families
@@ -245,7 +245,7 @@ def test_reserved_names_are_those_of_every_conversion() -> None:
     parameters = group.get_command(click.Context(group), "rows").params
     shared = [each for each in parameters if isinstance(each, click.Argument | SharedOption)]
     flags = {flag.removeprefix("--").replace("-", "_") for each in shared for flag in each.opts}
-    keywords = {name for name in inspect.signature(convert).parameters if name != "options"}
+    keywords = {"sources", "destination", "family", "progress", *(each.name for each in fields(Settings))}
     beside = {"help", "debug", "found", "skipped", "follow_links_to", "split_rule", "split_below"}
     assert flags | {each.name for each in shared} | keywords | beside == RESERVED | {"exclude"}
 

@@ -30,8 +30,6 @@ from unistore.system.hints import PathLike
 from unistore.system.progress import NO_PROGRESS, Progress
 
 if TYPE_CHECKING:
-    from distributed import Client
-
     from unistore.conversion.executors.dask_executor import Dask
 
 
@@ -40,22 +38,6 @@ def convert(
     destination: PathLike,
     family: str | Detection | None = None,
     *,
-    codec: str = "auto",
-    split: str | Mapping[str, float] | None = None,
-    split_by: str = "source",
-    split_seed: int = 0,
-    split_from: PathLike | None = None,
-    group_by: str | None = None,
-    overwrite: bool = False,
-    restart: bool = False,
-    work: PathLike | None = None,
-    workers: int = 0,
-    scheduler: str | Client | None = None,
-    memory: str | int | None = None,
-    on_error: str = "fail",
-    wait: float | None = None,
-    part: str | None = None,
-    seal: bool = False,
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> Report:
@@ -153,28 +135,13 @@ def convert(
     if not isinstance(family, Detection):
         check.text("family", family, none=True)
     check.raise_problems()
-    settings = Settings(
-        codec=codec,
-        split=split,
-        split_by=split_by,
-        split_seed=split_seed,
-        split_from=split_from,
-        group_by=group_by,
-        overwrite=overwrite,
-        restart=restart,
-        work=work,
-        workers=workers,
-        scheduler=scheduler,
-        memory=memory,
-        on_error=on_error,
-        wait=wait,
-        part=part,
-        seal=seal,
-    )
+    of_family = dict(options)
+    shared = [field.name for field in fields(Settings) if field.name in options]
+    settings = Settings(**{name: of_family.pop(name) for name in shared})
     paths = local_sources(sources, destination, settings, progress)
     if family is None:
-        family = implied_family(options) or detect_family(paths)
-    return convert_with(settings, paths, destination, family, options, progress)
+        family = implied_family(of_family) or detect_family(paths)
+    return convert_with(settings, paths, destination, family, of_family, progress)
 
 
 def convert_with(
