@@ -14,6 +14,9 @@ import numpy as np
 
 from unistore.converters.common.label_map import Numbering
 from unistore.converters.files.paths import split_of
+from unistore.converters.formats.ply import labels_of
+from unistore.converters.formats.sweeps import is_sweep
+from unistore.converters.formats.text_points import is_room, room_of
 from unistore.converters.plugin import (
     Claim,
     Family,
@@ -90,7 +93,7 @@ class PointCloud(PointCloudOptions, Family):
         owner = _owner(head.file)
         if owner is not None:
             return sure(f"is a column of {printable(owner.name)}", Arrays.name)
-        if head.format == "sweep" and not _is_sweep(head.file):
+        if head.format == "sweep" and not is_sweep(head.file.path):
             if head.file.is_given:
                 message = "may be a sweep of a lidar, or spikes: nothing in it says which"
                 raise InputError(_either(head.file, message, "spike"))
@@ -109,7 +112,11 @@ class PointCloud(PointCloudOptions, Family):
         """Group files with the columns beside them, and leave out arrays that are not clouds."""
         # Arrays that may be clouds by shape only are taken if no other file is a cloud, or if the user named
         # them. Lists beside the files name their splits.
-        matches = {file.path: _match(file, file.path) for file in files if _is_of_numpy(file)}
+        matches = {
+            file.path: _match(file, file.path)
+            for file in files
+            if file.name.lower().endswith((".npy", ".npz"))
+        }
         has_clouds = len(matches) < len(files) or max(matches.values(), default=Match.NO) >= Match.EITHER
         least = Match.EITHER if has_clouds else Match.POSSIBLE
         taken_files: list[SourceFile] = []
@@ -164,9 +171,6 @@ def recognise(opened: Opened, kind: str, mapping: Mapping[str, str]) -> tuple[ty
 
 def _belongs(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> str:
     # Say why a file is no source of its own (empty: it is one)
-    from unistore.converters.formats.ply import labels_of
-    from unistore.converters.formats.text_points import room_of
-
     if labels_of(file.path) in by_path:
         return "read as labels of the scan beside it"
     if room_of(file.path) in by_path:
@@ -180,21 +184,8 @@ def _not_called(file: SourceFile) -> str:
     if suffix not in (".txt", ".bin") or file.is_given:
         return ""
     if suffix == ".bin":
-        return "" if _is_sweep(file) else _NO_SWEEP
-    from unistore.converters.formats.text_points import is_room
-
+        return "" if is_sweep(file.path) else _NO_SWEEP
     return "" if is_room(file.path) else "text, which is read as points if you name the file"
-
-
-def _is_sweep(file: SourceFile) -> bool:
-    # Return whether a file is a sweep by its name
-    from unistore.converters.formats.sweeps import is_sweep
-
-    return is_sweep(file.path)
-
-
-def _is_of_numpy(file: SourceFile) -> bool:
-    return file.name.lower().endswith((".npy", ".npz"))
 
 
 def _match(file: SourceFile, path: Path) -> Match:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from unistore.converters.common.columns import SourceColumn
-from unistore.converters.plugin import Claim, Family, Format, Group, Head, Opened, SourceFile
+from unistore.converters.plugin import Claim, Family, Format, Group, Head, Opened, SourceFile, no, sure
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Parts, SourcePart
 from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.record import ConverterOf
-from unistore.converters.trajectory.layouts import BAG, LEROBOT, METADATA, claim_of, needed_layout
+from unistore.converters.trajectory.layouts import BAG, LAYOUTS, LEROBOT, METADATA, layout_of, needed_layout
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.schemas.trajectory.fields import FAMILY_NAME
 from unistore.system.hints import AnyArray
@@ -45,7 +45,10 @@ class Trajectory(TrajectoryOptions, Family):
 
     def match(self, head: Head) -> Claim:
         """Recognise files by the names in them."""
-        return claim_of(head)
+        layout = layout_of(head)
+        if layout is None:
+            return no(f"holds no {', no '.join(other.evidence for other in LAYOUTS)}")
+        return sure(f"holds {layout.evidence}", layout.name)
 
     def declines(self, file: SourceFile) -> str:
         """Decline JSON and YAML that describe no dataset and no bag, and the files of described bags."""

@@ -22,9 +22,9 @@ from unistore.converters.trajectory.columns import VIDEO
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import (
     CUT,
+    DERIVING,
     ROWS_READ,
     SIZES,
-    derive_memory,
     keys_apart,
 )
 from unistore.converters.trajectory.scan import EpisodeIndex, EpisodeOrigin, ScannedFile
@@ -86,7 +86,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
                     facts=one.facts,
                     attributes=attributes,
                 ),
-                memory=derive_memory(index, keep=options.images == "keep") + reading,
+                memory=DERIVING + reading,
                 reading=reading,
             )
     nbytes = sum(map(size_of, sources.files())) if spilled else 0

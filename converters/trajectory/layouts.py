@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from shlex import quote
 from typing import NamedTuple
 
-from unistore.converters.plugin import Array, Claim, Facts, Head, Opened, as_json, no, sure
+from unistore.converters.plugin import Array, Facts, Head, Opened, as_json
 from unistore.errors import InputError, Location, Problem, location_of, printable
 
 METADATA = "metadata.yaml"  # describes the files of a bag that lie beside it
@@ -77,14 +77,6 @@ class EpisodeRecording(NamedTuple):
     def facts(self, path: str = "") -> Facts:
         """Return what the file says of an array or group."""
         return self.opened.group_facts(f"{self.group}/{path}".strip("/"))
-
-
-def claim_of(head: Head) -> Claim:
-    """Return which layout a file has."""
-    layout = layout_of(head)
-    if layout is None:
-        return no(f"holds no {', no '.join(other.evidence for other in LAYOUTS)}")
-    return sure(f"holds {layout.evidence}", layout.name)
 
 
 def layout_of(head: Head) -> EpisodeLayout | None:

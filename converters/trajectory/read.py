@@ -157,27 +157,11 @@ def frames(array: Array, location: Location, feature: Feature, lo: int, hi: int)
 
 # What depends on all values of a source: whether next observations are the following ones, ends, frames.
 
-_BASE_MEMORY = 4 << 20
+# Bytes at the peak of `derive_source`: two copies of blocks of two columns, as of next observations
+DERIVING = 4 * BLOCK + (4 << 20)
 CUT = "cut"
 _FOLLOWS = "follows/"
 SIZES = "sizes/"
-
-
-def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
-    """Return the peak memory of `derive_source` in bytes: two copies of blocks of two columns."""
-    # With `keep`, also a block of compressed frames, estimated by their decoded size. Of rows with any number
-    # of values, two blocks.
-    largest = 0
-    for episode in index.episodes:
-        for column, feature in index.variants[episode.variant].features.items():
-            block = min(BLOCK, feature.row_bytes * episode.length)
-            if column.startswith("next_observation/"):
-                largest = max(largest, 4 * block)
-            elif keep and feature.is_encoded:
-                largest = max(largest, block)
-            elif feature.kind in RAGGED or feature.kind == VIDEO:
-                largest = max(largest, 2 * BLOCK)
-    return largest + _BASE_MEMORY
 
 
 def derive_source(opened: Opened, index: EpisodeIndex, spilled: Sequence[StoredColumn], emit: Emit) -> Facts:
