@@ -127,6 +127,13 @@ class InputError(UnistoreError):
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
+    @classmethod
+    def at(
+        cls, location: Location | str, message: str, cure: str = "", kind: str = "invalid", source: str = ""
+    ) -> InputError:
+        """Make the error of one problem at a place in a file, or of a whole file."""
+        return cls(Problem.at(location, message, cure, kind, source))
+
     def problems_at(self, location: Location | str) -> tuple[Problem, ...]:
         """Return its problems. The text of an error without any becomes one at `location`."""
         return self.problems or (Problem.at(location, str(self)),)

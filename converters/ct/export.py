@@ -19,7 +19,7 @@ from unistore.converters.ct.slabs import MEMBERS
 from unistore.converters.ct.stored import Volume, volumes
 from unistore.converters.formats.nifti import Nifti
 from unistore.converters.plugin import Array, Facts
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.ct.geometry import FRAME, IDENTITY
 from unistore.schemas.indices import IndexColumn, StoreView, contradiction
@@ -70,7 +70,7 @@ def _older_names(volume: Volume) -> dict[str, str]:
     # Names for the image of a store that lacks them: that of a case folder
     if not volume.dtype or volume.groups(MASKS, LABELS, SDF):
         message = "is of an older unistore, without the names of files"
-        raise InputError(Problem(volume.store.path, message, "--to nifti or ome-zarr", "option"))
+        raise InputError.at(volume.store.path, message, "--to nifti or ome-zarr", "option")
     names = {IMAGE: f"{volume.name}/ct_original.npy"}
     return names | {INFO: f"{volume.name}/info.json"} if volume.info else names
 

@@ -41,7 +41,7 @@ def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
         text = _text(path, "utf-8")
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(Problem(location, f"is no JSON: {error}", _CURE, "json")) from error
+        raise InputError.at(location, f"is no JSON: {error}", _CURE, "json") from error
     return text, numbers_in(content) if isinstance(content, Mapping) else {}
 
 
@@ -93,7 +93,7 @@ def read_row(path: Path, case: str, location: str) -> str:
         matching = [row for row in rows if row[column] == case]
         if len(matching) > 1:
             message = f"has {len(matching)} rows of {case}"
-            raise InputError(Problem(location, message, "keep one of them", "metadata"))
+            raise InputError.at(location, message, "keep one of them", "metadata")
         if matching:
             return json.dumps(matching[0], ensure_ascii=False)
     return ""
@@ -114,7 +114,7 @@ def _rows(path: Path, time: int, location: str) -> list[dict[str, str]]:  # noqa
         return [dict(zip(header, row, strict=True)) for row in rows if row]
     except (ValueError, csv.Error) as error:
         message = f"is no table of comma-separated values in UTF-8: {error}"
-        raise InputError(Problem(location, message, _CURE, "metadata")) from error
+        raise InputError.at(location, message, _CURE, "metadata") from error
 
 
 BY_FILE = "the volume's file"
@@ -410,4 +410,4 @@ def _choose_image(
     reason = "choose one" if chosen else f"--resolution {resolution} is not one of them"
     cure = " or ".join([f"--resolution {size}" for size, _ in images if size])
     cure = cure or "keep one of them, or call it ct_original.npy"
-    raise InputError(Problem(volume, f"holds {names}: {reason}", cure, "resolution"))
+    raise InputError.at(volume, f"holds {names}: {reason}", cure, "resolution")

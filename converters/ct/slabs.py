@@ -20,7 +20,7 @@ from unistore.converters.formats.dicom_headers import DicomPixels
 from unistore.converters.plugin import Array, Format, Opened, SourceFile
 from unistore.converters.seam.faults import calling
 from unistore.converters.seam.formats import formats, open_file
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.system.hints import AnyArray, Shape
 
 SLAB = 1 << 20  # bytes of a slab, so that it stays in the cache of a core while it is compared
@@ -259,7 +259,7 @@ def check_range(array: VolumeArray, extent: tuple[int, int, int] | None) -> None
         rows += len(index)
     if count:
         message = f"{count} points lie outside the volume {limit}; {first}"
-        raise InputError(Problem(array.name, message, "make it again from this volume", "range"))
+        raise InputError.at(array.name, message, "make it again from this volume", "range")
 
 
 def sorted_points(array: VolumeArray) -> Points:
@@ -279,5 +279,5 @@ def _sorted_points(array: VolumeArray, time: int) -> Points:  # noqa: ARG001
     twice = np.flatnonzero(np.diff(flat[order]) == 0)
     if len(twice):
         message = f"{len(twice)} voxels occur twice; the first is {index[order[twice[0]]].tolist()}"
-        raise InputError(Problem(array.name, message, "make it again from its volume", "duplicate"))
+        raise InputError.at(array.name, message, "make it again from its volume", "duplicate")
     return index[order], values[order]

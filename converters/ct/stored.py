@@ -30,7 +30,7 @@ from unistore.converters.plugin import Facts
 from unistore.converters.protocol import Emit, Finalized
 from unistore.converters.scan import Scan
 from unistore.converters.seam.stored import open_original
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.fields import HEADER, IMAGE, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
@@ -93,7 +93,7 @@ class Volume:
         """Return an image or label in the store's dtype, or bits and points as 0 and 1, (D, H, W)."""
         if group == IMAGE and not self.dtype:
             message = f"volume {self.name!r} has no image, so it cannot be exported as one"
-            raise InputError(Problem(self.store.path, message, "leave --to out", "missing"))
+            raise InputError.at(self.store.path, message, "leave --to out", "missing")
         path = IMAGE if group == IMAGE else f"{group}/label"
         if self.store.has(path):
             dtype = self.store.array(path).dtype
@@ -298,7 +298,7 @@ def window(store: StoreView, text: str, emit: Emit, folder: Path) -> Finalized: 
     chosen = parse_window(text)
     if not store.has(_IMAGE):
         message = f"has no images to cut window {chosen} of"
-        raise InputError(Problem(store.path, message, "convert the sources with images", "missing"))
+        raise InputError.at(store.path, message, "convert the sources with images", "missing")
     group = f"{schema.WINDOWS}/{chosen.name}"
     extents = whole(store, f"{schema.VOLUMES}/extent")
     options = store.attributes["options"]

@@ -228,7 +228,7 @@ class PointCloudConverter(SeamConverter):
         layout, match = recognise(whole, openings[0].name, self.plugin.map)
         if layout is None:
             message = "is no point cloud of a known layout"
-            raise InputError(Problem(part.name, message, "check what wrote it", "format"))
+            raise InputError.at(part.name, message, "check what wrote it", "format")
         check_names(whole)
         described = layout.describe(whole, self.plugin.map)
         numbering = self._numbering(group.files[0].path, part.name)
@@ -256,7 +256,7 @@ class PointCloudConverter(SeamConverter):
 
     def not_ours(self, part: SourcePart, claim: Claim) -> Scanned:
         """Refuse a file that no format takes. If another family does, it is left to that."""
-        raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
+        raise InputError.at(part.name, claim.reason, "leave it out", "missing")
 
     def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
         """Reconcile the columns of all files, see `gather_clouds`."""

@@ -203,7 +203,7 @@ class DerivedCloud:
         numbering: Numbering | None,
     ) -> None:
         if not points.rows:
-            raise InputError(Problem(source.name, "holds no points", "leave the file out", "empty"))
+            raise InputError.at(source.name, "holds no points", "leave the file out", "empty")
         self._points = points
         self._name = source.name
         self._origin: PointOrigin = source.detail

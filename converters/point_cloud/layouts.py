@@ -193,10 +193,10 @@ def _features(
     # Where the values are that follow x, y, z in their dataset. `names` are those of the columns
     if not wide or shape[1] < 3:
         message = f"has shape {shape}, expected (N, 3) for coordinates"
-        raise InputError(Problem.at(location, message, "save it as (N, 3)", "shape"))
+        raise InputError.at(location, message, "save it as (N, 3)", "shape")
     if any(key.lower() == FEATURES for key in names):
         message = f"has shape {shape}: what follows x, y, z would be stored as {FEATURES!r}, which is there"
-        raise InputError(Problem.at(location, message, _how_to_rename(place.array), "ambiguous"))
+        raise InputError.at(location, message, _how_to_rename(place.array), "ambiguous")
     return place._replace(row_shape=(shape[1] - 3,))
 
 
@@ -450,7 +450,7 @@ class Batches(ColumnPoints):
             if shape[0] != count:
                 message = f"has shape {shape}, expected ({count},), ({count}, 1) or ({count}, {points}, …)"
                 location = location_of(opened.name, place.array)
-                raise InputError(Problem.at(location, message, "write the file again", "length"))
+                raise InputError.at(location, message, "write the file again", "length")
             of_segments[key] = place._replace(row_shape=() if place.row_shape == (1,) else place.row_shape)
         own = dict(layout.columns)
         features = {FEATURES: own.pop(FEATURES)} if arrays["data"].shape[2] > 3 else {}
@@ -502,10 +502,10 @@ def _group_of_columns(opened: Opened, mapping: Mapping[str, str]) -> str:
     if len(groups) > 1:
         message = f"several groups hold x, y, z: {', '.join(group or '/' for group in groups)}"
         cure = "choose one: --map x=GROUP/NAME, or --map xyz=GROUP/NAME"
-        raise InputError(Problem(opened.name, message, cure, "ambiguous"))
+        raise InputError.at(opened.name, message, cure, "ambiguous")
     if not groups:
         message = f"has no x, y, z; datasets: {shown_arrays(arrays)}"
-        raise InputError(Problem(opened.name, message, HOW_TO_NAME, "missing"))
+        raise InputError.at(opened.name, message, HOW_TO_NAME, "missing")
     return groups[0]
 
 

@@ -69,15 +69,15 @@ class SegmentGroups:
                 if not isinstance(link, h5py.HardLink) or isinstance(self.parent[key], h5py.Group):
                     message = "is a group among segments whose name is not segment_ and a number"
                     cure = "rename it, or move it out of segments/: its points would belong to no segment"
-                    raise InputError(Problem.at(self.location(key), message, cure, "name"))
+                    raise InputError.at(self.location(key), message, cure, "name")
                 continue
             other = first.setdefault(_segment_number(key), key)
             if other != key:
                 message = f"has the number of another segment, {other}"
-                raise InputError(Problem.at(self.location(key), message, "rename it", "twice"))
+                raise InputError.at(self.location(key), message, "rename it", "twice")
             if _segment_number(key) > _LARGEST:
                 message = f"has a number above {_LARGEST}"
-                raise InputError(Problem.at(self.location(key), message, "rename it", "name"))
+                raise InputError.at(self.location(key), message, "rename it", "name")
 
     def group(self, segment: int) -> h5py.Group:
         """Return the group of a segment."""
@@ -164,7 +164,7 @@ class Indices(ColumnPoints):
                 if rows.min() < 0 or rows.max() >= self.rows:
                     message = f"points outside the rows 0:{self.rows} of the file"
                 if message:
-                    raise InputError(Problem.at(dataset.location, message, _CURE, "range"))
+                    raise InputError.at(dataset.location, message, _CURE, "range")
                 last = rows[-1:]
                 yield rows
 
@@ -174,10 +174,10 @@ def _indices(groups: SegmentGroups, segment: int, rows: int) -> HDF5Dataset:
     dataset = groups.dataset(segment, "indices")
     if dataset.dtype.kind not in "iu" or len(dataset.shape) != 1:
         message = f"is {dataset.dtype} {dataset.shape}, expected integers (n,)"
-        raise InputError(Problem.at(dataset.location, message, _CURE, "dtype"))
+        raise InputError.at(dataset.location, message, _CURE, "dtype")
     if len(dataset) > rows:
         message = f"holds {len(dataset)} rows, the file {rows}"
-        raise InputError(Problem.at(dataset.location, message, _CURE, "range"))
+        raise InputError.at(dataset.location, message, _CURE, "range")
     return dataset
 
 
@@ -256,7 +256,7 @@ class InSegments(Points):
             "="
         ):
             message = f"is {dataset.dtype} {dataset.shape}, expected {np.dtype(place.dtype)} {shape}"
-            raise InputError(Problem.at(dataset.location, message, _CURE, "length"))
+            raise InputError.at(dataset.location, message, _CURE, "length")
         return dataset
 
 
@@ -270,7 +270,7 @@ def _lengths(groups: SegmentGroups, column: str) -> Int64s:
         if names != expected:
             columns, of_first = (", ".join(sorted(each)) for each in (names, expected))
             message = f"holds {columns}, unlike the first segment: {of_first}"
-            raise InputError(Problem.at(groups.location(key), message, _CURE, "columns"))
+            raise InputError.at(groups.location(key), message, _CURE, "columns")
         shape = groups.dataset(segment, column).shape
         lengths[segment] = shape[0] if shape else 0
     return lengths

@@ -130,7 +130,7 @@ def _lines(path: Path) -> list[str]:
     # Lines of a list, without empty ones
     with as_problem(str(path)):
         if path.stat().st_size > _MAX_BYTES:
-            raise InputError(Problem(str(path), "is too long for a list of files", kind="format"))
+            raise InputError.at(str(path), "is too long for a list of files", kind="format")
         text = path.read_text(encoding="utf-8", errors="replace")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -381,7 +381,7 @@ def finalize_clouds(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float]) 
     real = joined["numbers"] != NO_SEGMENT
     if not real.any():
         message = "no point belongs to a segment, so there would be no sample"
-        raise InputError(Problem(count_of(len(facts), "file"), message, "lower min_points", "empty"))
+        raise InputError.at(count_of(len(facts), "file"), message, "lower min_points", "empty")
     dtypes = {
         "int32" if quantised else origin.layout.xyz_dtype
         for origin, quantised in zip(scan.sources.details, joined["quantised"], strict=True)

@@ -204,7 +204,7 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
         others = ", ".join(clocks.lengths)
         message = f"has streams of other rates ({others}), and nothing tells when its steps were"
         cure = "write timestamps of the action beside it (action_timestamps), or an attribute rate, "
-        raise InputError(Problem.at(recording.location(), message, f"{cure}or give --rate steps=HZ", "clock"))
+        raise InputError.at(recording.location(), message, f"{cure}or give --rate steps=HZ", "clock")
     problems: list[Problem] = []
     notes: list[str] = []
     times: dict[str, Int64s] = {}
@@ -245,21 +245,21 @@ def _read_times(recording: EpisodeRecording, stream: Stream) -> Int64s:
     location = recording.location(stream.timestamps)
     if stream.unit not in NANOSECONDS:
         message = f"has the unit {stream.unit!r}, expected one of {', '.join(NANOSECONDS)}"
-        raise InputError(Problem.at(location, message, "correct the attribute, or give --time-unit", "clock"))
+        raise InputError.at(location, message, "correct the attribute, or give --time-unit", "clock")
     values = recording.arrays[stream.timestamps][:]
     is_time = np.abs(np.asarray(values, np.float64) * NANOSECONDS[stream.unit]) < _MOST_NANOSECONDS
     if not is_time.all():
         row = int(np.argmin(is_time))
         cure = f"{_SET_UNIT}, or leave the stream out with --ignore"
         message = f"row {row} is {values[row]}, no time in {stream.unit}"
-        raise InputError(Problem.at(location, message, cure, "clock"))
+        raise InputError.at(location, message, cure, "clock")
     times = in_nanoseconds(values, stream.unit)
     falling = np.flatnonzero(np.diff(times) < 0)
     if len(falling):
         row = int(falling[0]) + 1
         message = f"row {row} is {values[row]}, earlier than the row before it ({values[row - 1]})"
         cure = _OF_TOPIC if recording.times else "sort the stream by time, or leave it out with --ignore"
-        raise InputError(Problem.at(location, message, cure, "clock"))
+        raise InputError.at(location, message, cure, "clock")
     return times
 
 

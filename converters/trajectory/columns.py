@@ -416,7 +416,7 @@ def _check_name(column: str, location: Location, other: Feature | None) -> None:
         message = f"cannot be stored under the name {printable(column)!r}: {reason}"
     else:
         return
-    raise InputError(Problem.at(location, message, cure, "name"))
+    raise InputError.at(location, message, cure, "name")
 
 
 def _feature(path: str, column: str, array: Array, location: Location) -> Feature:
@@ -436,16 +436,16 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
         kind: Kind = "text" if is_text(dtype) else "ragged"
         if is_role(column) or (kind == "ragged" and column.startswith("next_observation/")):
             message = f"has rows of any length, and would be {column}"
-            raise InputError(Problem.at(location, message, "give it another name with --map", "shape"))
+            raise InputError.at(location, message, "give it another name with --map", "shape")
         return Feature(path, kind, values.dtype, values.row_shape)
     if not storable(dtype):
         message = f"has dtype {dtype}, which cannot be stored"
         cure = "texts need one axis; leave it out with --ignore" if is_text(dtype) else ""
-        raise InputError(Problem.at(location, message, cure, "dtype"))
+        raise InputError.at(location, message, cure, "dtype")
     if column in ("terminated", "truncated"):
         if shape not in ((), (1,)):
             message = f"has shape {array.shape}, expected one flag a step"
-            raise InputError(Problem.at(location, message, kind="shape"))
+            raise InputError.at(location, message, kind="shape")
         return Feature(path, "flag", "|b1")
     if column == "reward" and shape == (1,):
         return Feature(path, "squeezed", dtype.str)
@@ -474,7 +474,7 @@ def _encoded(path: str, array: Array, location: Location) -> Feature | None:
         shape = header.shape or decode(first, location, exact=True).shape
     except InputError as error:
         message = f"its first frame {error.problems[0].message}"
-        raise InputError(Problem.at(location, message, "get the file again", "damaged")) from error
+        raise InputError.at(location, message, "get the file again", "damaged") from error
     return Feature(path, kind, header.dtype.str, shape)
 
 
@@ -499,5 +499,5 @@ def flags(values: AnyArray, location: Location, lo: int) -> NDArray[np.bool_]:
     if wrong.size:
         message = f"row {lo + int(wrong[0])} is {flat[wrong[0]]}, expected 0 or 1"
         cure = "choose another dataset with --map terminated=DATASET, or --ignore it"
-        raise InputError(Problem.at(location, message, cure, "value"))
+        raise InputError.at(location, message, cure, "value")
     return np.asarray(flat != 0)

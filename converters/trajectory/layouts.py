@@ -18,7 +18,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from unistore.converters.plugin import Array, Facts, Head, Opened, as_json
-from unistore.errors import InputError, Location, Problem, location_of, printable
+from unistore.errors import InputError, Location, location_of, printable
 
 METADATA = "metadata.yaml"  # describes the files of a bag that lie beside it
 STAMP, LOG_TIME = "header_stamp", "log_time"  # names of the times of the messages of a topic, in bags
@@ -98,7 +98,7 @@ def needed_layout(head: Head, *, is_mapped: bool) -> EpisodeLayout:
     expected = "; or ".join(other.evidence for other in LAYOUTS)
     message = f"is not a trajectory file: it holds {', '.join(names) or 'nothing'}; expected {expected}"
     cure = f"name the actions, as in --map {quote(printable(f'action={names[0]}'))}" if names else ""
-    raise InputError(Problem(head.file.name, message, cure, "layout"))
+    raise InputError.at(head.file.name, message, cure, "layout")
 
 
 def _is_robomimic(head: Head) -> bool:

@@ -26,7 +26,7 @@ from unistore.converters.trajectory.stored_steps import (
     step_tasks,
     stored_episodes,
 )
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.schemas.indices import StoreView
 from unistore.schemas.trajectory.fields import EPISODES
 from unistore.system.hints import AnyArray, Float64s, Int64s, Shape, UInt8s
@@ -520,4 +520,4 @@ def _needed(module: str, store: StoreView) -> Any:
 
 
 def _refused(store: StoreView, message: str, cure: str, kind: str = "option") -> InputError:
-    return InputError(Problem(store.path, message, cure, kind))
+    return InputError.at(store.path, message, cure, kind)

@@ -46,10 +46,10 @@ class TrajectoryOptions(Options):
         super().__post_init__()
         if self.images == "resized" and self.image_size is None:
             message, cure = "is resized, but to no size", "as in --images resized --image-size 224"
-            raise InputError(Problem("--images", message, cure, "option"))
+            raise InputError.at("--images", message, cure, "option")
         if self.images == "resized" and self.video == "keep":
             message, cure = "is keep, and --images resized stores no other images", "leave one of them out"
-            raise InputError(Problem("--video", message, cure, "option"))
+            raise InputError.at("--video", message, cure, "option")
         wrong = [name for name, rate in self.rate.items() if not _is_rate(rate)]
         if wrong:
             name = wrong[0]

@@ -127,7 +127,7 @@ class Reader:
         image = decode(frame, location, exact=True, swapped=self.colour == "swapped")
         if image.shape != shape:
             message = f"the frame is {image.shape}, the first one {shape}"
-            raise InputError(Problem.at(location, message, "keep frames of mixed sizes apart", "shape"))
+            raise InputError.at(location, message, "keep frames of mixed sizes apart", "shape")
         return image
 
 
@@ -142,7 +142,7 @@ def _unpadded(values: AnyArray, row_shape: Shape) -> AnyArray:
 
 def _damaged_frame(frame: UInt8s, location: Location) -> InputError:
     message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
-    return InputError(Problem.at(location, message, "get or write the file again", "damaged"))
+    return InputError.at(location, message, "get or write the file again", "damaged")
 
 
 def frames(array: Array, location: Location, feature: Feature, lo: int, hi: int) -> Iterator[UInt8s]:

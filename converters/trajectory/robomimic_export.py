@@ -21,7 +21,7 @@ from unistore.converters.trajectory.stored_steps import (
     step_tasks,
     stored_episodes,
 )
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.schemas.indices import StoreView, whole
 from unistore.schemas.trajectory.fields import EPISODES
 from unistore.system.hints import AnyArray
@@ -95,7 +95,7 @@ def _columns(store: StoreView) -> dict[str, StoredStepColumn]:
         if path in columns:
             message = f"columns {columns[path].name} and {column.name} would be {path!r}"
             cure = "give one another name with --map when converting"
-            raise InputError(Problem(store.path, message, cure, "name"))
+            raise InputError.at(store.path, message, cure, "name")
         columns[path] = column
     return columns
 

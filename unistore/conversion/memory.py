@@ -15,7 +15,7 @@ import numpy as np
 from unistore.conversion.columns import in_planes, plane_bytes, planes_at_once
 from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Scan, SourceReader
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.system.hints import Int64s
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import size
@@ -46,7 +46,7 @@ def check_fits(
             f"{size(limit)} is too little: {size(PROCESS)} for the process + {size(need)} for {step} = "
             f"{size(total)}"
         )
-        raise InputError(Problem("--memory", message, f"give at least {size(total * 1.005)}", "memory"))
+        raise InputError.at("--memory", message, f"give at least {size(total * 1.005)}", "memory")
 
 
 def most_workers(limit: int | None, wanted: int, need: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from unistore.errors import ConversionError, InputError, Problem
+from unistore.errors import ConversionError, InputError
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class JobPart:
             number, count = map(int, match.groups())
             if 1 <= number <= count:
                 return cls(number, count)
-        raise InputError(Problem("--part", f"is {text!r}, expected i/N from 1/N to N/N: 3/8", kind="option"))
+        raise InputError.at("--part", f"is {text!r}, expected i/N from 1/N to N/N: 3/8", kind="option")
 
     @property
     def suffix(self) -> str:

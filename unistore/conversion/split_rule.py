@@ -193,13 +193,13 @@ def parse_split(
         shares = parse_shares(split)
     if seed and method != "hash":
         cure = "give shares without exact:"
-        raise InputError(Problem("--split-seed", "has no effect here", cure, "option"))
+        raise InputError.at("--split-seed", "has no effect here", cure, "option")
     origin = None
     if split_from is not None:
         if method == "exact":
             message = "exact shares are of all samples, and some are listed"
             cure = "give --split without exact: for those that are not listed"
-            raise InputError(Problem("--split-from", message, cure, "option"))
+            raise InputError.at("--split-from", message, cure, "option")
         origin = read_split_list(split_from)
     return SplitRule(shares=shares, method=method, by=by, seed=seed, group_by=group_by, taken=origin)
 
@@ -293,11 +293,11 @@ def read_split_list(path: str | os.PathLike[str]) -> SplitList:
         pairs = _json_pairs(text) if suffix == _JSON else _csv_pairs(text)
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
-        raise InputError(Problem(printable(str(path)), message, "check the path", "split")) from error
+        raise InputError.at(printable(str(path)), message, "check the path", "split") from error
     except RecursionError as error:
-        raise InputError(Problem(printable(str(path)), "is nested too deeply", _FORM, "split")) from error
+        raise InputError.at(printable(str(path)), "is nested too deeply", _FORM, "split") from error
     except (ValueError, csv.Error) as error:
-        raise InputError(Problem(printable(str(path)), str(error), _FORM, "split")) from error
+        raise InputError.at(printable(str(path)), str(error), _FORM, "split") from error
     return SplitList(origin=origin, splits=_without_contradictions(pairs, printable(str(path))))
 
 

@@ -134,7 +134,7 @@ class _Copies:
         if needed > free:
             message = f"{size(needed)} of sources to copy, and {self._folder.parent} has {size(free)} free"
             cure = "convert a part of them, and the next ones with --append, or choose a larger disk"
-            raise InputError(Problem(str(self.client.location), message, cure))
+            raise InputError.at(str(self.client.location), message, cure)
 
     def _fetch(self, keys: Sequence[str], progress: Progress) -> None:
         contents = self.client.read_objects({key: self.objects[key].bytes for key in keys})
@@ -154,7 +154,7 @@ class _Copies:
         changed = [key for key, entry in self.objects.items() if now.get(key) != entry]
         if changed:
             message = f"{count_of(len(changed), 'object')} changed while being copied: {first_few(changed)}"
-            raise InputError(Problem(str(self.client.location), message, "run the same command again"))
+            raise InputError.at(str(self.client.location), message, "run the same command again")
 
 
 def _folders(keys: Iterable[str]) -> set[str]:

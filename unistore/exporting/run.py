@@ -23,7 +23,7 @@ from unistore.conversion.lock import Lock, check_own, check_plain
 from unistore.converters.common.columns import is_text
 from unistore.converters.common.exported import VALUE, ExportedArray, File
 from unistore.converters.registry import get_family
-from unistore.errors import ConversionError, InputError, Problem, StoreError, named, refusal
+from unistore.errors import ConversionError, InputError, StoreError, named, refusal
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path, require_local_path
 from unistore.schemas.indices import whole
@@ -519,7 +519,7 @@ class _Export:
             if file.scope == "all" and self.is_joined:
                 message = f"{file.name} holds all sources, and these are in several stores, or left out"
                 cure = "make them one, and export that: unistore compact STORE DST"
-                raise InputError(Problem(store.path, message, cure, "version"))
+                raise InputError.at(store.path, message, cure, "version")
             if file.source not in removed and not (file.scope == "shared" and file.name in self.shared):
                 self._write(store, file)
         self.progress.advance(sum(sizes[current:]))
@@ -570,7 +570,7 @@ def _exporter(
     other_formats = f" or as {', '.join(family.export_to)}" if family.export_to else ""
     message = f"{family.command} stores are not exported as {to!r}"
     cure = f"they are in the layout of their sources{other_formats}: leave --to out, or change it"
-    raise InputError(Problem(store.path, message, cure, "option"))
+    raise InputError.at(store.path, message, cure, "option")
 
 
 def _with_choices(
@@ -580,7 +580,7 @@ def _with_choices(
     unknown = chosen.keys() - signature(files_of).parameters.keys()
     if unknown:
         name = min(unknown)
-        raise InputError(Problem(store.path, f"this export has no --{name}", "leave it out", "option"))
+        raise InputError.at(store.path, f"this export has no --{name}", "leave it out", "option")
     return partial(files_of, **chosen)
 
 

@@ -344,7 +344,7 @@ def source_names(opened: OpenedStores) -> list[frozenset[str]]:
     if replaced := sorted(removed & kept):
         message = f"a part holds {replaced[0]} as it was before it was replaced"
         cure = f"compact it, and take that: unistore compact {opened.path} DST"
-        raise InputError(Problem(opened.path, message, cure, "version"))
+        raise InputError.at(opened.path, message, cure, "version")
     return names
 
 
