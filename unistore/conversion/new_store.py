@@ -24,7 +24,6 @@ from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes
 from unistore.converters.protocol import Ask, Finalized, Scan
 from unistore.converters.registry import get_family
-from unistore.converters.survey import TAKEN
 from unistore.errors import ConversionError
 from unistore.schemas.array_specs import relations
 from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays
@@ -342,6 +341,7 @@ class NewStore:
     plan: Plan
     samples: int
     verdicts: tuple[JsonObject, ...]  # number of files by verdict and reason (JSON)
+    reported: Any  # those that the root repeats; None: it has none
     groups: Mapping[str, Mapping[str, Any]]  # attributes of groups below the root, by path
     codes: Codes  # split code of each sample, (samples,) uint8
     sizes: Int64s  # bytes of the files of each source, (sources,)
@@ -359,8 +359,6 @@ class NewStore:
     def attributes(self) -> JsonObject:
         """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
         plan = self.plan
-        skipped = len(skipped_sources(plan.options.get("skipped", ())))
-        is_reported = skipped > 0 or any(count["verdict"] != TAKEN for count in self.verdicts)
         return {
             "format_version": FORMAT_VERSION,
             "family": plan.family,
@@ -368,8 +366,8 @@ class NewStore:
             "main_table": self.scan.main_table,
             "fields": described_fields(plan),
             "options": dict(plan.options),
-            "skipped": skipped,
-            **({"verdicts": list(self.verdicts)} if self.verdicts and is_reported else {}),
+            "skipped": len(skipped_sources(plan.options.get("skipped", ()))),
+            **({} if self.reported is None else {"verdicts": self.reported}),
             "plan_digest": plan.digest,
             "created_with": dict(plan.versions),
         }

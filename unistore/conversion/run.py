@@ -59,7 +59,7 @@ from unistore.conversion.splits import assign_splits, column_values, prepare_spl
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Ask, Converter
 from unistore.converters.scan import Stored
-from unistore.converters.survey import Claims, counted_scan
+from unistore.converters.survey import TAKEN, Claims, counted_scan
 from unistore.errors import (
     ConversionError,
     InputError,
@@ -224,11 +224,14 @@ class Conversion:
         digests = np.zeros((len(scan.sources), 16), np.uint8)  # known at the end
         shared = shared_index(scan, tables, self.sizes, digests, assigned.codes)
         forms = [index_plan(field, len(values)) for field, values in (*finalized.arrays, *shared)]
+        verdicts = tuple(count.to_json() for count in counted_scan(scan))
+        is_reported = "skipped" in scan.options or any(count["verdict"] != TAKEN for count in verdicts)
         new_store = NewStore(
             scan=scan,
             plan=plan_of(scan, codec, split, tables, forms, assigned.found),
             samples=finalized.samples,
-            verdicts=tuple(count.to_json() for count in counted_scan(scan)),
+            verdicts=verdicts,
+            reported=list(verdicts) if is_reported else None,
             groups={**finalized.groups, "splits": {"names": list(assigned.names)}},
             codes=assigned.codes,
             sizes=self.sizes,

@@ -85,7 +85,7 @@ def plan_recorded_conversion(
         )
         new_store = conversion.plan(split, codecs)
     # Other files beside the sources may have come or gone: the verdicts on them are those of the store.
-    return conversion, replace(new_store, verdicts=tuple(attributes.get("verdicts", ())))
+    return conversion, replace(new_store, reported=attributes.get("verdicts"))
 
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
