@@ -46,6 +46,10 @@ class FamilyRecord:
     # `make(store, value, emit, folder) -> Finalized`: what a conversion precomputes, made of a store instead,
     # by option: `{"voxel_size": "package.module:voxels"}`.
     from_store: Mapping[str, str] = field(default_factory=dict)
+    # What several stores would be, were all their sources converted together, where columns belong to
+    # samples: `arrays(stores)` of each, `column(field, form)` and `missing(store, path)`. Empty: columns
+    # belong to sources.
+    alike: Mapping[str, str] = field(default_factory=dict)
     # `restore(store, scan) -> Restore`: gives each source's arrays back, to be compared with what other
     # libraries read of its files; empty: a store is compared only with what the converter reads.
     restore: str = ""

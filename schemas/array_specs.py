@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem
+from unistore.schemas.tables import HDF5_ATTRIBUTES
 
 # What an array of a store must be: axes, dtype, rows, and the range of values that index other arrays.
 #
@@ -227,6 +228,13 @@ class ArraySpecs:
     # Tables with text columns, `<table>/<column>/{data, offsets}`, and the rows of their offsets:
     # `{"volumes": (SAMPLES, 1)}` for one more than there are samples.
     text: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    # What all rows have in stores that lack an array, by its path or that of its group.
+    absent: Mapping[str, float | str] = field(default_factory=dict)
+
+    def absent_value(self, path: str) -> float | str | None:
+        """Return what all rows of an array, or of a text column, have in stores that lack it."""
+        group = path.rpartition("/")[0]
+        return "{}" if group == HDF5_ATTRIBUTES else self.absent.get(path, self.absent.get(group))
 
     def of(self, path: str, paths: Collection[str]) -> ArraySpec:
         """Return the spec of the array at `path` in a store that has arrays at `paths`."""

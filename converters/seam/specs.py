@@ -61,7 +61,7 @@ def specs_of(schema: Schema) -> ArraySpecs:
         is_column = path.startswith(f"{schema.table}/") and not schema.columns
         return ArraySpec(rows=(main_rows, 0)) if is_column else ArraySpec()
 
-    return ArraySpecs(arrays=arrays, main_rows=main_rows, others=other)
+    return ArraySpecs(arrays=arrays, main_rows=main_rows, others=other, absent={FACTS: "{}"})
 
 
 def _table_specs(table: str, columns: Mapping[str, Column]) -> dict[str, ArraySpec]:

@@ -24,6 +24,7 @@ FAMILY = FamilyRecord(
         "lerobot": "unistore.converters.trajectory.lerobot_export:files",
         "robomimic": "unistore.converters.trajectory.robomimic_export:files",
     },
+    alike={name: f"unistore.converters.trajectory.alike:{name}" for name in ("arrays", "column", "missing")},
     restore="unistore.converters.trajectory.stored:restore",
     kind="unistore.data.kinds.named:transitions",
     preview="unistore.converters.trajectory.preview:PREVIEW",

@@ -107,7 +107,7 @@ class StoredColumn:
         if self.name in FLAGS:
             return column_field(self.name, "bool", (), **self.origin)
         form, table = self.form, table_of(self.clock)
-        field = column_field(self.name, form.dtype, form.row_shape, table, **self.origin, **_dtypes(form))
+        field = column_field(self.name, form.dtype, form.row_shape, table, **self.origin, **dtypes_of(form))
         # Moments would count what is filled in, unless that is NaN
         is_filled = form.is_padded or ("missing_in" in form.attributes and np.dtype(form.dtype).kind != "f")
         return replace(field, statistics=False) if is_filled else field
@@ -117,7 +117,7 @@ class StoredColumn:
         field = self.field
         if group:
             form = self.form
-            own = column_field(self.name.removeprefix("next_"), form.dtype, form.row_shape, **_dtypes(form))
+            own = column_field(self.name.removeprefix("next_"), form.dtype, form.row_shape, **dtypes_of(form))
             field = replace(moved(own, group), attributes={**own.attributes, **self.origin})
         fields = [] if self.spilled_table or (self.alone and self.is_resized) else [field]
         return [*fields, self._resized(field)] if self.is_resized else fields
@@ -153,13 +153,14 @@ class StoredColumn:
                 return video_field(self.name, table, shape=shape, dtype=form.dtype, **origin)
             return frame_field(self.name, table, colour=self.colour, shape=shape, dtype=form.dtype, **origin)
         if "text" in self.kinds:
-            return text_field(self.name, table, **self.origin, **_dtypes(form))
+            return text_field(self.name, table, **self.origin, **dtypes_of(form))
         offsets = {"source_offsets": list(self.offsets)} if self.offsets else {}
-        attributes = {**self.origin, **offsets, **_dtypes(form)}
+        attributes = {**self.origin, **offsets, **dtypes_of(form)}
         return ragged_field(self.name, table, form.dtype, form.row_shape, **attributes)
 
 
-def _dtypes(form: Merged) -> dict[str, Any]:
+def dtypes_of(form: Merged) -> dict[str, Any]:
+    """Return attributes: the dtypes that a column has in sources, and the row shapes of a padded one."""
     dtypes = form.attributes.get("source_dtype")
     attributes = {"source_dtype": dtypes if isinstance(dtypes, str) else sorted(dtypes or [])}
     return {**attributes, ROW_SHAPES: sorted(form.attributes[ROW_SHAPES])} if form.is_padded else attributes

@@ -60,6 +60,7 @@ SPECS = ArraySpecs(
     check=_unscaled,
     main_rows=_XYZ,
     text={SEGMENTS: _BOUNDS},
+    absent={"sources/header": "{}", f"{SEGMENTS}/name": ""},
 )
 
 

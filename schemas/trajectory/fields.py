@@ -221,4 +221,11 @@ SPECS = ArraySpecs(
     others=_spec,
     main_rows=_VALID,
     text={EPISODES: (SAMPLES, 1)},
+    absent={
+        f"{EPISODES}/cut": False,
+        f"{EPISODES}/success": -1,
+        f"{EPISODES}/mask": False,
+        f"{EPISODES}/attributes": "{}",
+        "sources/attributes": "{}",
+    },
 )

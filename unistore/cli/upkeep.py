@@ -83,6 +83,7 @@ Examples:
   unistore compact train.zarr one.zarr
   unistore compact train.zarr one.zarr --version paper-v1 --order name
   unistore compact train.zarr val.zarr --split val
+  unistore compact mine.zarr yours.zarr both.zarr --columns union
   unistore compact train.zarr good.zarr --where episode.length=50:
 """
 
@@ -106,8 +107,10 @@ def _parse_conditions(
     return conditions or None
 
 
-@click.command(epilog=_COMPACT_EXAMPLES, short_help="Make one plain store of a version.")
-@click.argument("store", metavar="STORE", type=click.Path())
+@click.command(
+    epilog=_COMPACT_EXAMPLES, short_help="Make one plain store of a version, or of several stores."
+)
+@click.argument("stores", metavar="STORE...", nargs=-1, required=True, type=click.Path())
 @click.argument("destination", metavar="DST", type=click.Path())
 @version_option
 @click.option(
@@ -116,6 +119,11 @@ def _parse_conditions(
     default="version",
     show_default=True,
     help="name: sources as one conversion of all of them has them.",
+)
+@click.option(
+    "--columns",
+    type=click.Choice(["exact", "union"]),
+    help="union: fill columns that some sources lack, as of convert; as STORE was converted by default.",
 )
 @click.option("--split", metavar="NAME", help="The sources of this split alone.")
 @click.option(
@@ -131,15 +139,15 @@ def _parse_conditions(
 @click.option("--workers", type=click.IntRange(min=0), default=0, help="Worker processes; 0: this process.")
 @click.option("--memory", metavar="SIZE", help="Memory limit of all processes together: 4GB.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def compact(store: str, destination: str, as_json: bool, **options: Any) -> None:
-    """Make one plain store DST of a version of STORE, without what the version leaves out.
+def compact(stores: tuple[str, ...], destination: str, as_json: bool, **options: Any) -> None:
+    """Make one plain store DST of a version of STORE, without what the version leaves out, or of several.
 
     The same command continues after a kill. STORE stays as it is.
     """
     from unistore import compact
 
     with progress_bar() as bar:
-        report = compact(store, destination, progress=bar, **options)
+        report = compact(stores, destination, progress=bar, **options)
     if as_json:
         say_json(asdict(report))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _REPLACE = "--replace puts it in the place of the old one"
-_CURE = "convert these sources into a store of their own"
+_CURE = "convert these sources into a store of their own; unistore compact STORE OTHER NEW makes them one"
 _SOME_CURE = (
     "append them with a source that lacks columns or has smaller rows, or convert all sources together"
 )
 # Options that select sources or follow from them, and may differ between the parts of a store
-_MAY_DIFFER = ("codecs", "exclude", "skipped", "split_below", "splits")
+_MAY_DIFFER = ("codecs", "compacted", "exclude", "skipped", "split_below", "splits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,12 +355,7 @@ def _check_forms(first: Store, new: Store) -> None:
     if problems:
         raise InputError(problems)
     bind_parts(parts, fields[0])
-    before = _plain_options(first)
-    now = _plain_options(new)
-    for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
-            message = f"is {before.get(name)!r} in the store, and {now.get(name)!r} of the new sources"
-            problems.append(Problem(f"option {name}", message, _CURE, "option"))
+    problems = differing_options(first, new)
     common = [path for path in new.paths() if first.has(path)]
     differing = [
         path for path in common if _contradict(first.array(path).attributes, new.array(path).attributes)
@@ -369,6 +364,18 @@ def _check_forms(first: Store, new: Store) -> None:
     problems += [Problem(path, message, _CURE, "attributes") for path in differing]
     if problems:
         raise InputError(problems)
+
+
+def differing_options(first: Store, new: Store, ignored: Collection[str] = ()) -> list[Problem]:
+    """Return the options that follow from no source and differ between two stores."""
+    before = _plain_options(first)
+    now = _plain_options(new)
+    problems = []
+    for name in sorted({*before, *now}.difference(ignored)):
+        if before.get(name) != now.get(name):
+            message = f"is {before.get(name)!r} in {first.path}, and {now.get(name)!r} in {new.path}"
+            problems.append(Problem(f"option {name}", message, _CURE, "option"))
+    return problems
 
 
 def _plain_options(store: Store) -> dict[str, Any]:

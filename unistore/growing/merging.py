@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,12 @@ from unistore.converters.files.paths import natural_key
 from unistore.errors import InputError, Problem
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
 from unistore.schemas.indices import sample_sources, table_columns
-from unistore.schemas.tables import offsets_of, text_arrays
+from unistore.schemas.tables import Field, offsets_of, text_arrays
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.hints import AnyArray, Int64s
 
 SOURCES = "sources/path/offsets"
-_CURE = "convert all sources together"
+CURE = "convert all sources together"
 
 
 class KeptSource(NamedTuple):
@@ -44,26 +44,29 @@ def kept_sources(
 class Merging:
     """The arrays of several stores as those of one, whose sources are `sources`."""
 
-    def __init__(self, stores: Sequence[Store], sources: Sequence[KeptSource]) -> None:
+    def __init__(
+        self,
+        stores: Sequence[Store],  # with the same arrays
+        sources: Sequence[KeptSource],
+        fields: Mapping[str, Field],  # of all arrays, by path
+    ) -> None:
         self.stores = stores
         self.sources = sources
-        self._counts = cache(self._count)
+        self.fields = fields
+        self.counts = cache(self._count)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Merging, (self.stores, self.sources, self.fields)
 
     def spec(self, path: str) -> ArraySpec:
         """Return the spec of an array."""
-        store = next((store for store in self.stores if store.has(path)), self.stores[0])
-        return store.specs.of(path, store.paths())
+        return self.stores[0].specs.of(path, self.stores[0].attributes["fields"])
 
     def is_offsets(self, path: str) -> bool:
         """Return whether values are where ranges of rows, or of bits, begin."""
         spec = self.spec(path)
         bounds_of_ranges = spec.indexes is not None and spec.rows is not None and spec.rows[1] == 1
         return spec.offsets_of is not None or bounds_of_ranges
-
-    def shape(self, path: str) -> Shape:
-        """Return the shape of a row that all rows fit into."""
-        shapes = [store.array(path).shape[1:] for store in self.stores]
-        return tuple(map(max, zip(*shapes, strict=True)))
 
     def _count(self, part: int, path: str) -> Int64s:
         """Return rows of each source of a part, ranges where the array has offsets, (sources,)."""
@@ -76,7 +79,7 @@ class Merging:
                 return np.ones(count, np.int64)
             if owner == SAMPLES:
                 return np.bincount(sample_sources(store), minlength=count)
-            return self._counts(part, owner)
+            return self.counts(part, owner)
         table = path.rpartition("/")[0]
         if store.has(f"{table}/source") and self.spec(f"{table}/source").indexes == (SOURCES, -1):
             return np.bincount(store.array(f"{table}/source").read(), minlength=count)
@@ -86,7 +89,7 @@ class Merging:
                 return np.bincount(sample_sources(store), of_samples, count).astype(np.int64)
             if self.spec(offsets).offsets_of == path:
                 lengths = np.diff(store.array(offsets).read())
-                ends = np.cumsum(self._counts(part, offsets))
+                ends = np.cumsum(self.counts(part, offsets))
                 sums = np.concatenate([[0], np.cumsum(lengths)])[ends]
                 return np.diff(sums, prepend=0)
         if path in table_columns(store, store.attributes["main_table"]):
@@ -96,15 +99,15 @@ class Merging:
         if self.is_offsets(path) and samples and not ranges % samples:  # as many classes in each
             return np.bincount(sample_sources(store), minlength=count) * (ranges // samples)
         message = "does not say which of its rows are of which source"
-        raise InputError(Problem(f"{store.path}: {path}", message, _CURE, "compact"))
+        raise InputError(Problem(f"{store.path}: {path}", message, CURE, "compact"))
 
     def rows(self, path: str) -> tuple[Int64s, Int64s]:
         """Return the first row of each source in its part, and the number of its rows, (sources,) each."""
         first = np.empty(len(self.sources), np.int64)
         count = np.empty(len(self.sources), np.int64)
-        ends = {part: np.cumsum(self._counts(part, path)) for part in {one.part for one in self.sources}}
+        ends = {part: np.cumsum(self.counts(part, path)) for part in {one.part for one in self.sources}}
         for place, (_, part, number) in enumerate(self.sources):
-            count[place] = self._counts(part, path)[number]
+            count[place] = self.counts(part, path)[number]
             first[place] = ends[part][number] - count[place]
         return first, count
 
@@ -127,8 +130,7 @@ class Merging:
             _, count = self.rows(path)
             old = np.array([source.number for source in self.sources])
             values = values + np.repeat(np.arange(len(old)) - old, count)
-            values = values.astype(self.stores[0].array(path).dtype)
-        return values
+        return values.astype(self.fields[path].dtype, copy=False)
 
     def splits(self) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
         """Return the split code of every sample, and the names by code."""
@@ -139,7 +141,7 @@ class Merging:
             new = [names.setdefault(name, len(names)) for name in own_names]
             if bool(new) != bool(names):
                 message = "has no splits, and other parts have"
-                raise InputError(Problem(store.path, message, _CURE, "compact"))
+                raise InputError(Problem(store.path, message, CURE, "compact"))
             codes.append(np.array(new or [0], np.uint8)[own])
         return self._gathered("splits/code", codes.__getitem__), tuple(names)
 
@@ -152,10 +154,10 @@ class Merging:
 
     def _padded(self, path: str, values: AnyArray) -> AnyArray:
         # with fill, where other parts have larger rows
-        shape = self.shape(path)
-        if values.shape[1:] == shape:
+        field = self.fields[path]
+        if values.shape[1:] == field.row_shape:
             return values
-        out = np.full((len(values), *shape), self.stores[0].array(path).metadata.fill_value, values.dtype)
+        out = np.full((len(values), *field.row_shape), field.fill, values.dtype)
         out[(slice(None), *map(slice, values.shape[1:]))] = values
         return out
 
@@ -180,6 +182,17 @@ class Merging:
         target = self.spec(path).offsets_of
         assert isinstance(target, str)
         return target
+
+    def says_nothing(self, path: str) -> bool:
+        """Return whether the sources have no other values than a store without the array stands for."""
+        absent = self.stores[0].specs.absent_value(path)
+        if absent is None:
+            return False
+        if not isinstance(absent, str):
+            return bool((self.values(path) == absent).all())
+        group = path.rpartition("/")[0]
+        rows = int(self.rows(f"{group}/offsets")[1].sum())
+        return int(self.rows(f"{group}/data")[1].sum()) == rows * len(absent.encode())
 
     def spans_sources(self, path: str) -> bool:
         """Return whether offsets divide the samples into ranges that may hold several sources."""

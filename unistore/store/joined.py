@@ -63,6 +63,7 @@ class JoinedStore(Store):
         self.side_seals = []
         self._arrays = {}
         self._index_values: dict[str, _ValuesOfParts] = {}
+        self._listed_arrays: dict[str, ListedArray] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return JoinedStore, (self._opened, self._numbers.tolist())
@@ -134,12 +135,15 @@ class JoinedStore(Store):
 
     def _listed(self, path: str) -> ListedArray:
         """Return what the version says of an array."""
+        listed = self._listed_arrays.get(path)
+        if listed is not None:
+            return listed
         assert self._opened.version is not None
         array = self._opened.version.arrays.get(path)
         if array is None or ABSENT in array.form_of[self._numbers]:
             msg = f"{self.path}: the version lists no array {path!r} of all parts"
             raise StoreError(msg)
-        return array.of(self._numbers)
+        return self._listed_arrays.setdefault(path, array.of(self._numbers))
 
     def _joined(self, path: str) -> JoinedArray:
         listed = self._listed(path)
@@ -171,12 +175,21 @@ class JoinedStore(Store):
     def _open(self, part: int, path: str, listed: ListedArray) -> StoredArray:
         # its root is not parsed: array by array it was checked when it was listed
         store = self.stores[part]
-        store.check_listed()
-        array = StoredArray.open(store.storage, path)
-        if describe_array(array) != listed.in_part(part):
-            msg = f"{store.path}: {path} is not as the version lists it; restore it from a copy"
-            raise CorruptionError(msg)
+        array = store._arrays.get(path)
+        if array is None:
+            store.check_listed()
+            array = StoredArray.open(store.storage, path)
+            if describe_array(array) != listed.in_part(part):
+                msg = f"{store.path}: {path} is not as the version lists it; restore it from a copy"
+                raise CorruptionError(msg)
+            store._arrays[path] = array
         return array
+
+    def values_of_part(self, part: int, path: str) -> AnyArray:
+        """Return the values of an index array of one part, checked within the part."""
+        for needed in (path, *self._specs_by_path[path].needs):
+            self._open(part, needed, self._listed(needed))
+        return whole(self.stores[part], path)
 
     def _has_rows_of_one(self, path: str) -> bool:
         """Return whether rows of an array belong to samples, sources, or rows of other arrays."""
@@ -206,7 +219,7 @@ class JoinedStore(Store):
         elif isinstance(spec.offsets_of, str):
             counts = self._listed(spec.offsets_of).shapes[:, 0]
         elif self._is_bounds(path):
-            counts = np.array([whole(store, path)[-1] for store in self.stores])
+            counts = np.array([self.values_of_part(part, path)[-1] for part in range(len(self.stores))])
         elif spec.indexes is not None:
             target, more = spec.indexes
             counts = self._listed(target).shapes[:, 0] + more
@@ -250,7 +263,7 @@ class _ValuesOfParts:
         array = self._array
         for part in parts[self._is_missing[parts]].tolist():
             out = self._values[starts[part] : starts[part + 1]]
-            own = whole(self._store.stores[part], array.path)[: len(out)]  # checked within the part
+            own = self._store.values_of_part(part, array.path)[: len(out)]
             out[...] = array.metadata.fill_value
             out[tuple(map(slice, own.shape))] = own
             if array.added is not None:

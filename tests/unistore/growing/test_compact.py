@@ -116,6 +116,73 @@ def test_a_dataset_of_all_sources_is_not_exported_of_parts(tmp_path: Path, joine
     assert not (tmp_path / "out").exists()
 
 
+def robots_that_differ(folder: Path, name: str, number: int) -> None:
+    """Write an episode of other columns, dtypes, row shapes and attributes than those before it."""
+    rng = np.random.default_rng(number)
+    with h5py.File(folder / f"{name}.h5", "w") as file:
+        group = file.create_group("data/demo_0")
+        group["actions"] = rng.normal(size=(5, 2)).astype(["f4", "f8"][number % 2])
+        group["obs/state"] = np.arange(10).reshape(5, 2).astype(["i1", "f4"][number % 2]) + number
+        group["dones"] = np.arange(5) == 4
+        group["next_obs/state"] = np.roll(group["obs/state"], -1, 0)
+        if number == 2:
+            group["next_obs/state"][1] = 9  # is not the observation of the next step
+        if number != 1:
+            group["obs/force"] = rng.normal(size=(5, 3 + number)).astype("f4")
+            group["obs/count"] = rng.integers(0, 9, 5).astype("u1")
+        if number == 3:
+            group["scan"] = np.arange(5, dtype="i2")
+            group.attrs["success"] = True
+            group.attrs["task"] = "lift"
+
+
+def clouds_that_differ(folder: Path, name: str, number: int) -> None:
+    """Write a cloud of other columns and dtypes than those before it."""
+    rng = np.random.default_rng(number)
+    arrays = {"xyz": rng.random((50, 3), np.float32)}
+    arrays["intensity"] = rng.integers(0, 99, 50).astype(["u1", "i4", "f4", "u2"][number])
+    if number != 1:
+        arrays["rgb"] = rng.integers(0, 255, (50, 3)).astype("u1")
+    with h5py.File(folder / f"{name}.h5", "w") as file:
+        for key, values in arrays.items():
+            file[key] = values
+        if number == 2:
+            file.attrs["place"] = "hall"
+
+
+def rows_that_differ(folder: Path, name: str, number: int) -> None:
+    """Write rows of other columns, dtypes and row shapes than those before them."""
+    columns = {"x": np.arange(6).astype(["u1", "i1", "f2", "i4"][number]), "y": np.ones((6, 2 + number))}
+    if number % 2:
+        columns["z"] = np.arange(6).astype("i2")
+    if number == 3:
+        columns["text"] = np.array(["a", "bb", "", "ccc", "d", "e"])
+    np.savez(folder / f"{name}.npz", **columns)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", ["rows", "point_cloud", "trajectory"])
+@pytest.mark.parametrize("first", [[0], [0, 1], [1, 2], [3]], ids=str)
+def test_stores_that_differ_become_one(tmp_path: Path, family: str, first: list[int]) -> None:
+    (tmp_path / "src").mkdir()
+    write = {"rows": rows_that_differ, "point_cloud": clouds_that_differ, "trajectory": robots_that_differ}
+    for number in range(4):
+        write[family](tmp_path / "src", "abcd"[number], number)
+    sources = sorted((tmp_path / "src").iterdir())
+    others = [number for number in range(4) if number not in first]
+    for name, numbers in (("mine.zarr", first), ("yours.zarr", others)):
+        excluded = [source.name for number, source in enumerate(sources) if number not in numbers]
+        unistore.convert(tmp_path / "src", tmp_path / name, family, exclude=excluded, columns="union")
+    unistore.convert(tmp_path / "src", tmp_path / "one.zarr", family, columns="union")
+    stores = [tmp_path / "mine.zarr", tmp_path / "yours.zarr"]
+    workers = len(first) - 1
+    unistore.compact(stores, tmp_path / "both.zarr", order="name", columns="union", workers=workers)
+    check_equal(tmp_path / "both.zarr", tmp_path / "one.zarr")
+    with pytest.raises(unistore.InputError, match=r"(?s)columns differ:.*--columns union fills"):
+        unistore.compact(stores, tmp_path / "none.zarr", columns="exact")
+    with pytest.raises(unistore.InputError, match="is in several of the stores"):
+        unistore.compact([stores[0], stores[0]], tmp_path / "none.zarr")
+
+
 def _write(folder: Path, name: str, **columns: object) -> None:
     folder.mkdir(exist_ok=True)
     np.savez(folder / f"{name}.npz", **columns)  # type: ignore[arg-type]
@@ -127,7 +194,7 @@ def test_parts_that_differ_are_refused_by_name(tmp_path: Path) -> None:
     unistore.convert(tmp_path / "a", tmp_path / "s.zarr")
     unistore.convert(tmp_path / "b", tmp_path / "p.zarr")
     add_part(tmp_path / "s.zarr", tmp_path / "p.zarr")
-    with pytest.raises(unistore.InputError, match="array rows/y is in some of its parts alone"):
+    with pytest.raises(unistore.InputError, match=r"rows/y: float64 in a\.npz, missing in b\.npz"):
         unistore.compact(tmp_path / "s.zarr", tmp_path / "one.zarr")
     assert not (tmp_path / "one.zarr").exists()
 
@@ -185,3 +252,5 @@ def test_a_killed_one_goes_on_and_nothing_is_overwritten(tmp_path: Path) -> None
     assert unistore.Store(tmp_path / "one.zarr").array("rows/x").read().tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
     with pytest.raises(unistore.InputError, match="a finished store is there already"):
         unistore.compact(tmp_path / "s.zarr", tmp_path / "one.zarr")
+    _write(tmp_path / "c", "c", x=np.arange(2))
+    assert unistore.append(tmp_path / "c", tmp_path / "one.zarr").version == 2

@@ -46,6 +46,22 @@ def column(rows: int, seed: int = 0) -> np.ndarray[Any, Any]:
     return values
 
 
+def test_clips_read_columns_of_frames(golden: Callable[[str], Path]) -> None:
+    path = golden("spike.zarr")
+    frames = len(unistore.Store(path).array("frames/source"))
+    values = column(frames)
+    side = unistore.attach(path, "prediction", values, "frames")
+    assert side.paths == ["frames/prediction"]
+    clips = unistore.Clips(2, crop=None)
+    dataset = unistore.Dataset(path, clips, fields=["frame", "prediction"])
+    assert len(dataset) > 1
+    batch = dataset.read_batch([*range(len(dataset)), 0])
+    expected = values[np.asarray(batch["frame"])[:, None] + np.arange(2)]
+    np.testing.assert_array_equal(batch["prediction"], expected)
+    with pytest.raises(InputError, match="unknown field 'other'"):
+        unistore.Dataset(path, clips, fields=["other"])
+
+
 def of_samples(path: Path, table: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Values without those of points and segments that are no samples."""
     store = unistore.Store(path)

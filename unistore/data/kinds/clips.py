@@ -41,11 +41,13 @@ from unistore.data.kinds.protocol import (
     select_keys,
 )
 from unistore.data.packed import Allocate, Batch, Packed, packed_copy, rows_of_ranges
-from unistore.schemas.indices import whole
+from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.indices import table_columns, whole
 from unistore.schemas.spike.fields import (
     BITS,
     FRAME_OFFSETS,
     FRAME_SOURCE,
+    FRAMES,
     IMAGE_EXTENT,
     IMAGES,
     SEQUENCE_NAME,
@@ -193,6 +195,14 @@ def clip_starts(runs: Int64s, length: int, stride: int) -> Int64s:
     return rows_of_ranges(runs[:, 0], np.maximum(runs[:, 1] - length + 1, runs[:, 0]), stride)
 
 
+def attached_columns(store: Store) -> dict[str, str]:
+    """Return the paths of columns of frames that no conversion writes, by name."""
+    fields = store.attributes["fields"]
+    columns = table_columns(store, FRAMES)
+    attached = [path for path in columns if store.specs.of(path, fields) == ArraySpec(rows=(SAMPLES, 0))]
+    return {path.removeprefix(f"{FRAMES}/"): path for path in attached}
+
+
 def _complete_arguments(kind: Any, check: Arguments) -> None:
     check.integer("length", kind.length, 1)
     check.integer("stride", kind.stride, 1)
@@ -245,6 +255,8 @@ class ClipReader(SampleReader):
             size = self._sizes[key in IMAGES]
             self._views[key] = CroppedField(key, field, size, kind.length, pad, filled.get(key, 0))
         self._labels = RowValues(store, [key for key in fields if key == SOURCE], {}, FRAME_SOURCE)
+        attached = attached_columns(store) if self._by_frame else {}
+        self._attached = {key: store.array(path) for key, path in attached.items() if key in fields}
         names = [key for key in fields if key == "sequence"]
         self._names = RowValues(store, names, {"sequence": SEQUENCE_NAME}, None)
 
@@ -318,6 +330,11 @@ class ClipReader(SampleReader):
             rows = starts[:, None] + np.arange(self._length)
             numbers["spike_length"] = (self._steps[rows + 1] - self._steps[rows]).astype(np.int32)
         batch |= {key: packed_copy(numbers[key], allocate) for key in self._fields if key in numbers}
+        rows = starts[:, None] + np.arange(self._length)
+        for key, array in self._attached.items():
+            out = allocate((*rows.shape, *array.shape[1:]), array.dtype)
+            array.read_rows(rows.reshape(-1), out.reshape(-1, *array.shape[1:]))
+            batch[key] = Packed(out)
         sequences = np.searchsorted(self._sequences, frames, side="right") - 1
         return batch | self._labels.read(frames, allocate) | self._names.read(sequences, allocate)
 
@@ -331,7 +348,8 @@ class Clips(SampleKind):
     ``spike`` (L, T, h, w) u1 of 0 and 1, zero behind each frame's ``spike_length`` (L,) int32. On request
     elsewhere. On request: ``spike_packed`` (L, T, h, ⌈w/8⌉) u1, least significant bit first. ``tfp``, ``tfi``
     (L, h, w) float32, gray pictures of each frame, see `Steps`. ``source`` (of the first frame),
-    ``sequence``, ``frame`` (the first frame's row in the store), ``corner`` (2,) int64 in image pixels.
+    ``sequence``, ``frame`` (the first frame's row in the store), ``corner`` (2,) int64 in image pixels, and
+    columns that were attached to ``frames``, (L, …).
 
     On request too, and the extents always under ``pad="valid"``: ``valid_extent``, ``spike_valid_extent``
     (2,) int64, how many rows and columns of the crop have data, in pixels of the images and in those of
@@ -394,7 +412,16 @@ class Clips(SampleKind):
             on_request = [key for key in (*natural, *on_request) if key not in ("voxel", *IMAGES)]
             natural = ["voxel", *(key for key in natural if key in IMAGES)]
         natural += _EXTENTS if self.pad == "valid" else ()
-        further = (*on_request, SOURCE, "sequence", "corner", "frame", *_EXTENTS, *_MASKS)
+        further = (
+            *on_request,
+            *attached_columns(store),
+            SOURCE,
+            "sequence",
+            "corner",
+            "frame",
+            *_EXTENTS,
+            *_MASKS,
+        )
         keys = select_keys(natural, self.fields if fields is None else fields, further)
         if "voxel" in keys:
             frame_field(store, "voxel", self.voxel_bins)

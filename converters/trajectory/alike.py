@@ -1,0 +1,179 @@
+"""What stores of episodes have together: columns that some episodes lack, and the next observations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.columns import Merged, missing_value
+from unistore.converters.trajectory.store_columns import FLAGS, dtypes_of
+from unistore.errors import InputError, Problem
+from unistore.schemas.indices import StoreView, whole
+from unistore.schemas.tables import Field, IndexValues, own_axes
+from unistore.schemas.trajectory.clocks import offsets_path
+from unistore.schemas.trajectory.fields import (
+    CLOCKS,
+    EPISODES,
+    EXTENT,
+    FINAL,
+    NEXT,
+    OBSERVATION,
+    PRESENT,
+    STEPS,
+    column_field,
+    moved,
+    sample_key,
+)
+
+Made = Sequence[dict[str, tuple[Field, IndexValues] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _NextRows:
+    """Next observations of all steps: the following observation, and the final one of each episode."""
+
+    store: StoreView
+    observations: str  # their path
+    final: str
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.store.array(self.observations).dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.store.array(self.observations).shape
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        lo, hi, _ = rows.indices(len(self))
+        values = np.zeros((max(0, hi - lo), *self.shape[1:]), self.dtype)
+        following = self.store.array(self.observations).read(min(lo + 1, len(self)), min(hi + 1, len(self)))
+        values[: len(following)] = following
+        offsets = whole(self.store, f"{EPISODES}/offsets")
+        last = offsets[1:] - 1
+        ended = np.flatnonzero((last >= lo) & (last < hi) & (offsets[:-1] <= last))
+        values[last[ended] - lo] = self.store.array(self.final).read_rows(ended)
+        return values
+
+
+def arrays(stores: Sequence[StoreView]) -> list[dict[str, tuple[Field, IndexValues] | None]]:
+    """Return the arrays that each store would have, were all converted together, and None for others."""
+    of_stores: list[dict[str, tuple[Field, IndexValues] | None]] = [{} for _ in stores]
+    columns = [_columns(store) for store in stores]
+    for key, path in {key: path for own in columns for key, path in own.items()}.items():
+        _add_present(of_stores, stores, key, path)
+        if not path.endswith("/data"):
+            _add_extents(of_stores, stores, key, path)
+    following = {path for store in stores for path in store.paths() if path.startswith(f"{NEXT}/")}
+    for path in sorted(following):
+        final = path.replace(NEXT, FINAL, 1)
+        now = path.replace(NEXT, OBSERVATION, 1)
+        for store, made in zip(stores, of_stores, strict=True):
+            if store.has(final) and store.has(now) and not store.has(path):
+                _check_known(store, final)
+                made[path] = _next_field(store, path, final), _NextRows(store, now, final)
+                made[final] = None
+    return of_stores
+
+
+def column(field: Field, form: Merged) -> Field:
+    """Return the field of a column with what its sources say of its forms."""
+    # Moments would count what is filled in, unless that is NaN
+    is_filled = form.is_padded or ("missing_in" in form.attributes and np.dtype(form.dtype).kind != "f")
+    attributes = {**field.attributes, **dtypes_of(form)}
+    return replace(field, attributes=attributes, statistics=field.statistics and not is_filled)
+
+
+def missing(store: StoreView, path: str) -> NDArray[np.int64]:
+    """Return ranges of rows of a column of episodes that lack it, (ranges, 2)."""
+    present = f"{PRESENT}/{sample_key(path)}"
+    if path.startswith((f"{FINAL}/", f"{NEXT}/")) and store.has(path):
+        _check_known(store, path)
+    if not store.has(present):
+        return np.empty((0, 2), np.int64)
+    clock = path.split("/")[1] if path.startswith(f"{CLOCKS}/") else STEPS
+    bounds = whole(store, offsets_path(clock))
+    ranges = np.stack([bounds[:-1], bounds[1:]], axis=1)
+    return ranges[~whole(store, present)]
+
+
+def _check_known(store: StoreView, path: str) -> None:
+    """Refuse a column of next observations that some episodes seem to lack, of which nothing says which."""
+    offsets = whole(store, f"{EPISODES}/offsets")
+    episodes = np.flatnonzero(np.diff(offsets))
+    last = offsets[1:][episodes] - 1
+    unknown = ~store.array(f"{STEPS}/next_valid").read_rows(last)
+    rows = store.array(path).read_rows((episodes if path.startswith(f"{FINAL}/") else last)[unknown])
+    filled = np.full(rows.shape, missing_value(rows.dtype.name), rows.dtype)
+    is_filled = (rows == filled) | ((rows != rows) & (filled != filled))
+    lacking = is_filled.reshape(len(rows), -1).all(axis=1)
+    if lacking.any():
+        episode = int(episodes[unknown][np.argmax(lacking)])
+        message = f"does not say whether episode {episode} has values of {path}, which become others"
+        raise InputError(Problem(store.path, message, "convert all sources together", "compact"))
+
+
+def _columns(store: StoreView) -> dict[str, str]:
+    """Return the path of each column by its key in samples, without flags and next observations."""
+    columns = {}
+    flags = {f"{STEPS}/{flag}" for flag in FLAGS}
+    for path in store.paths():
+        is_column = path.startswith((f"{STEPS}/", f"{CLOCKS}/")) and not path.startswith(f"{NEXT}/")
+        said = store.array(path).attributes if is_column else {}
+        is_resized = said.get("resized_from", path) != path
+        if "source_dataset" in said and path not in flags and not is_resized:
+            columns[sample_key(path)] = path
+    return columns
+
+
+def _add_present(of_stores: Made, stores: Sequence[StoreView], key: str, path: str) -> None:
+    """Say which episodes have a column, if some lack it."""
+    present = f"{PRESENT}/{key}"
+    if all(store.has(path) for store in stores) and not any(store.has(present) for store in stores):
+        return
+    name = path.removesuffix("/data").removeprefix(f"{STEPS}/")
+    text = f"whether the episode has {name}"
+    field = Field(path=present, dtype="bool", axes=("episode",), description=text)
+    for store, made in zip(stores, of_stores, strict=True):
+        if not store.has(present):
+            made[present] = field, np.full(store.sample_count, store.has(path))
+
+
+def _add_extents(of_stores: Made, stores: Sequence[StoreView], key: str, path: str) -> None:
+    """Say how far the rows of a column reach in each episode, if some are smaller."""
+    extent = f"{EXTENT}/{key}"
+    shapes = {store.array(path).shape[1:] for store in stores if store.has(path)}
+    if len(shapes) == 1 and not any(store.has(extent) for store in stores):
+        return
+    for store, made in zip(stores, of_stores, strict=True):
+        if store.has(extent):
+            continue
+        extents = np.zeros((store.sample_count, max(map(len, shapes))), np.int32)
+        if store.has(path):
+            extents[:, : len(store.array(path).shape) - 1] = store.array(path).shape[1:]
+        if store.has(f"{PRESENT}/{key}"):
+            extents[~whole(store, f"{PRESENT}/{key}")] = 0
+        field = Field(
+            path=extent,
+            dtype="int32",
+            row_shape=extents.shape[1:],
+            axes=("episode", *own_axes(extent, "axis", 1)),
+            description=f"how far rows of {path.removeprefix(f'{STEPS}/')} reach; behind it is padding",
+            attributes={"array": path},
+        )
+        made[extent] = field, extents
+
+
+def _next_field(store: StoreView, path: str, final: str) -> Field:
+    array = store.array(final)
+    key = path.removeprefix(f"{NEXT}/")
+    field = column_field(f"observation/{key}", array.dtype.name, array.shape[1:])
+    said = {name: value for name, value in array.attributes.items() if name not in ("units", "long_name")}
+    return replace(moved(field, NEXT), attributes=said)

@@ -1,0 +1,404 @@
+"""Stores as one conversion of all their sources has them: the same arrays, each in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from unistore.converters.common.columns import (
+    ROW_SHAPES,
+    Merged,
+    SourceColumn,
+    missing_value,
+    promote,
+    reconcile,
+)
+from unistore.converters.registry import FamilyRecord, get_family
+from unistore.errors import InputError, Problem
+from unistore.growing.merging import CURE, KeptSource, Merging
+from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.indices import ArrayView, whole
+from unistore.schemas.tables import Field, IndexValues
+from unistore.store.joined import OF_SOURCES
+from unistore.store.reader import Store
+from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.zarr3.array import StoredArray
+from unistore.zarr3.documents import is_list_of
+
+_COLUMNS_CURE = (
+    "--columns union fills what is missing and pads smaller rows; what no one dtype and shape holds stays "
+    "in a store of its own"
+)
+_DTYPE = "source_dtype"
+# Fields of the arrays that a store lacks or has in another form, with their values; None: it has too many
+Made = Mapping[str, tuple[Field, IndexValues] | None]
+
+
+class AlikeStores(NamedTuple):
+    """Stores with the same arrays, and the fields of these in one store, by path."""
+
+    stores: tuple[Store, ...]
+    fields: Mapping[str, Field]
+
+
+class _MadeArray:
+    """An array that a store has in another form, or not at all."""
+
+    def __init__(self, field: Field, values: IndexValues) -> None:
+        self.path = field.path
+        self.attributes = field.attributes
+        self.dtype = values.dtype
+        self.shape: Shape = values.shape
+        self._values = values
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def read(self, lo: int = 0, hi: int | None = None) -> AnyArray:
+        """Read rows lo to hi."""
+        return self._values[lo:hi]
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """Rows that are all alike."""
+
+    row: AnyArray
+    rows: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.row.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return (self.rows, *self.row.shape)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, rows: slice) -> AnyArray:
+        lo, hi, _ = rows.indices(self.rows)
+        return np.broadcast_to(self.row, (max(0, hi - lo), *self.row.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class _Refilled:
+    """Rows of an array in another form, where rows that sources lack are filled as that form has it."""
+
+    array: ArrayView
+    field: Field
+    missing: Int64s  # (ranges, 2) first row, and the row behind the last one
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.field.dtype)
+
+    @property
+    def shape(self) -> Shape:
+        return (len(self.array), *self.field.row_shape)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, rows: slice) -> AnyArray:
+        lo, hi, _ = rows.indices(len(self.array))
+        values = self.array.read(lo, hi)
+        out = np.full((len(values), *self.field.row_shape), self.field.fill, self.dtype)
+        out[(slice(None), *map(slice, values.shape[1:]))] = values
+        first, stop = self.missing.T
+        for start, end in self.missing[(first < hi) & (stop > lo)].tolist():
+            out[max(0, start - lo) : end - lo] = missing_value(self.field.dtype)
+        return out
+
+
+class _AlikeStore(Store):
+    """A store with the arrays that it would have, were it converted together with others."""
+
+    def __init__(self, store: Store, made: Mapping[str, _MadeArray], fields: Mapping[str, Any]) -> None:
+        self.__dict__.update(store.__dict__)
+        self._made = store, made, fields
+        self._arrays = {**store._arrays, **cast("dict[str, StoredArray]", made)}
+        self.attributes = {**store.attributes, "fields": fields}
+        self.cached_indices = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _AlikeStore, self._made
+
+
+def make_alike(
+    stores: Sequence[Store],
+    sources: Sequence[KeptSource],
+    columns: str | None,  # as the option of the family, None without one
+) -> AlikeStores:
+    """Return stores with the same arrays. Columns that sources lack are filled where `columns` is union.
+
+    Raises an `InputError` with all arrays that no one form holds.
+    """
+    family = get_family(stores[0].family)
+    own: list[Made] = family.part("alike", "arrays")(stores) if family.alike else [{} for _ in stores]
+    described = []
+    for store, made in zip(stores, own, strict=True):
+        fields = {path: _stored_field(store, path) for path in store.paths() if path not in made}
+        described.append(fields | {array[0].path: array[0] for array in made.values() if array is not None})
+    fields = _Joining(family, stores, described).fields(sources, columns)
+    axes = {path: {"axes": list(field.axes)} for path, field in fields.items()}
+    alike = []
+    problems = []
+    for store, made, before in zip(stores, own, described, strict=True):
+        completed = _Completed(family, store, made, before, fields)
+        alike.append(_AlikeStore(store, completed.arrays(), axes))
+        problems += completed.problems
+    if problems:
+        raise InputError(problems)
+    return AlikeStores(tuple(alike), fields)
+
+
+def _stored_field(store: Store, path: str) -> Field:
+    """Return the form of an array, with the chunks that it has."""
+    array = store.array(path)
+    about = store.attributes["fields"][path]
+    run, *tile = array.chunk_shape
+    said = {name: value for name, value in array.attributes.items() if name not in ("units", "long_name")}
+    return Field(
+        path=path,
+        dtype=array.dtype.name,
+        row_shape=array.shape[1:],
+        axes=tuple(about["axes"]),
+        unit=about.get("unit"),
+        description=about.get("description", ""),
+        fill=array.metadata.fill_value.item(),
+        tile=tuple(tile),
+        run=run,
+        statistics=path in store.attributes.get("statistics", {}),
+        attributes=said,
+    )
+
+
+class _Joining:
+    """Finds the one form of each array of several stores."""
+
+    def __init__(
+        self, family: FamilyRecord, stores: Sequence[Store], described: Sequence[Mapping[str, Field]]
+    ) -> None:
+        store = stores[0]
+        self._family = family
+        self._names = [store.path for store in stores]
+        self._described = described
+        self._paths = dict.fromkeys(chain.from_iterable(described))
+        self._specs = {path: store.specs.of(path, self._paths) for path in self._paths}
+        # whose rows are padded in all families, as another array says how far they reach
+        self._limited = {limit.path for spec in self._specs.values() for limit in spec.limits}
+        self._has_columns = "columns" in store.attributes.get("options", {})
+        self._may_pad = bool(family.alike) or store.sample_table == store.attributes["main_table"]
+
+    def fields(self, sources: Sequence[KeptSource], columns: str | None) -> dict[str, Field]:
+        """Return the fields of all arrays by path."""
+        mode = "union" if columns in (None, "union") else "exact"
+        merged, problems = reconcile(self._columns(sources), mode, self._is_padded)
+        problems = [replace(problem, cure=_COLUMNS_CURE) for problem in problems]
+        joined = {}
+        for path in self._paths:
+            forms = [fields[path] for fields in self._described if path in fields]
+            form = merged.get(path)
+            dtype = promote([np.dtype(field.dtype) for field in forms])
+            if form is None and dtype is None:
+                dtypes = " and ".join(sorted({field.dtype for field in forms}))
+                problems.append(Problem(path, f"is {dtypes} in its parts", CURE, "compact"))
+            elif len({len(field.row_shape) for field in forms}) == 1:
+                joined[path] = self._joined(forms, form, "" if dtype is None else dtype.name)
+            elif not problems:
+                problems.append(Problem(path, "has rows of several axes in its parts", CURE, "compact"))
+        if problems:
+            raise InputError(problems)
+        return joined
+
+    def _is_padded(self, path: str) -> bool:
+        return self._may_pad and not path.endswith("/data")
+
+    def _columns(self, sources: Sequence[KeptSource]) -> Iterator[tuple[str, dict[str, SourceColumn]]]:
+        """Yield what each source has of columns."""
+        if self._family.alike:  # columns belong to samples, and say what forms there are
+            for name, fields in zip(self._names, self._described, strict=True):
+                for columns in self._in_sources(fields, max(map(_count_forms, fields.values()))):
+                    yield name, columns
+            return
+        counts = [0] * len(self._described)
+        for source in sources:
+            counts[source.part] = max(counts[source.part], source.number + 1)
+        of_parts = [
+            self._in_sources(fields, count) for fields, count in zip(self._described, counts, strict=True)
+        ]
+        for source in sources:
+            yield source.name, of_parts[source.part][source.number]
+
+    def _in_sources(self, fields: Mapping[str, Field], count: int) -> list[dict[str, SourceColumn]]:
+        columns: list[dict[str, SourceColumn]] = [{} for _ in range(count)]
+        for path, field in fields.items():
+            if _DTYPE not in field.attributes:
+                continue
+            said: Any = field.attributes
+            missing = {*said.get("missing_in", ())}
+            shape = () if path in self._limited else field.row_shape
+            dtypes = _spread(field.attributes[_DTYPE], count)
+            shapes = _spread(field.attributes.get(ROW_SHAPES, "x".join(map(str, shape))), count)
+            for number in range(count):
+                dtype = dtypes[number]
+                if dtype is not None and number not in missing:
+                    sizes = shapes[number] or ""
+                    row_shape = tuple(map(int, filter(None, sizes.split("x"))))
+                    columns[number][path] = SourceColumn(dtype, row_shape)
+        return columns
+
+    def _joined(self, forms: Sequence[Field], form: Merged | None, dtype: str) -> Field:
+        """Return the field that holds the rows of all stores."""
+        first = forms[0]
+        field = replace(
+            first,
+            dtype=dtype if form is None else form.dtype,
+            row_shape=tuple(map(max, zip(*(own.row_shape for own in forms), strict=True))),
+            run=max(own.run for own in forms),
+            tile=tuple(map(max, zip(*(own.tile or own.row_shape for own in forms), strict=True))),
+            statistics=all(own.statistics for own in forms),
+            attributes=_joined_attributes(forms),
+        )
+        if form is None:
+            return field
+        if self._family.alike:
+            of_samples: Field = self._family.part("alike", "column")(field, form)
+            return of_samples
+        further = dict(form.attributes)
+        if not any("missing_in" in own.attributes for own in forms) and not self._has_columns:
+            further.pop("missing_in", None)
+        return replace(field, attributes={**field.attributes, **further})
+
+
+def _count_forms(field: Field) -> int:
+    said: list[Any] = [field.attributes.get(name) for name in (_DTYPE, ROW_SHAPES)]
+    return max(len(forms) if isinstance(forms, list) else 1 for forms in said)
+
+
+def _spread(said: Any, count: int) -> list[str | None]:
+    """Return a form for each source: the one of all, those of sources by form, or of a list each once."""
+    if not isinstance(said, Mapping):
+        listed = [said] if isinstance(said, str) else said
+        return [listed[number % len(listed)] for number in range(count)]
+    forms: list[str | None] = [None] * count
+    for form, numbers in said.items():
+        for number in numbers:
+            if number < count:
+                forms[number] = form
+    return forms
+
+
+def _joined_attributes(forms: Sequence[Field]) -> dict[str, Any]:
+    """Return what all say of an array, and what each adds to lists and names."""
+    joined: dict[str, Any] = {}
+    for name in dict.fromkeys(chain.from_iterable(field.attributes for field in forms)):
+        values: list[Any] = [field.attributes[name] for field in forms if name in field.attributes]
+        if name in OF_SOURCES:
+            continue
+        if all(isinstance(value, Mapping) for value in values):
+            joined[name] = _united(values, f"{forms[0].path}: {name}")
+        elif all(value == values[0] for value in values) and len(values) == len(forms):
+            joined[name] = values[0]
+        elif all(is_list_of(value, str) for value in values):
+            joined[name] = [*dict.fromkeys(chain.from_iterable(values))]
+    return joined
+
+
+def _united(values: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
+    united: dict[str, Any] = {}
+    for own in values:
+        for key, value in own.items():
+            if united.setdefault(key, value) != value:
+                message = f"{key} is {united[key]!r} and {value!r} in its parts"
+                raise InputError(Problem(where, message, CURE, "compact"))
+    return united
+
+
+class _Completed:
+    """Makes the arrays that a store lacks, or has in another form than all stores together."""
+
+    def __init__(
+        self,
+        family: FamilyRecord,
+        store: Store,
+        made: Made,
+        before: Mapping[str, Field],
+        fields: Mapping[str, Field],
+    ) -> None:
+        self.problems: list[Problem] = []
+        self._family = family
+        self._store = store
+        self._before = before
+        self._fields = fields
+        self._made = {path: _MadeArray(*array) for path, array in made.items() if array is not None}
+
+    def arrays(self) -> dict[str, _MadeArray]:
+        """Return these arrays by path."""
+        for path, field in self._fields.items():
+            if path not in self._before:
+                self._array(path)
+            elif _DTYPE in field.attributes and self._is_other(self._before[path], field):
+                missing = self._missing(path)
+                if len(missing):
+                    array = self._array(path)
+                    self._made[path] = _MadeArray(field, _Refilled(array, field, missing))
+        return self._made
+
+    def _is_other(self, before: Field, field: Field) -> bool:
+        is_of_kind = np.dtype(before.dtype).kind == np.dtype(field.dtype).kind
+        return not is_of_kind or before.row_shape != field.row_shape
+
+    def _missing(self, path: str) -> Int64s:
+        """Return ranges of rows that sources lack."""
+        if self._family.alike:
+            ranges: Int64s = self._family.part("alike", "missing")(self._store, path)
+            return ranges
+        numbers = np.array(self._before[path].attributes.get("missing_in", ()), np.int64)
+        counts = Merging((self._store,), (), {}).counts(0, path)
+        ends = np.cumsum(counts)
+        return np.stack([ends - counts, ends], axis=1)[numbers]
+
+    def _array(self, path: str) -> ArrayView:
+        """Return an array, which is made where the store has none."""
+        if path not in self._before and path not in self._made:
+            field = self._fields[path]
+            self._made[path] = _MadeArray(field, self._absent(field))
+        return cast("ArrayView", self._made[path]) if path in self._made else self._store.array(path)
+
+    def _absent(self, field: Field) -> IndexValues:
+        """Return what the store would have of an array that it lacks."""
+        path = field.path
+        spec = self._store.specs.of(path, self._fields)
+        group, _, name = path.rpartition("/")
+        told = self._store.specs.absent_value(path)
+        if isinstance(told, str):
+            length = len(told.encode())
+            offsets = self._store.specs.of(f"{group}/offsets", self._fields)
+            bounds = self._rows(offsets)
+            if name == "offsets":
+                return np.arange(bounds, dtype=np.int64) * length
+            return np.tile(np.frombuffer(told.encode(), np.uint8), bounds - 1)
+        is_bound = spec.rows is not None and spec.rows[1] == 1
+        if _DTYPE in field.attributes:
+            told = missing_value(field.dtype)
+        elif is_bound and {*spec.needs}.isdisjoint(self._before):
+            told = 0
+        elif told is None:
+            message = f"array {path} is in some of its parts alone"
+            self.problems.append(Problem(self._store.path, message, CURE, "compact"))
+            return np.empty((0, *field.row_shape), field.dtype)
+        return _Constant(np.full(field.row_shape, told, field.dtype), self._rows(spec))
+
+    def _rows(self, spec: ArraySpec) -> int:
+        if spec.rows is None:
+            bounds = [path for path in spec.beside if path in self._before]
+            return int(whole(self._store, bounds[0])[-1]) if bounds else 0
+        owner, more = spec.rows
+        return (self._store.sample_count if owner == SAMPLES else len(self._array(owner))) + more
