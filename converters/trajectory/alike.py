@@ -100,8 +100,9 @@ def missing(store: StoreView, path: str) -> NDArray[np.int64]:
         return np.empty((0, 2), np.int64)
     clock = path.split("/")[1] if path.startswith(f"{CLOCKS}/") else STEPS
     bounds = whole(store, offsets_path(clock))
-    ranges = np.stack([bounds[:-1], bounds[1:]], axis=1)
-    return ranges[~whole(store, present)]
+    ranges: NDArray[np.int64] = np.stack([bounds[:-1], bounds[1:]], axis=1)
+    lacking: NDArray[np.int64] = ranges[~whole(store, present)]
+    return lacking
 
 
 def _check_known(store: StoreView, path: str) -> None:

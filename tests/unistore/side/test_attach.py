@@ -47,7 +47,7 @@ def column(rows: int, seed: int = 0) -> np.ndarray[Any, Any]:
 
 
 def test_clips_read_columns_of_frames(golden: Callable[[str], Path]) -> None:
-    path = golden("spike.zarr")
+    path = golden("spike_steps.zarr")
     frames = len(unistore.Store(path).array("frames/source"))
     values = column(frames)
     side = unistore.attach(path, "prediction", values, "frames")
