@@ -19,7 +19,6 @@ import sys
 import textwrap
 import venv
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,6 +180,7 @@ def test_commands_and_code_of_the_page(installed: Installed) -> None:
     assert low[:].tolist() == [96, 96]
 
 
+@pytest.mark.nightly
 def test_the_store_has_the_values(installed: Installed) -> None:
     store = zarr.open_group(installed.folder / "reference.zarr", mode="r")
     np.testing.assert_array_equal(store["pings/echoes"][:], np.concatenate(list(installed.pings.values())))
@@ -189,55 +189,3 @@ def test_the_store_has_the_values(installed: Installed) -> None:
     assert store["tracks/source"][:].tolist() == np.repeat(range(4), counts).tolist()
     assert store["tracks/offsets"][:12].tolist() == [*range(0, 700, 64), 700]
     assert store.attrs["unistore"]["family"] == "sonar"
-
-
-BROKEN = {
-    "lidar": "raise ImportError('no liblidar')",
-    "sodar": "FAMILY = 'sodar'",
-    "radar": """
-        from unistore.plugin import Schema, Column
-        from unistore_sonar import Sonar
-        class FAMILY(Sonar):
-            name = "radar"
-            formats = ("npy",)
-            def match(self, head): return None + 1
-    """,
-    "half": """
-        from unistore.plugin import Family
-        class FAMILY(Family):
-            name = "half"
-    """,
-}
-"""Families of packages with faults, by the entry point's name."""
-
-
-@pytest.fixture
-def broken(installed: Installed) -> Iterator[None]:
-    """Packages with faults beside the others."""
-    (packages,) = installed.python.parents[1].glob("lib/python*/site-packages")
-    made = [packages / f"unistore_{name}.py" for name in BROKEN]
-    for path, text in zip(made, BROKEN.values(), strict=True):
-        path.write_text(textwrap.dedent(text))
-    about = packages / "unistore_broken-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: unistore-broken\nVersion: 1.0\n")
-    points = "\n".join(f"{name} = unistore_{name}:FAMILY" for name in BROKEN)
-    (about / "entry_points.txt").write_text(f"[unistore.families]\n{points}\n")
-    yield
-    for path in made:
-        path.unlink()
-    shutil.rmtree(about)
-
-
-@pytest.mark.usefixtures("broken")
-def test_broken_families_disable_nothing_else(installed: Installed) -> None:
-    np.save(installed.folder / "plain.npy", np.arange(10))
-    named = installed.unistore("convert", "rows", "plain.npy", "plain.zarr").stderr
-    assert len(re.findall("^unistore: family lidar is left out: .*no liblidar$", named, re.MULTILINE)) == 1
-    assert "family sodar is left out: 'sodar': is no class that inherits unistore.plugin.Family" in named
-    assert "family half is left out: unistore_half:FAMILY: has no summary, formats, schema" in named
-    named = installed.unistore("convert", "plain.npy", "again.zarr").stderr
-    assert len(re.findall("^unistore: family radar is left out: .*TypeError", named, re.MULTILINE)) == 1
-    assert tree(installed.folder / "again.zarr") == tree(installed.folder / "plain.zarr")
-    installed.unistore("convert", "sonar", "pings", "beside.zarr")
-    assert tree(installed.folder / "beside.zarr") == tree(installed.folder / "reference.zarr")

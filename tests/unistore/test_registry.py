@@ -136,6 +136,12 @@ class Clashing(plugin.Family):
     schema = plugin.Schema(table="rows", columns={"data": plugin.Column()})
 
 
+class Half(plugin.Family):
+    """A family without what every family has."""
+
+    name = "half"
+
+
 class Point:
     """An entry point of an installed package."""
 
@@ -153,6 +159,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     points = [
         Point("bad", ImportError("no\nsonarlib")),
         Point("odd", object()),
+        Point("half", Half),
         Point("ct", Clashing),
         Point("sonar", SONAR),
     ]
@@ -177,6 +184,7 @@ def test_a_family_that_cannot_be_imported_is_named_and_the_others_work(
     assert [*families()][-2:] == ["sonar", "rows"], "third parties before the general one"
     told = capsys.readouterr().err.splitlines()
     assert "is no class that inherits unistore.plugin.Family" in told.pop(1)
+    assert "Half: has no summary, formats, schema" in told.pop(1)
     assert told == [
         "unistore: family bad is left out: unistore_bad:FAMILY cannot be imported: ImportError: no sonarlib",
         "unistore: family ct is left out: unistore_ct:FAMILY has the name of an existing family",

@@ -22,10 +22,10 @@ NEVER = {
 """What no command here needs: no progress is drawn, no object store read."""
 REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.dry_run"}
 CONVERSION = {
-    "ct": {"finalize", "gather", "group", "scan", "volume"},
+    "ct": {"gather", "group", "scan", "volume"},
     "point_cloud": {"derive", "grids", "restore", "tables"},
     "spike": {"gather", "recordings", "streams"},
-    "trajectory": {"finalize", "gather", "read", "scan"},
+    "trajectory": {"gather", "read", "scan"},
 }
 """Modules of the families that are not asked whether a file is theirs."""
 CONVERTERS = {f"unistore.converters.{family}.converter" for family in CONVERSION}

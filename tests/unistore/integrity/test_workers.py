@@ -84,7 +84,7 @@ def test_stopping_early_stops_the_workers() -> None:
 
 
 def test_processes(copy_case: Copy, tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
-    case, store = copy_case("ct_real")
+    case, store = copy_case("rows_hdf5")
     sound = tree(store)
     whole = json.dumps(verify(store, against=case.sources).to_json())
     sources = [str(source) for source in case.sources]
