@@ -1,12 +1,13 @@
 """Kill converters, workers, and converters with their workers at random moments, over all families.
 
-Four ways, each until it has made so many kills of each family's conversions:
+Five ways, each until it has made so many kills of each family's conversions:
 
 - ``converter``: a conversion in one process is killed, and some of them again while they resume;
 - ``workers``: a conversion with two workers loses one of them, or both at once, twice; it has to get over
   that by itself;
 - ``together``: the converter and its workers are killed at once, and no process may be left;
-- ``cluster``: a conversion on a dask cluster that was started by hand loses a worker, twice.
+- ``cluster``: a conversion on a dask cluster that was started by hand loses a worker, twice;
+- ``parts``: jobs of a conversion in 4 to 8 parts, all at once, are killed and run again, ``--seal`` too.
 
 Then the same command runs undisturbed, with workers or without, and the store must equal, byte for byte, the
 one of an uninterrupted conversion in one process, with nothing beside it. Ends with a table in Markdown.
@@ -30,6 +31,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import distributed  # noqa: F401 - once, before the processes that need it are forked
 import psutil
@@ -41,7 +43,7 @@ from unistore.conversion.executors.dask_executor import Dask
 from unistore.conversion.executors.processes import Processes
 from unistore.store.names import build_folder
 
-WAYS = ("converter", "workers", "together", "cluster")
+WAYS = ("converter", "workers", "together", "cluster", "parts")
 STRIKES = 2
 """Times that a conversion loses workers: a step that loses three is given up."""
 AGAIN = 0.3
@@ -153,6 +155,22 @@ class Family:
             )
         return killed
 
+    def _kill_parts(self, destination: Path) -> int:
+        count = self.rng.randint(4, 8)
+        todo: list[dict[str, Any]] = [{"part": f"{number}/{count}"} for number in range(1, count + 1)]
+        killed = 0
+        while not destination.exists() or build_folder(destination).exists():
+            last: dict[str, Any] = {"part": f"1/{count}"} if destination.exists() else {"seal": True}
+            jobs = [start(partial(self.case.convert, destination, **job)) for job in todo or [last]]
+            victims = self.rng.sample(jobs, self.rng.randint(0, len(jobs)))
+            for victim in victims:
+                time.sleep(self.rng.uniform(0, self.seconds[False]))
+                os.kill(victim, signal.SIGKILL)
+            ends = [ended(pid) for pid in jobs]
+            todo = [job for job, is_done in zip(todo, ends, strict=False) if not is_done]
+            killed += ends.count(False)
+        return killed
+
     def _strike(self, pid: int) -> int:
         """Kill a worker, or both; returns how many were killed."""
         found = workers_of(pid)
@@ -187,9 +205,9 @@ def status_of(pid: int) -> str:
 def table(families: list[Family]) -> str:
     """The figures in Markdown."""
     lines = [
-        "| family | converter | workers | converter with workers | dask workers | stores, all identical |"
+        "| family | converter | workers | converter with workers | dask workers | parts | stores, all equal |"
     ]
-    lines.append("|---|--:|--:|--:|--:|--:|")
+    lines.append("|---|--:|--:|--:|--:|--:|--:|")
     total: Counter[str] = Counter()
     for each in families:
         total.update(each.tally)
@@ -206,6 +224,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=25, help="workers to kill, per family")
     parser.add_argument("--together", type=int, default=5, help="both to kill, per family")
     parser.add_argument("--cluster", type=int, default=25, help="workers of a dask cluster, per family")
+    parser.add_argument("--parts", type=int, default=25, help="jobs of parts to kill, per family")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--work", type=Path, help="where the trials take place (memory is fine: no power cut)"

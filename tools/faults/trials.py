@@ -54,14 +54,14 @@ class Case:
     sources: list[Path]
     overwrite: bool = False
 
-    def convert(self, destination: str | Path, executor: Any = None) -> None:
+    def convert(self, destination: str | Path, executor: Any = None, **settings: Any) -> None:
         """Convert; a store that is finished already is no error."""
         try:
             run(
                 self.converter,
                 self.sources,
                 destination,
-                Settings(overwrite=self.overwrite),
+                Settings(overwrite=self.overwrite, **settings),
                 executor=executor,
             )
         except InputError as error:

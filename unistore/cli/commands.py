@@ -196,6 +196,7 @@ def _parse_share(context: click.Context, option: click.Parameter, text: str | No
 @click.option(
     "--workers", type=click.IntRange(min=0), default=0, help="Worker processes; 0 (default): this process."
 )
+@click.option("--scheduler", metavar="ADDRESS", help="Check on an existing dask cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def verify(
     store: str,
@@ -205,6 +206,7 @@ def verify(
     repairing: bool,
     version: str | None,
     workers: int,
+    scheduler: str | None,
     as_json: bool,
 ) -> int:
     """Check all files of STORE against its manifest, and all documents and values against their rules.
@@ -219,13 +221,14 @@ def verify(
         raise click.UsageError(message)
     if sample < 1 and not against:
         raise click.UsageError("--sample is a part of --against")
+    if sources and scheduler:
+        raise click.UsageError("--scheduler checks a store alone; with SRC... give --workers N")
     with progress_bar() as bar:
         if repairing:
             verified: Verified = repair(store, sources, version=version, workers=workers, progress=bar)
         else:
-            verified = verify(
-                store, against=sources, sample=sample, version=version, workers=workers, progress=bar
-            )
+            options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "progress": bar}
+            verified = verify(store, against=sources, sample=sample, version=version, **options)
     if as_json:
         say_json(verified.to_json())
     else:

@@ -49,10 +49,10 @@ Examples:
 """
 
 
-def _detect(paths: Sequence[Path]) -> Detection:
+def _detect(paths: Sequence[Path], build_folder: Path | None = None) -> Detection:
     from unistore.conversion.convert import detect_family
 
-    detection = detect_family(paths)
+    detection = detect_family(paths, build_folder)
     say_done(f"{detection.family.replace('_', ' ')} ({detection.layout}): {detection.reason}", err=True)
     return detection
 
@@ -72,7 +72,7 @@ def _convert(family: str | None, **arguments: Any) -> int:
         raise click.UsageError("--replace and --check need --append")
     given_paths = [*arguments["sources"], *arguments.get("follow_links_to", ())]
     start_early(given_paths, family, [CONVERSION], decodes=not arguments["dry_run"])
-    from unistore.conversion.convert import forget_copies, local_sources
+    from unistore.conversion.convert import forget_copies, local_sources, shared_folder
     from unistore.conversion.settings import Settings
 
     sources = arguments.pop("sources")
@@ -84,7 +84,8 @@ def _convert(family: str | None, **arguments: Any) -> int:
     settings = Settings(**{field.name: arguments.pop(field.name) for field in fields(Settings)})
     with progress_log(log, destination) as bar, _stopped_by_signals():
         paths = local_sources([*sources, *arguments.pop("follow_links_to", ())], destination, settings, bar)
-    chosen: str | Detection = family or _detect(paths)
+    shared = None if by_shape or dry_run else shared_folder(settings, destination)
+    chosen: str | Detection = family or _detect(paths, shared)
     destinations = {destination: arguments}
     if by_shape:
         from unistore.conversion.convert import destinations_by_shape

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from unistore.conversion.answers import ANSWERS
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.errors import ConversionError, InputError
 from unistore.remote.url import local_path, parse_url
@@ -17,6 +18,7 @@ from unistore.system.arguments import Arguments
 from unistore.system.hints import PathLike
 
 _FOLDERS = (build_folder, copies_folder)
+_OWN = ("journal*.jsonl", "lock*", ANSWERS)
 _SUFFIXES = tuple(folder(Path("x")).name.removeprefix("x") for folder in _FOLDERS)
 
 
@@ -99,7 +101,7 @@ def _describe(build: Path) -> Leftover:
         kept = f"{owner} is at work"
     elif (build / "old").exists():
         kept = f"{build / 'old'} is the store that was being replaced: run the same convert command"
-    elif not any(build.glob("journal*.jsonl")) and not (build / "lock").exists():
+    elif not any(file for pattern in _OWN for file in build.glob(pattern)):
         kept = "it has no journal, so that unistore may not have made it"
     files = [file for file in build.rglob("*") if file.is_file() and not file.is_symlink()]
     return Leftover(

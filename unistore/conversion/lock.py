@@ -18,6 +18,9 @@ from unistore.errors import ConversionError
 BEAT = 5.0  # Seconds between heartbeats
 DEAD_AFTER = 60.0  # An owner on another machine whose heartbeat is older than this many seconds is dead
 
+_STARTING = "just starting"
+_PAUSE = 0.05  # Seconds between two looks at a lock that is being written
+
 
 class LockedError(ConversionError):
     """Another process that is alive has the lock."""
@@ -37,8 +40,9 @@ class Lock:
         self._descriptor = -1
 
     def __enter__(self) -> Self:
+        patience = time.monotonic() + 2 * BEAT
         while not self._try_lock():
-            self._remove_dead()
+            self._remove_dead(patience)
         self._thread = threading.Thread(target=self._beat, name="unistore-lock", daemon=True)
         self._thread.start()
         return self
@@ -88,11 +92,15 @@ class Lock:
         self._descriptor = descriptor
         return True
 
-    def _remove_dead(self) -> None:
+    def _remove_dead(self, patience: float) -> None:
         with suppress(FileNotFoundError), self._path.open("r+b") as file:
             with tempfile.TemporaryFile(dir=self._path.parent) as new_file:
                 now = os.fstat(new_file.fileno()).st_mtime
-            if owner := _live_owner(file.fileno(), now):
+            owner = _live_owner(file.fileno(), now)
+            if owner == _STARTING and time.monotonic() < patience:  # or killed before it wrote its name
+                time.sleep(_PAUSE)
+                return
+            if owner:
                 msg = (
                     f"{self._path.parent}: another converter is at work ({owner}); "
                     "wait for it, or stop it and run the same command again"
@@ -120,7 +128,7 @@ def _live_owner(descriptor: int, now: float) -> str | None:
         machine = owner["machine"]
         lives = DEAD_AFTER
     except (ValueError, KeyError, TypeError):
-        name = "just starting"
+        name = _STARTING
         machine = ""
         lives = BEAT
     try:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from unistore.conversion.answers import asked_once
 from unistore.conversion.build import TURN_SECONDS, Build, FolderBuild
 from unistore.conversion.columns import bounded_columns, check_plan, in_planes
 from unistore.conversion.executors.local import STOP, Executor, Job, Serial, asking
@@ -513,7 +514,7 @@ def run(
         converter,
         paths,
         skip=settings.skips,
-        ask=asking(executor),
+        ask=asked_once(asking(executor), opened.folder if settings.is_shared else None, paths, progress),
         is_named=is_named,
         stored=stored,
     )

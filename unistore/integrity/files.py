@@ -26,6 +26,7 @@ from unistore.zarr3.storage import AbsentError, Storage
 
 READ_BYTES = 4 << 20  # Bytes read at a time
 BATCH_BYTES = 64 << 20  # Bytes of files that one step checks
+BATCHES_AT_ONCE = 8  # of objects in a bucket, so that requests seldom wait for the end of a step
 CURE = "repair it from its sources: unistore verify STORE --repair SRC..."
 _EXTRA = "extra"
 UNKNOWN_FAMILY = "family"  # Kinds of problems that leave the content of a store intact
@@ -55,6 +56,7 @@ class CheckedFiles:
     entries: Mapping[str, Entry]  # Entries of the manifest that can be read, by key
     sound: frozenset[str]  # Keys of the files that are as their entries say
     problems: tuple[Problem, ...]  # Everything that is wrong; problems of kind ``"extra"`` are warnings
+    store: Store | None  # Where root and manifest are intact
 
     @property
     def bytes(self) -> int:
@@ -75,9 +77,11 @@ def is_warning(problem: Problem) -> bool:
 def read_root(path: str) -> RootDocument:
     """Read the root document, whole or damaged."""
     storage = open_storage(path)
-    if storage.size(ROOT) is None:
+    try:
+        document = storage.get(ROOT)
+    except AbsentError:
         Store(path)  # raises: says what is there instead
-    document = storage.get(ROOT)
+        raise
     if root_is_intact(document):
         return RootDocument(document=document, attributes=Store(path).attributes, intact=True)
     try:
@@ -104,12 +108,17 @@ def check_files(
     problems: list[Problem] = []
     if not root.intact:
         problems.append(Problem(ROOT, "differs from what was sealed (its own digest)", CURE, "root"))
-    entries, manifest_intact = _check_manifest(storage, root, problems)
-    if manifest_intact and copies:
-        storage = Store(path, **copies).storage
+    manifest, entries, manifest_intact = _check_manifest(storage, root, problems)
+    store = None
+    if manifest_intact:
+        store = Store(path, listed=root.attributes, **(copies or {}))
+        if isinstance(store.storage, CachedStorage):
+            store.storage.documents = {ROOT: root.document, MANIFEST: manifest}
+            storage = store.storage
     progress.begin("checking", sum(entry.bytes for entry in entries.values()))
     sound = set()
-    batches = list(_batches(entries.values()))
+    most = BATCH_BYTES * (BATCHES_AT_ONCE if isinstance(storage, CachedStorage) else 1)
+    batches = list(_batches(entries.values(), most))
     answers = asking(executor or Serial())(partial(_check_batch, storage), batches)
     for batch, problems_of_batch in zip(batches, answers, strict=True):
         for entry, problem in zip(batch, problems_of_batch, strict=True):
@@ -124,6 +133,7 @@ def check_files(
     if folder is not None and manifest_intact:
         problems += _unlisted(folder, entries)
     return CheckedFiles(
+        store=store,
         root=root,
         manifest_intact=manifest_intact,
         entries=entries,
@@ -132,13 +142,13 @@ def check_files(
     )
 
 
-def _batches(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
+def _batches(entries: Iterable[Entry], most: int) -> Iterator[tuple[Entry, ...]]:
     batch: list[Entry] = []
     size = 0
     for entry in entries:
         batch.append(entry)
         size += entry.bytes + READ_BYTES // 64  # opening a small file takes time, too
-        if size >= BATCH_BYTES:
+        if size >= most:
             yield tuple(batch)
             batch = []
             size = 0
@@ -149,21 +159,24 @@ def _batches(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
 def _check_batch(storage: Storage, entries: Sequence[Entry]) -> list[Problem | None]:
     if not isinstance(storage, CachedStorage):
         return [check_file(storage, entry) for entry in entries]
-    fetched = zip(entries, storage.fetch([entry.key for entry in entries]), strict=True)
-    return [None if is_intact else check_file(storage.inner, entry) for entry, is_intact in fetched]
+    # small objects first: a large one would keep those behind it waiting, as they arrive in order
+    ordered = sorted(entries, key=lambda entry: entry.bytes)
+    fetched = zip(ordered, storage.fetch([entry.key for entry in ordered]), strict=True)
+    damaged = {entry.key for entry, is_intact in fetched if not is_intact}
+    return [check_file(storage.inner, entry) if entry.key in damaged else None for entry in entries]
 
 
 def _check_manifest(
     storage: Storage, root: RootDocument, problems: list[Problem]
-) -> tuple[dict[str, Entry], bool]:
+) -> tuple[bytes, dict[str, Entry], bool]:
     try:
         data = storage.get(MANIFEST, MANIFEST_LIMIT)
     except AbsentError:
         problems.append(Problem(MANIFEST, "is missing, so that no file can be checked", CURE, "missing"))
-        return {}, False
+        return b"", {}, False
     except StoreError as error:
         problems.append(Problem(MANIFEST, f"cannot be read ({error})", CURE, "unreadable"))
-        return {}, False
+        return b"", {}, False
     intact = xxhash.xxh3_128_hexdigest(data) == root.seal.get("digest")
     if not intact:
         whose = "the root's seal" if root.intact else "the seal of a damaged root"
@@ -176,7 +189,7 @@ def _check_manifest(
             problems.append(
                 Problem.at(Location(MANIFEST, f"line {number}"), f"is damaged ({entry})", CURE, "manifest")
             )
-    return entries, intact and root.intact
+    return data, entries, intact and root.intact
 
 
 def check_file(storage: Storage, entry: Entry) -> Problem | None:

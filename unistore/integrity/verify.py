@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
 from itertools import chain, product
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from unistore.conversion.convert import check_exist, source_paths
-from unistore.conversion.executors.local import Executor, asking
+from unistore.conversion.executors.local import Executor, Serial, asking
 from unistore.conversion.executors.processes import Processes
 from unistore.converters.registry import find_family, get_family
 from unistore.errors import InputError, NoStoreError, Problem, StoreError, UnsupportedError
 from unistore.integrity.compare import Receipt, compare
-from unistore.integrity.files import UNKNOWN_FAMILY, check_files, is_warning
+from unistore.integrity.files import UNKNOWN_FAMILY, RootDocument, check_files, is_warning
 from unistore.progress import resolve_progress
 from unistore.schemas.array_specs import GENERAL, ArrayInfo, offsets_errors
 from unistore.schemas.indices import table_columns
@@ -40,16 +40,22 @@ from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.metadata import ArrayMetadata, shard_key
 from unistore.zarr3.storage import Storage
 
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from unistore.conversion.executors.dask_executor import Dask
+
 _CURE = "convert the sources again; if it comes back, report it"
 
 
 def check_structure(
-    storage: Storage, attributes: Mapping[str, Any], entries: Mapping[str, Entry], sound: frozenset[str]
+    storage: Storage, root: RootDocument, entries: Mapping[str, Entry], sound: frozenset[str]
 ) -> list[Problem]:
     """Return every contradiction between the root, the manifest, the documents of arrays and the schema."""
     # Only files with `sound` keys, which are as the manifest says, are read
     problems: list[Problem] = []
     metadata: dict[str, ArrayMetadata] = {}
+    attributes = root.attributes or {}
     for path in attributes["fields"]:
         key = f"{path}/{ROOT}"
         if key not in entries:
@@ -71,7 +77,7 @@ def check_structure(
                 problems.append(_wrong(key, str(error)))
     if len(documents) == len(keys):
         consolidated = {"kind": "inline", "must_understand": False, "metadata": documents}
-        if parse_document(storage.get(ROOT)).get("consolidated_metadata") != consolidated:
+        if parse_document(root.document).get("consolidated_metadata") != consolidated:
             problems.append(_wrong(ROOT, "does not repeat the documents of its groups and arrays"))
     problems += _shard_problems(attributes["fields"], metadata, entries)
     if len(metadata) == len(attributes["fields"]):
@@ -221,8 +227,14 @@ def _problems_of(view: RuleView, rule: Rule) -> tuple[list[Problem], bool]:
     return problems, True
 
 
-def make_executor(workers: int) -> Processes:
+def make_executor(
+    workers: int, scheduler: str | Client | None = None, progress: Progress = NO_PROGRESS
+) -> Dask | Processes:
     """Return the executor for so many worker processes. 0: this process, and one for foreign libraries."""
+    if scheduler is not None:
+        from unistore.conversion.executors.dask_executor import Dask
+
+        return Dask(scheduler, tell=progress.tell)
     return Processes(workers, imports=("unistore.integrity.verify",) if workers else ())
 
 
@@ -271,6 +283,7 @@ def verify(
     sample: float = 1.0,
     version: int | str | None = None,
     workers: int = 0,
+    scheduler: str | Client | None = None,
     progress: Progress | bool | None = None,
 ) -> Verified:
     """Check a store, and compare it with its sources.
@@ -293,6 +306,9 @@ def verify(
         what a version removes, so `against` has it, too.
     workers
         Worker processes. 0 verifies in this process. The result does not depend on it.
+    scheduler
+        A dask cluster whose workers check in their place, as of `unistore.convert`. Not with `against`, whose
+        temporary files are on this machine.
     progress
         As of `unistore.convert`.
 
@@ -311,10 +327,12 @@ def verify(
         "sample", sample, matches_type(sample, float) and 0 < sample <= 1, "a share above 0 and up to 1"
     )
     check.integer("workers", workers, most=MAX_WORKERS)
+    if scheduler is not None and against:
+        check.refuse("--scheduler", "checks a store, and compares none with its sources", "--workers N")
     check.raise_problems()
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
     path = os.fspath(store)
-    with resolve_progress(progress) as callbacks, make_executor(workers) as executor:
+    with resolve_progress(progress) as callbacks, make_executor(workers, scheduler, callbacks) as executor:
         opened = listed_stores(path, version)
         if opened is None:
             return verify_with(executor, path, sources, sample, callbacks)
@@ -411,14 +429,15 @@ def verify_with(
 ) -> Verified:
     """Run `verify` with an executor."""
     check_exist(against)
-    with temporary_copies(root) as copies:
+    is_here = isinstance(executor, Processes | Serial)  # others may have no folder of this machine
+    with temporary_copies(root) if is_here else nullcontext({}) as copies:
         checked = check_files(root, progress, executor, copies)
         files = len(checked.entries)
         verified = Verified(path=root, files=files, bytes=checked.bytes, problems=checked.problems)
-        if not checked.manifest_intact:
+        store = checked.store
+        if store is None:
             return verified
-        store = Store(root, **copies)
-        structure = check_structure(store.storage, store.attributes, checked.entries, checked.sound)
+        structure = check_structure(store.storage, checked.root, checked.entries, checked.sound)
         problems: list[Problem] = []
         unchecked: list[str] = []
         if all(map(is_warning, structure)):

@@ -184,6 +184,11 @@ class Store:
             self._arrays[path] = array
         return array
 
+    @property
+    def opened(self) -> list[str]:
+        """Return the paths of the arrays that were opened."""
+        return list(self._arrays)
+
     def has(self, path: str) -> bool:
         """Return whether the store has an array at `path`."""
         return path in self.attributes["fields"]

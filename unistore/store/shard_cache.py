@@ -26,7 +26,7 @@ from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST, part_folder, split_part_key
 from unistore.system import own_files as file_locks
 from unistore.system.hints import PathLike
-from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
+from unistore.system.own_files import NotOwnError, is_own, open_file_of_owner, open_folder, open_own_file
 from unistore.system.progress import Progress
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, SupportsReadObjects
 
@@ -35,6 +35,7 @@ PART = ".part"
 TOUCH_INTERVAL = 60.0
 _BLOCK = 1 << 20
 _OTHERS_WRITE = 0o022
+_OTHERS_READ = 0o044
 _COPY_NAME = re.compile(rf"[0-9a-f]{{32}}({re.escape(PART)})?")
 
 
@@ -42,7 +43,8 @@ class ShardCache:
     """Verified copies by checksum, safe with processes, threads and forks."""
 
     # `limit` bounds the bytes of all copies, those being fetched included. The least recently used are
-    # evicted first, even if another process reads them: open files stay readable
+    # evicted first, even if another process reads them: open files stay readable. In a folder of another
+    # user copies are read, and nothing is written
 
     def __init__(self, folder: PathLike, limit: int) -> None:
         self.folder = Path(folder)
@@ -95,7 +97,7 @@ class ShardCache:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             self.folder.mkdir(mode=0o700)
-        descriptor = open_own_folder(self.folder, _OTHERS_WRITE)
+        descriptor = open_folder(self.folder, _OTHERS_WRITE)
         try:
             yield descriptor
         finally:
@@ -106,7 +108,7 @@ class ShardCache:
     ) -> bool:
         if self._has_valid_copy(folder, checksum, size):
             return True
-        if size is not None and size > self.limit:
+        if not is_own(folder) or (size is not None and size > self.limit):
             return False
         with _locked_part(folder, checksum + PART) as part:
             if self._has_valid_copy(folder, checksum, size):  # another process fetched it meanwhile
@@ -116,22 +118,30 @@ class ShardCache:
             if size > self.limit or not self._reserve(folder, part, size):
                 return False
             _write_verified(part, checksum, size, pieces or fetch(), name)
+            os.fchmod(part, 0o600 | (os.fstat(folder).st_mode & _OTHERS_READ))
             os.replace(checksum + PART, checksum, src_dir_fd=folder, dst_dir_fd=folder)  # the lock stays
         return True
 
     def _has_valid_copy(self, folder: int, checksum: str, size: int | None) -> bool:
         # The first check of this process reads all of the copy
+        may_write = is_own(folder)
         try:
-            copy = open_own_file(checksum, folder)
+            copy = (
+                open_own_file(checksum, folder)
+                if may_write
+                else open_file_of_owner(checksum, folder, _OTHERS_WRITE)
+            )
         except FileNotFoundError:
             self.invalidate(checksum)
             return False
         try:
             if checksum not in self._verified_at and not _matches(copy, checksum, size):
                 with suppress(FileNotFoundError):
-                    os.unlink(checksum, dir_fd=folder)
+                    if may_write:
+                        os.unlink(checksum, dir_fd=folder)
                 return False
-            os.utime(copy)
+            if may_write:
+                os.utime(copy)
         finally:
             os.close(copy)
         return True
@@ -263,6 +273,7 @@ class CachedStorage:
         # Checksum of the manifest. None: keys begin with the folders of parts of a version
         self._manifest = manifest
         self._size_and_checksum: dict[str, dict[str, tuple[int, str]]] = {}  # by manifest and key
+        self.documents: dict[str, bytes] = {}  # root and manifest, where they were read before
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.inner, self._cache, self._manifest)
@@ -272,6 +283,8 @@ class CachedStorage:
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Return the content of an object."""
+        if key in self.documents:
+            return self.documents[key]
         size, _ = self._entry(key) or (math.inf, "")
         if size > limit:
             return self.inner.get(key, limit)
@@ -378,7 +391,8 @@ class CachedStorage:
         fetched: list[bytes] = []
 
         def fetch() -> list[bytes]:
-            raw = self.inner.get(f"{folder}{MANIFEST}", MANIFEST_LIMIT)
+            key = f"{folder}{MANIFEST}"
+            raw = self.documents.get(key) or self.inner.get(key, MANIFEST_LIMIT)
             if xxhash.xxh3_128_hexdigest(raw) != checksum:
                 msg = f"{self.inner!r}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
                 raise CorruptionError(msg)

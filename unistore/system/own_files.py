@@ -44,13 +44,35 @@ class NotOwnError(Exception):
 
 def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
     """Return the descriptor of a folder of this user without `forbidden` mode bits: 0o022, 0o077."""
-    descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY, inside)
-    state = os.fstat(descriptor)
-    if state.st_uid != os.geteuid() or state.st_mode & forbidden:
+    descriptor = open_folder(path, forbidden, inside=inside)
+    if not is_own(descriptor):
         os.close(descriptor)
-        foreign = state.st_uid != os.geteuid()
-        reason = "belongs to another user" if foreign else "is open to others than this user"
-        raise NotOwnError(path, reason)
+        raise NotOwnError(path, "belongs to another user")
+    return descriptor
+
+
+def open_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
+    """Return the descriptor of a folder, of any user, without `forbidden` mode bits."""
+    descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY, inside)
+    if os.fstat(descriptor).st_mode & forbidden:
+        os.close(descriptor)
+        raise NotOwnError(path, "is open to others than its owner")
+    return descriptor
+
+
+def is_own(descriptor: int) -> bool:
+    """Return whether an open file or folder belongs to this user."""
+    return os.fstat(descriptor).st_uid == os.geteuid()
+
+
+def open_file_of_owner(name: str, folder: int, forbidden: int) -> int:
+    """Return the descriptor, to read, of a regular file that belongs to the owner of its folder."""
+    descriptor = _open(name, os.O_RDONLY, folder)
+    state = os.fstat(descriptor)
+    is_of_owner = state.st_uid == os.fstat(folder).st_uid
+    if not stat.S_ISREG(state.st_mode) or not is_of_owner or state.st_mode & forbidden:
+        os.close(descriptor)
+        raise NotOwnError(name, "is not a file of the folder's owner alone")
     return descriptor
 
 

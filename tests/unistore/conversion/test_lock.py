@@ -89,12 +89,17 @@ def test_this_machine_s_clock_does_not_matter(path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("text", ["", '{"host": "m', "[]", "{}"])
-def test_a_torn_lock_is_believed_only_while_it_is_new(path: Path, text: str) -> None:
+def test_a_torn_lock_is_believed_only_while_it_is_new(
+    path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "BEAT", 0.1)
     path.write_text(text)
+    os.utime(path, (time.time() + 60,) * 2)
     with pytest.raises(ConversionError, match="just starting"):
         Lock(path).__enter__()
-    os.utime(path, (1, 1))
-    with Lock(path):
+    path.write_text(text)
+    os.utime(path)
+    with Lock(path):  # waits until it is old
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client
 
+from tests.cases import REAL
 from tests.programs import call
 from unistore import repair, verify
 from unistore.conversion.executors.local import asking
+from unistore.errors import InputError
 from unistore.integrity.verify import verify_with
 
 Copy = Callable[[str], tuple[Any, Path]]
@@ -93,3 +96,16 @@ def test_processes(copy_case: Copy, tree: Tree, capsys: pytest.CaptureFixture[st
     damage(store)
     assert repair(store, case.sources, workers=2).ok
     assert tree(store) == sound
+
+
+@pytest.mark.timeout(120)
+def test_a_cluster_checks_a_store(copy_case: Copy) -> None:
+    case, store = copy_case(REAL[0])
+    damage(store)
+    options: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with Client(processes=False, **options) as client:
+        found = verify(store, scheduler=client)
+        with pytest.raises(InputError, match="--scheduler: checks a store"):
+            verify(store, against=case.sources, scheduler=client)
+    assert found == verify(store)
+    assert len(found.problems) > 1

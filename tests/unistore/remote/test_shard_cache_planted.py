@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,12 +76,12 @@ def test_a_folder_that_is_a_link_is_refused(cache: ShardCache, victim: Path) -> 
 def test_a_folder_that_others_write_to_is_refused(cache: ShardCache, mode: int) -> None:
     cache.folder.chmod(mode)
     with pytest.raises(
-        StoreError, match=r"cannot be used \(.*is open to others than this user\); .*of your own"
+        StoreError, match=r"cannot be used \(.*is open to others than its owner\); .*of your own"
     ):
         ensure(cache)
 
 
-@pytest.mark.parametrize("place", [".", f"{NAME}.part", NAME, "lock"])
+@pytest.mark.parametrize("place", [f"{NAME}.part", NAME, "lock"])
 def test_what_belongs_to_another_user_is_refused(cache: ShardCache, place: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("giving a file away needs root")
@@ -113,3 +115,51 @@ def test_what_is_made_is_this_users_alone(tmp_path: Path) -> None:
     assert ensure(cache)
     for path in (cache.folder, *cache.folder.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0
+
+
+def as_another_user(cache: ShardCache) -> tuple[bool, str]:
+    """Use a cache in a process of another user: whether there is a copy, or why it is refused."""
+    ours, theirs = multiprocessing.get_context("fork").Pipe()
+
+    def use() -> None:
+        os.setgroups([])
+        os.setegid(OTHER)
+        os.seteuid(OTHER)
+        try:
+            theirs.send((ensure(ShardCache(cache.folder, 1000)), ""))
+        except StoreError as error:
+            theirs.send((False, str(error)))
+
+    process = multiprocessing.get_context("fork").Process(target=use)
+    process.start()
+    assert ours.poll(20)
+    process.join()
+    answer: tuple[bool, str] = ours.recv()
+    return answer
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(os.geteuid() != 0, reason="taking the place of another user needs root")
+def test_others_read_the_copies_of_a_folder_that_is_open_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        cache = ShardCache(Path(folder) / "cache", 1000)
+        cache.folder.mkdir(mode=0o755)
+        assert as_another_user(cache) == (False, ""), "there is none, and none is made"
+        assert not list(cache.folder.iterdir())
+        assert ensure(cache)
+        copy = cache.folder / NAME
+        assert copy.stat().st_mode & 0o777 == 0o644
+        before = copy.stat()
+        assert as_another_user(cache) == (True, "")
+        copy.write_bytes(b"y" * len(CONTENT))
+        assert as_another_user(cache) == (False, ""), "each verifies it"
+        assert copy.exists()
+        assert before.st_ino == copy.stat().st_ino
+        copy.chmod(0o666)
+        assert "not a file of the folder's owner alone" in as_another_user(cache)[1]
+        cache.folder.chmod(0o1777)
+        assert "is open to others than its owner" in as_another_user(cache)[1]
+        cache.folder.chmod(0o700)
+        assert "cannot be opened" in as_another_user(cache)[1]
