@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
 from itertools import chain, product
@@ -430,7 +430,7 @@ def verify_with(
     """Run `verify` with an executor."""
     check_exist(against)
     is_here = isinstance(executor, Processes | Serial)  # others may have no folder of this machine
-    with temporary_copies(root) if is_here else nullcontext({}) as copies:
+    with temporary_copies(root, wanted=is_here) as copies:
         checked = check_files(root, progress, executor, copies)
         files = len(checked.entries)
         verified = Verified(path=root, files=files, bytes=checked.bytes, problems=checked.problems)

@@ -6,12 +6,11 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from unistore.errors import UnistoreError
-from unistore.order.sequences import ShuffleKind
 from unistore.remote.client import LIMIT, ObjectStorage, coalesce
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
 
 SECONDS = 3.0  # of counting an order. The rest of a longer epoch is taken to be alike
-_ORDERS: tuple[ShuffleKind, ...] = ("full", "blocks")
+_ORDERS: tuple[Literal["full", "blocks"], ...] = ("full", "blocks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,7 @@ class _CountedEpoch:
             reader.epoch = self
         return array
 
-    def read(self, order: ShuffleKind, batch_size: int) -> float:
+    def read(self, order: Literal["full", "blocks"], batch_size: int) -> float:
         """Read an epoch in an order, and return the share that was read in time."""
         from unistore.loader.loader import Loader
 

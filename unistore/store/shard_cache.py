@@ -406,9 +406,9 @@ class CachedStorage:
 
 
 @contextmanager
-def temporary_copies(path: PathLike) -> Iterator[dict[str, Any]]:
+def temporary_copies(path: PathLike, *, wanted: bool = True) -> Iterator[dict[str, Any]]:
     """Yield arguments for `Store` with which objects of a bucket are fetched once, and kept until the end."""
-    if local_path(path) is not None:
+    if not wanted or local_path(path) is not None:
         yield {}
         return
     with tempfile.TemporaryDirectory(prefix="unistore-copies-") as folder:
