@@ -70,22 +70,25 @@ def serve(folder: Path, delay: float, connection: Connection, faults: float = 0.
             with file.open("rb") as opened:
                 opened.seek(start)
                 content = opened.read(stop - start)
+            span = f"bytes {start}-{stop - 1}/{size}" if asked else ""
             if chance.random() < faults:
-                self.spoil(content)
+                self.spoil(content, span)
                 return
             head = self.command == "HEAD"
             counts["bytes"] += 0 if head else len(content)
-            span = f"bytes {start}-{stop - 1}/{size}" if asked else ""
             self.answer(206 if asked else 200, content, span)
 
         do_HEAD = do_GET  # noqa: N815
 
-        def spoil(self, content: bytes) -> None:
+        def spoil(self, content: bytes, span: str) -> None:
             if chance.random() < 0.5 or self.command == "HEAD":
                 self.answer(500, b"")
                 return
-            self.send_response_only(206)
-            self.send_header("Content-Length", str(len(content) + 1))
+            self.send_response_only(206 if span else 200)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+            if span:
+                self.send_header("Content-Range", span)
             self.end_headers()
             self.wfile.write(content[: len(content) // 2])
             self.close_connection = True
@@ -189,7 +192,9 @@ def main() -> None:
         for delay in arguments.delays:
             ours, theirs = multiprocessing.get_context("spawn").Pipe()
             server = multiprocessing.get_context("spawn").Process(
-                target=serve, args=(store, delay / 1000, theirs, 0.03 if arguments.faults else 0.0)
+                target=serve,
+                args=(store, delay / 1000, theirs, 0.03 if arguments.faults else 0.0),
+                daemon=True,
             )
             server.start()
             url = f"http://127.0.0.1:{ours.recv()}"

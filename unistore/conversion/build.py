@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from unistore.conversion.lock import Lock, check_own, check_plain
+from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.conversion.parts import JobPart, begun_part, check_begun_parts
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.names import build_folder
@@ -231,6 +231,16 @@ class Build(ABC):
             yield is_free
         finally:
             lock.release()
+
+    def parts_at_work(self) -> list[int]:
+        """Return the numbers of other parts that are at work."""
+        parts = self.part.all() if self.part else []
+        paths = {part.number: self.folder / f"lock{part.suffix}" for part in parts if part != self.part}
+        return sorted(number for number, path in paths.items() if owner_of(path))
+
+    def leave(self) -> None:
+        """End this part in its turn, so that the last of the others sees it."""
+        self._lock.release()
 
     @property
     def is_removed(self) -> bool:

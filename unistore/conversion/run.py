@@ -193,8 +193,12 @@ class Conversion:
         unfinished = [
             other.number for other in parts if any(task.id not in done for task in other.share(plan.tasks()))
         ]
+        # One that is run again after its last step may look for files that a seal moves
+        unfinished = unfinished or self.build.parts_at_work()
         if unfinished and not part.number:
             raise _not_ready(self.build, unfinished)
+        if unfinished:
+            self.build.leave()
         return tuple(unfinished)
 
     @cached_property

@@ -119,7 +119,7 @@ def test_a_kill_before_the_seal(
     with pytest.raises(ConversionError, match=r"parts that are not finished: 2; run them, then --seal"):
         run(toy(), [toys], store, Settings(seal=True))
     with monkeypatch.context() as patch:
-        patch.setattr("unistore.conversion.run.seal", _interrupt)
+        patch.setattr("unistore.conversion.new_store.NewStore.seal", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(toy(), [toys], store, Settings(part="2/2"))
     assert not store.exists()
@@ -293,6 +293,19 @@ def test_a_job_that_is_killed_while_it_scans(rows: Path, store: Path) -> None:
     assert scan_in_part(rows, store, "1/2") == 0
     alone = run(make_converter("rows", {}), [rows], store.with_name("alone.zarr"))
     assert digest_of(store) == alone.digest
+
+
+def test_a_part_at_work_seals(toys: Path, toy: Any, store: Path, whole: str) -> None:
+    """Although nothing is left to do for it: it was killed after its last step, and runs again."""
+    run(toy(), [toys], store, Settings(part="1/2"))
+    build = store.with_name(BUILD)
+    again = Lock(build / "lock-1-of-2")
+    with again:
+        assert run(toy(), [toys], store, Settings(part="2/2")).unfinished_parts == (1,)
+        assert not (build / "lock-2-of-2").exists()
+        with pytest.raises(ConversionError, match="not finished: 1; run"):
+            run(toy(), [toys], store, Settings(seal=True))
+    assert run(toy(), [toys], store, Settings(part="1/2")).digest == whole
 
 
 class Hostile:
