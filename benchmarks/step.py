@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import math
 import multiprocessing
 import os
 import statistics
@@ -49,7 +50,6 @@ from versions import median_interval
 
 import unistore
 from unistore.data.collate import as_tensors
-from unistore.data.packed import Scratch
 from unistore.system.machine import keep_freed_memory
 from unistore.zarr3 import LocalStorage, gather
 from unistore.zarr3.chunks import ChunkLocations, ChunkReader
@@ -147,6 +147,34 @@ def main() -> None:
             folder = given.folder / (f"{family}-quick" if given.quick else family)
             folder.mkdir(parents=True, exist_ok=True)
             (measure_cpu if given.cpu else measure)(name, make(folder, given.quick), batch, given)
+
+
+_ALIGNMENT = 64
+
+
+class Scratch:
+    """Memory that grows to the largest batch. Arrays are valid until the next `begin`. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, np.uint8)
+        self._used = self._wanted = 0
+
+    def begin(self) -> None:
+        """Start a batch: all arrays allocated so far become invalid."""
+        if self._wanted > len(self._buffer):
+            self._buffer = np.empty(self._wanted, np.uint8)
+        self._used = self._wanted = 0
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an uninitialised C-contiguous array."""
+        size = math.prod(shape) * dtype.itemsize
+        room = -(-size // _ALIGNMENT) * _ALIGNMENT
+        self._wanted += room
+        if self._used + room > len(self._buffer) or not size:
+            return np.empty(shape, dtype)
+        part = self._buffer[self._used : self._used + size]
+        self._used += room
+        return part.view(dtype).reshape(shape)
 
 
 def measure_cpu(name: str, made: tuple[Path, Way, Any, Any], batch: int, given: argparse.Namespace) -> None:

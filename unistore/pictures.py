@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from unistore.converters.preview import evenly, preview_of
 from unistore.converters.views import View, ViewLimits
-from unistore.errors import InputError, Problem, StoreError, UnistoreError, printable
+from unistore.errors import InputError, StoreError, UnistoreError, printable
 from unistore.remote.url import redact_urls
 from unistore.schemas.indices import StoreView
+from unistore.system.arguments import wrong_argument
 
 # Metadata of every file that is written; other files are overwritten only if that is asked for
 MARK = "made by unistore inspect"
@@ -49,7 +50,7 @@ def check_sample(store: StoreView, sample: int) -> None:
     """Raise an `InputError` if there is no sample with this number."""
     if not 0 <= sample < store.sample_count:
         held = f"samples 0 to {store.sample_count - 1}" if store.sample_count else "no samples"
-        raise InputError(Problem("sample", f"is {sample}, and {store.path} has {held}", kind="option"))
+        raise wrong_argument("sample", f"is {sample}, and {store.path} has {held}")
 
 
 def sample_view(store: StoreView, sample: int, detail: ViewLimits) -> View:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import printable
 from unistore.remote.url import redact_urls
+from unistore.system.arguments import wrong_argument
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import size
 
@@ -43,7 +44,7 @@ def resolve_progress(progress: Progress | bool | None) -> Iterator[Progress]:
         yield progress
     else:
         message = f"must be True, False, None, or have begin, advance and tell, got {progress!r}"
-        raise InputError(Problem("progress", message, kind="option"))
+        raise wrong_argument("progress", message)
 
 
 def _in_notebook() -> bool:

@@ -10,12 +10,15 @@ import click
 
 from unistore.cli.output import (
     check_target,
+    json_option,
     progress_bar,
     say,
     say_done,
     say_json,
     show,
+    store_argument,
     version_option,
+    workers_option,
     write_report,
 )
 from unistore.conversion.executors.worker_process import start_early
@@ -53,7 +56,7 @@ def _parse_numbers(context: click.Context, option: click.Parameter, text: str | 
     "inspect", epilog=_INSPECT_EXAMPLES, short_help="Describe a path, its problems, and what to do next."
 )
 @click.argument("path", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option("--all", "show_all", is_flag=True, help="Show bookkeeping arrays, chunks, shards, codecs, too.")
 @click.option(
     "--html",
@@ -141,7 +144,7 @@ Examples:
 
 
 @click.command("view", epilog=_VIEW_EXAMPLES, short_help="Look at any sample of a store, in a browser.")
-@click.argument("store", type=click.Path())
+@store_argument
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of 127.0.0.1. 0: a free one.")
 @click.option("--browser/--no-browser", default=True, help="Open a browser.  [default: browser]")
 def view(store: str, port: int, browser: bool) -> int:
@@ -185,7 +188,7 @@ def _parse_share(context: click.Context, option: click.Parameter, text: str | No
 @click.command(
     "verify", epilog=_VERIFY_EXAMPLES, short_help="Check a store, against its sources too, and repair it."
 )
-@click.argument("store", metavar="STORE", type=click.Path())
+@store_argument
 @click.argument("sources", metavar="[SRC...]", nargs=-1, type=click.Path())
 @click.option("--against", is_flag=True, help="Compare with SRC..., the sources of the conversion.")
 @click.option(
@@ -193,11 +196,9 @@ def _parse_share(context: click.Context, option: click.Parameter, text: str | No
 )
 @version_option
 @click.option("--repair", "repairing", is_flag=True, help="Re-make damaged and missing files from SRC....")
-@click.option(
-    "--workers", type=click.IntRange(min=0), default=0, help="Worker processes; 0 (default): this process."
-)
+@workers_option
 @click.option("--scheduler", metavar="ADDRESS", help="Check on an existing dask cluster.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option
 def verify(
     store: str,
     sources: tuple[str, ...],
@@ -268,7 +269,7 @@ Examples:
 
 
 @click.command(epilog=_STATISTICS_EXAMPLES, short_help="Keep means, deviations and quantiles with a store.")
-@click.argument("store", metavar="STORE", type=click.Path())
+@store_argument
 @version_option
 @click.option("--json", "as_json", is_flag=True, help="Print the statistics as one JSON object.")
 def statistics(store: str, version: str | None, as_json: bool) -> None:
@@ -299,7 +300,7 @@ Examples:
 
 
 @click.command(epilog=_EXPORT_EXAMPLES, short_help="Write a store as files of its source family.")
-@click.argument("store", metavar="STORE", type=click.Path())
+@store_argument
 @click.argument("destination", metavar="DST", type=click.Path())
 @click.option(
     "--to",
@@ -310,7 +311,7 @@ Examples:
 @click.option("--fps", type=float, metavar="N", help="Of lerobot: steps a second, if the sources do not say.")
 @click.option("--video", is_flag=True, help="Of lerobot: encode cameras as H.264, with loss.")
 @version_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option
 def export(store: str, destination: str, as_json: bool, **options: Any) -> None:
     """Write STORE as files to DST: HDF5, .dat and PNG frames, or .npy, with the exact values of the sources.
 
@@ -349,7 +350,7 @@ Examples:
 @click.option("--measure", is_flag=True, help="Try workers, batch sizes and a cache; recommend the fastest.")
 @click.option("--seconds", type=float, help="With --measure: time for each setting.  [default: 2.0]")
 @version_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def doctor(store: str | None, as_json: bool, **options: Any) -> None:
     """Check this machine, and STORE from it; recommend a Loader, with reasons.
 

@@ -36,6 +36,11 @@ class OutputOptions:
 
 OUTPUT = OutputOptions()
 
+store_argument = click.argument("store", metavar="STORE", type=click.Path())
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+workers_option = click.option(
+    "--workers", type=click.IntRange(min=0), default=0, help="Worker processes; 0 (default): this process."
+)
 version_option = click.option(
     "--version", metavar="N|NAME", help="A version of a grown store; the newest by default."
 )

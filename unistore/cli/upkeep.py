@@ -9,7 +9,16 @@ from typing import Any
 import click
 
 from unistore.cli.convert_options import click_option
-from unistore.cli.output import progress_bar, say, say_done, say_json, version_option
+from unistore.cli.output import (
+    json_option,
+    progress_bar,
+    say,
+    say_done,
+    say_json,
+    store_argument,
+    version_option,
+    workers_option,
+)
 from unistore.converters.options import declared
 from unistore.converters.registry import families
 from unistore.system.sizes import count_of, size
@@ -25,9 +34,9 @@ Examples:
 
 
 @click.command(epilog=_REMOVE_EXAMPLES, short_help="Make a version of a store without some of its sources.")
-@click.argument("store", metavar="STORE", type=click.Path())
+@store_argument
 @click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option
 def remove(store: str, patterns: tuple[str, ...], as_json: bool) -> None:
     """Leave the sources of STORE whose names match PATTERN out of its next version.
 
@@ -53,7 +62,7 @@ Examples:
 
 
 @click.command(epilog=_VERSIONS_EXAMPLES, short_help="List the versions of a store, or name one.")
-@click.argument("store", metavar="STORE", type=click.Path())
+@store_argument
 @click.option("--tag", metavar="NAME", help="Name a version, for ever: Dataset(STORE, version=NAME).")
 @click.option("--version", type=click.IntRange(1), metavar="N", help="With --tag: the version; the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a version, in a list.")
@@ -136,9 +145,9 @@ def _parse_conditions(
 @click.option("--codec", help="As of convert; that of STORE by default.")
 @click.option("--overwrite", is_flag=True, help="Replace a finished store, once the new one is sealed.")
 @click.option("--restart", is_flag=True, help="Discard an unfinished one instead of resuming it.")
-@click.option("--workers", type=click.IntRange(min=0), default=0, help="Worker processes; 0: this process.")
+@workers_option
 @click.option("--memory", metavar="SIZE", help="Memory limit of all processes together: 4GB.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option
 def compact(stores: tuple[str, ...], destination: str, as_json: bool, **options: Any) -> None:
     """Make one plain store DST of a version of STORE, without what the version leaves out, or of several.
 
@@ -165,7 +174,7 @@ Examples:
 @click.command(epilog=_CLEAN_EXAMPLES, short_help="List and remove what unfinished conversions left.")
 @click.argument("path", type=click.Path())
 @click.option("--remove", is_flag=True, help="Remove them. In a bucket, name the destination itself.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option
 def clean(path: str, remove: bool, as_json: bool) -> None:
     """List unfinished conversions to PATH and below it: folders, objects, abandoned locks.
 
@@ -197,12 +206,12 @@ def cache() -> None:
 
 
 @cache.command(epilog=_WARM_EXAMPLES, short_help="Copy the objects of a store to a folder.")
-@click.argument("store", type=click.Path())
+@store_argument
 @click.argument("cache_dir", metavar="DIR", type=click.Path(file_okay=False))
 @click.option("--split", metavar="NAME", help="Only shards with samples of this split.")
 @version_option
 @click.option("--limit", metavar="SIZE", default="20GB", show_default=True, help="As cache_limit=….")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option
 def warm(
     store: str, cache_dir: str, split: str | None, version: str | None, limit: str, as_json: bool
 ) -> None:
@@ -229,12 +238,12 @@ Examples:
 
 
 @click.command(epilog=_ATTACH_EXAMPLES, short_help="Put a column of yours beside a sealed store.")
-@click.argument("store", metavar="STORE", type=click.Path())
+@store_argument
 @click.argument("name", metavar="NAME")
 @click.argument("file", metavar="FILE.npy", type=click.Path())
 @click.option("--table", metavar="TABLE", help="Table whose rows FILE.npy has; the main table.")
 @click.option("--overwrite", is_flag=True, help="Replace a side table of this name.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option
 def attach(store: str, name: str, file: str, table: str | None, overwrite: bool, as_json: bool) -> None:
     """Write FILE.npy, a value for each row of a table, beside STORE as column NAME.
 
@@ -283,7 +292,7 @@ class DeriveCommand(click.Command):
     epilog=_DERIVE_EXAMPLES,
     short_help="Precompute voxels or windows from a store, beside it.",
 )
-@click.argument("store", metavar="STORE", type=click.Path())
+@store_argument
 @click.option("--overwrite", is_flag=True, help="Make again what is there already.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON list.")
 def derive(store: str, overwrite: bool, as_json: bool, **options: Any) -> None:
@@ -315,7 +324,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES, short_help="Print the samples and sources behind a state of a Loader.")
-@click.argument("store", metavar="STORE", type=click.Path())
+@store_argument
 @click.argument("state", metavar="STATE.json", type=click.Path())
 @click.option("--epoch", type=click.IntRange(0), metavar="E", help="An epoch; that of the state.")
 @click.option("--batch", type=click.IntRange(0), metavar="B", help="One batch of it, from 0.")
@@ -325,7 +334,7 @@ Examples:
 @click.option("--samples", metavar="KIND", help="Kind of samples of the run, as in Python.")
 @click.option("--split", multiple=True, metavar="NAME", help="A split that the run read.")
 @click.option("--seed", type=int, default=0, help="Seed of the Dataset of the run.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def replay(
     store: str,
     state: str,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -110,34 +109,3 @@ def packed_copy(values: NDArray[Any], allocate: Allocate) -> Packed:
     out = allocate(values.shape, values.dtype)
     out[...] = values
     return Packed(out)
-
-
-# A scratch buffer that is reused for every batch, so that batches cause no page faults.
-
-# Alignment of arrays in bytes: a cache line
-_ALIGNMENT = 64
-
-
-class Scratch:
-    """Memory that grows to the largest batch. Arrays are valid until the next `begin`. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._buffer = np.empty(0, np.uint8)
-        self._used = self._wanted = 0
-
-    def begin(self) -> None:
-        """Start a batch: all arrays allocated so far become invalid."""
-        if self._wanted > len(self._buffer):
-            self._buffer = np.empty(self._wanted, np.uint8)
-        self._used = self._wanted = 0
-
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an uninitialised C-contiguous array."""
-        size = math.prod(shape) * dtype.itemsize
-        room = -(-size // _ALIGNMENT) * _ALIGNMENT
-        self._wanted += room
-        if self._used + room > len(self._buffer) or not size:
-            return np.empty(shape, dtype)
-        part = self._buffer[self._used : self._used + size]
-        self._used += room
-        return part.view(dtype).reshape(shape)

@@ -18,9 +18,10 @@ import numpy as np
 from unistore.converters.registry import get_family
 from unistore.data.kinds.named import as_code, parse_kind
 from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader, Shareable
-from unistore.data.packed import Allocate, Batch, Packed, Scratch, offsets_from_lengths, packed_copy
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.data.where import Where
 from unistore.errors import InputError, Problem, first_few
+from unistore.memory import Arena, Slab, round_up
 from unistore.order.permutation import words
 from unistore.order.sequences import uniform_blocks
 from unistore.schemas.indices import contradiction
@@ -78,26 +79,24 @@ class JoinedReader(SampleReader):
         return int(self.offsets[-1])
 
     def shareable(self) -> Sequence[Shareable]:
-        """Return what is computed of the stores and takes long."""
         return list(chain.from_iterable(reader.shareable() for reader in self._readers))
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch."""
         store = np.searchsorted(self.offsets, picks.index, side="right") - 1
         stores = np.unique(store).tolist() or [0]
         if len(stores) == 1 and self._is_direct[stores[0]]:
             return self._read_part(stores[0], picks, np.arange(len(picks)), allocate)
         # Fresh memory would cost page faults, half as much time again, where freed memory is not kept.
-        if not hasattr(self._scratch, "memory"):
-            self._scratch.memory = Scratch()
-        scratch: Scratch = self._scratch.memory
-        scratch.begin()
+        scratch = Arena(getattr(self._scratch, "slab", None))
         positions = [np.flatnonzero(store == number) for number in stores]
         parts = [
             self._read_part(number, picks, part, scratch.allocate)
             for number, part in zip(stores, positions, strict=True)
         ]
-        return join_batches(parts, positions, allocate, self._flat)
+        batch = join_batches(parts, positions, allocate, self._flat)
+        if scratch.overflow:
+            self._scratch.slab = Slab(round_up(scratch.needed))
+        return batch
 
     def _read_part(self, number: int, picks: Picks, positions: Int64s, allocate: Allocate) -> Batch:
         # one seed per store: sample i of one store must not be cropped like sample i of the next one. That of

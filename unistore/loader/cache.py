@@ -30,10 +30,10 @@ import xxhash
 
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths
 from unistore.data.parts import join_batches
-from unistore.errors import InputError, Problem
 from unistore.loader.fetch import BatchFetch, Fetch
 from unistore.memory import reserve
 from unistore.system import own_files
+from unistore.system.arguments import wrong_argument
 from unistore.system.hints import AnyArray, Int64s, Shape
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 from unistore.system.sizes import parse_bytes, size
@@ -75,7 +75,7 @@ class CacheFile:
         except OSError as error:
             message = f"cannot be made in {tempfile.gettempdir()} ({error.strerror})"
             cure = "free space there, set TMPDIR to a folder with room, or leave cache out"
-            raise InputError(Problem("cache", message, cure, "option")) from error
+            raise wrong_argument("cache", message, cure) from error
 
     def close(self) -> None:
         """Close the file. Also done when this object is deleted, and at exit."""
@@ -276,7 +276,7 @@ def check_cacheable(dataset: Any) -> None:
         return
     message = f"keeps what a unistore.Dataset decodes, and this dataset is a {type(dataset).__name__}"
     cure = "leave cache out, or convert the files; a part of a unistore.Dataset is subset=… of the Loader"
-    raise InputError(Problem("cache", message, cure, "option"))
+    raise wrong_argument("cache", message, cure)
 
 
 def cache_file(dataset: Any, fetch: Fetch, capacity: int) -> CacheFile:
@@ -425,16 +425,12 @@ def check_disk_cache(dataset: Any, fetch: Fetch) -> None:
     """Raise an InputError unless the samples of a dataset can be kept on disk."""
     if dataset.cache_options["cache_dir"] is None:
         message = "is 'disk', and the Dataset has no folder for it"
-        raise _refused(message, "Dataset(…, cache_dir=FOLDER)")
+        raise wrong_argument("cache", message, "Dataset(…, cache_dir=FOLDER)")
     if not keeps_samples(dataset, fetch):
         message = f"is 'disk', which keeps samples, and those of {dataset.samples} differ in each epoch"
         if dataset.repeats:
             message = "is 'disk', which keeps samples before any transform and collate_fn"
-        raise _refused(message, "cache='all' keeps decoded chunks")
-
-
-def _refused(message: str, cure: str) -> InputError:
-    return InputError(Problem("cache", message, cure, "option"))
+        raise wrong_argument("cache", message, "cache='all' keeps decoded chunks")
 
 
 def disk_cache_file(dataset: Any, fetch: Fetch) -> CacheFile:
@@ -451,7 +447,9 @@ def disk_cache_file(dataset: Any, fetch: Fetch) -> CacheFile:
     except (OSError, NotOwnError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"cannot be kept in {path} ({reason})"
-        raise _refused(message, "free space there, or choose another cache_dir of your own") from error
+        raise wrong_argument(
+            "cache", message, "free space there, or choose another cache_dir of your own"
+        ) from error
 
 
 def _name(dataset: Any) -> str:
@@ -516,7 +514,7 @@ def _make(dataset: Any, fetch: Fetch, name: str, folder: int, limit: int) -> Non
                         file.write(values.ljust(aligned(len(values)), b"\0"))
                 if file.tell() > limit:
                     message = f"has {sample + 1:,} of {len(dataset):,} samples in cache_limit, {size(limit)}"
-                    raise _refused(message, "give a larger cache_limit, or cache='all'")
+                    raise wrong_argument("cache", message, "give a larger cache_limit, or cache='all'")
             end = file.tell()
             offsets[0] = end - index_end(len(dataset))
             file.seek(0)

@@ -247,20 +247,16 @@ class InProcess(Producer):
         self._requests: list[Request] = []
 
     def begin(self) -> None:
-        """Drop all requests, as an iteration starts."""
         self._requests.clear()
 
     def room(self) -> int:
-        """Return the number of batches that may be requested now."""
         return 1 - len(self._requests)
 
     def submit(self, requests: Sequence[Request]) -> int:
-        """Accept requests, and return how many were accepted."""
         self._requests += requests
         return len(requests)
 
     def take(self, number: int) -> Arrival:  # noqa: ARG002 - there is one request at most
-        """Wait for a requested batch."""
         request = self._requests.pop()
         slab = self._ring.take()
         # while the consumer holds all slabs, batches get memory of their own
@@ -274,6 +270,5 @@ class InProcess(Producer):
         return arrival._replace(missed=missed, copied=copied)
 
     def close(self) -> None:
-        """End the workers and free memory."""
         self.begin()
         self._ring.close()

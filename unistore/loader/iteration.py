@@ -7,7 +7,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -257,10 +257,6 @@ class Stats:
         self.copies += arrival.copied
         self.cache_hits += arrival.hits
         self.cache_misses += arrival.misses
-
-    def as_dict(self) -> dict[str, int | float]:
-        """Return the totals by name."""
-        return asdict(self)
 
     def line(
         self,

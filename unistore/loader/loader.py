@@ -8,6 +8,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
@@ -392,7 +393,7 @@ class Loader(Generic[DatasetT, CollatedT]):
 
     def stats(self) -> dict[str, int | float]:
         """Return totals since the loader was made, see `unistore.loader.iteration.Stats`."""
-        return self._stats.as_dict()
+        return asdict(self._stats)
 
     @property
     def worker_pids(self) -> list[int]:

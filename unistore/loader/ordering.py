@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.order.sampler import SequenceSampler, Shuffle
 from unistore.order.sequences import (
     BlockShuffle,
@@ -25,7 +25,7 @@ from unistore.order.sequences import (
     sample_indices,
     shuffled,
 )
-from unistore.system.arguments import Arguments
+from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.workers import environment_number, plan, resolve_ranks
 
 # Default of ``prefetch_factor``: batches made ahead for each worker.
@@ -80,7 +80,7 @@ def workers_for(num_workers: int | str, samples: int) -> int:
             return 0
         message = f"is {num_workers}, but this process is daemonic, as dask workers are: it starts no others"
         cure = "num_workers=0, or 'dask worker --no-nanny'"
-        raise InputError(Problem("num_workers", message, cure, "option"))
+        raise wrong_argument("num_workers", message, cure)
     ranks = environment_number("LOCAL_WORLD_SIZE", 1)
     try:
         if isinstance(num_workers, int):
@@ -132,7 +132,7 @@ def sequence_for(
             chosen = np.sort(chosen)
             offsets = np.searchsorted(chosen, offsets)
     if weights is None and samples_per_epoch is not None:
-        raise InputError(Problem("samples_per_epoch", "needs weights", kind="option"))
+        raise wrong_argument("samples_per_epoch", "needs weights")
     if weights is not None:
         sequence = _weighted(weights, offsets, length, samples_per_epoch, seed, shuffle)
     elif shuffle is False:
@@ -158,17 +158,17 @@ def _weighted(
 ) -> EpochSequence:
     if shuffle is not True and shuffle != "full":
         cure = "shuffle=True; to read each sample once, open the dataset without weights"
-        raise InputError(Problem("weights", f"draw at random, and shuffle is {shuffle!r}", cure, "option"))
+        raise wrong_argument("weights", f"draw at random, and shuffle is {shuffle!r}", cure)
     try:
         numbers = np.asarray(weights, np.float64)
         if offsets is None and numbers.shape != (length,):
             message = (
                 f"{numbers.size} weights for {length} samples, shape {numbers.shape}: expected one a sample"
             )
-            raise InputError(Problem("weights", message, kind="option"))
+            raise wrong_argument("weights", message)
         return Weighted(numbers, offsets, draws, seed)
     except (TypeError, ValueError) as error:
-        raise InputError(Problem("weights", str(error), kind="option")) from error
+        raise wrong_argument("weights", str(error)) from error
 
 
 _CUSTOM_ORDER = (
@@ -227,7 +227,7 @@ def _check_length(sequence: EpochSequence, over: int, samples: int) -> EpochSequ
 
 
 def _sampler_error(message: str, cure: str = "") -> InputError:
-    return InputError(Problem("sampler", message, cure, "option"))
+    return wrong_argument("sampler", message, cure)
 
 
 def _in_order(sampler: Any, seed: int) -> tuple[EpochSequence, int]:  # noqa: ARG001 - as the others

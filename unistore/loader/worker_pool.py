@@ -456,7 +456,6 @@ class WorkerPool(Producer):
                 os.close(memory)
 
     def begin(self) -> None:
-        """Drop all requests, as an iteration starts."""
         self._generation += 1
         for _, slab in self._ready.values():
             self._put(slab)
@@ -471,11 +470,9 @@ class WorkerPool(Producer):
         return self._ring.batches_in_flight
 
     def room(self) -> int:
-        """Return the number of batches that may be requested now."""
         return self.capacity - len(self._ready) - sum(len(worker.sent) for worker in self._workers)
 
     def submit(self, requests: Sequence[Request]) -> int:
-        """Accept requests, and return how many were accepted."""
         outgoing: dict[LoaderWorker, tuple[list[Task], list[int]]] = {}
         accepted = 0
         for request in requests:
@@ -508,7 +505,6 @@ class WorkerPool(Producer):
         return min(self._workers, key=lambda worker: len(worker.sent))
 
     def take(self, number: int) -> Arrival:
-        """Wait for a requested batch."""
         while number not in self._ready:
             self.wait()
         arrival, slab = self._ready.pop(number)
@@ -529,7 +525,6 @@ class WorkerPool(Producer):
             self._ring.put(slab)
 
     def wait(self) -> None:
-        """Wait until a batch under way is done."""
         for descriptor, _ in self._poll.poll():
             worker = self._by_socket[descriptor]
             try:
@@ -562,7 +557,6 @@ class WorkerPool(Producer):
         raise WorkerDiedError(message)
 
     def close(self) -> None:
-        """End the workers and free memory."""
         if not self.usable:
             return
         self._closed = True
@@ -585,5 +579,4 @@ class WorkerPool(Producer):
 
     @property
     def pids(self) -> list[int]:
-        """Return the process ids of the workers."""
         return [] if self._closed else [worker.process.pid for worker in self._workers]

@@ -17,9 +17,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.errors import InputError, Problem
 from unistore.order.permutation import Permutation, words
-from unistore.system.arguments import MAX_COUNT, is_integer
+from unistore.system.arguments import MAX_COUNT, is_integer, wrong_argument
 from unistore.system.hints import Int64s
 
 
@@ -51,11 +50,9 @@ class InOrder(EpochSequence):
         return self.length
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:  # noqa: ARG002
-        """Return the indices of samples at positions ``start:stop``."""
         return np.arange(start, stop)
 
     def describe(self) -> dict[str, str | int]:
-        """Return what the order depends on, for JSON."""
         return {"kind": "in order", "length": self.length}
 
 
@@ -71,13 +68,11 @@ class Shuffled(EpochSequence):
         return self.length
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
-        """Return the indices of samples at positions ``start:stop``."""
         if self._permutation is None or self._permutation[0] != epoch:
             self._permutation = epoch, Permutation(self.length, self.seed, epoch)
         return self._permutation[1](np.arange(start, stop))
 
     def describe(self) -> dict[str, str | int]:
-        """Return what the order depends on, for JSON."""
         return {"kind": "shuffled", "length": self.length, "seed": self.seed}
 
 
@@ -123,7 +118,6 @@ class Weighted(EpochSequence):
         return self.length
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
-        """Return the indices of samples at positions ``start:stop``."""
         positions = np.arange(start, stop)
         draws = words(self.seed, np.full(len(positions), epoch), positions, 2) >> np.uint64(11)
         uniform = draws.astype(np.float64) * 2.0**-53
@@ -136,7 +130,6 @@ class Weighted(EpochSequence):
         return drawn
 
     def describe(self) -> dict[str, str | int]:
-        """Return what the order depends on, for JSON."""
         return {"kind": "weighted", "length": self.length, "seed": self.seed, "weights": self._digest}
 
 
@@ -157,15 +150,12 @@ class Subset(EpochSequence):
         return len(self.sequence)
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
-        """Return the indices of samples at positions ``start:stop``."""
         return self.samples[self.sequence.indices(epoch, start, stop)].astype(np.int64, copy=False)
 
     def describe(self) -> dict[str, str | int]:
-        """Return what the order depends on, for JSON."""
         return {**self.sequence.describe(), "subset": self._digest}
 
     def arranged(self, description: Mapping[str, object]) -> EpochSequence:
-        """Return the same samples in the order of a described sequence."""
         return Subset(self.sequence.arranged(description), self.samples)
 
 
@@ -180,7 +170,6 @@ class Repeated(EpochSequence):
         return self.length
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
-        """Return the indices of samples at positions ``start:stop``."""
         period = len(self._sequence)
         parts = []
         while start < stop:
@@ -191,7 +180,6 @@ class Repeated(EpochSequence):
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def describe(self) -> dict[str, str | int]:
-        """Return what the order depends on, for JSON."""
         described = self._sequence.describe()
         return described if self.length == len(self._sequence) else {**described, "positions": self.length}
 
@@ -252,10 +240,10 @@ def sample_indices(name: str, given: Any, samples: int) -> Int64s:
         return cast("Int64s", np.flatnonzero(chosen))
     if chosen.ndim != 1 or not (np.issubdtype(chosen.dtype, np.integer) or not len(chosen)):
         message = f"must be sample indices or one bool a sample, got {chosen.dtype} {chosen.shape}"
-        raise InputError(Problem(name, message, kind="option"))
+        raise wrong_argument(name, message)
     if len(chosen) and (chosen.min() < 0 or chosen.max() >= samples):
         message = f"holds {chosen.min()} to {chosen.max()}, and the dataset has {samples} samples"
-        raise InputError(Problem(name, message, kind="option"))
+        raise wrong_argument(name, message)
     return chosen.astype(np.int64)
 
 
@@ -471,7 +459,7 @@ def shuffled(
         return sequence if chosen is None else Subset(sequence, chosen)
     if not ascending:
         message = f"{kind!r} needs the subset in ascending order, so that neighbours stay together"
-        raise InputError(Problem("shuffle", message, kind="option"))
+        raise wrong_argument("shuffle", message)
     offsets = _blocks(data) if kind == "blocks" else _sources(data)
     if chosen is not None:
         offsets = np.searchsorted(chosen, offsets).astype(np.int64)
@@ -487,7 +475,7 @@ def shuffled(
 def _sources(data: Sized) -> Int64s:
     if not hasattr(data, "source_offsets"):
         message = f"'sources' needs a dataset with source_offsets(), got {type(data).__name__}"
-        raise InputError(Problem("shuffle", message, kind="option"))
+        raise wrong_argument("shuffle", message)
     return np.asarray(data.source_offsets(), np.int64)
 
 

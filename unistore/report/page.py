@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.views import View, ViewLimits
-from unistore.errors import InputError, Problem, StoreError, UnistoreError, printable
+from unistore.errors import InputError, StoreError, UnistoreError, printable
 from unistore.pictures import (
     MARK,
     check_sample,
@@ -42,6 +42,7 @@ from unistore.report.text import Block
 from unistore.report.values import sample_noun
 from unistore.schemas.indices import whole
 from unistore.store.reader import Store
+from unistore.system.arguments import wrong_argument
 from unistore.system.sizes import count_of, size
 
 # How a view of a sample travels to a page: JSON, then arrays, in one piece of bytes.
@@ -124,9 +125,9 @@ def render_page(
     """Render blocks, of a store with `samples` and others. `live`: the script asks a server for them."""
     if len(samples) > _MAX_REQUESTED:
         message = f"are {len(samples)}, at most {_MAX_REQUESTED} are shown"
-        raise InputError(Problem("samples", message, kind="option"))
+        raise wrong_argument("samples", message)
     if samples and not isinstance(report, StoreReport):
-        raise InputError(Problem("samples", f"need a store, and {path} is not one", kind="option"))
+        raise wrong_argument("samples", f"need a store, and {path} is not one")
     parts = list(map(_block, blocks))
     if isinstance(report, StoreReport):
         parts = _store_parts(with_attached(Store(path), report), report, samples, parts, live=live)
@@ -392,8 +393,8 @@ class ViewServer(ThreadingHTTPServer):
         try:
             super().__init__((_HOST, port), _Handler)
         except (OSError, OverflowError) as error:
-            problem = Problem("port", f"{port} cannot be used ({error})", "leave out --port", "option")
-            raise InputError(problem) from error
+            message = f"{port} cannot be used ({error})"
+            raise wrong_argument("port", message, "leave out --port") from error
 
     @property
     def address(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from unistore.errors import InputError, Problem
+from unistore.system.arguments import wrong_argument
 
 _UNITS = ("", "k", "m", "g", "t")
 _SIZE = re.compile(r"([0-9_]*\.?[0-9]+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -18,7 +18,7 @@ def parse_bytes(text: str | int, option: str) -> int:
         size = float(match[1]) * (1024 if match[3] else 1000) ** _UNITS.index(match[2].lower())
     if size < 1:
         message = f"is {text!r}, expected a size as in 4GB, 800MB or 2GiB"
-        raise InputError(Problem(option, message, kind="option"))
+        raise wrong_argument(option, message)
     return int(size)
 
 

@@ -12,8 +12,7 @@ import re
 import sys
 from dataclasses import dataclass
 
-from unistore.errors import InputError, Problem
-from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, MAX_WORKERS, Arguments, is_integer
+from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, MAX_WORKERS, Arguments, is_integer, wrong_argument
 from unistore.system.machine import usable_cores
 
 SHARE = 0.8  # Share of the usable cores that ``"auto"`` takes; the rest is for training itself
@@ -73,7 +72,7 @@ def _total(workers: str | int, cores: float) -> tuple[int, str]:
     share = SHARE if text == "auto" else float(match[1]) if match else 0.0
     if share <= 0:
         message = f"is {workers!r}, expected 'auto', 'cpu*0.9' or a number"
-        raise InputError(Problem("workers", message, kind="option"))
+        raise wrong_argument("workers", message)
     total = max(1, math.floor(cores * share + 1e-9))
     return total, f"{shown} × {share:g} = {total}"
 
@@ -83,7 +82,7 @@ def environment_number(name: str, default: int, least: int = 1) -> int:
     text = os.environ.get(name, str(default))
     if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= MAX_COUNT):
         message = f"is {text!r} in the environment, expected a whole number of at least {least}"
-        raise InputError(Problem(name, message, "set it to that, or unset it", "option"))
+        raise wrong_argument(name, message, "set it to that, or unset it")
     return int(text)
 
 

@@ -70,7 +70,6 @@ class ImageBox(BoxSource):
         self.dtype = array.dtype
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        """Read voxels ``lo:hi`` of a volume."""
         self._array.read_box((volume, *lo), (volume + 1, *hi), out[None])
 
 
@@ -83,7 +82,6 @@ class BitBox(BoxSource):
         self._array = array
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        """Read voxels ``lo:hi`` of a volume."""
         left = lo[2] % 8
         width = hi[2] - lo[2]
         packed = self.bits(volume, (lo[0], lo[1], lo[2] // 8), (hi[0], hi[1], -(-hi[2] // 8)))
@@ -109,7 +107,6 @@ class WindowedBox(BoxSource):
         self._scale = scale
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        """Read voxels ``lo:hi`` of a volume."""
         stored = np.empty(out.shape, self._image.dtype)
         self._image.read(volume, lo, hi, stored)
         limit(stored, *self._limits, scale=self._scale, out=out)
@@ -125,7 +122,6 @@ class SteppedBox(BoxSource):
         self.dtype = box.dtype
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        """Read voxels ``lo:hi`` of a volume, counted as the voxels that are taken."""
         step = self._step
         planes = max(1, _PLANES // self._step)
         first = [step * low for low in lo]
@@ -148,7 +144,6 @@ class PointBox(BoxSource):
         self._offsets = IndexColumn(store, f"{group}/offsets")
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        """Read voxels ``lo:hi`` of a volume."""
         out[...] = 0
         first, last = (int(bound[0]) for bound in self._offsets.ranges(np.array([volume])))
         # points are sorted by depth

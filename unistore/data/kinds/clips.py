@@ -295,17 +295,14 @@ class ClipReader(SampleReader):
         return len(self._starts)
 
     def reach(self) -> Reach:
-        """Return whether the sizes and limits of the kind fit the store."""
         return self._reach
 
     def box_shape(self, key: str) -> Shape | None:
-        """Return the common shape of a key that is a box in all samples."""
         if key in _MASKS:
             return self._sizes[key == _MASKS[0]]
         return self._views[key].shape if key in self._views else None
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of clips."""
         starts = self._starts[picks.index]
         frames = self._frames(starts)
         image = self._image_extents[frames]
@@ -400,11 +397,9 @@ class Clips(SampleKind):
 
     @property
     def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
         return Clips(length=1, crop=None, random=False, voxel_bins=self.voxel_bins)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
         require_arrays(store, self, SEQUENCE_OFFSETS)
         require_version_2(store)
         natural, on_request = frame_fields(store)
@@ -472,11 +467,9 @@ class Steps(SampleKind):
         _complete_arguments(self, Arguments())
 
     def chosen(self, store: Store) -> SampleKind | None:
-        """Return the kind for a store, with a name that it has of several."""
         return self if store.has(BITS) else None
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
         require_arrays(store, self, SEQUENCE_OFFSETS)
         require_version_2(store)
         require_arrays(store, self, BITS)

@@ -61,11 +61,9 @@ class StoredClock(Clock):
         self._is_known = np.zeros(chunks, bool)
 
     def times(self, rows: Int64s) -> AnyArray:
-        """Return the times of rows (n,), in any order."""
         return self._convert(self._column.read_rows(rows))
 
     def search(self, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
-        """Find the first row of each range ``lo:hi`` that is later than its time."""
         if not len(times) or not len(self._column):
             return lo.copy()
         first = lo // self._step
@@ -106,7 +104,6 @@ class CountedClock(Clock):
         self._begin = begin
 
     def times(self, rows: Int64s) -> AnyArray:
-        """Return the times of rows (n,), in any order."""
         ranges = np.searchsorted(self._offsets, rows, side="right") - 1
         passed = np.rint((rows - self._offsets[ranges]) * (1e9 / self._rate))
         times: Int64s = self._begin(ranges) + passed.astype(np.int64)

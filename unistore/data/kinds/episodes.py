@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -45,52 +46,19 @@ class EpisodeKind(SampleKind):
 
     @property
     def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
         return Episodes()
 
     def validity(self, store: Store, key: str) -> tuple[str, ...]:
-        """Return the keys that say which values of `key` are real, of the step after too."""
         column = key.removeprefix(_NEXT)
         known = validity_keys(store)
         names = (f"{column}{PRESENT_SUFFIX}", f"{column}{MASK_SUFFIX}")
         return tuple(name for name in names if name in known)
 
 
-@dataclass(frozen=True, slots=True)
-class Episodes(EpisodeKind):
-    """Samples of a trajectory store: whole episodes.
-
-    Keys: every column of the steps, (T, …) with the T steps of the episode, ragged. Images are (T, 3, H, W)
-    u1 RGB. Columns of other clocks have rows of their own number and are ragged in the group of the clock's
-    name. A column with any number of values in a row has those of all rows, ragged in a group of its own, and
-    ``<key>_counts`` (T,). Texts are lists of T. On request: ``source``, ``episode`` (number),
-    ``episode_name``, and what the store tells of an episode, as ``episode.task``.
-    """
-
-    @property
-    def repeats(self) -> bool:
-        """Return whether samples are the same in every epoch and share no rows."""
-        return True
-
-    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
-        require_arrays(store, self, EPISODE_OFFSETS)
-        keys: list[str] = []
-        for columns in Clocks(store).columns.values():
-            keys += columns
-            keys += [count_key(key) for key, path in columns.items() if is_ragged(path)]
-        keys += validity_keys(store)
-        return select_keys(keys, fields, [key for key in keys_on_request(store, fields) if key != "step"])
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EpisodeReader:
-        """Return the reader of the episodes `units`."""
-        return EpisodeReader(store, fields, units)
-
-
 class EpisodeReader(SampleReader):
     """Reads episodes."""
 
-    def __init__(self, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
+    def __init__(self, store: Store, _: Episodes, fields: Sequence[str], units: Int64s) -> None:
         clocks = Clocks(store)
         self._fields = fields
         self._episodes = EpisodeRows(store, fields, units)
@@ -101,7 +69,6 @@ class EpisodeReader(SampleReader):
         return len(self._episodes.used)
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of episodes."""
         episodes = self._episodes.used[picks.index]
         batch: Batch = {}
         for name, columns in self._columns.items():
@@ -126,53 +93,40 @@ class EpisodeReader(SampleReader):
 
 
 @dataclass(frozen=True, slots=True)
-class Transitions(EpisodeKind):
-    """Samples of a trajectory store: step t, and the next observation of the same episode.
+class Episodes(EpisodeKind):
+    """Samples of a trajectory store: whole episodes.
 
-    Keys: every column of the steps by its dotted name, ``observation.<name>``, ``action``, ``reward``,
-    ``terminated``, ``truncated``, ``next_valid``, …, ``next.observation.<name>`` for every observation.
-    Images are (3, H, W) u1 RGB. Columns with any number of values in a row, as scans of a lidar, are ragged.
-    On request: ``source``, ``episode`` (number), ``episode_name``, ``step`` (inside the episode), and what
-    the store tells of an episode, as ``episode.task``.
-
-    ``<key>_present`` () bool stands beside columns that only some episodes have, and ``<key>_mask`` bool, of
-    the shape of the column, beside those that are padded with zeros (``--columns union``).
-    ``next_valid`` is False at the last step of an episode whose next observation was not recorded. The next
-    observation is then a copy of the step's own, and must not be used.
-
-    Parameters
-    ----------
-    only_valid
-        True: leave out steps without a recorded next observation, except terminal ones, where it is not
-        needed. An error if none are left.
+    Keys: every column of the steps, (T, …) with the T steps of the episode, ragged. Images are (T, 3, H, W)
+    u1 RGB. Columns of other clocks have rows of their own number and are ragged in the group of the clock's
+    name. A column with any number of values in a row has those of all rows, ragged in a group of its own, and
+    ``<key>_counts`` (T,). Texts are lists of T. On request: ``source``, ``episode`` (number),
+    ``episode_name``, and what the store tells of an episode, as ``episode.task``.
     """
 
-    only_valid: bool = False
+    reader: ClassVar = EpisodeReader
 
-    def __post_init__(self) -> None:
-        check = Arguments()
-        check.flag("only_valid", self.only_valid)
-        check.raise_problems()
+    @property
+    def repeats(self) -> bool:
+        return True
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
         require_arrays(store, self, EPISODE_OFFSETS)
-        keys = list(step_paths(store))
-        following = [f"{_NEXT}{key}" for key in keys if key.startswith("observation.")]
-        return select_keys([*keys, *following, *validity_keys(store)], fields, keys_on_request(store, fields))
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> TransitionReader:
-        """Return the reader of the steps of the episodes `units`."""
-        return TransitionReader(store, self, fields, units)
+        keys: list[str] = []
+        for columns in Clocks(store).columns.values():
+            keys += columns
+            keys += [count_key(key) for key, path in columns.items() if is_ragged(path)]
+        keys += validity_keys(store)
+        return select_keys(keys, fields, [key for key in keys_on_request(store, fields) if key != "step"])
 
 
 class TransitionReader(SampleReader):
     """Reads transitions."""
 
-    def __init__(self, store: Store, kind: Transitions, fields: Sequence[str], units: Int64s | None) -> None:
+    def __init__(self, store: Store, kind: Transitions, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
         self._episodes = EpisodeRows(store, fields, units)
-        self._rows = None if units is None and not kind.only_valid else self._episodes.rows()
+        is_every = len(units) == store.sample_count and not kind.only_valid
+        self._rows = None if is_every else self._episodes.rows()
         if kind.only_valid and self._rows is not None:
             useful = whole(store, f"{STEPS}/next_valid") | whole(store, f"{STEPS}/terminated")
             self._rows = self._rows[useful[self._rows]]
@@ -195,7 +149,6 @@ class TransitionReader(SampleReader):
         return self._length
 
     def reach(self) -> Reach:
-        """Return whether the sizes and limits of the kind fit the store."""
         steps = 0 if len(self) else len(self._episodes.rows())
         if not steps:
             return Reach(len(self))
@@ -203,7 +156,6 @@ class TransitionReader(SampleReader):
         return Reach(0, problem=what, fitting=replace(self._kind, only_valid=False))
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of transitions."""
         rows = picks.index if self._rows is None else self._rows[picks.index]
         episodes = self._episodes.of(rows)
         is_last = rows + 1 == self._episodes.offsets[episodes + 1]
@@ -240,6 +192,44 @@ class TransitionReader(SampleReader):
                 name = f"{_NEXT}{key}"
                 batch[name], _ = ragged.read(name, after[:, None], allocate)
         return batch | self._episodes.labels(episodes, rows, allocate)
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions(EpisodeKind):
+    """Samples of a trajectory store: step t, and the next observation of the same episode.
+
+    Keys: every column of the steps by its dotted name, ``observation.<name>``, ``action``, ``reward``,
+    ``terminated``, ``truncated``, ``next_valid``, …, ``next.observation.<name>`` for every observation.
+    Images are (3, H, W) u1 RGB. Columns with any number of values in a row, as scans of a lidar, are ragged.
+    On request: ``source``, ``episode`` (number), ``episode_name``, ``step`` (inside the episode), and what
+    the store tells of an episode, as ``episode.task``.
+
+    ``<key>_present`` () bool stands beside columns that only some episodes have, and ``<key>_mask`` bool, of
+    the shape of the column, beside those that are padded with zeros (``--columns union``).
+    ``next_valid`` is False at the last step of an episode whose next observation was not recorded. The next
+    observation is then a copy of the step's own, and must not be used.
+
+    Parameters
+    ----------
+    only_valid
+        True: leave out steps without a recorded next observation, except terminal ones, where it is not
+        needed. An error if none are left.
+    """
+
+    reader: ClassVar = TransitionReader
+
+    only_valid: bool = False
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.flag("only_valid", self.only_valid)
+        check.raise_problems()
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        require_arrays(store, self, EPISODE_OFFSETS)
+        keys = list(step_paths(store))
+        following = [f"{_NEXT}{key}" for key in keys if key.startswith("observation.")]
+        return select_keys([*keys, *following, *validity_keys(store)], fields, keys_on_request(store, fields))
 
 
 class _NextObservation:

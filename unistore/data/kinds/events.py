@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,120 +47,6 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) *(us|ms|s)")
 _MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 _DEFAULT_WINDOW = "50ms"
 UInt16s: TypeAlias = NDArray[np.uint16]
-
-
-@dataclass(frozen=True, slots=True)
-class Events(SampleKind):
-    """Samples of recordings of event cameras: the events of a window.
-
-    Keys: ``t`` (N,) int64 microseconds, ``x``, ``y`` (N,) uint16, ``p`` (N,) uint8, 1 or 0: ragged, in the
-    order of time. With `voxel` or `frame`, those instead, dense, and the others on request. Also on request:
-    ``start``, int64, when the window begins. ``source``, ragged ``frames.t``, ``frames.image`` and
-    ``boxes.<field>``: what lies beside the recording, of the time of the window.
-
-    Parameters
-    ----------
-    window
-        Duration of a window with its unit: ``"50ms"``, ``"500us"``, ``"0.1s"``. An event at its end belongs
-        to the next one. None, without `count`: 50 ms.
-    count
-        Number of events of a window, instead of a duration.
-    stride
-        From the start of a window to that of the next one: a duration, or with `count` a number of events.
-        None: the window. Windows begin with the first event of the recording. What is left at its end gives
-        none.
-    voxel
-        Number of bins B of ``voxel`` (B, H, W) float32, (height, width) of the store's largest sensor. With
-        the first and last time of the window, ``position = (B - 1) * (t - first) / (last - first)``: an event
-        adds ``2 p - 1`` to both bins around its position, in shares of its distance from the other one (Zhu
-        et al., Unsupervised Event-based Learning of Optical Flow, Depth, and Egomotion, CVPR 2019, equation
-        1). Sums are float64, first the shares of the earlier bins and then those of the later ones, in the
-        order of the events.
-    frame
-        Whether there is ``frame`` (2, H, W) int32: how many events of p = 0, and of p = 1, each pixel has.
-    random
-        True: each window begins anywhere in its recording, elsewhere in each epoch. An epoch has as many
-        windows as without.
-    """
-
-    window: str | None = None
-    count: int | None = None
-    stride: str | int | None = None
-    voxel: int | None = None
-    frame: bool = False
-    random: bool = False
-
-    def __post_init__(self) -> None:
-        check = Arguments()
-        expected = 'a duration with its unit, as in "50ms", "500us" or "0.1s"'
-        check.expect("window", self.window, _microseconds(self.window) > 0, expected, none=True)
-        check.integer("count", self.count, 1, none=True)
-        if self.count is None:
-            check.expect("stride", self.stride, _microseconds(self.stride) > 0, expected, none=True)
-        else:
-            check.expect("window", self.window, self.window is None, "no window beside count")
-            check.integer("stride", self.stride, 1, none=True)
-        check.integer("voxel", self.voxel, 1, none=True)
-        check.flag("frame", self.frame)
-        check.flag("random", self.random)
-        check.raise_problems()
-        if self.window is None and self.count is None:
-            object.__setattr__(self, "window", _DEFAULT_WINDOW)
-
-    @property
-    def repeats(self) -> bool:
-        """Return whether samples are the same in every epoch and share no rows."""
-        return not self.random and self.step >= self.length
-
-    @property
-    def length(self) -> int:
-        """Return the microseconds, or with `count` events, of a window."""
-        return _microseconds(self.window) if self.count is None else self.count
-
-    @property
-    def step(self) -> int:
-        """Return the microseconds, or with `count` events, from one window to the next."""
-        if self.stride is None:
-            return self.length
-        return self.stride if isinstance(self.stride, int) else _microseconds(self.stride)
-
-    @property
-    def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
-        return Ragged()
-
-    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
-        require_arrays(store, self, *_EVENTS.values(), RECORDINGS, MARKS, MARKS_OF)
-        images = [key for key, is_asked in (("voxel", self.voxel), ("frame", self.frame)) if is_asked]
-        on_request = [_START, *_columns_of(store), *_keys_beside(store), *source_keys(store)]
-        if images:
-            return select_keys(images, fields, on_request)
-        return select_keys(_EVENTS, fields, on_request)
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> EventReader:
-        """Return the reader of the windows of the recordings `units`."""
-        recordings = np.arange(store.sample_count) if units is None else units
-        return EventReader(store, self, fields, recordings)
-
-
-def _columns_of(store: Store) -> dict[str, str]:
-    # attached ones as well
-    own = {value: key for key, value in _EVENTS.items()}
-    return {own.get(path, path.rpartition("/")[2]): path for path in table_columns(store, "events")}
-
-
-def _keys_beside(store: Store) -> dict[str, str]:
-    paths = [path for path in store.paths() if path.partition("/")[0] in BESIDE]
-    return {path.replace("/", "."): path for path in paths}
-
-
-def _microseconds(duration: object) -> int:
-    match = _DURATION.fullmatch(duration) if isinstance(duration, str) else None
-    if match is None:
-        return 0
-    value = float(match[1]) * _MICROSECONDS[match[2]]
-    return round(value) if abs(value - round(value)) < 1e-6 else 0
 
 
 class EventReader(SampleReader):
@@ -212,7 +98,6 @@ class EventReader(SampleReader):
         return int(self._first[-1])
 
     def reach(self) -> Reach:
-        """Return whether the sizes and limits of the kind fit the store."""
         if len(self):
             return Reach(len(self))
         longest = int(self._extents.max(initial=0))
@@ -225,7 +110,6 @@ class EventReader(SampleReader):
         return Reach(0, problem=what, fitting=fitting)
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of windows."""
         which = np.searchsorted(self._first, picks.index, side="right") - 1
         moved = (picks.index - self._first[which]) * self._kind.step
         if self._kind.random:
@@ -309,6 +193,114 @@ class EventReader(SampleReader):
             lo[number] += begin
             times.append(own[begin:end])
         return lo, hi, times
+
+
+@dataclass(frozen=True, slots=True)
+class Events(SampleKind):
+    """Samples of recordings of event cameras: the events of a window.
+
+    Keys: ``t`` (N,) int64 microseconds, ``x``, ``y`` (N,) uint16, ``p`` (N,) uint8, 1 or 0: ragged, in the
+    order of time. With `voxel` or `frame`, those instead, dense, and the others on request. Also on request:
+    ``start``, int64, when the window begins. ``source``, ragged ``frames.t``, ``frames.image`` and
+    ``boxes.<field>``: what lies beside the recording, of the time of the window.
+
+    Parameters
+    ----------
+    window
+        Duration of a window with its unit: ``"50ms"``, ``"500us"``, ``"0.1s"``. An event at its end belongs
+        to the next one. None, without `count`: 50 ms.
+    count
+        Number of events of a window, instead of a duration.
+    stride
+        From the start of a window to that of the next one: a duration, or with `count` a number of events.
+        None: the window. Windows begin with the first event of the recording. What is left at its end gives
+        none.
+    voxel
+        Number of bins B of ``voxel`` (B, H, W) float32, (height, width) of the store's largest sensor. With
+        the first and last time of the window, ``position = (B - 1) * (t - first) / (last - first)``: an event
+        adds ``2 p - 1`` to both bins around its position, in shares of its distance from the other one (Zhu
+        et al., Unsupervised Event-based Learning of Optical Flow, Depth, and Egomotion, CVPR 2019, equation
+        1). Sums are float64, first the shares of the earlier bins and then those of the later ones, in the
+        order of the events.
+    frame
+        Whether there is ``frame`` (2, H, W) int32: how many events of p = 0, and of p = 1, each pixel has.
+    random
+        True: each window begins anywhere in its recording, elsewhere in each epoch. An epoch has as many
+        windows as without.
+    """
+
+    reader: ClassVar = EventReader
+
+    window: str | None = None
+    count: int | None = None
+    stride: str | int | None = None
+    voxel: int | None = None
+    frame: bool = False
+    random: bool = False
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        expected = 'a duration with its unit, as in "50ms", "500us" or "0.1s"'
+        check.expect("window", self.window, _microseconds(self.window) > 0, expected, none=True)
+        check.integer("count", self.count, 1, none=True)
+        if self.count is None:
+            check.expect("stride", self.stride, _microseconds(self.stride) > 0, expected, none=True)
+        else:
+            check.expect("window", self.window, self.window is None, "no window beside count")
+            check.integer("stride", self.stride, 1, none=True)
+        check.integer("voxel", self.voxel, 1, none=True)
+        check.flag("frame", self.frame)
+        check.flag("random", self.random)
+        check.raise_problems()
+        if self.window is None and self.count is None:
+            object.__setattr__(self, "window", _DEFAULT_WINDOW)
+
+    @property
+    def repeats(self) -> bool:
+        return not self.random and self.step >= self.length
+
+    @property
+    def length(self) -> int:
+        """Return the microseconds, or with `count` events, of a window."""
+        return _microseconds(self.window) if self.count is None else self.count
+
+    @property
+    def step(self) -> int:
+        """Return the microseconds, or with `count` events, from one window to the next."""
+        if self.stride is None:
+            return self.length
+        return self.stride if isinstance(self.stride, int) else _microseconds(self.stride)
+
+    @property
+    def whole(self) -> SampleKind | None:
+        return Ragged()
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        require_arrays(store, self, *_EVENTS.values(), RECORDINGS, MARKS, MARKS_OF)
+        images = [key for key, is_asked in (("voxel", self.voxel), ("frame", self.frame)) if is_asked]
+        on_request = [_START, *_columns_of(store), *_keys_beside(store), *source_keys(store)]
+        if images:
+            return select_keys(images, fields, on_request)
+        return select_keys(_EVENTS, fields, on_request)
+
+
+def _columns_of(store: Store) -> dict[str, str]:
+    # attached ones as well
+    own = {value: key for key, value in _EVENTS.items()}
+    return {own.get(path, path.rpartition("/")[2]): path for path in table_columns(store, "events")}
+
+
+def _keys_beside(store: Store) -> dict[str, str]:
+    paths = [path for path in store.paths() if path.partition("/")[0] in BESIDE]
+    return {path.replace("/", "."): path for path in paths}
+
+
+def _microseconds(duration: object) -> int:
+    match = _DURATION.fullmatch(duration) if isinstance(duration, str) else None
+    if match is None:
+        return 0
+    value = float(match[1]) * _MICROSECONDS[match[2]]
+    return round(value) if abs(value - round(value)) < 1e-6 else 0
 
 
 def _between(times: AnyArray, start: np.int64, stop: np.int64) -> tuple[int, int]:

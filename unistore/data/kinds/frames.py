@@ -244,11 +244,9 @@ class FrameSpikes(StepSpikes):
         self._longest = longest_frame(store)
 
     def shape(self, count: int, height: int, width: int) -> Shape:
-        """Return the shape of the crop of `count` rows, as read."""
         return count, *self._view.shape(self._longest, height, width)
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
-        """Read a box inside the extent of consecutive rows."""
         bounds = self._offsets.take(np.arange(rows.start, rows.stop + 1))
         bits = self._read_bits(int(bounds[0]), int(bounds[-1]), box)
         frames = np.split(bits, bounds[1:-1] - bounds[0])

@@ -268,12 +268,52 @@ class UnitPicks(Picks):
     allocate: Allocate = field(kw_only=True)
 
 
+class UnitReader(SampleReader):
+    """Reads samples by `Kind.read`."""
+
+    def __init__(self, store: Store, kind: Kind, fields: Sequence[str], units: Int64s) -> None:
+        self._kind = kind
+        self._store = store
+        of_sources = source_keys(store)
+        self._keys = [key for key in fields if key not in of_sources]
+        self._units = units
+        counts = kind.counts(store)
+        ones = np.ones(len(self._units), np.int64)
+        self._first = offsets_from_lengths(ones if counts is None else counts[self._units])
+        is_main = store.sample_table == store.attributes["main_table"]
+        self._sources = RowValues(store, fields, {}, None if is_main else f"{store.sample_table}/source")
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        which = np.searchsorted(self._first, picks.index, side="right") - 1
+        memory = _Memory(allocate)
+        located = UnitPicks(
+            picks.index,
+            picks.epoch,
+            picks.seed,
+            units=self._units[which],
+            numbers=picks.index - self._first[which],
+            allocate=memory.allocate,
+        )
+        values = self._kind.read(self._store, self._keys, located) if self._keys else {}
+        if missing := [key for key in self._keys if key not in values]:
+            author = type(self._kind)
+            message = f"{author.__module__}.{author.__qualname__}.read gave no {', '.join(missing)}"
+            raise InputError(Problem(self._store.path, message, "tell who wrote it", "plugin"))
+        batch = {key: memory.packed(values[key]) for key in self._keys}
+        return batch | self._sources.read(located.units, allocate)
+
+
 class Kind(SampleKind):
     """A kind of samples, for every store that has what it reads: a frozen dataclass of its options.
 
     A package adds it by the entry point group ``unistore.kinds``. It is then given by name,
     ``unistore.Dataset(store, samples="Window(frames=400)")``, and `unistore.inspect` suggests it.
     """
+
+    reader: ClassVar = UnitReader
 
     __slots__ = ()
 
@@ -301,51 +341,7 @@ class Kind(SampleKind):
         """
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys that are read."""
         return select_keys(self.keys(store), fields, source_keys(store))
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> UnitReader:
-        """Return the reader of the samples in `units`."""
-        return UnitReader(self, store, fields, units)
-
-
-class UnitReader(SampleReader):
-    """Reads samples by `Kind.read`."""
-
-    def __init__(self, kind: Kind, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
-        self._kind = kind
-        self._store = store
-        of_sources = source_keys(store)
-        self._keys = [key for key in fields if key not in of_sources]
-        self._units = np.arange(store.sample_count) if units is None else units
-        counts = kind.counts(store)
-        ones = np.ones(len(self._units), np.int64)
-        self._first = offsets_from_lengths(ones if counts is None else counts[self._units])
-        is_main = store.sample_table == store.attributes["main_table"]
-        self._sources = RowValues(store, fields, {}, None if is_main else f"{store.sample_table}/source")
-
-    def __len__(self) -> int:
-        return int(self._first[-1])
-
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch."""
-        which = np.searchsorted(self._first, picks.index, side="right") - 1
-        memory = _Memory(allocate)
-        located = UnitPicks(
-            picks.index,
-            picks.epoch,
-            picks.seed,
-            units=self._units[which],
-            numbers=picks.index - self._first[which],
-            allocate=memory.allocate,
-        )
-        values = self._kind.read(self._store, self._keys, located) if self._keys else {}
-        if missing := [key for key in self._keys if key not in values]:
-            author = type(self._kind)
-            message = f"{author.__module__}.{author.__qualname__}.read gave no {', '.join(missing)}"
-            raise InputError(Problem(self._store.path, message, "tell who wrote it", "plugin"))
-        batch = {key: memory.packed(values[key]) for key in self._keys}
-        return batch | self._sources.read(located.units, allocate)
 
 
 class _Memory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -51,20 +52,16 @@ class Rows(SampleKind):
 
     @property
     def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
         return self
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
         return select_keys([*_paths(store), *_of_sources(store)], fields, source_keys(store))
 
     def validity(self, store: Store, key: str) -> tuple[str, ...]:
-        """Return the keys that say which values of `key` are real."""
         known = _of_sources(store)
         return tuple(name for name in (f"{key}{PRESENT_SUFFIX}", f"{key}{MASK_SUFFIX}") if name in known)
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> RowReader:
-        """Return the reader of the rows of the samples `units`."""
         return RowReader(store, fields, units)
 
 
@@ -98,7 +95,6 @@ class RowReader(SampleReader):
         return self._length
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of rows."""
         rows = picks.index if self._units is None else self._units[picks.index]
         batch = {}
         for name, array in self._arrays.items():
@@ -201,12 +197,11 @@ class Spans:
         lengths = hi - lo
         if most is None or not (lengths > most).any():
             return cls(lo, hi, offsets_from_lengths(lengths))
-        offsets = offsets_from_lengths(np.minimum(lengths, most))
-        rows = np.empty(int(offsets[-1]), np.int64)
-        for i, length in enumerate(lengths.tolist()):
-            part = rows[offsets[i] : offsets[i + 1]]
-            part[:] = subset(length, most, picks.generator(i)) if length > most else np.arange(length)
-        return cls(lo, hi, offsets, rows)
+        rows = [
+            subset(length, most, picks.generator(i)) if length > most else np.arange(length)
+            for i, length in enumerate(lengths.tolist())
+        ]
+        return cls.of(lo, hi, rows)
 
     @classmethod
     def of(cls, lo: Int64s, hi: Int64s, rows: Sequence[Int64s]) -> Spans:
@@ -247,6 +242,31 @@ class Spans:
         return window
 
 
+class RaggedReader(SampleReader):
+    """Reads ranges of rows."""
+
+    def __init__(self, store: Store, kind: Ragged, fields: Sequence[str], units: Int64s) -> None:
+        columns = _keys(store, _main_table(store))
+        self._most = kind.max_rows
+        self._units = units
+        self._offsets = IndexColumn(store, _offsets(store))
+        self._columns = {key: store.array(columns[key]) for key in fields if key in columns}
+        self._values = RowValues(store, fields, _numbers(store), f"{store.sample_table}/source")
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        samples = self._units[picks.index]
+        lo, hi = self._offsets.ranges(samples)
+        spans = Spans.draw(picks, lo, hi, self._most)
+        batch = {}
+        for key, array in self._columns.items():
+            out = allocate((len(spans), *array.shape[1:]), array.dtype)
+            batch[key] = Packed(spans.read(array, out), spans.offsets)
+        return batch | self._values.read(samples, allocate)
+
+
 @dataclass(frozen=True, slots=True)
 class Ragged(SampleKind):
     """Samples of any store whose samples are ranges of rows: clips of a recording, events of a window.
@@ -267,6 +287,8 @@ class Ragged(SampleKind):
         If `max_rows` is not a whole number of at least 1.
     """
 
+    reader: ClassVar = RaggedReader
+
     max_rows: int | None = None
 
     def __post_init__(self) -> None:
@@ -276,45 +298,12 @@ class Ragged(SampleKind):
 
     @property
     def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
         return Ragged()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
         require_arrays(store, self, _offsets(store), f"{store.sample_table}/source")
         natural = [*_keys(store, _main_table(store)), *_numbers(store)]
         return select_keys(natural, fields, source_keys(store))
-
-    def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> RaggedReader:
-        """Return the reader of the samples `units`."""
-        return RaggedReader(self, store, fields, units)
-
-
-class RaggedReader(SampleReader):
-    """Reads ranges of rows."""
-
-    def __init__(self, kind: Ragged, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
-        columns = _keys(store, _main_table(store))
-        self._most = kind.max_rows
-        self._units = units
-        self._length = store.sample_count if units is None else len(units)
-        self._offsets = IndexColumn(store, _offsets(store))
-        self._columns = {key: store.array(columns[key]) for key in fields if key in columns}
-        self._values = RowValues(store, fields, _numbers(store), f"{store.sample_table}/source")
-
-    def __len__(self) -> int:
-        return self._length
-
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of samples."""
-        samples = picks.index if self._units is None else self._units[picks.index]
-        lo, hi = self._offsets.ranges(samples)
-        spans = Spans.draw(picks, lo, hi, self._most)
-        batch = {}
-        for key, array in self._columns.items():
-            out = allocate((len(spans), *array.shape[1:]), array.dtype)
-            batch[key] = Packed(spans.read(array, out), spans.offsets)
-        return batch | self._values.read(samples, allocate)
 
 
 def _offsets(store: Store) -> str:

@@ -172,7 +172,6 @@ class SegmentReader(SampleReader):
         return len(self._units)
 
     def reach(self) -> Reach:
-        """Return whether the sizes and limits of the kind fit the store."""
         if len(self) or not self._least:
             return Reach(len(self))
         what = f"no segment has min_points={self._least} points: the most are {self._most}"
@@ -185,7 +184,6 @@ class SegmentReader(SampleReader):
         return samples + np.searchsorted(self._outside, samples, side="right")
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of segments."""
         rows = self._rows(self._units[picks.index])
         lo, hi = self._offsets.ranges(rows)
         voxels = None if self._grid is None else self._grid.read(rows, lo, hi)
@@ -281,16 +279,13 @@ class Segments(SampleKind):
 
     @property
     def repeats(self) -> bool:
-        """Return whether samples are the same in every epoch and share no rows."""
         return self.max_points is None and self.exactly is None and self.sample == "random"
 
     @property
     def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
         return replace(self, max_points=None)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
         require_arrays(store, self, _XYZ, f"{_SEGMENTS}offsets")
         natural = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
         if self.voxel is not None:

@@ -80,7 +80,6 @@ class PlainColumn(StepColumn):
         self.image = tuple(axes[-1:]) == (CHANNEL,) and len(self.row_shape) == 3 and self.row_shape[2] == 3
 
     def read(self, rows: Int64s, out: AnyArray) -> None:
-        """Read rows into `out`."""
         self._array.read_rows(rows, out)
 
 
@@ -109,7 +108,6 @@ class EncodedColumn(StepColumn):
         self.image = len(self.row_shape) == 3 and self.row_shape[2] == 3
 
     def read(self, rows: Int64s, out: AnyArray) -> None:
-        """Read rows into `out`."""
         frames, numbers = np.unique(rows, return_inverse=True)
         images = self._images.read(frames)
         for target, number in zip(out, numbers.tolist(), strict=True):
@@ -182,11 +180,11 @@ class EpisodeRows:
         self,
         store: Store,
         fields: Sequence[str],
-        units: Int64s | None,  # episodes to use; None: all
+        units: Int64s,  # episodes to use
         offsets: str = EPISODE_OFFSETS,  # path of the offsets of their rows
     ) -> None:
         self.offsets: Int64s = whole(store, offsets)
-        self.used = np.arange(len(self.offsets) - 1) if units is None else units
+        self.used = units
         validity = validity_keys(store)
         names = {"episode_name": f"{EPISODES}/name", **validity}
         self._padded = {

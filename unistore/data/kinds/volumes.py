@@ -186,17 +186,14 @@ class WholeVolumeReader(SampleReader):
         return len(self._units)
 
     def reach(self) -> Reach:
-        """Return whether the sizes and limits of the kind fit the store."""
         extents = self._volumes.extents[self._units]
         ones = np.ones(len(extents), np.int64)
         return reach_of_boxes(self._kind, "size", extents, ones, ("boxes of {} voxels", "volumes"))[0]
 
     def box_shape(self, key: str) -> Shape | None:
-        """Return the common shape of a key that is a box in all samples."""
         return self._common if key in self._volumes.boxes else None
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of volumes."""
         volumes = self._units[picks.index]
         corners = np.zeros((len(volumes), 3), np.int64)
         return self._volumes.read_boxes(volumes, corners, self._shapes[volumes], self._common, allocate)
@@ -260,23 +257,19 @@ class Volumes(SampleKind):
 
     @property
     def repeats(self) -> bool:
-        """Return whether samples are the same in every epoch and share no rows."""
         return True
 
     @property
     def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
         return replace(self, size=None, pad=None)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
         require_arrays(store, self, extent_path(store))
         if self.window is not None:
             window_limits(store, self.window)
         return select_keys([*box_sources(store), *volume_columns(store)], fields, on_request(store))
 
     def validity(self, store: Store, key: str) -> tuple[str, ...]:
-        """Return the key that says which volumes have a mask, or label, that others lack."""
         name = f"{key}{PRESENT_SUFFIX}"
         return (name,) if name in volume_columns(store) else ()
 
@@ -312,15 +305,12 @@ class PatchReader(SampleReader):
         return int(self._first[-1])
 
     def box_shape(self, key: str) -> Shape | None:
-        """Return the common shape of a key that is a box in all samples."""
         return self._kind.shape if key == "valid" or key in self._volumes.boxes else None
 
     def reach(self) -> Reach:
-        """Return whether the sizes and limits of the kind fit the store."""
         return self._reach
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of boxes."""
         which = self._volume_of(picks.index)
         corners = self._corners(picks, which)
         classes = np.zeros(len(picks), np.int32)
@@ -465,11 +455,9 @@ class Patches(SampleKind):
 
     @property
     def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
         return Volumes(step=self.step)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
         require_arrays(store, self, extent_path(store))
         for name, _ in self.shares:
             find_target(store, name)

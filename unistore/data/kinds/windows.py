@@ -53,7 +53,7 @@ _TICKS_TOGETHER = 1 << 16  # Ticks whose windows are looked up together where al
 class WindowReader(SampleReader):
     """Reads windows."""
 
-    def __init__(self, store: Store, kind: Windows, fields: Sequence[str], units: Int64s | None) -> None:
+    def __init__(self, store: Store, kind: Windows, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
         self._fields = fields
         self._parts = parts_of(store, kind)
@@ -94,7 +94,6 @@ class WindowReader(SampleReader):
         return is_whole
 
     def reach(self) -> Reach:
-        """Return whether the sizes and limits of the kind fit the store."""
         kind = self._kind
         samples = len(self)
         steps = f"{kind.history} + {kind.horizon} steps, the current one in both"
@@ -111,7 +110,6 @@ class WindowReader(SampleReader):
         return Reach(samples, self._beyond, kind.pad is not None, what, padding)
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch of windows."""
         ticks = self._look_up(self._ticks[picks.index])
         batch = self._episodes.labels(ticks.episodes, ticks.rows, allocate)
         numbers: dict[str, AnyArray] = {}
@@ -260,7 +258,6 @@ class Windows(EpisodeKind):
                 check.refuse(name, f"names {', '.join(unknown)}", f"the windows are of {', '.join(around)}")
 
     def computes(self, key: str) -> bool:
-        """Return whether values of a key are computed, and are not those of `whole`."""
         return self.delta is not None and key in self.delta
 
     def align_of(self, name: str) -> Align:
@@ -268,7 +265,6 @@ class Windows(EpisodeKind):
         return self.align if isinstance(self.align, str) else self.align.get(name, "previous")
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
         require_arrays(store, self, EPISODE_OFFSETS)
         parts = parts_of(store, self)
         columns = _columns(parts)
@@ -328,23 +324,21 @@ def parts_of(store: Store, kind: Windows) -> list[WindowPart]:
         horizon = RowFinder(offsets=offsets, clock=None, steps=np.arange(kind.horizon))
         return [WindowPart("history", STEPS, past, history), WindowPart("horizon", STEPS, other, horizon)]
     ticks = _clock_of(clocks, store, "clock", kind.clock)
-    columns_of: dict[str, Mapping[str, str]] = {}
+    taken = set[str]()
+    parts = []
     problems = []
-    for name in kind.around:
+    for name, steps in kind.around.items():
         own = _clock_of(clocks, store, "around", name)
         columns = clocks.columns[own] if name == own else {name: clocks.columns[own][name]}
-        twice = set(columns).intersection(*[chain.from_iterable(columns_of.values())])
-        if twice:
+        if twice := taken.intersection(columns):
             problems.append((name, f"{', '.join(sorted(twice))} is in two windows", "leave one out"))
-        columns_of[name] = columns
+        taken.update(columns)
         problems += _problems(store, kind, clocks, (name, own, ticks), columns)
+        if not problems:
+            parts.append(WindowPart(name, own, columns, _stream(kind, clocks, name, own, steps)))
     if problems:
         shown = [Problem(f"around[{name!r}]", message, cure, "option") for name, message, cure in problems]
         raise InputError(shown)
-    parts = []
-    for name, steps in kind.around.items():
-        own = _clock_of(clocks, store, "around", name)
-        parts.append(WindowPart(name, own, columns_of[name], _stream(kind, clocks, name, own, steps)))
     return parts
 
 
