@@ -79,7 +79,6 @@ class Slab:
 
     @cached_property
     def map(self) -> mmap.mmap:
-        """Return the mapped memory."""
         if self.descriptor is not None:
             return mmap.mmap(self.descriptor, self.size, flags=mmap.MAP_SHARED | _POPULATE)
         mapping = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
@@ -90,7 +89,6 @@ class Slab:
 
     @cached_property
     def address(self) -> int:
-        """Return the address of the first byte."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def lease(self, release: Callable[[], object]) -> ctypes.Array[Any]:
@@ -135,7 +133,6 @@ class Arena:
         return np.ndarray(shape, dtype, self._buffer, offset)
 
     def has_room(self, size: int) -> bool:
-        """Return whether an array of ``size`` bytes fits into the slab."""
         return self._slab is not None and self._end + size <= self._slab.size
 
     def find(self, address: int, size: int) -> int | None:
@@ -206,7 +203,6 @@ class SlabRing:
         return slab
 
     def put(self, slab: Slab) -> None:
-        """Return a slab to the ring."""
         if slab.size == self.slab_size:
             self._free.append(slab)
         elif slab.number in self._slabs:
@@ -214,7 +210,6 @@ class SlabRing:
             del self._slabs[slab.number]
 
     def can_lend(self) -> bool:
-        """Return whether one more batch may be delivered without a copy."""
         self._collect()
         return self._lent < min(self._held, self.limit - 1)
 
@@ -224,7 +219,6 @@ class SlabRing:
         return slab.lease(partial(self._returned.append, slab))
 
     def observe(self, needed: int) -> None:
-        """Adapt the slab size to the bytes that a batch needed."""
         first = not self._needs
         self._needs.append(needed)
         if first and not needed:  # batches without arrays: their number is no longer limited to one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from unistore.errors import InputError, StoreError, UnistoreError, printable
 from unistore.remote.url import redact_urls
 from unistore.schemas.indices import StoreView
 from unistore.system.arguments import wrong_argument
+from unistore.system.hints import AnyArray, Int64s
 
 # Metadata of every file that is written; other files are overwritten only if that is asked for
 MARK = "made by unistore inspect"
@@ -119,7 +120,7 @@ def _beside(parts: Sequence[Picture]) -> Picture:
     return row
 
 
-def gray(values: NDArray[Any], low: float, high: float) -> Picture:
+def gray(values: AnyArray, low: float, high: float) -> Picture:
     """Return values as gray, black up to `low` and white from `high`."""
     scaled = (values.astype(np.float64) - low) * (255 / max(high - low, _MIN_SPAN))
     bright = np.clip(np.nan_to_num(scaled), 0, 255).round().astype(np.uint8)
@@ -172,7 +173,7 @@ def _cloud(view: View) -> Iterable[Picture]:
         yield _scatter(xyz[:, [across, up]], colours)
 
 
-def _scatter(points: NDArray[Any], colours: Picture) -> Picture:
+def _scatter(points: AnyArray, colours: Picture) -> Picture:
     picture = np.full((_PIXELS, _PIXELS, 3), 255, np.uint8)
     if not len(points):
         return picture
@@ -204,7 +205,7 @@ def _stream(view: View) -> Iterable[Picture]:
         yield _coloured(view.arrays[image["array"]][0])
 
 
-def sum_bits(packed: Picture, width: int) -> NDArray[np.int64]:
+def sum_bits(packed: Picture, width: int) -> Int64s:
     """Return how often every pixel of packed bits (t, h, bytes) is set, (h, width)."""
     counts = np.zeros((packed.shape[1], width), np.int64)
     for step in packed:
@@ -212,7 +213,7 @@ def sum_bits(packed: Picture, width: int) -> NDArray[np.int64]:
     return counts
 
 
-def _coloured(image: NDArray[Any]) -> Picture:
+def _coloured(image: AnyArray) -> Picture:
     if image.ndim == 3 and image.dtype == np.uint8:
         return image
     return gray(image, float(np.nanmin(image)), float(np.nanmax(image)))
@@ -232,7 +233,7 @@ def _episode(view: View) -> Iterable[Picture]:
         yield _chart(view.arrays[f"curve{number}"])
 
 
-def _chart(lines: NDArray[Any]) -> Picture:
+def _chart(lines: AnyArray) -> Picture:
     """Return lines (n, k) over the numbers of their values."""
     import cv2
 
@@ -318,7 +319,7 @@ def pictures_html(store: StoreView, shown: Iterable[tuple[int, str]]) -> str:
 def notebook_html(
     title: str,
     facts: Iterable[tuple[str, str]],
-    shown: Sequence[tuple[StoreView, NDArray[np.int64] | None]] = (),
+    shown: Sequence[tuple[StoreView, Int64s | None]] = (),
 ) -> str:
     """Return an object's facts, and pictures of the first, middle and last samples of `shown`."""
     figures = ""

@@ -23,12 +23,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import unistore
 from unistore.converters.plugin import Array, Facts, Format, Opened, SourceFile
 from unistore.converters.seam.faults import calling
 from unistore.errors import InputError, UnistoreError
+from unistore.system.hints import AnyArray
 
 # Lengths at which each file is truncated
 CUTS = 20
@@ -36,7 +36,7 @@ _TIMEOUT = 300
 
 
 def check_format(
-    format: Format, file: str | Path, oracle: Mapping[str, NDArray[Any]], facts: Facts | None = None
+    format: Format, file: str | Path, oracle: Mapping[str, AnyArray], facts: Facts | None = None
 ) -> None:
     """Check that a format reads a file as another library does, and survives damage.
 
@@ -82,7 +82,7 @@ def _arrays_of(opened: Opened) -> dict[str, Array]:
     return {name: array for name, array in opened.arrays.items() if name not in opened.facts}
 
 
-def _check_array(name: str, array: Array, expected: NDArray[Any]) -> None:
+def _check_array(name: str, array: Array, expected: AnyArray) -> None:
     assert array.shape == expected.shape, f"{name} has shape {array.shape}, expected {expected.shape}"
     assert array.dtype == expected.dtype, f"{name} is {array.dtype}, expected {expected.dtype}"
     count = len(expected)
@@ -139,7 +139,7 @@ def check_family(
     family: str,
     sources: str | Path,
     work: str | Path,
-    oracle: Mapping[str, NDArray[Any]],
+    oracle: Mapping[str, AnyArray],
     options: Mapping[str, Any] | None = None,
 ) -> None:
     """Check that a family keeps what unistore promises of every family.

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3  # Exit code of a conversion that left something out because of problems
 # Options of a conversion that an append has, too; all others are the store's own
-_OF_APPEND = (
-    *("sources", "destination", "append", "replace", "check", "exclude"),
-    *("restart", "workers", "scheduler", "memory", "on_error", "as_json"),
-)
+_OF_APPEND = ("replace", "check", "exclude", "restart", "workers", "scheduler", "memory", "on_error")
+_BESIDE = ("sources", "destination", "append", "as_json")
 MAX_REASON = 100  # Characters of a reason in the table of what was left out
 MAX_ROWS = 50  # Rows of that table
 
@@ -151,7 +149,7 @@ def _append(family: str | None, arguments: Mapping[str, Any]) -> int:
     context = click.get_current_context()
     given = click.core.ParameterSource.COMMANDLINE
     others = [name for name in arguments if context.get_parameter_source(name) is given]
-    if foreign := [f"--{name.replace('_', '-')}" for name in others if name not in _OF_APPEND]:
+    if foreign := [f"--{name.replace('_', '-')}" for name in others if name not in (*_OF_APPEND, *_BESIDE)]:
         msg = f"{', '.join(foreign)}: with --append, options are those of the store"
         raise click.UsageError(msg)
     store = arguments["destination"]
@@ -160,19 +158,8 @@ def _append(family: str | None, arguments: Mapping[str, Any]) -> int:
         msg = f"{store} is {own_family.replace('_', ' ')}; leave the family out"
         raise click.UsageError(msg)
     with progress_bar() as bar:
-        appended = append(
-            arguments["sources"],
-            store,
-            replace=arguments["replace"],
-            check=arguments["check"],
-            exclude=arguments["exclude"],
-            restart=arguments["restart"],
-            workers=arguments["workers"],
-            scheduler=arguments["scheduler"],
-            memory=arguments["memory"],
-            on_error=arguments["on_error"],
-            progress=bar,
-        )
+        options = {name: arguments[name] for name in _OF_APPEND}
+        appended = append(arguments["sources"], store, progress=bar, **options)
     if arguments["as_json"]:
         say_json(asdict(appended))
     else:

@@ -199,7 +199,6 @@ class ConvertCommand(click.Command):
     """A conversion. Its help lists the family's own options apart from the common ones."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write options in two sections."""
         sections: dict[str, list[tuple[str, str]]] = {
             "Options of this family": [],
             "Options of every conversion": [],
@@ -241,7 +240,6 @@ class FamilyGroup(click.Group):
         self._detect = detect
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return commands of all families."""
         return sorted(family.command for family in families().values())
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:

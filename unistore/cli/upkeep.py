@@ -21,6 +21,7 @@ from unistore.cli.output import (
 )
 from unistore.converters.options import declared
 from unistore.converters.registry import families
+from unistore.system.hints import JsonObject
 from unistore.system.sizes import count_of, size
 
 # Commands for stores that grow: ``remove``, ``versions``, ``compact``.
@@ -99,9 +100,9 @@ Examples:
 
 def _parse_conditions(
     context: click.Context, option: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, Any] | None:
+) -> JsonObject | None:
     """Read ``"episode.length=50:"``."""
-    conditions: dict[str, Any] = {}
+    conditions: JsonObject = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
@@ -283,7 +284,6 @@ class DeriveCommand(click.Command):
     """Has the options of all families that can be made from a store."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return those options, then the common ones."""
         return [*_options_from_stores(), *super().get_params(ctx)]
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unistore.data.kinds.protocol import Picks, SampleReader
-from unistore.data.packed import Allocate, Batch
+from unistore.data.packed import Allocate, Batch, range_of_rows
 from unistore.data.parts import join_batches
 from unistore.errors import StoreError
 
 if TYPE_CHECKING:
-    from unistore.system.hints import Int64s
+    from unistore.system.hints import Int64s, JsonObject
 
 # Bytes of the samples of a block: enough for large requests, and few enough that many blocks are open
 BLOCK_BYTES = 8 << 20
@@ -41,7 +41,7 @@ class ReadAhead:
         self._chosen = chosen  # ascending indices of samples; None: all
         self._restart()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         return {"_offsets": self._offsets, "_chosen": self._chosen}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ class ReadAhead:
     def _parts(self, reader: SampleReader, picks: Picks) -> tuple[list[Batch], list[Int64s]]:
         epoch = int(picks.epoch[0])
         positions = picks.index if self._chosen is None else np.searchsorted(self._chosen, picks.index)
-        numbers = np.searchsorted(self._offsets, positions, side="right") - 1
+        numbers = range_of_rows(self._offsets, positions)
         parts: list[Batch] = []
         places: list[Int64s] = []
         for number in np.unique(numbers).tolist():

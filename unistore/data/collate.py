@@ -154,7 +154,6 @@ class Samples(Items[Sample]):
         return dict(self._values)
 
     def part(self, key: str, number: int) -> Any:
-        """Return one sample's value of a key."""
         values = self._values[key]
         packed = self.batch[key]
         if packed.offsets is None:

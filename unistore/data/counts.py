@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import Picks, SampleReader
 from unistore.data.packed import Packed
@@ -59,7 +58,7 @@ class ValueCounts:
     low: Float64s  # inf where there is no value
     high: Float64s  # -inf where there is no value
     bins: Int64s  # (K,), ascending: component * 2**20 + 2**19 + code
-    counts: NDArray[np.int64] | Float64s  # (K,): how many values; floats where stores have weights
+    counts: Int64s | Float64s  # (K,): how many values; floats where stores have weights
 
     def quantiles(self, shares: Sequence[float], *, whole: bool) -> Float64s:
         """Return the values that `shares` of all values do not exceed, (shares, C), NaN if there are none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -68,7 +68,6 @@ class Packed:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 
     def __getitem__(self, sample: int) -> NDArray[Any]:
-        """Return one sample of the batch, as a view."""
         if self.offsets is None:
             return self.values[sample, ...]
         part = self.values[self.offsets[sample] : self.offsets[sample + 1]]
@@ -104,8 +103,18 @@ def rows_of_ranges(lo: NDArray[np.int64], hi: NDArray[np.int64], stride: int = 1
     return rows
 
 
+def range_of_rows(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return which range of `offsets` (n + 1,) has each row, the last one of several that begin there."""
+    return np.searchsorted(offsets, rows, side="right") - 1
+
+
 def packed_copy(values: NDArray[Any], allocate: Allocate) -> Packed:
     """Copy dense values (B, …) into allocated memory."""
     out = allocate(values.shape, values.dtype)
     out[...] = values
     return Packed(out)
+
+
+def packed_copies(values: Mapping[str, NDArray[Any]], keys: Iterable[str], allocate: Allocate) -> Batch:
+    """Copy the values of those of some keys that there are, in the order of the keys."""
+    return {key: packed_copy(values[key], allocate) for key in keys if key in values}

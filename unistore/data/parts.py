@@ -18,7 +18,7 @@ import numpy as np
 from unistore.converters.registry import get_family
 from unistore.data.kinds.named import as_code, parse_kind
 from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader, Shareable
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.data.where import Where
 from unistore.errors import InputError, Problem, first_few
 from unistore.memory import Arena, Slab, round_up
@@ -30,7 +30,7 @@ from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside
 from unistore.store.versions import OpenedStores, Part, Version, open_stores
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray, Int64s, Shape
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.cache import CHUNKS
 from unistore.zarr3.gather import POOL_BYTES
@@ -82,7 +82,7 @@ class JoinedReader(SampleReader):
         return list(chain.from_iterable(reader.shareable() for reader in self._readers))
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        store = np.searchsorted(self.offsets, picks.index, side="right") - 1
+        store = range_of_rows(self.offsets, picks.index)
         stores = np.unique(store).tolist() or [0]
         if len(stores) == 1 and self._is_direct[stores[0]]:
             return self._read_part(stores[0], picks, np.arange(len(picks)), allocate)
@@ -210,11 +210,10 @@ class DatasetPart(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Return its folder or URL."""
         return self.store.path
 
     @property
-    def removed(self) -> tuple[int, ...]:
+    def removed(self) -> Shape:
         """Return the numbers of the sources that its version leaves out."""
         return () if self.where is None else self.where.removed
 
@@ -224,7 +223,6 @@ class DatasetPart(NamedTuple):
         return self.store.attributes["seal"], self.removed
 
     def bind(self, fields: Sequence[str]) -> SampleReader:
-        """Return the reader of this process."""
         return self.kind.bind(self.store, fields, self.units())
 
     def units(self) -> Int64s | None:
@@ -235,12 +233,10 @@ class DatasetPart(NamedTuple):
         return units if self.where is None else self.where.units(self.store, units)
 
     def split_codes(self) -> list[int]:
-        """Return codes of the splits that are read."""
         names = self.store.split_names()
         return [names.index(name) for name in self.splits or () if name in names]
 
     def source_of(self, index: int) -> str:
-        """Return the name of the source that a sample comes from."""
         picks = Picks(np.array([index]), np.zeros(1, np.int64))
         return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
 

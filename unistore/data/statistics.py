@@ -23,7 +23,7 @@ from unistore.store.names import STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
-from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, PathLike, UInt8s
+from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, PathLike, Shape, UInt8s
 from unistore.zarr3.durable import Folder
 from unistore.zarr3.storage import AbsentError
 
@@ -272,7 +272,7 @@ def _keep(store: Store, kind: SampleKind) -> dict[str, Summary]:
 
 def _to_bytes(store: Store, kind: str, summaries: Mapping[str, Summary]) -> bytes:
     keys = {}
-    arrays: dict[str, Any] = {}
+    arrays: JsonObject = {}
     for number, (key, summary) in enumerate(summaries.items()):
         dtype = summary.dtype.name
         keys[key] = {"number": number, "dtype": dtype, "axis": summary.axis}
@@ -329,7 +329,7 @@ def _summary(about: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Summar
     # ValueError if an array is not what it must be
     number = int(about["number"])
 
-    def array(name: str, kind: str, shape: tuple[int, ...] = (-1,)) -> AnyArray:
+    def array(name: str, kind: str, shape: Shape = (-1,)) -> AnyArray:
         values = arrays[f"{number}.{name}"]
         fits = values.ndim == len(shape) and all(
             extent in (-1, own) for extent, own in zip(shape, values.shape, strict=True)

@@ -54,7 +54,6 @@ class Where:
             raise wrong_argument("where", message, f"it tells {', '.join(readers)}")
 
     def nothing_left(self, paths: Sequence[str]) -> InputError:
-        """Return the error of conditions that no sample of the stores fulfils."""
         message = f"no sample of {first_few(paths)} fulfils all of {dict(self.conditions)!r:.200}"
         return wrong_argument("where", message, "leave one out, or widen it")
 

@@ -164,7 +164,6 @@ class CacheRegion:
             return False
 
     def array(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> AnyArray:
-        """Return a read-only array at an offset."""
         view: AnyArray = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
         view.flags.writeable = False
         return view
@@ -315,7 +314,6 @@ class CachedBatches:
         self.hits = self.misses = 0
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Batch:
-        """Return the batch of some samples, (B,)."""
         offsets = self._region.find(indices)
         missing = np.flatnonzero(offsets == 0)
         self.hits += len(offsets) - len(missing)
@@ -375,7 +373,6 @@ class CachedChunks:
         weakref.finalize(self, _stop_sharing, arrays)
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
-        """Return the batch of some samples, (B,)."""
         return self._fetch(indices, epoch, allocate)
 
 

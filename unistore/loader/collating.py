@@ -95,7 +95,6 @@ class ToDevice:
         return self._module.Stream(self._device)
 
     def __call__(self, batch: Any) -> Any:
-        """Return a batch on the device."""
         if self._module is None:
             return self._transform(batch)
         with self._module.stream(self._stream):

@@ -91,7 +91,6 @@ class BatchFetch:
         self._dataset = dataset
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
-        """Return the batch of some samples, (B,)."""
         pairs = np.full((len(indices), 2), epoch, np.int64)
         pairs[:, 0] = indices
         return self._dataset.read_batch(pairs, allocate)
@@ -122,7 +121,6 @@ class SampleFetch:
         self._read = RandomFunction(dataset.__getitems__ if self._in_batches else dataset.__getitem__)
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:  # noqa: ARG002
-        """Return the batch of some samples, (B,)."""
         samples = self._samples(indices, epoch)
         if self._random_collate is not None:
             (batch,) = self._random_collate.map([samples], self._seed, np.array([epoch]), indices[:1])

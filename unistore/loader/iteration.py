@@ -73,7 +73,6 @@ class Producer(ABC):
 
     @property
     def pids(self) -> list[int]:
-        """Return the process ids of the workers."""
         return []
 
     @abstractmethod
@@ -134,7 +133,6 @@ class Requests:
         self._taken = self._requested = 0
 
     def begin(self, epoch: int, start: int) -> RankShare:
-        """Start at a position of an epoch."""
         while self._epochs and self._epochs[0].beginning != (self._taken, epoch, start):
             del self._epochs[0]
         if not self._epochs:
@@ -145,7 +143,6 @@ class Requests:
         return self._epochs[0].share
 
     def take(self) -> Arrival:
-        """Wait for the next batch."""
         while self._requested == self._taken:
             self.request_ahead(at_once=True)
             if self._requested == self._taken:
@@ -162,7 +159,6 @@ class Requests:
         # False: only when half of the producer's capacity is free, so that quick batches share messages
         at_once: bool,
     ) -> None:
-        """Request as many batches as there is room for."""
         room = self._producer.room()
         last = self._epochs[-1]
         while self._across_epochs and last.share.steps and last.stop < self._requested + room:
@@ -265,7 +261,6 @@ class Stats:
         batch: int,
         seconds: float,  # how long they took
     ) -> str:
-        """Return one line about these batches."""
         count = max(1, self.batches)
         rate = self.samples / seconds if seconds > 0 else 0.0
         parts = [
@@ -341,7 +336,6 @@ class EpochProgress:
             self._following = epoch
 
     def begin(self) -> tuple[int, int]:
-        """Return epoch and position at which an iteration starts."""
         if self._begun:
             self.finish()
         self._following = None
@@ -354,14 +348,12 @@ class EpochProgress:
         self._begun = True
 
     def finish(self) -> None:
-        """Note that the epoch is over."""
         following = self.epoch + 1 if self._following is None else self._following
         self.epoch = following
         self.delivered = 0
         self._begun = False
 
     def save(self, sequence: EpochSequence) -> JsonObject:
-        """Return the state, a JSON object."""
         grown = {} if self._version is None else {"store_version": self._version}
         return {
             "version": VERSION,
@@ -373,7 +365,6 @@ class EpochProgress:
         }
 
     def load(self, state: Mapping[str, Any], sequence: EpochSequence) -> None:
-        """Continue from a state."""
         fields = state if isinstance(state, Mapping) else {}
         missing = [name for name, kind in _FIELDS.items() if type(fields.get(name)) is not kind]
         if missing or state["version"] != VERSION:

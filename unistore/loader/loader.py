@@ -46,6 +46,7 @@ from unistore.loader.ordering import (
 from unistore.memory import SlabRing
 from unistore.order.sequences import NAMED, EpochSequence, RankShare
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, checked_epoch
+from unistore.system.hints import JsonObject
 from unistore.system.machine import available_memory
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         """Return the epoch being iterated, or between iterations the next one."""
         return self._progress.epoch
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> JsonObject:
         """Return the position in the run, as JSON values: the same on every rank after the same step.
 
         Prefetched batches do not count, only delivered ones.

@@ -21,7 +21,7 @@ from unistore.loader.loader import Loader
 from unistore.loader.ordering import sequence_for
 from unistore.order.sequences import EpochSequence, RankShare, ShuffleKind
 from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer, wrong_argument
-from unistore.system.hints import Int64s, PathLike
+from unistore.system.hints import Int64s, JsonObject, PathLike
 
 _ORDERS: tuple[ShuffleKind | Literal[False], ...] = (False, "full", "blocks", "sources")
 _LARGEST_STATE = 1 << 20
@@ -49,8 +49,7 @@ class Replayed:
     index: Int64s
     sources: NDArray[np.str_]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+    def to_json(self) -> JsonObject:
         index = self.index.tolist()
         return {"epoch": self.epoch, "first": self.first, "index": index, "sources": self.sources.tolist()}
 

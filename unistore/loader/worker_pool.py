@@ -65,7 +65,6 @@ class Channel:
         self._poll.register(end, select.POLLIN)
 
     def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
-        """Send a message and copies of some descriptors."""
         self.connection.send_bytes(pickle.dumps((message, len(descriptors)), protocol=5))
         for descriptor in descriptors:
             reduction.send_handle(self.connection, descriptor, None)
@@ -85,7 +84,6 @@ class Channel:
         return messages
 
     def close(self) -> None:
-        """Close this end."""
         self.connection.close()
 
 
@@ -466,7 +464,6 @@ class WorkerPool(Producer):
 
     @property
     def capacity(self) -> int:  # type: ignore[override]
-        """Return the most batches that may be under way."""
         return self._ring.batches_in_flight
 
     def room(self) -> int:
@@ -574,7 +571,6 @@ class WorkerPool(Producer):
 
     @property
     def usable(self) -> bool:  # type: ignore[override]
-        """Return whether the pool is open, and belongs to this process."""
         return not self._closed and os.getpid() == self._owner
 
     @property

@@ -213,7 +213,6 @@ class RankShare:
 
     @property
     def steps(self) -> int:
-        """Return the number of batches of this rank."""
         first, stop = self._tail
         return self._steps[0] + (stop > first)
 
@@ -326,7 +325,6 @@ class BlockShuffle:
         return int(self.offsets[-1])
 
     def describe(self) -> dict[str, str | int]:
-        """Return what the order depends on, for JSON."""
         blocks = xxhash.xxh3_128_hexdigest(self.offsets.astype("<i8", copy=False).tobytes())
         return {"kind": "blocks", "length": len(self), "blocks": blocks, "seed": self.seed, **self._tuning}
 
@@ -335,7 +333,6 @@ class BlockShuffle:
         return {"group": self.group, "lanes": self.lanes, "deal": self.deal}
 
     def arranged(self, description: Mapping[str, object]) -> BlockShuffle:
-        """Return the same samples with the group, lanes and deal of a described sequence."""
         tuning = self._tuning
         for name in tuning:
             if is_integer(value := description.get(name), 1, MAX_COUNT):
@@ -343,7 +340,6 @@ class BlockShuffle:
         return BlockShuffle(self.offsets, self.seed, **tuning)
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
-        """Return the indices of samples at positions ``start:stop``."""
         _, bounds = self._order(epoch)
         parts = []
         while start < stop:

@@ -22,6 +22,7 @@ from unistore.report.trials import LARGEST_BATCH, Trial, best, first_batch_size,
 from unistore.store.versions import OpenedStores, open_stores
 from unistore.system.arguments import Arguments
 from unistore.system.extras import require_torch
+from unistore.system.hints import JsonObject, PathLike
 from unistore.system.kernel import kernel
 from unistore.system.machine import available_memory, file_system, usable_cores
 from unistore.system.progress import Progress
@@ -115,7 +116,6 @@ class Checkup:
 
     @property
     def blocks(self) -> list[Block]:
-        """Return the blocks to show."""
         trials = [dict(_shown(trial)) for trial in self.trials]
         blocks = [
             Block("machine", facts=_shown(self.machine)),
@@ -137,7 +137,7 @@ class Checkup:
         ]
         return [block for block in blocks if block.has_content]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return plain JSON values: the attributes, and `line`."""
         return {**asdict(self), "line": self.line}
 
@@ -158,7 +158,7 @@ def _shown(record: Machine | StoreFacts | Trial) -> list[tuple[str, str]]:
 
 
 def doctor(
-    store: str | os.PathLike[str] | None = None,
+    store: PathLike | None = None,
     *,
     samples: SampleKind | str | None = None,
     measure: bool = False,

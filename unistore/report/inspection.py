@@ -28,6 +28,7 @@ from unistore.report.values import sample_noun
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
 from unistore.store.versions import find_grown, open_stores
+from unistore.system.hints import JsonObject, PathLike
 from unistore.system.sizes import count_of, size
 
 # What `inspect` says of a grown store: its version, parts, and older versions.
@@ -49,8 +50,8 @@ class GrownReport:
     sources: int
     splits: dict[str, int]
     stored_bytes: int
-    parts: list[dict[str, Any]]  # path, sources, samples and bytes, and what is left out
-    versions: list[dict[str, Any]]
+    parts: list[JsonObject]  # path, sources, samples and bytes, and what is left out
+    versions: list[JsonObject]
 
 
 def describe_grown(path: str, number: int | str | None = None) -> GrownReport:
@@ -119,7 +120,7 @@ class UnknownReport:
     """Something that is neither a store nor sources."""
 
     inside: list[str]  # Zarr folders
-    verdicts: list[dict[str, Any]]
+    verdicts: list[JsonObject]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -173,7 +174,7 @@ class Inspection:
         is_sealed = not isinstance(self.report, StoreReport) or bool(self.report.seal["agrees"])
         return self.kind != "unknown" and not self.problems and is_sealed
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return plain JSON values: ``kind``, ``path``, the details, ``problems``."""
         problems = [problem.to_json() for problem in self.problems]
         return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
@@ -221,7 +222,7 @@ class Inspection:
         return notebook_html(repr(self), facts, [(Store(self.path), None)] if self.kind == "store" else [])
 
 
-def inspect(path: str | os.PathLike[str], *, version: int | str | None = None) -> Inspection:
+def inspect(path: PathLike, *, version: int | str | None = None) -> Inspection:
     """Look at a path without changing anything.
 
     Parameters

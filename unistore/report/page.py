@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import re
 import secrets
 import tempfile
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, StoreError, UnistoreError, printable
@@ -43,6 +41,7 @@ from unistore.report.values import sample_noun
 from unistore.schemas.indices import whole
 from unistore.store.reader import Store
 from unistore.system.arguments import wrong_argument
+from unistore.system.hints import AnyArray, JsonObject, PathLike
 from unistore.system.sizes import count_of, size
 
 # How a view of a sample travels to a page: JSON, then arrays, in one piece of bytes.
@@ -56,7 +55,7 @@ _DTYPES = frozenset(("uint8", "int8", "uint16", "int16", "uint32", "int32", "flo
 
 def pack(view: View) -> bytes:
     """Pack a view: the length of the JSON (4 bytes), the JSON, and little-endian arrays at multiples of 8."""
-    arrays: dict[str, dict[str, Any]] = {}
+    arrays: dict[str, JsonObject] = {}
     parts = []
     place = 0
     for name, values in view.arrays.items():
@@ -91,7 +90,7 @@ def clean(value: Any) -> Any:
     return value
 
 
-def _typed(values: NDArray[Any]) -> NDArray[Any]:
+def _typed(values: AnyArray) -> AnyArray:
     """Return values in a dtype of typed arrays. Integers of 64 bits become floats."""
     dtype = values.dtype
     if dtype.kind == "b":
@@ -248,7 +247,7 @@ def _samples(store: Store, report: StoreReport, requested: Sequence[int], *, liv
     return _section("samples", f"{viewer}<noscript>{stills}</noscript>{note}{data_block}")
 
 
-def _add_views(store: Store, shown: Sequence[dict[str, Any]], read_left: int) -> tuple[str, int]:
+def _add_views(store: Store, shown: Sequence[JsonObject], read_left: int) -> tuple[str, int]:
     """Add the packed view of each sample. Return still pictures, and how many samples were left out."""
     stills = ""
     room = _PAGE_BYTES
@@ -384,7 +383,7 @@ class ViewServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, path: str | os.PathLike[str], port: int = 0) -> None:
+    def __init__(self, path: PathLike, port: int = 0) -> None:
         report = describe_store(path)
         self.store = with_attached(Store(path), report)
         blocks = store_blocks(self.store.path, report)
@@ -398,7 +397,6 @@ class ViewServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Return the address of the page."""
         return f"http://{_HOST}:{self.server_port}/{self.token}/"
 
     def sample(self, number: int) -> bytes:
@@ -453,7 +451,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def view(path: str | os.PathLike[str], *, port: int = 0, open_browser: bool = True) -> None:
+def view(path: PathLike, *, port: int = 0, open_browser: bool = True) -> None:
     """Serve a page about a store on this machine, with any sample in full resolution, until interrupted.
 
     Parameters

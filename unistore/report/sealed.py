@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from unistore.store.manifest import parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside, read_side_table, side_names
+from unistore.system.hints import JsonObject, PathLike
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.codecs import Compressor, Zstd
 from unistore.zarr3.metadata import index_bytes
@@ -57,7 +57,7 @@ class ArrayReport:
     shards: list[int]
     codec: str
     axes: list[str | None]
-    attributes: dict[str, Any]
+    attributes: JsonObject
     stored_bytes: int | None
     raw_bytes: int
     ratio: float | None
@@ -73,7 +73,7 @@ class SourcesReport:
 
     count: int = 0
     bytes: int | None = None
-    first: list[dict[str, Any]]  # path, and bytes and rows where the store has them
+    first: list[JsonObject]  # path, and bytes and rows where the store has them
     attributes: list[str]  # names of HDF5 attributes of the first ones
 
 
@@ -83,7 +83,7 @@ class StoreReport:
 
     family: str
     format_version: int
-    samples: dict[str, Any]
+    samples: JsonObject
     main_table: str
     splits: dict[str, int]  # samples by split name, in order of their codes
     sources: SourcesReport
@@ -91,18 +91,18 @@ class StoreReport:
     stored_bytes: int | None
     raw_bytes: int
     ratio: float | None
-    options: dict[str, Any]
-    created_with: dict[str, Any]
-    statistics: dict[str, Any]
-    samples_statistics: dict[str, Any]  # by key, of all samples; empty where none are kept
-    side_tables: list[dict[str, Any]]  # name, table, arrays, and what is wrong with it, or None
-    seal: dict[str, Any]  # ``agrees``: whether seal, manifest and root agree
-    measures: list[dict[str, Any]]
+    options: JsonObject
+    created_with: JsonObject
+    statistics: JsonObject
+    samples_statistics: JsonObject  # by key, of all samples; empty where none are kept
+    side_tables: list[JsonObject]  # name, table, arrays, and what is wrong with it, or None
+    seal: JsonObject  # ``agrees``: whether seal, manifest and root agree
+    measures: list[JsonObject]
     remarks: list[str]
     snippet: str
 
 
-def describe_store(path: str | os.PathLike[str]) -> StoreReport:
+def describe_store(path: PathLike) -> StoreReport:
     """Describe a sealed store, or raise `StoreError`."""
     store = Store(path)
     about = store.attributes
@@ -233,7 +233,7 @@ def _read_values(store: Store, arrays: list[ArrayReport]) -> list[str]:
     return remarks
 
 
-def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
+def _measures(store: Store) -> tuple[list[JsonObject], list[str]]:
     noun = sample_noun(store.sample_table)
     remarks: list[str] = []
     try:
@@ -248,7 +248,7 @@ def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
         return [], [f"samples cannot be measured: {error or type(error).__name__}"]
 
 
-def _kept_statistics(store: Store) -> tuple[dict[str, Any], list[str]]:
+def _kept_statistics(store: Store) -> tuple[JsonObject, list[str]]:
     try:
         kept = read_kept(store)
     except StoreError as error:
@@ -258,7 +258,7 @@ def _kept_statistics(store: Store) -> tuple[dict[str, Any], list[str]]:
     return {key: values.to_json() for key, values in statistics_by_key(kept).items()}, []
 
 
-def _describe_side_table(store: Store, name: str) -> dict[str, Any]:
+def _describe_side_table(store: Store, name: str) -> JsonObject:
     try:
         side = read_side_table(store, name)
     except StoreError as error:
@@ -342,7 +342,7 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
     return remarks
 
 
-def describe_sample(store: Store, sample: int) -> dict[str, Any]:
+def describe_sample(store: Store, sample: int) -> JsonObject:
     """Describe the natural samples in one row of the sample table, as JSON values."""
     from unistore.pictures import check_sample
 
@@ -364,7 +364,7 @@ def describe_sample(store: Store, sample: int) -> dict[str, Any]:
     }
 
 
-def _describe_key(key: str, packed: Packed, count: int) -> dict[str, Any]:
+def _describe_key(key: str, packed: Packed, count: int) -> JsonObject:
     values = packed.values
     shape = values.shape if packed.shapes is None or count > 1 else tuple(packed.shapes[0].tolist())
     if packed.offsets is None and count == 1:

@@ -22,6 +22,7 @@ from unistore.errors import InputError, Problem, StoreError
 from unistore.report.suggestions import convert_command
 from unistore.store.names import MANIFEST, build_folder
 from unistore.store.reader import Store
+from unistore.system.hints import JsonObject
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.storage import LocalStorage
 
@@ -38,8 +39,8 @@ class UnfinishedReport:
 
     destination: str
     family: str | None
-    options: dict[str, Any]
-    sources: dict[str, Any]  # ``count``, and ``given``: the paths
+    options: JsonObject
+    sources: JsonObject  # ``count``, and ``given``: the paths
     sources_read: int
     tasks_done: int
     tasks: int | None
@@ -100,7 +101,7 @@ def describe_unfinished(build: Path) -> UnfinishedReport:
     )
 
 
-def _steps(build: Path) -> defaultdict[str, list[dict[str, Any]]]:
+def _steps(build: Path) -> defaultdict[str, list[JsonObject]]:
     steps = defaultdict(list)
     lines: list[bytes] = []
     for journal in sorted(build.glob("journal*.jsonl")):
@@ -148,7 +149,7 @@ def is_store(path: Path) -> bool:
     return "unistore" in _typed(_document(root), "attributes", {}) or os.path.lexists(path / MANIFEST)
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _document(path: Path) -> JsonObject:
     try:
         return parse_document(LocalStorage(path.parent).get(path.name))
     except (StoreError, DocumentError):
@@ -187,13 +188,13 @@ class SourceReport:
     reason: str | None = None
     command: str | None = None
     families: list[FamilyReport] | None = None
-    sources: dict[str, Any] | None = None
-    tables: list[dict[str, Any]] | None = None
+    sources: JsonObject | None = None
+    tables: list[JsonObject] | None = None
     raw_bytes: int | None = None
     memory: int | None = None
-    options: dict[str, Any] | None = None
+    options: JsonObject | None = None
     notes: list[str] | None = None
-    verdicts: list[dict[str, Any]]
+    verdicts: list[JsonObject]
 
 
 # Words of a command that leave files out, two a name; more are not read
@@ -223,7 +224,7 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
         )
         for detection in detected
     ]
-    planned: dict[str, Any] = {}
+    planned: JsonObject = {}
     problems: Sequence[Problem] = ()
     if is_alone:
         try:

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.conversion.split_rule import EXACT
 from unistore.converters.options import Option, declared
@@ -22,6 +21,7 @@ from unistore.data.parts import default_kind
 from unistore.errors import InputError, UnistoreError, printable
 from unistore.remote.url import local_path
 from unistore.store.reader import Store
+from unistore.system.hints import Int64s
 from unistore.system.sizes import count_of
 
 _TEMPLATE = """\
@@ -51,11 +51,10 @@ class Suggestion(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """Return whether the declared kind does not fit the store."""
         return self.text != self.declared
 
 
-def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Suggestion]:
+def suggestions(store: Store, units: Int64s | None = None) -> list[Suggestion]:
     """Return kinds that a store's family suggests, without its natural one, and fitting ones of packages."""
     fitting = []
     for code in get_family(store.family).other_kinds:
@@ -66,7 +65,7 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
     return [*fitting, *_installed_suggestions(store, units)]
 
 
-def _installed_suggestions(store: Store, units: NDArray[np.int64] | None) -> Iterator[Suggestion]:
+def _installed_suggestions(store: Store, units: Int64s | None) -> Iterator[Suggestion]:
     # A kind that fails is left out
     for kind in installed_kinds().values():
         options = fields(cast("Any", kind))
@@ -82,7 +81,7 @@ def _installed_suggestions(store: Store, units: NDArray[np.int64] | None) -> Ite
             leave_kind_out(kind.__name__, f"{kind.__module__} failed: {type(error).__name__}: {error}")
 
 
-def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> Suggestion:
+def natural_suggestion(store: Store, units: Int64s | None = None) -> Suggestion:
     """Return the natural kind of a store, in a size that fits it."""
     kind = default_kind(store)
     chosen = kind.chosen(store)
@@ -107,7 +106,7 @@ def misfits(store: Store, natural: Suggestion) -> Iterator[str]:
             yield f"{kind.declared}: {padded} ({reach.problem}); {kind.text} goes with this store"
 
 
-def _fitted(store: Store, declared: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:
+def _fitted(store: Store, declared: str, kind: SampleKind, units: Int64s | None) -> Suggestion:
     reader = kind.bind(store, (), units)
     reach = reader.reach()
     samples = len(reader)

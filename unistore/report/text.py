@@ -37,7 +37,6 @@ class Block(NamedTuple):
 
     @property
     def has_content(self) -> bool:
-        """Return whether there is anything below the title."""
         return any((self.facts, self.rows, self.lines, self.code))
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, preview_of
 from unistore.remote.url import local_path
 from unistore.store.reader import Store
+from unistore.system.hints import AnyArray, JsonObject, PathLike, UInt8s
 from unistore.zarr3.array import StoredArray
 
 # Decoded bytes that are read of one array; one chunk may have more, up to `CHUNK_BYTES`
@@ -102,12 +100,12 @@ def describe_values(array: StoredArray, chunks: int = MAX_CHUNKS) -> ValueReport
     return report
 
 
-def finite(values: NDArray[Any]) -> NDArray[Any]:
+def finite(values: AnyArray) -> AnyArray:
     """Return values without NaN and infinities."""
     return values[np.isfinite(values)] if values.dtype.kind == "f" else values
 
 
-def _sampled_values(array: StoredArray, max_chunks: int) -> NDArray[Any] | None:
+def _sampled_values(array: StoredArray, max_chunks: int) -> AnyArray | None:
     if math.prod(array.shape) * array.dtype.itemsize <= ARRAY_BYTES:
         return array.read().reshape(-1)
     chunk_bytes = math.prod(array.chunk_shape) * array.dtype.itemsize
@@ -125,7 +123,7 @@ def _sampled_values(array: StoredArray, max_chunks: int) -> NDArray[Any] | None:
     return np.concatenate(parts)
 
 
-def histogram(values: NDArray[Any], bounds: tuple[float, float] | None = None) -> list[int]:
+def histogram(values: AnyArray, bounds: tuple[float, float] | None = None) -> list[int]:
     """Count finite values in equal bins, from the smallest to the largest or between `bounds`."""
     wide = values.astype(np.float64)
     low, high = bounds or (float(wide.min()), float(wide.max()))
@@ -154,7 +152,7 @@ def _column(path: str) -> str:
     return path.rpartition("/")[2].lower()
 
 
-def label_lines(path: str | os.PathLike[str]) -> list[str]:
+def label_lines(path: PathLike) -> list[str]:
     """Show labels of each label column of a store, from a bounded part, none of an object store."""
     if local_path(path) is None:
         return []
@@ -173,9 +171,7 @@ def measures_of(store: Store) -> list[Measure]:
     return [measure for measure in measures if len(measure.values)]
 
 
-def describe_measure(
-    measure: Measure, codes: NDArray[np.uint8] | None = None, splits: Sequence[str] = ()
-) -> dict[str, Any]:
+def describe_measure(measure: Measure, codes: UInt8s | None = None, splits: Sequence[str] = ()) -> JsonObject:
     """Describe quantiles, histograms, and the numbers of the smallest and largest sample. JSON values."""
     values = measure.values.astype(np.float64)
     quantiles = np.quantile(values, list(QUANTILES.values()), method="nearest").tolist()

@@ -72,25 +72,20 @@ class Arguments:
         return self.expect(name, value, right, f"one or {count} whole numbers of at least 1", none=none)
 
     def number(self, name: str, value: object, *, none: bool = False) -> bool:
-        """Expect a finite number above 0."""
         right = matches_type(value, float) and value > 0  # type: ignore[operator]
         return self.expect(name, value, right, "a number above 0", none=none)
 
     def flag(self, name: str, value: object, *, none: bool = False) -> bool:
-        """Expect true or False."""
         return self.expect(name, value, matches_type(value, bool), "True or False", none=none)
 
     def one_of(self, name: str, value: object, choices: Collection[str]) -> bool:
-        """Expect one of some strings."""
         right = isinstance(value, str) and value in choices
         return self.expect(name, value, right, f"one of {', '.join(map(repr, choices))}")
 
     def text(self, name: str, value: object, *, none: bool = False) -> bool:
-        """Expect a string."""
         return self.expect(name, value, isinstance(value, str), "a text", none=none)
 
     def path(self, name: str, value: object, *, none: bool = False) -> bool:
-        """Expect a path or URL."""
         return self.expect(name, value, isinstance(value, (str, os.PathLike)), "a path", none=none)
 
     def names(self, name: str, value: object, *, none: bool = True) -> bool:
@@ -99,7 +94,6 @@ class Arguments:
         return self.expect(name, value, several, "a name, or several", none=none)
 
     def function(self, name: str, value: Callable[..., Any] | None) -> bool:
-        """Expect a callable, or None."""
         return self.expect(name, value, callable(value), "a function", none=True)
 
     def expect(self, name: str, value: object, right: bool, expected: str, *, none: bool = False) -> bool:

@@ -57,7 +57,6 @@ class PackedObjects(Items[T]):
             self.append(item)
 
     def append(self, item: T) -> None:
-        """Add one more object."""
         if self._pickler is None:  # whose memory of what it wrote serves all objects of a block
             self._close()
             self._pickler = pickle.Pickler(self._last, pickle.HIGHEST_PROTOCOL)

@@ -40,7 +40,14 @@ from unistore.data.kinds.protocol import (
     require_arrays,
     select_keys,
 )
-from unistore.data.packed import Allocate, Batch, Packed, packed_copy, rows_of_ranges
+from unistore.data.packed import (
+    Allocate,
+    Batch,
+    Packed,
+    packed_copies,
+    range_of_rows,
+    rows_of_ranges,
+)
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
 from unistore.schemas.indices import table_columns, whole
 from unistore.schemas.spike.fields import (
@@ -289,7 +296,7 @@ class ClipReader(SampleReader):
         return Reach(0, problem=what, fitting=reach.fitting or shorter)
 
     def _frames(self, starts: Int64s) -> Int64s:
-        return starts if self._by_frame else np.searchsorted(self._steps, starts, side="right") - 1
+        return starts if self._by_frame else range_of_rows(self._steps, starts)
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -326,13 +333,13 @@ class ClipReader(SampleReader):
         elif len(self._steps):
             rows = starts[:, None] + np.arange(self._length)
             numbers["spike_length"] = (self._steps[rows + 1] - self._steps[rows]).astype(np.int32)
-        batch |= {key: packed_copy(numbers[key], allocate) for key in self._fields if key in numbers}
+        batch |= packed_copies(numbers, self._fields, allocate)
         rows = starts[:, None] + np.arange(self._length)
         for key, array in self._attached.items():
             out = allocate((*rows.shape, *array.shape[1:]), array.dtype)
             array.read_rows(rows.reshape(-1), out.reshape(-1, *array.shape[1:]))
             batch[key] = Packed(out)
-        sequences = np.searchsorted(self._sequences, frames, side="right") - 1
+        sequences = range_of_rows(self._sequences, frames)
         return batch | self._labels.read(frames, allocate) | self._names.read(sequences, allocate)
 
 

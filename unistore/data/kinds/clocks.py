@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.steps import step_paths
+from unistore.data.packed import range_of_rows
 from unistore.schemas.indices import ArrayView, whole
 from unistore.schemas.trajectory.clocks import clocks_of, in_nanoseconds, offsets_path, table_of
 from unistore.schemas.trajectory.fields import STEPS, column_group, sample_key
@@ -104,7 +105,7 @@ class CountedClock(Clock):
         self._begin = begin
 
     def times(self, rows: Int64s) -> AnyArray:
-        ranges = np.searchsorted(self._offsets, rows, side="right") - 1
+        ranges = range_of_rows(self._offsets, rows)
         passed = np.rint((rows - self._offsets[ranges]) * (1e9 / self._rate))
         times: Int64s = self._begin(ranges) + passed.astype(np.int64)
         return times
@@ -217,7 +218,6 @@ class RowFinder:
     shift: int = 0  # what is added to the times of the rows, since their clock is early
 
     def places(self, ticks: Ticks) -> Places:
-        """Find the rows for ticks."""
         lo = self.offsets[ticks.episodes]
         hi = self.offsets[ticks.episodes + 1]
         if self.in_time:

@@ -99,7 +99,6 @@ class EncodedImages:
         self._blank = blank
 
     def read(self, frames: Int64s) -> list[AnyArray]:
-        """Return the decoded frames, in the order given."""
         lo, hi = self._offsets.ranges(frames)
         stored = self._data.read_ranges(lo, hi)
         bounds = np.concatenate(([0], np.cumsum(hi - lo)))

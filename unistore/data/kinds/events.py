@@ -21,7 +21,7 @@ from unistore.data.kinds.protocol import (
     source_keys,
 )
 from unistore.data.kinds.rows import Ragged
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.schemas.events.fields import (
     BESIDE,
     COLUMNS,
@@ -39,7 +39,7 @@ from unistore.schemas.events.fields import (
 from unistore.schemas.indices import table_columns, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.hints import AnyArray, Float64s, Int64s, UInt8s
+from unistore.system.hints import AnyArray, Float64s, Int64s, Shape, UInt8s
 
 _EVENTS = {"t": TIMES, "x": COLUMNS, "y": ROWS, "p": POLARITIES}
 _START = "start"
@@ -110,7 +110,7 @@ class EventReader(SampleReader):
         return Reach(0, problem=what, fitting=fitting)
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        which = np.searchsorted(self._first, picks.index, side="right") - 1
+        which = range_of_rows(self._first, picks.index)
         moved = (picks.index - self._first[which]) * self._kind.step
         if self._kind.random:
             room = self._extents[which] - self._kind.length + 1
@@ -154,7 +154,6 @@ class EventReader(SampleReader):
         self, recordings: Int64s, starts: Int64s, stops: Int64s, allocate: Allocate
     ) -> dict[str, Packed]:
         batch = {}
-        rows: dict[str, tuple[Int64s, Int64s]] = {}
         for table in self._tables:
             lo = np.empty(len(recordings), np.int64)
             hi = np.empty(len(recordings), np.int64)
@@ -163,12 +162,11 @@ class EventReader(SampleReader):
                 times = self._times[table][first:last].astype(np.int64)
                 bounds = np.array([starts[number], stops[number]]) + self._clocks[recording]
                 lo[number], hi[number] = first + np.searchsorted(times, bounds)
-            rows[table] = lo, hi
-        for key, array in self._beside.items():
-            lo, hi = rows[key.partition(".")[0]]
             offsets = offsets_from_lengths(hi - lo)
-            out = allocate((int(offsets[-1]), *array.shape[1:]), array.dtype)
-            batch[key] = Packed(array.read_ranges(lo, hi, out), offsets)
+            for key, array in self._beside.items():
+                if key.startswith(f"{table}."):
+                    out = allocate((int(offsets[-1]), *array.shape[1:]), array.dtype)
+                    batch[key] = Packed(array.read_ranges(lo, hi, out), offsets)
         return batch
 
     def _by_time(self, recordings: Int64s, starts: Int64s) -> tuple[Int64s, Int64s, list[AnyArray]]:
@@ -312,7 +310,7 @@ def _between(times: AnyArray, start: np.int64, stop: np.int64) -> tuple[int, int
     return begin, int(np.searchsorted(times, times.dtype.type(stop)))
 
 
-def voxel_grid(t: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: tuple[int, ...]) -> Float64s:
+def voxel_grid(t: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: Shape) -> Float64s:
     """Return the voxels of events as `Events.voxel` defines them, of a shape (bins, height, width)."""
     bins, height, width = shape
     if not len(t):
@@ -331,7 +329,7 @@ def voxel_grid(t: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: tuple[int, .
     return np.asarray(grid, np.float64).reshape(shape)
 
 
-def event_counts(_: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: tuple[int, ...]) -> Int64s:
+def event_counts(_: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: Shape) -> Int64s:
     """Return how many events of each polarity each pixel has, of a shape (2, height, width)."""
     polarities, height, width = shape
     cells = (p.astype(np.int64) * height + y) * width + x

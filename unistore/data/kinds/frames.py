@@ -170,11 +170,9 @@ class Images:
         self._encoded = None if self._pixels is not None else EncodedImages(store, file_table_name(name))
 
     def shape(self, count: int, height: int, width: int) -> Shape:
-        """Return the shape of the crop of `count` rows, as read."""
         return count, height, width, 3
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
-        """Read a box inside the extent of consecutive rows."""
         top, left, height, width = box
         if self._pixels is not None:
             lo = (rows.start, top, left, 0)
@@ -201,11 +199,9 @@ class StoredVoxels:
         self._bins = bins
 
     def shape(self, count: int, height: int, width: int) -> Shape:
-        """Return the shape of the crop of `count` rows, as read."""
         return count, self._bins, height, width
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
-        """Read a box inside the extent of consecutive rows."""
         top, left, height, width = box
         hi = (rows.stop, self._bins, top + height, left + width)
         self._array.read_box((rows.start, 0, top, left), hi, out)
@@ -220,11 +216,9 @@ class StepSpikes:
         self.dtype = view.dtype
 
     def shape(self, count: int, height: int, width: int) -> Shape:
-        """Return the shape of the crop of `count` rows, as read."""
         return self._view.shape(count, height, width)
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
-        """Read a box inside the extent of consecutive rows."""
         is_as_stored = self._view is PACKED_BITS and box.left % 8 == 0
         bits = self._read_bits(rows.start, rows.stop, box, out if is_as_stored else None)
         self._view.fill(bits, box.left % 8, box.width, out)

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.errors import InputError, Problem
 from unistore.order.permutation import below, generator, words
 from unistore.schemas.indices import IndexColumn, first_rows
@@ -40,7 +40,6 @@ class Picks:
         return below(self.words(bounds.shape[1]), bounds)
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """Return random words, (B, count)."""
         return words(self.seed, self.epoch, self.index, count)
 
     def generator(self, sample: int) -> np.random.Generator:
@@ -187,7 +186,7 @@ def source_numbers(store: Store, column: str | None) -> Callable[[Int64s], Int64
         return IndexColumn(store, column).take
     first = first_rows(store)
     # a source without rows has the same first row as the next one, which the row belongs to
-    return lambda rows: np.searchsorted(first, rows, side="right") - 1
+    return lambda rows: range_of_rows(first, rows)
 
 
 class TextColumn:
@@ -287,7 +286,7 @@ class UnitReader(SampleReader):
         return int(self._first[-1])
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        which = np.searchsorted(self._first, picks.index, side="right") - 1
+        which = range_of_rows(self._first, picks.index)
         memory = _Memory(allocate)
         located = UnitPicks(
             picks.index,

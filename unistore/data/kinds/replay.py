@@ -28,7 +28,7 @@ from unistore.order.permutation import below, words
 from unistore.order.sequences import Weighted
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, wrong_argument
-from unistore.system.hints import Float64s, Int64s, PathLike
+from unistore.system.hints import Float64s, Int64s, JsonObject, PathLike
 from unistore.system.workers import resolve_ranks
 
 # The flat layout of replay buffers: which observations its tuple has, and images in another size.
@@ -50,11 +50,9 @@ class Flat(NamedTuple):
 
     @property
     def fields(self) -> list[str]:
-        """Return the keys that are read."""
         return [*self.keys, "action", *(f"next.{key}" for key in self.keys), "reward", "terminated"]
 
     def of(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Return the tuple of a batch."""
         now = [self._ready(batch[key]) for key in self.keys]
         after = [self._ready(batch[f"next.{key}"]) for key in self.keys]
         reward = batch["reward"].float().reshape(-1, 1)
@@ -345,7 +343,7 @@ class ReplayBuffer:
         self._changed_weights = changed
         self._has_new_weights = True
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> JsonObject:
         """Return where the draws stand: the next batch is the same in a buffer that loads it.
 
         JSON values. After `set_weights` also ``weights``, a float32 tensor. It is the same on every rank
@@ -448,7 +446,7 @@ class ReplayBuffer:
             weights = np.bincount(self._places, weights).astype(np.float64)
         return Weighted(weights[: self._length], seed=self._seed)
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> JsonObject:
         # What the draws depend on besides the number of the batch, its size and the rank
         chosen = "" if self._chosen is None else xxhash.xxh3_128_hexdigest(self._chosen.tobytes())
         weighted = None if self._first_draws is None else self._first_draws.describe()["weights"]

@@ -19,7 +19,15 @@ from unistore.data.kinds.protocol import (
     RowValues,
     masks_of,
 )
-from unistore.data.packed import Allocate, Batch, Packed, packed_copy, rows_of_ranges
+from unistore.data.packed import (
+    Allocate,
+    Batch,
+    Packed,
+    packed_copies,
+    packed_copy,
+    range_of_rows,
+    rows_of_ranges,
+)
 from unistore.data.where import Known, known_of
 from unistore.errors import CorruptionError
 from unistore.schemas.indices import contradiction, whole
@@ -204,8 +212,7 @@ class EpisodeRows:
         return rows_of_ranges(lo, self.offsets[self.used + 1], stride)
 
     def of(self, rows: Int64s) -> Int64s:
-        """Return the episode of each row."""
-        return np.searchsorted(self.offsets, rows, side="right") - 1
+        return range_of_rows(self.offsets, rows)
 
     def labels(self, episodes: Int64s, rows: Int64s, allocate: Allocate) -> Batch:
         """Return the values of the keys `ON_REQUEST` that are read, of rows of episodes."""
@@ -216,4 +223,4 @@ class EpisodeRows:
             batch[key] = Packed(column.as_samples(masks))
         of_episodes = self._of_episodes.items()
         batch |= {key: packed_copy(values[episodes], allocate) for key, values in of_episodes}
-        return batch | {key: packed_copy(numbers[key], allocate) for key in self._numbers}
+        return batch | packed_copies(numbers, self._numbers, allocate)

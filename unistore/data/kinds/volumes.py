@@ -38,7 +38,7 @@ from unistore.data.kinds.protocol import (
     require_arrays,
     select_keys,
 )
-from unistore.data.packed import Allocate, Batch, offsets_from_lengths, packed_copy
+from unistore.data.packed import Allocate, Batch, offsets_from_lengths, packed_copies, range_of_rows
 from unistore.order.permutation import below
 from unistore.schemas.ct.fields import FOREGROUND
 from unistore.schemas.indices import contradiction, whole
@@ -85,7 +85,6 @@ class Foreground:
         self._ends = np.rint(ends * _PARTS).astype(np.int64)
 
     def has_any(self, volumes: Int64s) -> bool:
-        """Return whether any of these volumes has a voxel of any of the names."""
         return any(target.lengths[volumes].any() for target in self._targets)
 
     def draw(self, picks: Picks, skip: int, volumes: Int64s) -> tuple[Int64s, NDArray[np.int32]]:
@@ -311,7 +310,7 @@ class PatchReader(SampleReader):
         return self._reach
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        which = self._volume_of(picks.index)
+        which = range_of_rows(self._first, picks.index)
         corners = self._corners(picks, which)
         classes = np.zeros(len(picks), np.int32)
         if self._foreground is not None:
@@ -321,14 +320,10 @@ class PatchReader(SampleReader):
         batch = self._volumes.read_boxes(self._units[which], corners, sizes, shape, allocate)
         inside = np.minimum(sizes, self._extents[which] - corners)
         numbers = {"corner": corners, "valid_extent": inside, "foreground": classes}
-        batch |= {key: packed_copy(numbers[key], allocate) for key in self._fields if key in numbers}
+        batch |= packed_copies(numbers, self._fields, allocate)
         if "valid" in self._fields:
             batch["valid"] = valid_masks("valid", sizes, inside, shape, allocate)
         return batch
-
-    def _volume_of(self, index: Int64s) -> Int64s:
-        which: Int64s = np.searchsorted(self._first, index, side="right") - 1
-        return which
 
     def _room(self, which: Int64s) -> Int64s:
         room: Int64s = np.maximum(self._extents[which] - self._kind.shape, 0)
@@ -342,9 +337,8 @@ class PatchReader(SampleReader):
         return classes
 
     def cell(self, index: int) -> GridCell:
-        """Return where a cell of the grid lies."""
         picks = Picks(np.array([index]), np.zeros(1, np.int64))
-        which = self._volume_of(picks.index)
+        which = range_of_rows(self._first, picks.index)
         (corner,) = self._corners(picks, which).tolist()
         (extent,) = self._extents[which].tolist()
         cells = int(self._kind.cells(self._extents[which]).prod())
@@ -432,7 +426,6 @@ class Patches(SampleKind):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return the depth, height and width of a box."""
         assert isinstance(self.size, tuple)
         return self.size
 
@@ -471,6 +464,6 @@ class GridCell(NamedTuple):
     """Where a cell of a grid lies."""
 
     volume: int  # number of its volume among those of the split
-    corner: tuple[int, ...]  # its first voxel
-    extent: tuple[int, ...]  # depth, height and width of the volume, in steps
+    corner: Shape  # its first voxel
+    extent: Shape  # depth, height and width of the volume, in steps
     cells: int  # that cover the volume

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,20 +29,20 @@ from unistore.data.kinds.steps import (
     step_column,
     validity_keys,
 )
-from unistore.data.packed import Allocate, Batch, Packed, packed_copy
+from unistore.data.packed import Allocate, Batch, Packed, packed_copies
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import whole
 from unistore.schemas.trajectory.clocks import offsets_path
 from unistore.schemas.trajectory.fields import EXTENT, STEPS
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, is_integer, matches_type, wrong_argument
-from unistore.system.hints import AnyArray, Float64s, Int64s
+from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject
 
 Steps: TypeAlias = Sequence[int] | Sequence[float]
 Around: TypeAlias = Mapping[str, Steps]
 Delta: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]]]
 # Options of windows by key, and what they are without
-_OF_AROUND: dict[str, Any] = {"clock": STEPS, "align": "previous", "tolerance": None, "shift": None}
+_OF_AROUND: JsonObject = {"clock": STEPS, "align": "previous", "tolerance": None, "shift": None}
 _MILLISECOND = 1_000_000
 _SECOND = 1_000_000_000
 # Parts of the names of columns whose numbers are no vector that can be interpolated
@@ -127,7 +127,7 @@ class WindowReader(SampleReader):
                 elif key in self._columns.ragged:
                     ragged = self._columns.ragged[key]
                     batch[key], numbers[count_key(key)] = ragged.read(key, places.rows, allocate, is_wanted)
-        batch |= {key: packed_copy(numbers[key], allocate) for key in self._fields if key in numbers}
+        batch |= packed_copies(numbers, self._fields, allocate)
         return {key: batch[key] for key in self._fields}
 
     @property
@@ -261,7 +261,6 @@ class Windows(EpisodeKind):
         return self.delta is not None and key in self.delta
 
     def align_of(self, name: str) -> Align:
-        """Return which row stands for a time, of a name in `around`."""
         return self.align if isinstance(self.align, str) else self.align.get(name, "previous")
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
@@ -297,12 +296,10 @@ class WindowPart(NamedTuple):
 
     @property
     def mask(self) -> str:
-        """Return the key of what says which rows are real."""
         return f"{self.name}_valid"
 
     @property
     def timestamps(self) -> str:
-        """Return the key of the timestamps of the rows."""
         return f"{self.name}_timestamps"
 
 
