@@ -42,7 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "unistore": STORES
     | {"order", "data", "loader", "conversion", "exporting", "growing", "integrity", "report", "side"},
     "cli": STORES | {"converters", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
-    "testing": {"errors", "converters", "unistore"},
+    "testing": {"errors", "system", "converters", "unistore"},
     "__main__": {"cli"},
 }
 """For each room, the other rooms of unistore that it may import, in functions and for types too."""
