@@ -5,8 +5,10 @@
 One process reads random batches of the small stores of `step.py --quick` and of a million rows of 64 bytes,
 and hands each over as a worker of a Loader does, through a socket to itself. No decoded chunk is kept, except
 of rows. Times are of the processor. A stage that begins inside another one interrupts it. Each call of a
-stage that is counted costs about 1 µs, of which the outer stage gets half. The last columns are without
-counting: processor time a sample, and that over reading, checking and decoding the same chunks.
+stage that is counted costs about 1 µs, of which the outer stage gets half. The kernel reads, checks, decodes
+and copies in one call; with UNISTORE_KERNEL=0 in the environment, these are stages of Python. The last
+columns are without counting: processor time a sample, and that over reading, checking and decoding the
+same chunks.
 """
 
 from __future__ import annotations
@@ -38,9 +40,19 @@ from unistore.loader.worker_pool import Task, decode, encode, open_channel
 from unistore.memory import Arena, Slab, round_up
 from unistore.order.sequences import Shuffled
 from unistore.system.machine import keep_freed_memory
-from unistore.zarr3 import LocalStorage, array, chunks, codecs, gather
+from unistore.zarr3 import LocalStorage, array, chunks, codecs, compiled, gather
 
-STAGES = ("order", "planning", "reading", "checking", "decoding", "assembling", "collating", "hand-over")
+STAGES = (
+    "order",
+    "planning",
+    "kernel",
+    "reading",
+    "checking",
+    "decoding",
+    "assembling",
+    "collating",
+    "hand-over",
+)
 BATCHES = 12
 ROWS, ROW_BYTES, ROW_BATCH = 1_000_000, 64, 512
 
@@ -106,6 +118,7 @@ def watched(watch: Stopwatch) -> ExitStack:
     replace(row_kinds.Spans, "draw", staticmethod(draw))
     for name in ("read_many", "read_many_into"):
         replace(LocalStorage, name, watch.timed_items("reading", getattr(LocalStorage, name)))
+    replace(compiled, "_call", watch.timed("kernel", compiled._call))
     replace(codecs, "crc32c", watch.timed("checking", codecs.crc32c))
     replace(numcodecs.blosc, "decompress", watch.timed("decoding", numcodecs.blosc.decompress))
     return stack

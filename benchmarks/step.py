@@ -51,7 +51,7 @@ from versions import median_interval
 import unistore
 from unistore.data.collate import as_tensors
 from unistore.system.machine import keep_freed_memory
-from unistore.zarr3 import LocalStorage, gather
+from unistore.zarr3 import LocalStorage, compiled
 from unistore.zarr3.chunks import ChunkLocations, ChunkReader
 from unistore.zarr3.codecs import RESIDUE, crc32c
 from unistore.zarr3.metadata import EMPTY
@@ -233,7 +233,7 @@ class ChunkRecord:
             return located
 
         # the kernel does not locate chunks one by one
-        by_python = mock.patch.object(gather, "kernel", return_value=None)
+        by_python = mock.patch.object(compiled, "kernel", return_value=None)
         with by_python, mock.patch.object(ChunkReader, "locate", record):
             dataset.read_batch(indices)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import unistore
+from unistore.system.kernel import kernel
 
 
 def main() -> None:
@@ -29,7 +30,10 @@ def main() -> None:
         if importlib.util.find_spec("torch"):
             batches = [batch["values"].numpy() for batch in unistore.Loader(dataset, 100, num_workers=2)]
             np.testing.assert_array_equal(np.concatenate(batches), values)
-    print(f"unistore {unistore.__version__} of {Path(unistore.__file__).parent} works")
+    has_kernel = "with" if kernel() else "without"
+    print(
+        f"unistore {unistore.__version__} of {Path(unistore.__file__).parent} works, {has_kernel} its kernel"
+    )
 
 
 def _run(*arguments: object) -> None:

@@ -30,12 +30,12 @@ from unistore.zarr3.codecs import (
     SHUFFLES,
     Blosc,
     FrameError,
-    compiled_functions,
     crc32c,
     decoder,
     encoder,
     max_encoded_size,
 )
+from unistore.zarr3.compiled import compiled_functions
 
 CHUNKS = 4
 STEPS = 64  # rows of a chunk
@@ -85,6 +85,7 @@ class Array:
         self.raw = Memory(max_encoded_size(self.chunk_bytes))
         self.chunk = Memory(self.chunk_bytes)
         self.out = Memory(3 * CHUNKS * self.chunk_bytes)
+        self.memory = self.raw.address, len(self.raw.inside), self.chunk.address
         for position in range(CHUNKS):
             self.store(position, self.frames[position])
 
@@ -146,7 +147,7 @@ def drawn_ranges(rng: np.random.Generator) -> Any:
     return np.stack([starts, stops, places], axis=1)
 
 
-def gather_trial(library: Any, array: Array, ranges: Any, rng: np.random.Generator) -> str:
+def ranges_trial(library: Any, array: Array, ranges: Any, rng: np.random.Generator) -> str:
     """Read a damaged chunk, or by damaged tables. Returns what came of it."""
     entries = array.entries()
     shards = np.array([[0, CHUNKS, array.file, entries.ctypes.data, entries.size]], np.int64)
@@ -167,9 +168,9 @@ def gather_trial(library: Any, array: Array, ranges: Any, rng: np.random.Generat
     rows = len(array.out.inside) // array.row_bytes
     functions = compiled_functions()
     assert functions is not None
-    failed = library.unistore_gather(
+    failed = library.unistore_read_ranges(
         *(ranges.ctypes.data, len(ranges), shards.ctypes.data, len(shards), STEPS, array.row_bytes),
-        *(array.raw.address, len(array.raw.inside), array.chunk.address, array.out.address, rows, *functions),
+        *(array.out.address, rows, *array.memory, *functions),
     )
     for memory in (array.raw, array.chunk, array.out):
         memory.check()
@@ -181,6 +182,50 @@ def gather_trial(library: Any, array: Array, ranges: Any, rng: np.random.Generat
         return "refused" if values is None else "refused by the kernel alone"
     assert values is not None, "read what Python refuses"
     assert array.out.inside.tobytes() == values.tobytes(), "read other bytes than Python"
+    return "read"
+
+
+def boxes_trial(library: Any, array: Array, rng: np.random.Generator) -> str:
+    """Read two boxes of one damaged chunk, seen as bytes on three axes, or by damaged tables."""
+    shape = np.array([8, STEPS // 8, array.row_bytes])
+    shapes = np.array([shape, shape + rng.integers(0, 3, 3)], np.int64)
+    position = int(rng.integers(CHUNKS))
+    counts = rng.integers(1, shape + 1, (2, 3)) if rng.random() < 0.8 else np.array([shape, shape])
+    starts = rng.integers(0, shape - counts + 1)
+    places = rng.integers(0, shapes[1] - counts + 1)
+    frame = damaged(array.frames[position], rng) if rng.random() < 0.8 else array.frames[position]
+    boxes = np.empty((2, 12), np.int64)
+    boxes[:, :3] = array.file, position * array.slot, len(frame)
+    boxes[:, 3:] = np.stack([starts, places, counts], axis=2).reshape(2, 9)
+    tables_are_damaged = rng.random() < 0.2
+    if tables_are_damaged:
+        table = boxes if rng.random() < 0.8 else shapes[:1]
+        number = INTERESTING[int(rng.integers(len(INTERESTING)))]
+        table.reshape(-1)[int(rng.integers(1, table.size))] = number
+    array.store(position, frame)
+    array.out.inside[:] = FILL
+    functions = compiled_functions()
+    assert functions is not None
+    failed = library.unistore_read_boxes(
+        *(boxes.ctypes.data, 2, 3, shapes.ctypes.data, 1, array.out.address, *array.memory, *functions)
+    )
+    array.store(position, array.frames[position])
+    for memory in (array.raw, array.chunk, array.out):
+        memory.check()
+    if tables_are_damaged:
+        return "tables refused" if failed else "tables read"
+    try:
+        decoded = np.frombuffer(array.decode(frame, None), np.uint8, array.chunk_bytes).reshape(shape)
+    except FrameError:
+        assert failed, "read what Python refuses"
+        return "refused"
+    if failed:
+        return "refused by the kernel alone"
+    out = np.full(shapes[1], FILL, np.uint8)
+    for start, place, count in zip(starts, places, counts, strict=True):
+        source = tuple(map(slice, start, start + count))
+        out[tuple(map(slice, place, place + count))] = decoded[source]
+    assert array.out.inside[: out.size].tobytes() == out.tobytes(), "read other bytes than Python"
     return "read"
 
 
@@ -237,12 +282,13 @@ def trials(options: argparse.Namespace, folder: Path) -> int:
                 os.close(array.file)
             arrays = [Array(np.random.default_rng((options.seed, number, n)), folder, n) for n in range(8)]
             print(f"{number} trials, {time.monotonic() - began:.0f} s", flush=True)
-        is_points = number % 10 == 0
         try:
-            if is_points:
+            if number % 10 == 0:
                 ending = points_trial(library, rng)
+            elif number % 3 == 0:
+                ending = boxes_trial(library, arrays[number % 8], rng)
             else:
-                ending = gather_trial(library, arrays[number % 8], ranges, rng)
+                ending = ranges_trial(library, arrays[number % 8], ranges, rng)
         except AssertionError as error:
             print(f"trial {number} of seed {options.seed}: {error}")
             return 1

@@ -28,6 +28,7 @@ from unistore.system.machine import available_memory, file_system, usable_cores
 from unistore.system.progress import Progress
 from unistore.system.sizes import size
 from unistore.system.workers import environment_number, plan
+from unistore.zarr3.compiled import compiled_functions
 
 if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
@@ -47,7 +48,7 @@ class Machine:
     available_memory: int  # bytes that can still be allocated
     shared_memory: int | None  # bytes of /dev/shm; None: there is none
     starts_workers: bool  # a daemonic process starts none
-    has_kernel: bool  # whether the compiled kernel can be loaded; Python does its work where not
+    has_kernel: bool  # whether the compiled kernel can be used; Python does its work where not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +245,7 @@ def inspect_machine() -> Machine:
         available_memory=available_memory(),
         shared_memory=None if shared is None else shared.f_frsize * shared.f_blocks,
         starts_workers=not multiprocessing.current_process().daemon,
-        has_kernel=kernel() is not None,
+        has_kernel=kernel() is not None and compiled_functions() is not None,
     )
 
 
@@ -344,6 +345,7 @@ def remarks(machine: Machine, store: StoreFacts | None) -> Iterator[str]:
         )
     if not machine.has_kernel:
         yield (
-            "there is no compiled kernel, and Python does its work, which takes more processor time: "
-            "install a C compiler, then unistore again, without UNISTORE_KERNEL=0"
+            "there is no compiled kernel, or numcodecs and google-crc32c hide their functions: Python does "
+            "its work, which takes more processor time; install a C compiler, then unistore again, without "
+            "UNISTORE_KERNEL=0"
         )

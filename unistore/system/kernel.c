@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* Changed with every signature: a library of an older build is not used. */
-int32_t unistore_kernel_version(void) { return 1; }
+int32_t unistore_kernel_version(void) { return 2; }
 
 static uint64_t load(const uint8_t *bytes, int64_t count) {
   uint64_t word = 0;
@@ -88,10 +88,35 @@ int64_t unistore_dequantise(const uint8_t *stored, int64_t count, const double *
   return 0;
 }
 
-/* Ranges of rows of an array, of which each chunk is `step` whole rows of `row_bytes`, compressed by blosc. */
+/* Chunks that blosc compressed: each is read, checked, decoded, and copied in part. */
 
 typedef int (*decompress_function)(const void *frame, void *out, size_t room, int threads);
 typedef uint32_t (*crc32c_function)(const uint8_t *bytes, size_t count);
+
+enum { CRC_BYTES = 4, HEADER_BYTES = 16, FRAME_VERSION = 2, MOST_AXES = 32, FRAME = 3 };
+static const uint32_t RESIDUE = 0x48674bc7; /* crc32c of any bytes followed by their own crc32c */
+
+/* Whether a frame of `size` bytes with its checksum decodes to a chunk; blosc trusts its header. */
+static int is_sound(const uint8_t *raw, int64_t size, int64_t chunk_bytes, crc32c_function crc32c) {
+  uint32_t sizes[3]; /* of what is decoded, of a block, of the frame */
+  if (crc32c(raw, (size_t)size) != RESIDUE || raw[0] != FRAME_VERSION)
+    return 0;
+  memcpy(sizes, raw + 4, sizeof sizes);
+  return sizes[0] == chunk_bytes && sizes[2] + (int64_t)CRC_BYTES == size && sizes[1] && sizes[1] <= sizes[0];
+}
+
+/* Decodes the chunk into `target` or returns 0. */
+static int read_chunk(int64_t file, const int64_t *entry, uint8_t *raw, int64_t raw_bytes, uint8_t *target,
+                      int64_t chunk_bytes, decompress_function decompress, crc32c_function crc32c) {
+  int64_t size = entry[1];
+  if (entry[0] < 0 || size < HEADER_BYTES + CRC_BYTES || size > raw_bytes)
+    return 0;
+  if (pread((int)file, raw, (size_t)size, (off_t)entry[0]) != size)
+    return 0;
+  return is_sound(raw, size, chunk_bytes, crc32c) && decompress(raw, target, (size_t)chunk_bytes, 1) == chunk_bytes;
+}
+
+/* Ranges of rows of an array, of which each chunk is `step` whole rows of `row_bytes`. */
 
 struct shard {
   int64_t first, end; /* numbers of its chunks */
@@ -103,9 +128,6 @@ struct shard {
 struct range {
   int64_t start, stop, place; /* rows of the array, and where the first of them belongs in the output */
 };
-
-enum { CRC_BYTES = 4, HEADER_BYTES = 16, FRAME_VERSION = 2 };
-static const uint32_t RESIDUE = 0x48674bc7; /* crc32c of any bytes followed by their own crc32c */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -130,32 +152,12 @@ static const int64_t *find(const struct shard **shard, const struct shard *end, 
   return number < (*shard)->entry_count / 2 ? (*shard)->entries + 2 * number : NULL;
 }
 
-/* Whether a frame of `size` bytes with its checksum decodes to a chunk; blosc trusts its header. */
-static int is_sound(const uint8_t *raw, int64_t size, int64_t chunk_bytes, crc32c_function crc32c) {
-  uint32_t sizes[3]; /* of what is decoded, of a block, of the frame */
-  if (crc32c(raw, (size_t)size) != RESIDUE || raw[0] != FRAME_VERSION)
-    return 0;
-  memcpy(sizes, raw + 4, sizeof sizes);
-  return sizes[0] == chunk_bytes && sizes[2] + (int64_t)CRC_BYTES == size && sizes[1] && sizes[1] <= sizes[0];
-}
-
-/* Decodes the chunk into `target` or returns 0. */
-static int read_chunk(int64_t file, const int64_t *entry, uint8_t *raw, int64_t raw_bytes, uint8_t *target,
-                      int64_t chunk_bytes, decompress_function decompress, crc32c_function crc32c) {
-  int64_t size = entry[1];
-  if (entry[0] < 0 || size < HEADER_BYTES + CRC_BYTES || size > raw_bytes)
-    return 0;
-  if (pread((int)file, raw, (size_t)size, (off_t)entry[0]) != size)
-    return 0;
-  return is_sound(raw, size, chunk_bytes, crc32c) && decompress(raw, target, (size_t)chunk_bytes, 1) == chunk_bytes;
-}
-
 /* Reads ranges, ordered by their first row, into `out` (out_rows, row_bytes). Every chunk is decoded once: into
  * its place where a range has all of it, else into `chunk`. Returns 0, or 1 if anything was not as expected. */
-int64_t unistore_gather(const struct range *ranges, int64_t count, const struct shard *shards,
-                        int64_t shard_count, int64_t step, int64_t row_bytes, uint8_t *raw, int64_t raw_bytes,
-                        uint8_t *chunk, uint8_t *out, int64_t out_rows, decompress_function decompress,
-                        crc32c_function crc32c) {
+int64_t unistore_read_ranges(const struct range *ranges, int64_t count, const struct shard *shards,
+                             int64_t shard_count, int64_t step, int64_t row_bytes, uint8_t *out,
+                             int64_t out_rows, uint8_t *raw, int64_t raw_bytes, uint8_t *chunk,
+                             decompress_function decompress, crc32c_function crc32c) {
   const struct shard *shard = shards;
   int64_t first = 0; /* range of which rows are missing, and none of those before it */
   if (step < 1 || row_bytes < 1 || row_bytes > INT32_MAX / step || !are_valid(ranges, count, out_rows))
@@ -186,6 +188,81 @@ int64_t unistore_gather(const struct range *ranges, int64_t count, const struct 
     }
     while (first < last && ranges[first].stop <= high)
       first++;
+  }
+  return 0;
+}
+
+/* Boxes of chunks of any number of axes. */
+
+/* Bytes of an array, and along each axis from one element to the next; 0 if 64 bits do not count them. */
+static int64_t strides_of(const int64_t *shape, int64_t axes, int64_t itemsize, int64_t *strides) {
+  int64_t bytes = itemsize;
+  for (int64_t axis = axes - 1; axis >= 0; axis--) {
+    strides[axis] = bytes;
+    if (shape[axis] < 1 || __builtin_mul_overflow(bytes, shape[axis], &bytes))
+      return 0;
+  }
+  return bytes;
+}
+
+static int is_inside(int64_t start, int64_t count, int64_t extent) {
+  return start >= 0 && count >= 1 && start < extent && count <= extent - start;
+}
+
+/* Copies a box of `counts`, run by run: the last axes that both arrays hold without a gap are one run. */
+static void copy_box(const uint8_t *source, const int64_t *from, uint8_t *target, const int64_t *to,
+                     const int64_t *counts, int64_t axes, int64_t run) {
+  while (axes > 0 && from[axes - 1] == run && to[axes - 1] == run)
+    run *= counts[--axes];
+  int64_t runs = axes ? counts[0] : 1;
+  for (int64_t i = 0; i < runs; i++)
+    if (axes > 1)
+      copy_box(source + i * from[0], from + 1, target + i * to[0], to + 1, counts + 1, axes - 1, run);
+    else if (run == 8) /* lines of masks: a call would cost more than the copy */
+      memcpy(target + i * to[0], source + i * from[0], 8);
+    else
+      memmove(target + i * to[0], source + i * from[0], (size_t)run);
+}
+
+/* Reads boxes into `out`; `shapes` are those of a chunk and of the output. A box is a row of 64-bit numbers:
+ * file, offset and size of a frame, then by axis: start in the chunk, start in the output, count. A chunk that
+ * stands without a gap in the output is decoded there, another one into `chunk`. Boxes of one chunk should
+ * follow each other. Returns 0, or 1 if anything was not as expected. */
+int64_t unistore_read_boxes(const int64_t *boxes, int64_t count, int64_t axes, const int64_t *shapes,
+                            int64_t itemsize, uint8_t *out, uint8_t *raw, int64_t raw_bytes, uint8_t *chunk,
+                            decompress_function decompress, crc32c_function crc32c) {
+  const int64_t *chunk_shape = shapes;
+  const int64_t *out_shape = shapes + axes;
+  int64_t from[MOST_AXES], to[MOST_AXES], counts[MOST_AXES];
+  if (axes < 1 || axes > MOST_AXES || itemsize < 1)
+    return 1;
+  int64_t chunk_bytes = strides_of(chunk_shape, axes, itemsize, from);
+  if (!chunk_bytes || chunk_bytes > INT32_MAX || !strides_of(out_shape, axes, itemsize, to))
+    return 1;
+  const int64_t *held = NULL; /* box of the chunk that was decoded last */
+  const uint8_t *decoded = NULL;
+  for (int64_t number = 0; number < count; number++, boxes += FRAME + 3 * axes) {
+    int64_t source = 0;
+    int64_t target = 0;
+    int is_whole = 1; /* whether the chunk stands without a gap in the output */
+    for (int64_t axis = 0; axis < axes; axis++) {
+      const int64_t *part = boxes + FRAME + 3 * axis;
+      if (!is_inside(part[0], part[2], chunk_shape[axis]) || !is_inside(part[1], part[2], out_shape[axis]))
+        return 1;
+      counts[axis] = part[2];
+      source += part[0] * from[axis];
+      target += part[1] * to[axis];
+      is_whole &= part[2] == chunk_shape[axis] && (part[2] == 1 || from[axis] == to[axis]);
+    }
+    if (!held || memcmp(held, boxes, FRAME * sizeof *boxes)) {
+      uint8_t *room = is_whole ? out + target : chunk;
+      if (!read_chunk(boxes[0], boxes + 1, raw, raw_bytes, room, chunk_bytes, decompress, crc32c))
+        return 1;
+      held = boxes;
+      decoded = room;
+    }
+    if (decoded != out + target)
+      copy_box(decoded + source, from, out + target, to, counts, axes, itemsize);
   }
   return 0;
 }

@@ -11,20 +11,26 @@ from pathlib import Path
 
 PATH = Path(__file__).with_name("_kernel.abi3.so")
 # Of `unistore_kernel_version`
-_VERSION = 1
+_VERSION = 2
 _POINTER = ctypes.c_void_p
 _INTEGER = ctypes.c_int64
+# Memory of one frame, of one chunk, decoder, checksum
+_DECODING = (_POINTER, _INTEGER, _POINTER, _POINTER, _POINTER)
 _ARGUMENTS = {
     "unistore_find_points": [_POINTER, *[_INTEGER] * 3, _POINTER, _INTEGER, _POINTER],
     "unistore_dequantise": [_POINTER, _INTEGER, *[_POINTER] * 3, _INTEGER, _INTEGER, _POINTER],
-    "unistore_gather": [
+    "unistore_read_ranges": [
         *(_POINTER, _INTEGER),  # ranges
         *(_POINTER, _INTEGER),  # shards
         *(_INTEGER, _INTEGER),  # rows of a chunk, bytes of a row
-        *(_POINTER, _INTEGER),  # memory of one frame
-        _POINTER,  # memory of one chunk
         *(_POINTER, _INTEGER),  # output, its rows
-        *(_POINTER, _POINTER),  # decoder, checksum
+        *_DECODING,
+    ],
+    "unistore_read_boxes": [
+        *(_POINTER, _INTEGER),  # boxes
+        *(_INTEGER, _POINTER, _INTEGER),  # axes, shapes of a chunk and of the output, bytes of an element
+        _POINTER,  # output
+        *_DECODING,
     ],
 }
 

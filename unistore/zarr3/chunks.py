@@ -101,10 +101,8 @@ class ChunkReader:
         self._indexes: dict[int, memoryview] = {}
         self.most_indexes = max(1, INDEX_BYTES // (self._index_bytes + _INDEX_OVERHEAD))
         self._ends = storage if isinstance(storage, SupportsReadEnds) else None
-        # whether the kernel can read them: chunks of whole rows that blosc compressed, in files
-        self.in_frames = (
-            isinstance(metadata.compressor, Blosc) and metadata.chunk_shape[1:] == metadata.shape[1:]
-        )
+        # whether the kernel can read them
+        self.in_frames = isinstance(metadata.compressor, Blosc)
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
         """Return chunk numbers of the outer product of chunk coordinates along every axis, in C order."""

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import google_crc32c
@@ -270,22 +269,6 @@ def _zstd_size(frame: memoryview) -> int:
     start = 5 if is_single else 6
     stated = int.from_bytes(frame[start : start + _ZSTD_SIZE_BYTES[number]], "little")
     return stated + 256 if number == 1 else stated
-
-
-@cache
-def compiled_functions() -> tuple[int, int] | None:
-    """Return addresses of blosc's decoder and of crc32c in their libraries, None where these hide them."""
-    try:
-        from google_crc32c import _crc32c
-
-        functions = (
-            ctypes.CDLL(blosc.__file__).blosc_decompress_ctx,
-            ctypes.CDLL(_crc32c.__file__).crc32c_value,
-        )
-    except (ImportError, OSError, AttributeError):
-        return None
-    decompress, checksum = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
-    return (decompress, checksum) if decompress and checksum else None
 
 
 def _header_error(raw: bytes, nbytes: int) -> FrameError:

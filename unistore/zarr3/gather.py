@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from unistore.errors import StoreError
 from unistore.system.hints import AnyArray, Int64s
-from unistore.system.kernel import kernel
 from unistore.zarr3.cache import CHUNKS, Key
 from unistore.zarr3.chunks import ChunkReader
-from unistore.zarr3.codecs import compiled_functions
+from unistore.zarr3.compiled import can_read, read_boxes, read_ranges
 from unistore.zarr3.metadata import EMPTY
-from unistore.zarr3.storage import LocalStorage, SupportsFileIdentity
+from unistore.zarr3.storage import SupportsFileIdentity
 
 # Positions along one axis.
 AxisIndices = slice | Int64s
@@ -38,10 +36,6 @@ Group = tuple[int, list[Selection]]
 
 # By bytes of the last axis: dtype to copy each row as one number, since numpy would loop over every row
 _WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
-
-
-# More are read by Python: the kernel looks at every range that overlaps a chunk
-_MOST_RANGES = 4096
 
 
 def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
@@ -146,54 +140,18 @@ def gather_ranges(
     trailing: Sequence[AxisPieces],
     out: AnyArray,
 ) -> None:
-    """Read ranges of rows, every chunk decoded once: by the kernel, and by Python where that does not."""
-    if not _gather_compiled(reader, ranges, out):
+    """Read ranges of rows, every chunk decoded once."""
+    if not read_ranges(reader, ranges, out):
         gather(reader, group_ranges(ranges, reader.metadata.chunk_shape[0]), trailing, out)
 
 
-def _gather_compiled(reader: ChunkReader, ranges: list[tuple[int, int, int]], out: AnyArray) -> bool:
-    # False, and anything in `out`, if it cannot or if something is wrong, which Python then words
-    library = kernel()
-    functions = compiled_functions()
-    storage = reader.storage
-    if library is None or functions is None or not reader.in_frames or reader.shared is not None:
-        return False
-    step = reader.metadata.chunk_shape[0]
-    # parts of chunks that are read again and again are in the cache of the process, which the kernel has not
-    if len(ranges) > _MOST_RANGES or len(out) < len(ranges) * step:
-        return False
-    # from a disk, Python prefetches
-    if not isinstance(storage, LocalStorage) or storage.reads_disk:
-        return False
-    rows = sorted(triple for triple in ranges if triple[0] < triple[1])
-    row_bytes = reader.metadata.chunk_bytes // step
-    shards = []
-    in_use = []
-    end = 0
-    try:
-        for start, stop, _ in rows:
-            chunk = max(end, start // step)
-            while chunk * step < stop:
-                shard = reader.find_shard(chunk)
-                file = storage.file(shard.key)
-                entries = np.frombuffer(shard.entries, np.int64)
-                in_use.append((file, entries))
-                shards.append((shard.first, shard.end, file.fd, entries.ctypes.data, len(entries)))
-                chunk = end = shard.end
-    except StoreError:
-        return False
-    tables = np.array(rows, np.int64), np.array(shards, np.int64)
-    frame = np.empty(reader.max_encoded, np.uint8)
-    chunk_memory = np.empty(reader.metadata.chunk_bytes, np.uint8)
-    failed: int = library.unistore_gather(
-        *(tables[0].ctypes.data, len(rows), tables[1].ctypes.data, len(shards), step, row_bytes),
-        *(frame.ctypes.data, len(frame), chunk_memory.ctypes.data, out.ctypes.data, len(out), *functions),
-    )
-    return not failed
-
-
 def gather(
-    reader: ChunkReader, groups: Sequence[Group], trailing: Sequence[AxisPieces], out: AnyArray
+    reader: ChunkReader,
+    groups: Sequence[Group],
+    trailing: Sequence[AxisPieces],
+    out: AnyArray,
+    *,
+    compiled: bool = True,
 ) -> None:
     """Read chunks along axis 0 times `trailing` pieces of each other axis. Every chunk is decoded once."""
     metadata = reader.metadata
@@ -212,7 +170,9 @@ def gather(
     keep = reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
     # one call keeps a part of the cache at most, however much it reads
     room = CHUNKS.limit // 4
-    # the chunks to decode, in three parallel lists: position; part of `out` to decode it into; else what to
+    compiled = compiled and can_read(reader)
+    boxes: list[int] = []  # positions of chunks that the kernel reads
+    # the others to decode, in three parallel lists: position; part of `out` to decode it into; else what to
     # copy from it, and its key if it is kept
     missing: list[int] = []
     targets: list[AnyArray | None] = []
@@ -223,7 +183,9 @@ def gather(
             for _, place in places:
                 out[place] = metadata.fill_value
             continue
-        target = _whole_chunk(places, out, chunk_shape) if straight and len(places) == 1 else None
+        target: AnyArray | None = None
+        if straight and len(places) == 1 and (keep or not compiled):
+            target = _whole_chunk(places, out, chunk_shape)
         kept_as: Key | None = None
         if target is None and keep:
             key = reader.token, number
@@ -234,20 +196,36 @@ def gather(
             if room > 0 and CHUNKS.missed_recently(key):
                 room -= metadata.chunk_bytes
                 kept_as = key
+        if compiled and kept_as is None and _are_slices(places):
+            boxes.append(position)
+            continue
         missing.append(position)
         targets.append(target)
         copies.append((places if target is None else None, kept_as))
+    if boxes and not read_boxes(reader, located.select(boxes), [selections[at] for at in boxes], out):
+        # what is wrong is found again, and said
+        gather(reader, groups, trailing, out, compiled=False)
+        return
     if len(missing) < len(numbers):
         located = located.select(missing)
-    decoded = reader.decode(located, targets)
-    for copied_places, kept_as in copies:
+    _copy_decoded(reader.decode(located, targets), copies, out)
+
+
+def _copy_decoded(
+    decoded: Iterator[AnyArray], copies: Sequence[tuple[list[Selection] | None, Key | None]], out: AnyArray
+) -> None:
+    for places, kept_as in copies:
         chunk = next(decoded)
-        if copied_places is not None:
-            _copy(chunk, copied_places, out)
+        if places is not None:
+            _copy(chunk, places, out)
         if kept_as is not None:
             CHUNKS.put(kept_as, chunk)
         # the next chunk is decoded into this one's memory
         del chunk
+
+
+def _are_slices(places: Sequence[Selection]) -> bool:
+    return all(type(source[0]) is slice and type(place[0]) is slice for source, place in places)
 
 
 def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> list[list[Selection]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unistore.errors import CorruptionError
-from unistore.zarr3 import LocalStorage, StoredArray
+from unistore.zarr3 import LocalStorage, StoredArray, compiled
 from unistore.zarr3 import chunks as chunks_module
 from unistore.zarr3.cache import CHUNKS, ChunkCache
 from unistore.zarr3.chunks import ChunkReader
@@ -28,6 +28,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return decode(self, located, targets, **fresh)
 
     monkeypatch.setattr(ChunkReader, "decode", watched)
+    monkeypatch.setattr(compiled, "kernel", lambda: None)
     CHUNKS.renew()
     return seen
 

@@ -1,4 +1,4 @@
-"""Ranges of rows by the kernel: the bytes and the errors of the Python path, which is its oracle."""
+"""Ranges and boxes read by the kernel: the bytes and the errors of the Python path, which is its oracle."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ import pytest
 
 from tests.kernels import needs_kernel
 from unistore.errors import StoreError
-from unistore.zarr3 import LocalStorage, StoredArray, codecs, gather
+from unistore.zarr3 import LocalStorage, StoredArray, compiled
 from unistore.zarr3.cache import CHUNKS
 
 pytestmark = needs_kernel
 ROWS = 1000
+Outcome = tuple[str, bool]
 STEP = 64
 
 
 @pytest.fixture
-def outcomes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether the kernel read, of each read from now on, as from the page cache."""
-    compiled = gather._gather_compiled
-    seen: list[bool] = []
+def outcomes(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+    """Calls of the kernel from now on, as if all were in the page cache, and whether they read."""
+    call = compiled._call
+    seen: list[Outcome] = []
 
-    def watched(*arguments: Any) -> bool:
-        seen.append(compiled(*arguments))
-        return seen[-1]
+    def watched(function: str, *arguments: Any) -> bool:
+        read = call(function, *arguments)
+        seen.append((function.removeprefix("unistore_read_"), read))
+        return read
 
-    monkeypatch.setattr(gather, "_gather_compiled", watched)
+    monkeypatch.setattr(compiled, "_call", watched)
     monkeypatch.setattr(LocalStorage, "reads_disk", False)
     CHUNKS.renew()
     return seen
@@ -44,7 +46,7 @@ def read(array: StoredArray, lo: Any, hi: Any) -> bytes | str:
 
 def read_by_python(array: StoredArray, lo: Any, hi: Any) -> bytes | str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "kernel", lambda: None)
+        patch.setattr(compiled, "kernel", lambda: None)
         return read(array, lo, hi)
 
 
@@ -55,7 +57,7 @@ def numbers(dtype: str = "i4", row: tuple[int, ...] = (3,)) -> Any:
 @pytest.mark.parametrize("codec", ["fast", "balanced", "small", "none", "zstd"])
 @pytest.mark.parametrize(("dtype", "row"), [("i4", (3,)), ("u1", ()), ("f8", (2, 2)), ("i2", (70,))])
 def test_ranges(
-    tmp_path: Path, write: Any, outcomes: list[bool], dtype: str, row: tuple[int, ...], codec: str
+    tmp_path: Path, write: Any, outcomes: list[Outcome], dtype: str, row: tuple[int, ...], codec: str
 ) -> None:
     values = numbers(dtype, row)
     array = write(tmp_path, values, (STEP, *row), (256, *row), codec)
@@ -68,23 +70,23 @@ def test_ranges(
         expected = np.concatenate([values[low:high] for low, high in zip(lo, hi, strict=True)])
         assert read(array, lo, hi) == expected.tobytes()
         assert read_by_python(array, lo, hi) == expected.tobytes()
-    assert outcomes == 5 * [codec not in ("none", "zstd"), False]
+    assert outcomes == ([] if codec in ("none", "zstd") else 5 * [("ranges", True)])
 
 
 @pytest.mark.parametrize(
-    ("lo", "hi", "is_compiled"),
+    ("lo", "hi", "calls"),
     [
-        ([0], [ROWS], True),
-        ([STEP], [2 * STEP], True),
-        ([999, 0], [1000, 200], True),
-        ([5, 5, 5], [205, 205, 205], True),
-        ([0, 9], [ROWS, 9], True),
-        ([0], [STEP - 1], False),  # less than a chunk, which the cache of the process may have
-        ([300], [500], False),  # a chunk that is absent
+        ([0], [ROWS], [("ranges", True)]),
+        ([STEP], [2 * STEP], [("ranges", True)]),
+        ([999, 0], [1000, 200], [("ranges", True)]),
+        ([5, 5, 5], [205, 205, 205], [("ranges", True)]),
+        ([0, 9], [ROWS, 9], [("ranges", True)]),
+        ([0], [STEP - 1], [("boxes", True)]),  # less than a chunk, which the cache of the process may have
+        ([300], [500], [("ranges", False), ("boxes", True)]),  # a chunk that is absent
     ],
 )
 def test_what_it_reads(
-    tmp_path: Path, write: Any, outcomes: list[bool], lo: list[int], hi: list[int], is_compiled: bool
+    tmp_path: Path, write: Any, outcomes: list[Outcome], lo: list[int], hi: list[int], calls: list[Outcome]
 ) -> None:
     values = numbers()
     if lo == [300]:
@@ -92,30 +94,68 @@ def test_what_it_reads(
     array = write(tmp_path, values, (STEP, 3), (256, 3))
     expected = np.concatenate([values[low:high] for low, high in zip(lo, hi, strict=True)])
     assert read(array, lo, hi) == expected.tobytes()
-    assert outcomes == [is_compiled]
+    assert outcomes == calls
 
 
-def test_chunks_of_parts_of_rows_are_read_by_python(tmp_path: Path, write: Any, outcomes: list[bool]) -> None:
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f8"])
+@pytest.mark.parametrize(
+    "chunk", [(1, 8, 8, 8), (1, 4, 16, 20), (2, 3, 5, 7), (1, 1, 16, 20), (3, 16, 16, 20)]
+)
+def test_boxes(
+    tmp_path: Path, write: Any, outcomes: list[Outcome], dtype: str, chunk: tuple[int, ...]
+) -> None:
+    shape = (3, 16, 16, 20)
+    values = np.random.default_rng(2).integers(0, 9, shape).astype(dtype)
+    values[1] = 0  # chunks that are absent
+    array = write(tmp_path, values, chunk, tuple(-(-16 // extent) * extent for extent in chunk))
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        lo = rng.integers(0, shape)
+        hi = rng.integers(lo + 1, np.array(shape) + 1)
+        box = tuple(map(slice, lo, hi))
+        assert array.read_box(lo, hi).tobytes() == values[box].tobytes()
+    assert array.read().tobytes() == values.tobytes()
+    assert set(outcomes) == {("boxes", True)}
+
+
+def test_shards_that_are_wider_than_rows(tmp_path: Path, write: Any, outcomes: list[Outcome]) -> None:
+    array = write(tmp_path, numbers(), (STEP, 3), (256, 9))
+    assert read(array, [3], [900]) == numbers()[3:900].tobytes()
+    assert outcomes == [("boxes", True)]
+
+
+def test_no_more_files_are_open_than_storages_keep(
+    tmp_path: Path, write: Any, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "MAX_OPEN_FILES", 2)
+    array = write(tmp_path, numbers(), (STEP, 3), (128, 3))
+    assert read(array, [0], [ROWS]) == numbers().tobytes()
+    assert read(array, [0], [200]) == numbers()[:200].tobytes()
+    assert outcomes == [("ranges", True)]
+
+
+def test_rows_that_follow_each_other(tmp_path: Path, write: Any, outcomes: list[Outcome]) -> None:
     values = numbers()
     array = write(tmp_path, values, (STEP, 2), (256, 4))
-    assert read(array, [3], [900]) == values[3:900].tobytes()
-    assert outcomes == [False]
+    rows = np.array([3, 4, 5, 70, 71, 999, 12])
+    assert array.read_rows(rows).tobytes() == values[rows].tobytes()
+    assert outcomes == [("boxes", True)]
 
 
 def test_libraries_that_hide_their_functions(
-    tmp_path: Path, write: Any, outcomes: list[bool], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, write: Any, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codecs.blosc, "__file__", str(tmp_path / "absent.so"))
-    codecs.compiled_functions.cache_clear()
+    monkeypatch.setattr(compiled.blosc, "__file__", str(tmp_path / "absent.so"))
+    compiled.compiled_functions.cache_clear()
     try:
         assert read(write(tmp_path, numbers(), (STEP, 3), (256, 3)), [0], [ROWS]) == numbers().tobytes()
     finally:
-        codecs.compiled_functions.cache_clear()
-    assert outcomes == [False]
+        compiled.compiled_functions.cache_clear()
+    assert outcomes == []
 
 
 @pytest.mark.parametrize("damage", ["frame", "index", "cut off", "removed", "link", "unreadable"])
-def test_damage(tmp_path: Path, write: Any, outcomes: list[bool], damage: str) -> None:
+def test_damage(tmp_path: Path, write: Any, outcomes: list[Outcome], damage: str) -> None:
     shard = tmp_path / "a" / "c" / "1" / "0"
     write(tmp_path, numbers(), (STEP, 3), (256, 3))
     whole = shard.read_bytes()
@@ -136,12 +176,13 @@ def test_damage(tmp_path: Path, write: Any, outcomes: list[bool], damage: str) -
         shard.write_bytes(whole[:position] + bytes([whole[position] ^ 255]) + whole[position + 1 :])
     outcomes.clear()
     message = read(array, [0], [ROWS])
-    assert outcomes == [False]
+    assert ("ranges", True) not in outcomes
+    assert ("boxes", True) not in outcomes
     assert str(message).startswith(("CorruptionError", "NotRegularError", "StoreError")), message
     assert message == read_by_python(array, [0], [ROWS])
 
 
-def test_threads(tmp_path: Path, write: Any, outcomes: list[bool]) -> None:
+def test_threads(tmp_path: Path, write: Any, outcomes: list[Outcome]) -> None:
     values = numbers()
     array = write(tmp_path, values, (STEP, 3), (256, 3))
     wrong = []
@@ -157,4 +198,4 @@ def test_threads(tmp_path: Path, write: Any, outcomes: list[bool]) -> None:
     for thread in threads:
         thread.join(60)
     assert not wrong
-    assert outcomes == 200 * [True]
+    assert outcomes == 200 * [("ranges", True)]
