@@ -101,7 +101,7 @@ def read_boxes(
     assert isinstance(storage, LocalStorage)
     files = []
     key: str | None = None
-    boxes = []
+    boxes: list[int] = []
     try:
         for position, places in enumerate(selections):
             if located.keys[position] != key:
