@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.exclusion import folders_of
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.npy import bytes_of
 from unistore.converters.files.paths import is_inside, natural_key
@@ -67,6 +70,9 @@ def maybe(reason: str) -> Claim:
 def no(reason: str) -> Claim:
     """Leave a file to others: ``no("has 2 axes, a volume 3")``."""
     return Claim("no", reason)
+
+
+_BY_SUFFIX = sure("")
 
 
 class Near(Protocol):
@@ -142,6 +148,20 @@ class SourceFile:
         pointer = lfs_pointer_problem(self.head(64), self.name)
         if pointer is not None:
             raise InputError(pointer)
+
+    def check_size(self, end: int) -> None:
+        """Refuse a file that ends before a byte, where its header tells of more."""
+        if self.size < end:
+            message = f"has {self.size} bytes, its header tells of {end}"
+            raise self.problem(message, "copy it again", "truncated")
+
+    def library(self, module: str, extra: str) -> Any:
+        """Import a library that reads the file, or say which extra of unistore installs it."""
+        try:
+            return import_module(module)
+        except ImportError as error:
+            message = f"is read by {module}, which is not installed"
+            raise self.problem(message, f"pip install 'unistore[{extra}]'", "library") from error
 
     def beside(self, name: str) -> SourceFile:
         """Return another file, by its path relative to this file's folder.
@@ -281,6 +301,8 @@ class Opened:
         Remarks on arrays, by name; those of arrays that a family takes are printed, each once.
     file
         The file itself; unistore fills it in.
+    of_groups
+        What each group says beside its arrays, by its path, where groups say something.
     """
 
     arrays: Mapping[str, Array]
@@ -292,6 +314,7 @@ class Opened:
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     file: SourceFile | None = None
+    of_groups: Mapping[str, Facts] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -323,11 +346,7 @@ class Opened:
     @property
     def groups(self) -> Sequence[str]:
         """Paths of all groups, in natural order."""
-        groups = set[str]()
-        for name in self.arrays:
-            parts = name.split("/")
-            groups.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
-        return sorted(groups, key=natural_key)
+        return sorted(set(chain.from_iterable(map(folders_of, self.arrays))), key=natural_key)
 
     @property
     def unreachable(self) -> Sequence[Problem]:
@@ -349,13 +368,11 @@ class Opened:
 
     def without(self, groups: Collection[str]) -> Opened:
         """Return the same open file as if these groups, which may be many, held nothing."""
-        del groups
         return self
 
     def group_facts(self, group: str = "") -> Facts:
         """Return what a group says beside its arrays, as JSON values."""
-        del group
-        return {}
+        return self.of_groups.get(group, {})
 
     def attributes(
         self, is_wanted: Callable[[str], bool], is_told: Callable[[str, str, bool], bool] | None = None
@@ -370,7 +387,6 @@ class Opened:
             ``(path, name, is_plain)``: whether the family says an attribute in its own words. `is_plain`:
             its value alone, as JSON has it, makes it again.
         """
-        del is_wanted, is_told
         return None
 
 
@@ -398,14 +414,17 @@ class Format(ABC):
     offered: ClassVar[bool] = True
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
+        return isinstance(other, Format) and (type(self), self.name) == (type(other), other.name)
 
     def __hash__(self) -> int:
-        return hash(type(self))
+        return hash((type(self), self.name))
 
-    @abstractmethod
     def recognise(self, file: SourceFile) -> Claim:
-        """Say whether a file with one of the suffixes is of this format, from its first bytes."""
+        """Say whether a file with one of the suffixes is of this format, from its first bytes.
+
+        By default it is: what is wrong with others is said when they are opened.
+        """
+        return _BY_SUFFIX
 
     @abstractmethod
     def open(self, file: SourceFile) -> AbstractContextManager[Opened]:

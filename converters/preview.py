@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.registry import get_family
 from unistore.converters.views import View, ViewLimits
 from unistore.schemas.indices import StoreView
+from unistore.system.hints import AnyArray, Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,16 +18,12 @@ class Measure:
     """One number for each sample that is cheap to read: the points of each segment."""
 
     name: str  # name of the quantity: "points"
-    values: NDArray[Any]  # values of all samples, (samples,), or of `samples`, (k,)
-    samples: NDArray[np.int64] | None = None  # numbers of the measured samples, (k,); None: all
+    values: AnyArray  # values of all samples, (samples,), or of `samples`, (k,)
+    samples: Int64s | None = None  # numbers of the measured samples, (k,); None: all
     # `few` and `most`: samples with values below and above get a remark; 0: no bound.
     few: int = 0
     most: float = 0
     cure: str = ""  # what to do about these samples
-
-
-def _no_measures(_: StoreView) -> Iterable[Measure]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +34,7 @@ class Preview:
     view: Callable[[StoreView, int, ViewLimits], View]
     # `measures(store)` returns measures. The samples with the largest and the smallest values are among those
     # shown.
-    measures: Callable[[StoreView], Iterable[Measure]] = _no_measures
+    measures: Callable[[StoreView], Iterable[Measure]] = lambda _: ()
 
 
 def preview_of(store: StoreView) -> Preview:
@@ -48,13 +43,13 @@ def preview_of(store: StoreView) -> Preview:
     return preview
 
 
-def evenly(lo: int, hi: int, most: int) -> NDArray[np.int64]:
+def evenly(lo: int, hi: int, most: int) -> Int64s:
     """At most `most` evenly spaced numbers of ``lo:hi``, with the first and the last."""
     count = max(0, min(most, hi - lo))
     return np.unique(np.linspace(lo, hi - 1, count).astype(np.int64))
 
 
-def parts_of(lo: int, hi: int, most: int, parts: int = 64) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def parts_of(lo: int, hi: int, most: int, parts: int = 64) -> tuple[Int64s, Int64s]:
     """Ranges (starts, stops) in ``lo:hi`` of at most `most` rows: all, or `parts` evenly spaced ones."""
     if hi - lo <= most:
         return np.array([lo]), np.array([hi])

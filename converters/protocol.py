@@ -17,16 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import SourceColumn
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import Listing, relative_names
+from unistore.converters.files.paths import Listing
+from unistore.converters.opened import Claim
 from unistore.converters.scan import (
     Candidate,
     Finalized,
@@ -37,10 +36,10 @@ from unistore.converters.scan import (
     Source,
     SourcePart,
     Sources,
-    Verdict,
 )
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Table
+from unistore.system.hints import AnyArray
 
 __all__ = [
     "Ask",
@@ -57,16 +56,15 @@ __all__ = [
     "SourcePart",
     "SourceReader",
     "Sources",
-    "Verdict",
     "ask_here",
 ]
 
 # Small arrays that a source contributes to the index (segment lengths, origins, …)
-Facts = Mapping[str, NDArray[Any]]
+Facts = Mapping[str, AnyArray]
 
 # ``emit(table, column, rows)`` appends rows, axis 0 first, to a spilled column of this source.  Rows of one
 # column may have several dtypes: ``pack`` gets each run of one dtype separately
-Emit = Callable[[str, str, NDArray[Any]], None]
+Emit = Callable[[str, str, AnyArray], None]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -120,7 +118,7 @@ class SourceReader(Protocol):
         )
 
     def read(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
         """Read rows ``lo:hi`` (counted inside the source) of a direct table into ``out``."""
         # `out[column]` has shape (hi - lo, *row_shape) and is filled with the field's fill value: smaller
@@ -129,7 +127,7 @@ class SourceReader(Protocol):
         raise NotImplementedError(msg)
 
     def read_planes(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
         """Read planes ``lo:hi`` (of axis 1) of the only row that a source has in a direct table."""
         # `out[column]` has shape (1, hi - lo, …), is filled with the field's fill value, and gets what `read`
@@ -137,9 +135,7 @@ class SourceReader(Protocol):
         msg = f"{type(self).__name__} reads whole rows"
         raise NotImplementedError(msg)
 
-    def pack(
-        self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
-    ) -> None:
+    def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
         """Copy spilled rows of one dtype into the shard's memory, converting to the final dtype."""
         np.copyto(out, rows, casting="same_kind")
 
@@ -160,7 +156,7 @@ class Converter(SourceReader, Protocol):
         """Lower-case endings of the files that are taken from folders. Mostly a constant of the class."""
         ...
 
-    def look(self, file: Candidate) -> Verdict:
+    def look(self, file: Candidate) -> Claim:
         """Return whether a file is one of the family's, by its name and content."""
         # An exception becomes the file's Problem. The verdict may depend on whether a partner file exists
         # (the mask of an image), not on the content of other files.
@@ -168,13 +164,8 @@ class Converter(SourceReader, Protocol):
 
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         """Return which files make up each source, by names alone, without those left to other families."""
-        # By default each file of `suffixes` is a source. Parts whose names the exclusion covers may be
-        # returned.
-        files = listing.with_suffixes(self.suffixes)
-        parts = Parts(roots=listing.roots)
-        for name, path in zip(relative_names(files), files, strict=True):
-            parts.add(name, (path,))
-        return Found(parts=parts)
+        # Parts whose names the exclusion covers may be returned.
+        ...
 
     def scan(self, part: SourcePart) -> Scanned:
         """Read the headers of a source, not all its values, in any order, in any process."""
@@ -188,10 +179,9 @@ class Converter(SourceReader, Protocol):
 
     def forms(self, parts: Parts, scanned: Sequence[Any]) -> Iterable[tuple[str, Mapping[str, SourceColumn]]]:
         """Return the name and columns of each source, for ``--one-store-per-shape``."""
-        del parts, scanned
         message = f"is not for {self.family.replace('_', ' ')}"
         raise InputError(Problem("--one-store-per-shape", message, "convert them apart", "option"))
 
     def excluding(self, names: tuple[str, ...]) -> Converter:
         """Return the same converter that leaves out these names."""
-        return replace(cast("Any", self), exclude=names)  # type: ignore[no-any-return]
+        ...

@@ -1,4 +1,4 @@
-"""What is known of sources: files, verdicts and parts before a scan, `Scan` and `Finalized` after it."""
+"""What is known of sources: files and parts before a scan, `Scan` and `Finalized` after it."""
 
 from __future__ import annotations
 
@@ -10,50 +10,39 @@ from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from itertools import starmap
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.files.folders import Folders
 from unistore.errors import Problem
 from unistore.schemas.tables import Field, IndexValues, Table
+from unistore.system.hints import Int64s, UInt8s
 from unistore.system.packed import Items, PackedObjects
 
-# Values between converters and the scan: files to look at, verdicts on them, parts, scanned parts.
+# Values between converters and the scan: files to look at, parts, scanned parts.
 
 Opened = TypeVar("Opened")
 T = TypeVar("T")
 
 
-class Candidate:
+class Candidate(ExitStack):
     """A file that every family looks at in turn, where what one family opens, the next reuses."""
 
-    def __init__(
-        self, path: Path, roots: Sequence[Path], name: str = "", folders: Folders | None = None
-    ) -> None:
+    def __init__(self, path: Path, roots: Sequence[Path], folders: Folders | None = None) -> None:
+        super().__init__()
         self.path = path
         self.roots = tuple(roots)  # where links may lead: the paths that the user gave
-        self.name = name or str(path)  # its name in messages; the path by default
+        self.name = str(path)  # its name in messages
         self.folders = folders or Folders(roots)  # what lies near it
-        self._stack = ExitStack()
         self._opened: dict[Hashable, Any] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
 
     def opened(self, kind: Hashable, opening: Callable[[], AbstractContextManager[Opened]]) -> Opened:
         """Open the file as one of a kind, once, and close it with the candidate."""
         # An exception from opening is raised again by each call.
         if kind not in self._opened:
             try:
-                self._opened[kind] = self._stack.enter_context(opening())
+                self._opened[kind] = self.enter_context(opening())
             except Exception as error:  # noqa: BLE001  kept to be raised again
                 self._opened[kind] = error
         outcome = self._opened[kind]
@@ -63,35 +52,8 @@ class Candidate:
         return opened
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A file of the family."""
-
-    layout: str  # name of the layout inside the family: "pointsuite_indices", "robomimic", …
-    # What decided; continues a sentence that begins with the file's name: "holds
-    # segments/segment_0000/indices".
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A file that is not one of the family's, and why: ``"has 2 axes, a volume 3"``."""
-
-    reason: str
-
-
 # Kind of the problem of a file that a general family could read as well: neither takes it unless named
 TWO_FAMILIES = "two families"
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A file that cannot be read, or contradicts itself."""
-
-    problem: Problem
-
-
-Verdict = Taken | LeftOut | Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +135,6 @@ class Parts(ObjectColumns[SourcePart]):
         super().__init__(items)
 
     def append(self, item: SourcePart) -> None:
-        """See `Columns.append`."""
         self.add(item.name, item.files, item.detail)
         self.roots = item.roots
 
@@ -271,7 +232,6 @@ class Sources(ObjectColumns[Source]):
         self._add(name, ("" if is_first else str(path), *files), detail or {})
 
     def files(self) -> Iterator[list[str]]:
-        """See `Columns.files`."""
         return (files[1:] for files in super().files())
 
     def paths(self, number: int) -> list[str]:
@@ -312,7 +272,7 @@ class Sources(ObjectColumns[Source]):
         return map(self._rows_of, range(len(self)))
 
     @property
-    def numbers(self) -> dict[str, NDArray[np.int64]]:
+    def numbers(self) -> dict[str, Int64s]:
         """``memory``, ``memory_in_core`` and ``reading`` of each source, (sources,) int64 each."""
         return {name: np.array(values, np.int64) for name, values in self._numbers.items()}
 
@@ -377,12 +337,12 @@ class Finalized:
     rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     samples: int
     # Split code of each sample, (samples,) uint8; None: that of its source.
-    splits: NDArray[np.uint8] | None = None
+    splits: UInt8s | None = None
     split_names: tuple[str, ...] = ()
     # Source of each sample, (samples,) int, or of each run of consecutive samples, (runs,) int.
-    sample_source: NDArray[np.int64]
+    sample_source: Int64s
     # Length of each run in samples, (runs,) int; None: `sample_source` has one entry a sample.
-    sample_runs: NDArray[np.int64] | None = None
+    sample_runs: Int64s | None = None
     # Name of each sample in its source, by which `--split-by` assigns splits; empty: their numbers.
     sample_names: tuple[str, ...] = ()
     # Attributes of groups below the root, by path: `{"windows/lung": {"width": 1500, …}}` (JSON).

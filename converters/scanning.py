@@ -21,7 +21,7 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import real_path, rows_below
 from unistore.converters.protocol import Ask, Converter, ask_here
 from unistore.converters.registry import families, get_family
-from unistore.converters.scan import Found, LeftOut, Parts, Refused, Scan, Scanned, SourcePart, Stored
+from unistore.converters.scan import Found, Parts, Scan, Scanned, SourcePart, Stored
 from unistore.converters.survey import (
     EXCLUDED,
     Claims,
@@ -334,13 +334,13 @@ class _FamilyScan:
             why = EXCLUDED
         if why:
             return LeftOutFile(path, why)
-        family, verdict, _ = self._claims.answer(row)
-        if isinstance(verdict, LeftOut):
-            return LeftOutFile(path, verdict.reason)
-        if isinstance(verdict, Refused):
+        answer = self._claims.answer(row)
+        if answer.problem is not None:
             return LeftOutFile(path, "cannot be read")
-        if family == self._family:
-            return LeftOutFile(path, f"in no source of {family.replace('_', ' ')}")
+        if not answer.family:
+            return LeftOutFile(path, answer.reason)
+        if answer.family == self._family:
+            return LeftOutFile(path, f"in no source of {answer.family.replace('_', ' ')}")
         return self._of_other(row)
 
     def _of_other(self, row: int) -> LeftOutFile:

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import folders_of
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
 from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending, is_about, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, is_inside, is_store, list_files, natural_key
+from unistore.converters.opened import Claim
 from unistore.converters.protocol import Ask, Converter, ask_here
 from unistore.converters.registry import FamilyRecord, families, get_family, is_own, leave_out, reason_of
-from unistore.converters.scan import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
+from unistore.converters.scan import TWO_FAMILIES, Candidate
 from unistore.errors import InputError, Problem, UnistoreError, first_few, printable
+from unistore.system.hints import Int64s, JsonObject
 from unistore.system.packed import view
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _EXAMPLES = 3
 _SHOWN = 3
 
 # Rows of the table
-Rows = NDArray[np.int64]
+Rows = Int64s
 
 
 class Count(NamedTuple):
@@ -48,8 +49,7 @@ class Count(NamedTuple):
     files: int
     examples: tuple[str, ...]  # names of the first files
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+    def to_json(self) -> JsonObject:
         return {**self._asdict(), "examples": list(self.examples)}
 
 
@@ -103,28 +103,24 @@ def verdict_counts(verdicts: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
 
 
-class FileVerdict(NamedTuple):
-    """A file, or a folder that is not searched, and what all families together say of it."""
-
-    path: Path
-    family: str  # that takes or refuses it; empty: none does
-    verdict: Verdict
-
-
 class Answer(NamedTuple):
     """What all families together say of a file."""
 
     family: str  # that takes it, or the first that refuses it; empty: none does
-    verdict: Verdict
+    reason: str  # why it is taken or left out; continues a sentence that begins with its name
+    layout: str = (
+        ""  # name of the layout inside the family that takes it: "pointsuite_indices", "robomimic", …
+    )
+    problem: Problem | None = None  # why it is refused: it cannot be read, or contradicts itself
     refuser: str = ""  # the first family that refuses it
 
     @property
     def taker(self) -> str:
         """The family that takes it, empty if none."""
-        return self.family if isinstance(self.verdict, Taken) else ""
+        return self.family if self.problem is None else ""
 
 
-_NOT_ASKED = Answer("", LeftOut(EXCLUDED))
+_NOT_ASKED = Answer("", EXCLUDED)
 
 
 class Claims:
@@ -154,24 +150,24 @@ class Claims:
         paths = view(todo, self.paths.__getitem__)
         for row, answer in zip(todo, ask(_Asker(self.roots, self._converter), paths), strict=True):
             self._answers[row] = self._alike.setdefault(answer, answer)
-            verdict = answer.verdict
-            if isinstance(verdict, Refused) and verdict.problem.kind == UNREADABLE:
+            problem = answer.problem
+            if problem is not None and problem.kind == UNREADABLE:
                 path = Path(self.paths[row])
                 if path.exists():
-                    self.unreadable[row] = replace(verdict.problem, source=name_below(path, self.folders))
+                    self.unreadable[row] = replace(problem, source=name_below(path, self.folders))
 
     def answer(self, row: int) -> Answer:
         """Return what is said of a file. Of row -1, which is in no table, and of excluded ones nothing."""
         answer = self._answers[row] if row >= 0 else None
         return answer or _NOT_ASKED
 
-    def __iter__(self) -> Iterator[FileVerdict]:
-        """Yield the verdict on every file, and on every folder that is not searched, in natural order."""
-        skipped = [FileVerdict(path, "", LeftOut(why)) for path, why in self.listing.skipped]
+    def __iter__(self) -> Iterator[tuple[Path, Answer]]:
+        """Yield every file, and every folder that is not searched, in natural order, with its answer."""
+        skipped = [(path, Answer("", why)) for path, why in self.listing.skipped]
         for row, path in enumerate(map(Path, self.paths)):
-            while skipped and natural_key(skipped[0].path.as_posix()) < natural_key(path.as_posix()):
+            while skipped and natural_key(skipped[0][0].as_posix()) < natural_key(path.as_posix()):
                 yield skipped.pop(0)
-            yield FileVerdict(path, *self.answer(row)[:2])
+            yield path, self.answer(row)
         yield from skipped
 
     def rows(self, paths: Iterable[str]) -> Rows:
@@ -184,7 +180,7 @@ class Claims:
         return np.where(ordered[places] == hashes, order[places], -1)
 
     @cached_property
-    def _hashes(self) -> tuple[NDArray[np.int64], Rows]:
+    def _hashes(self) -> tuple[Int64s, Rows]:
         """Sorted hashes of all paths, and their rows: there may be millions."""
         hashes = np.fromiter(map(hash, self.paths), np.int64)
         order = np.argsort(hashes)
@@ -208,23 +204,19 @@ class Claims:
 
     def detected(self) -> list[Detection]:
         """Return the families of `counts`, each by its first file."""
-        first: dict[str, FileVerdict] = {}
-        for seen in self:
-            if isinstance(seen.verdict, Taken):
-                first.setdefault(seen.family, seen)
-        return [self._detection(first[family]) for family in self.counts()]
-
-    def _detection(self, seen: FileVerdict) -> Detection:
-        assert isinstance(seen.verdict, Taken)
-        reason = f"{printable(seen.path.name)} {seen.verdict.reason}"
-        return Detection(seen.family, seen.verdict.layout, reason, self)
+        first: dict[str, Detection] = {}
+        for path, answer in self:
+            if answer.taker and answer.taker not in first:
+                reason = f"{printable(path.name)} {answer.reason}"
+                first[answer.taker] = Detection(answer.taker, answer.layout, reason, self)
+        return [first[family] for family in self.counts()]
 
     def unread(self) -> list[str]:
         """Return files of known formats that are not read: ``"a.nii is NIfTI, which is not read"``."""
         return [
-            f"{printable(file.path.name)} is {file.verdict.reason}"
-            for file in self
-            if isinstance(file.verdict, LeftOut) and unread_format(file.path) and not is_about(file.path)
+            f"{printable(path.name)} is {answer.reason}"
+            for path, answer in self
+            if not answer.family and unread_format(path) and not is_about(path)
         ]
 
     def verdicts(self, problems: Iterable[Problem] = ()) -> tuple[Count, ...]:
@@ -233,22 +225,21 @@ class Claims:
         # `problems` name, those of the detected family's scan, as refused.
         detected = self.counts()
         wrong = {problem.source: problem.message for problem in problems if problem.source}
-        depth = len(common_root([file.path for file in self] or self.roots).parts) if wrong else 0
+        depth = len(common_root([path for path, _ in self] or self.roots).parts) if wrong else 0
 
-        def verdict(file: FileVerdict) -> tuple[str, str]:
-            name = _name_of(file.path, wrong, depth)
+        def verdict(path: Path, answer: Answer) -> tuple[str, str]:
+            name = _name_of(path, wrong, depth)
             if name is not None:
                 return REFUSED, wrong[name]
-            match file.verdict:
-                case LeftOut(reason):
-                    return LEFT_OUT, reason
-                case Refused(problem):
-                    return REFUSED, problem.message
-                case Taken(layout) if file.family in detected:
-                    return TAKEN, f"{file.family.replace('_', ' ')} ({layout})"
-            return LEFT_OUT, other_family_reason(file.family)
+            if answer.problem is not None:
+                return REFUSED, answer.problem.message
+            if not answer.family:
+                return LEFT_OUT, answer.reason
+            if answer.family in detected:
+                return TAKEN, f"{answer.family.replace('_', ' ')} ({answer.layout})"
+            return LEFT_OUT, other_family_reason(answer.family)
 
-        return counted((*verdict(file), file.path) for file in self)
+        return counted((*verdict(path, answer), path) for path, answer in self)
 
     def general_only(self, family: str) -> list[str]:
         """Return names of files with the family's suffixes that only a general family takes."""
@@ -257,11 +248,11 @@ class Claims:
         suffixes = _default_converter(get_family(family)).suffixes
         own_folders: set[str] = set()
         left_out: list[str] = []
-        for seen in self:
-            name = name_below(seen.path, self.folders)
-            if seen.family == family or isinstance(seen.verdict, Refused):
+        for path, answer in self:
+            name = name_below(path, self.folders)
+            if answer.family == family or answer.problem is not None:
                 own_folders.update(folders_of(name))
-            elif seen.family and get_family(seen.family).general and has_ending(seen.path, suffixes):
+            elif answer.family and get_family(answer.family).general and has_ending(path, suffixes):
                 left_out.append(name)
         free = (
             next((folder for folder in folders_of(name) if folder not in own_folders), name)
@@ -277,8 +268,7 @@ class Claims:
 
     def refused(self) -> list[Problem]:
         """Return `problems`, and those of refused files."""
-        verdicts = (seen.verdict for seen in self)
-        return self.problems + [verdict.problem for verdict in verdicts if isinstance(verdict, Refused)]
+        return self.problems + [answer.problem for _, answer in self if answer.problem is not None]
 
 
 @dataclass(frozen=True)
@@ -340,24 +330,25 @@ class _Asker:
                 # A general family could read what another one finds ambiguous.
                 if family.general and problem is not None and problem.kind == TWO_FAMILIES:
                     continue
-                verdict = _verdict(file, family, converter)
-                if verdict is None:
+                claim = _claim_of(file, family, converter)
+                if claim is None:
                     del self._converters[family.name]
-                elif isinstance(verdict, Taken):
-                    return Answer(family.name, verdict, refuser)
-                elif isinstance(verdict, Refused) and problem is None:
-                    refuser = family.name
-                    problem = _named_as(verdict.problem, path, _folders_among(self._roots))
-                    # A general family could take what a particular one would have taken.
-                    if problem.kind == UNREADABLE:
-                        break
+                elif isinstance(claim, Problem):
+                    if problem is None:
+                        refuser = family.name
+                        problem = _named_as(claim, path, _folders_among(self._roots))
+                        # A general family could take what a particular one would have taken.
+                        if problem.kind == UNREADABLE:
+                            break
+                elif claim.certainty == "sure":
+                    return Answer(family.name, claim.reason, claim.layout or family.name, refuser=refuser)
         if problem is not None:
-            return Answer(refuser, Refused(problem), refuser)
-        return Answer("", LeftOut(why_left_out(path)))
+            return Answer(refuser, problem.message, problem=problem, refuser=refuser)
+        return Answer("", why_left_out(path))
 
 
-def _verdict(file: Candidate, family: FamilyRecord, converter: Converter) -> Verdict | None:
-    """Return the verdict of a family on a file, or None if the family of a package fails."""
+def _claim_of(file: Candidate, family: FamilyRecord, converter: Converter) -> Claim | Problem | None:
+    """Return what a family says of a file, or why it refuses it. None: the family of a package fails."""
     try:
         return converter.look(file)
     except Exception as failure:  # noqa: BLE001  named below; a context around each question takes as long
@@ -373,13 +364,12 @@ def _verdict(file: Candidate, family: FamilyRecord, converter: Converter) -> Ver
         if is_own(family.name) or not is_fault:
             problems = error.problems_at(location)
             # That the file could not be read says more than what was found before.
-            return Refused(min(problems, key=lambda problem: problem.kind != UNREADABLE))
+            return min(problems, key=lambda problem: problem.kind != UNREADABLE)
         leave_out(family.command, f"{family.converter} failed: {type(raised).__name__}: {raised}")
         return None
 
 
 def _default_converter(family: FamilyRecord) -> Converter:
-    """Return the family's converter with default options."""
     converter: Converter = family.part("converter")()
     return converter
 

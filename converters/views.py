@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.system.hints import AnyArray, JsonObject
+
 # The script of a page has one widget of each name:
 # - `volume`: `image` (z, y, x) of block means, `plane<axis>` of full resolution, `overlay<k>` (z, y, x)
 # - `cloud`: `xyz` (n, 3), `column<k>` (n,) or (n, 3) to colour by
@@ -43,11 +45,11 @@ class View:
     widget: Widget
     title: str
     head: Mapping[str, Any]  # axes, units and labels, JSON values
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Mapping[str, AnyArray]
     read: int = 0  # decoded bytes that were read of the store, about
 
 
-def limits(values: NDArray[Any]) -> list[float]:
+def limits(values: AnyArray) -> list[float]:
     """Return the values between which nearly all finite ones lie, (low, high)."""
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     if not finite.size:
@@ -61,14 +63,14 @@ def stride(extent: int, most: int) -> int:
     return max(1, -(-extent // max(1, most)))
 
 
-def rows_view(columns: Mapping[str, NDArray[Any]], detail: ViewLimits) -> View:
+def rows_view(columns: Mapping[str, AnyArray], detail: ViewLimits) -> View:
     """Show columns as images, lines and numbers. A single row is shown without its axis."""
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, AnyArray] = {}
     shown = []
     share = detail.shown // max(1, len(columns))
     for number, (name, column) in enumerate(list(columns.items())[:_COLUMNS]):
         values = column[0] if len(column) == 1 else column
-        entry: dict[str, Any] = {"name": name, "dtype": values.dtype.name, "shape": list(values.shape)}
+        entry: JsonObject = {"name": name, "dtype": values.dtype.name, "shape": list(values.shape)}
         if values.dtype.kind not in "biuf" or not values.size:
             entry["text"] = "" if not values.size else str(values.reshape(-1)[0])
         elif values.size == 1:
@@ -91,7 +93,7 @@ def rows_view(columns: Mapping[str, NDArray[Any]], detail: ViewLimits) -> View:
     return View(widget="rows", title=title, head=head, arrays=arrays, read=read)
 
 
-def _image(values: NDArray[Any]) -> NDArray[Any]:
+def _image(values: AnyArray) -> AnyArray:
     """Return the middle of the axes before the last two. Colours are the last axis of bytes."""
     is_coloured = values.ndim > 2 and values.shape[-1] == 3 and values.dtype == np.uint8
     while values.ndim > 2 + is_coloured:
@@ -99,13 +101,13 @@ def _image(values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def _smaller(image: NDArray[Any], most_bytes: int) -> NDArray[Any]:
+def _smaller(image: AnyArray, most_bytes: int) -> AnyArray:
     pixels = image.shape[0] * image.shape[1]
     step = stride(pixels * image.itemsize, most_bytes)
     side = int(np.ceil(np.sqrt(step)))
     return image[::side, ::side]
 
 
-def _lines(values: NDArray[Any]) -> NDArray[np.float32]:
+def _lines(values: AnyArray) -> NDArray[np.float32]:
     lines = values.reshape(len(values), -1)[:, :_LINES]
     return lines[:: stride(len(lines), _STEPS)].astype(np.float32)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import Problem
 from unistore.schemas.tables import HDF5_ATTRIBUTES
+from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
 
 # What an array of a store must be: axes, dtype, rows, and the range of values that index other arrays.
 #
@@ -22,7 +22,7 @@ from unistore.schemas.tables import HDF5_ATTRIBUTES
 class ArrayInfo:
     """Shape and dtype of one array of a store."""
 
-    shape: tuple[int, ...]  # all axes, axis 0 (rows) first
+    shape: Shape  # all axes, axis 0 (rows) first
     dtype: str  # numpy dtype name in native form: "int32"
 
 
@@ -41,7 +41,7 @@ class Limit(NamedTuple):
     # How many values the other array packs along the last of these axes, or this one: 8 if a byte holds 8.
     scale: int = 1
 
-    def maximum(self, shape_of: ShapeOf) -> NDArray[np.int64]:
+    def maximum(self, shape_of: ShapeOf) -> Int64s:
         """Return the largest value of each component."""
         shape = shape_of(self.path)
         largest = np.array([shape[axis] if axis < len(shape) else 0 for axis in self.axes], np.int64)
@@ -127,7 +127,7 @@ class ArraySpec:
                 )
         return None
 
-    def value_errors(self, values: NDArray[Any], shape_of: ShapeOf) -> Iterator[str]:
+    def value_errors(self, values: AnyArray, shape_of: ShapeOf) -> Iterator[str]:
         """Yield what is wrong with the values (rows, …) of a whole array."""
         if isinstance(self.offsets_of, Limit):
             yield from offsets_errors(values, int(values[-1]) if len(values) else 0, "")
@@ -138,9 +138,7 @@ class ArraySpec:
             yield from _falling(values)
         yield from self.row_errors(values, None, shape_of)
 
-    def row_errors(
-        self, values: NDArray[Any], rows: NDArray[np.int64] | None, shape_of: ShapeOf
-    ) -> Iterator[str]:
+    def row_errors(self, values: AnyArray, rows: Int64s | None, shape_of: ShapeOf) -> Iterator[str]:
         """Values out of range. `values` (k, …) are those of `rows` (k,), or of all rows if None."""
         least = self.least
         bounds = list[tuple[str, Any]]()
@@ -163,9 +161,7 @@ class ArraySpec:
                 number = row if rows is None else rows[row]
                 yield f"row {number} is {values[row].tolist()}, expected {expected}"
 
-    def span_error(
-        self, lo: NDArray[np.int64], hi: NDArray[np.int64], rows: NDArray[np.int64], shape_of: ShapeOf
-    ) -> str | None:
+    def span_error(self, lo: Int64s, hi: Int64s, rows: Int64s, shape_of: ShapeOf) -> str | None:
         """Return what is wrong with the ranges ``lo:hi`` that offsets give for `rows`, (k,) each, or None."""
         in_bits = isinstance(self.offsets_of, Limit)
         total = np.iinfo(np.int64).max if in_bits else _rows(shape_of, str(self.offsets_of or ""))
@@ -175,7 +171,7 @@ class ArraySpec:
             return f"row {rows[row]} is {lo[row]}, the next one {hi[row]}: expected rising, in 0 to {total}"
         return next(self._count_errors(hi - lo, shape_of), None) if in_bits else None
 
-    def _count_errors(self, counts: NDArray[np.int64], shape_of: ShapeOf) -> Iterator[str]:
+    def _count_errors(self, counts: Int64s, shape_of: ShapeOf) -> Iterator[str]:
         """Offsets that count more bits than a row has."""
         assert isinstance(self.offsets_of, Limit)
         bits = float(np.prod(self.offsets_of.maximum(shape_of).astype(np.float64)))
@@ -184,7 +180,7 @@ class ArraySpec:
             yield f"row {row} counts {counts[row]}, but {self.offsets_of.path} has room for {bits:.0f}"
 
 
-def offsets_errors(offsets: NDArray[np.int64], total: int, what: str) -> Iterator[str]:
+def offsets_errors(offsets: Int64s, total: int, what: str) -> Iterator[str]:
     """Return what is wrong with offsets: they begin at 0, never decrease, and end with `total`."""
     if not len(offsets) or offsets[0] != 0:
         yield f"begins with {offsets[0] if len(offsets) else 'nothing'}, expected 0"
@@ -194,7 +190,7 @@ def offsets_errors(offsets: NDArray[np.int64], total: int, what: str) -> Iterato
         yield f"ends with {offsets[-1]}, but there are {total} {what}"
 
 
-def _falling(values: NDArray[Any]) -> Iterator[str]:
+def _falling(values: AnyArray) -> Iterator[str]:
     wrong = values[1:] < values[:-1]
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -306,13 +302,13 @@ GENERAL = ArraySpecs()
 # Attributes that say to machines how the arrays of a store belong together; they follow from the specs.
 
 
-def relations(axes: Mapping[str, Sequence[str]], specs: ArraySpecs) -> dict[str, dict[str, Any]]:
+def relations(axes: Mapping[str, Sequence[str]], specs: ArraySpecs) -> dict[str, JsonObject]:
     """Return attributes by path: ``ragged``, ``offsets_of``, ``padded``, ``indexes``, ``encoding``."""
     by_path = {path: specs.of(path, axes) for path in axes}
     of_same_rows = defaultdict(list)
     for path in axes:
         of_same_rows[_counting_array(path, by_path)].append(path)
-    attributes: dict[str, dict[str, Any]] = defaultdict(dict)
+    attributes: dict[str, JsonObject] = defaultdict(dict)
     for path, spec in by_path.items():
         if isinstance(spec.offsets_of, Limit):
             attributes[path]["set_bits_of"] = spec.offsets_of.path

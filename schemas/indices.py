@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import StoreError
 from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, offsets_errors
 from unistore.schemas.tables import text_values
+from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
 
 # Read-only interface of an open store, for families and rules.
 
-Rows = NDArray[Any] | Sequence[int]
+Rows = AnyArray | Sequence[int]
 
 
 class ArrayView(Protocol):
@@ -26,15 +27,15 @@ class ArrayView(Protocol):
         """Path in the store: ``"points/xyz"``."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Length of every axis, rows first."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> Dtype:
         """Dtype of the values that are read."""
 
     @property
-    def chunk_shape(self) -> tuple[int, ...]:
+    def chunk_shape(self) -> Shape:
         """Shape of a chunk."""
 
     @property
@@ -44,23 +45,23 @@ class ArrayView(Protocol):
     def __len__(self) -> int:
         """Rows."""
 
-    def read(self, lo: int = 0, hi: int | None = None) -> NDArray[Any]:
+    def read(self, lo: int = 0, hi: int | None = None) -> AnyArray:
         """Rows ``lo:hi`` of axis 0 (None: up to the end)."""
 
-    def read_box(self, lo: Sequence[int], hi: Sequence[int]) -> NDArray[Any]:
+    def read_box(self, lo: Sequence[int], hi: Sequence[int]) -> AnyArray:
         """The box ``lo <= i < hi``, one number per axis. Shape ``hi - lo``."""
 
-    def read_rows(self, rows: Rows) -> NDArray[Any]:
+    def read_rows(self, rows: Rows) -> AnyArray:
         """Whole rows of axis 0 in the order given, duplicates included. (n, *shape[1:])."""
 
-    def read_ranges(self, lo: Rows, hi: Rows) -> NDArray[Any]:
+    def read_ranges(self, lo: Rows, hi: Rows) -> AnyArray:
         """Rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, concatenated."""
 
 
 class ValuesByRow(Protocol):
     """Values of an index array, read when their rows are first asked for."""
 
-    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+    def __getitem__(self, rows: Int64s) -> AnyArray:
         """Return the values of rows, (k, …) for rows (k,)."""
 
 
@@ -88,7 +89,7 @@ class StoreView(Protocol):
         """Number of samples."""
 
     @property
-    def cached_indices(self) -> dict[str, NDArray[Any]]:
+    def cached_indices(self) -> dict[str, AnyArray]:
         """Small index arrays that were read and checked, by path, see `unistore.schemas.indices`."""
 
     def has(self, path: str) -> bool:
@@ -103,7 +104,7 @@ class StoreView(Protocol):
     def index_values(self, path: str) -> ValuesByRow:
         """Return the values of a small index array, by row."""
 
-    def group(self, path: str) -> dict[str, Any]:
+    def group(self, path: str) -> JsonObject:
         """Return attributes of the group at `path` (``"windows/lung"``)."""
 
     def text(self, path: str) -> list[str]:
@@ -111,6 +112,30 @@ class StoreView(Protocol):
 
     def split_names(self) -> list[str]:
         """Return the names of the splits by code, empty if there are no splits."""
+
+
+# Bytes read at a time
+BLOCK = 32 << 20
+
+
+def rows_of_a_block(array: ArrayView) -> int:
+    """Return how many rows have about `BLOCK` bytes, in whole chunks if they can."""
+    rows = max(1, BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize))
+    chunk = array.chunk_shape[0]
+    return rows // chunk * chunk or rows
+
+
+def parts_between(array: ArrayView, bounds: Int64s) -> Iterator[AnyArray]:
+    """Yield the rows between each two of the bounds, which ascend, read in blocks of whole parts."""
+    step = max(1, BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize))
+    start = 0
+    while start < len(bounds) - 1:
+        end = max(start + 1, int(np.searchsorted(bounds, bounds[start] + step, side="right")) - 1)
+        first = int(bounds[start])
+        block = array.read(first, int(bounds[end]))
+        for lo, hi in pairwise((bounds[start : end + 1] - first).tolist()):
+            yield block[lo:hi]
+        start = end
 
 
 # Index arrays of up to so many bytes are cached in memory
@@ -130,9 +155,9 @@ def check_array(store: StoreView, array: ArrayView) -> None:
         raise contradiction(store, array.path, error)
 
 
-def whole(store: StoreView, path: str) -> NDArray[Any]:
+def whole(store: StoreView, path: str) -> AnyArray:
     """All values of an index array, read-only. A small array is read once per open store."""
-    cached: NDArray[Any] | None = store.cached_indices.get(path)
+    cached: AnyArray | None = store.cached_indices.get(path)
     if cached is not None:
         return cached
     array = store.array(path)
@@ -162,7 +187,7 @@ class IndexColumn:
     def __len__(self) -> int:
         return int(self._array.shape[0])
 
-    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+    def take(self, rows: Int64s) -> AnyArray:
         """Values of `rows`, (k, …) for rows (k,)."""
         if self._values is not None:
             return self._values[rows]
@@ -170,7 +195,7 @@ class IndexColumn:
         _raise_first(self._store, self._path, self._spec.row_errors(values, rows, self._shape_of))
         return values
 
-    def ranges(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def ranges(self, rows: Int64s) -> tuple[Int64s, Int64s]:
         """For offsets: begin and end of the range of each row, (k,) each."""
         lo = self.take(rows)
         hi = self.take(rows + 1)
@@ -180,7 +205,7 @@ class IndexColumn:
                 raise contradiction(self._store, self._path, error)
         return lo, hi
 
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Int64s:
         """For offsets: lengths of all ranges, (n,)."""
         return np.diff(whole(self._store, self._path))
 
@@ -199,7 +224,7 @@ def texts(store: StoreView, path: str) -> list[str]:
         raise contradiction(store, f"{path}/data", f"is not UTF-8 ({error})") from error
 
 
-def first_rows(store: StoreView) -> NDArray[np.int64]:
+def first_rows(store: StoreView) -> Int64s:
     """First row of every source in the main table, (sources,), ascending from 0."""
     first = whole(store, "sources/first_row")
     total = _main_rows(store)
@@ -210,7 +235,7 @@ def first_rows(store: StoreView) -> NDArray[np.int64]:
     return first
 
 
-def source_rows(store: StoreView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def source_rows(store: StoreView) -> tuple[Int64s, Int64s]:
     """First row and number of rows of every source, (sources,) each, which together are the main table."""
     first = first_rows(store)
     rows = whole(store, "sources/rows")
@@ -228,7 +253,7 @@ def source_rows(store: StoreView) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return first, rows
 
 
-def sample_rows(store: StoreView) -> NDArray[np.int64]:
+def sample_rows(store: StoreView) -> Int64s:
     """Row of every sample in its table, (samples,), without rows that are none: points of no segment."""
     rows = np.arange(store.sample_count)
     path = f"{store.attributes['samples']['table']}/number"
@@ -237,7 +262,7 @@ def sample_rows(store: StoreView) -> NDArray[np.int64]:
     return rows
 
 
-def sample_ranges(store: StoreView, table: str) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+def sample_ranges(store: StoreView, table: str) -> tuple[Int64s, Int64s] | None:
     """First row of every sample in a table and the row behind its last one, (samples,) each.
 
     None where rows of the table do not belong to one sample each.
@@ -252,7 +277,7 @@ def sample_ranges(store: StoreView, table: str) -> tuple[NDArray[np.int64], NDAr
     return IndexColumn(store, offsets).ranges(samples)
 
 
-def sample_sources(store: StoreView) -> NDArray[np.int64]:
+def sample_sources(store: StoreView) -> Int64s:
     """Number of the source of every sample, (samples,)."""
     table = store.attributes["samples"]["table"]
     if table == store.attributes.get("main_table", table):
@@ -267,7 +292,7 @@ def sample_sources(store: StoreView) -> NDArray[np.int64]:
     return numbers
 
 
-def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) -> None:
+def check_codes(store: StoreView, codes: UInt8s, names: list[str]) -> None:
     """Raise a `StoreError` if a split code has no name."""
     wrong = codes >= max(1, len(names))
     if wrong.any():

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 
 from unistore.schemas.array_specs import BYTES, ArraySpec
 from unistore.schemas.tables import Field, own_axes
+from unistore.system.hints import Shape
 
 # Endings of the group of a column: numbers, as the scans of a lidar; texts, byte for byte as in the source.
 RAGGED_SUFFIX = "_ragged"
 TEXT_SUFFIX = "_utf8"
 
 
-def ragged_field(
-    column: str, table: str, dtype: str, row_shape: tuple[int, ...], **attributes: object
-) -> Field:
+def ragged_field(column: str, table: str, dtype: str, row_shape: Shape, **attributes: object) -> Field:
     """``data`` of a column with any number of values, (*row_shape) each, in a row."""
     group = f"{table}/{column}{RAGGED_SUFFIX}"
     return Field(
@@ -40,7 +39,7 @@ def text_field(column: str, table: str, **attributes: object) -> Field:
 
 
 def value_field(
-    name: str, table: str, dtype: str, row_shape: tuple[int, ...], attributes: Mapping[str, object]
+    name: str, table: str, dtype: str, row_shape: Shape, attributes: Mapping[str, object]
 ) -> Field:
     """``data`` of a column, by its name with the suffix."""
     if name.endswith(TEXT_SUFFIX):

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import Problem, StoreError, UnsupportedError
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
-from unistore.schemas.indices import ArrayView, StoreView
+from unistore.schemas.indices import BLOCK, ArrayView, StoreView, parts_between, rows_of_a_block
+from unistore.system.hints import AnyArray, Int64s, Shape
 
 _CURE = "convert the sources again; if it comes back, report it"
-
-# Bytes read at a time
-BLOCK = 32 << 20
 
 
 class UnreadableError(Exception):
@@ -39,35 +35,24 @@ class RuleView:
         """Return the paths of all arrays that begin with `prefix`."""
         return [path for path in self.store.paths() if path.startswith(prefix)]
 
-    def shape(self, path: str) -> tuple[int, ...]:
+    def shape(self, path: str) -> Shape:
         """Return the shape of an array. Of `SAMPLES`, (samples,)."""
         return (self.store.sample_count,) if path == SAMPLES else self.array(path).shape
 
-    def whole(self, path: str) -> NDArray[Any]:
+    def whole(self, path: str) -> AnyArray:
         """All of an array."""
         return self.array(path).read()
 
-    def blocks(self, path: str) -> Iterator[tuple[int, NDArray[Any]]]:
+    def blocks(self, path: str) -> Iterator[tuple[int, AnyArray]]:
         """All rows of an array in blocks, each with the number of its first row."""
         array = self.array(path)
-        step = max(1, BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize))
-        step = step // array.chunk_shape[0] * array.chunk_shape[0] or step
+        step = rows_of_a_block(array)
         for lo in range(0, len(array), step):
             yield lo, array.read(lo, min(len(array), lo + step))
 
-    def parts(self, path: str, bounds: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
-        """Yield the rows between each two of the bounds, which ascend, read in blocks of whole parts."""
-        array = self.array(path)
-        step = max(1, BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize))
-        start = 0
-        while start < len(bounds) - 1:
-            end = int(np.searchsorted(bounds, bounds[start] + step, side="right")) - 1
-            end = max(start + 1, end)
-            first = int(bounds[start])
-            block = array.read(first, int(bounds[end]))
-            for lo, hi in pairwise((bounds[start : end + 1] - first).tolist()):
-                yield block[lo:hi]
-            start = end
+    def parts(self, path: str, bounds: Int64s) -> Iterator[AnyArray]:
+        """Yield the rows between each two of the bounds, which ascend."""
+        return parts_between(self.array(path), bounds)
 
     def array(self, path: str) -> ArrayView:
         """Open an array. `UnreadableError` if it is damaged."""
@@ -80,7 +65,7 @@ class RuleView:
                 raise UnreadableError(path) from error
             raise
 
-    def planes(self, path: str, row: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    def planes(self, path: str, row: int) -> Iterator[tuple[int, AnyArray]]:
         """One row of an array in blocks along axis 1, each with the number of its first plane."""
         array = self.array(path)
         count, *further = array.shape[1:]

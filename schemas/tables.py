@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+
+from unistore.system.hints import AnyArray, Dtype, Int64s, Shape, UInt8s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class Field:
     path: str
     dtype: str  # numpy dtype name in native form: "int32", "float64", "bool"
     # Shape after axis 0: `()` for a column, `(3,)` for coordinates, `(D, H, W)` for volumes.
-    row_shape: tuple[int, ...] = ()
+    row_shape: Shape = ()
     # One name per axis, axis 0 included: `("point", "coordinate")`. Arrays of a group and of the groups above
     # it use the same name for the same axis; `own_axes` names axes that only one array has.
     axes: tuple[str, ...]
@@ -68,7 +69,7 @@ def bounds_field(path: str, axis: str, description: str) -> Field:
     return Field(path=path, dtype="int64", axes=(f"{axis}_bound",), description=description)
 
 
-def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+def offsets_of(lengths: Sequence[int] | Int64s) -> Int64s:
     """Offsets (n + 1,) i8 of n ranges that follow each other, from their lengths (n,)."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
@@ -98,17 +99,17 @@ class IndexValues(Protocol):
     """Values of an index array, rows on axis 0: an array, or what makes the rows of a slice when asked."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> Dtype:
         """Dtype of the values."""
         ...
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Shape of the whole array."""
         ...
 
     def __len__(self) -> int: ...
-    def __getitem__(self, rows: slice, /) -> NDArray[Any]: ...
+    def __getitem__(self, rows: slice, /) -> AnyArray: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +117,7 @@ class TextBytes:
     """UTF-8 bytes of strings, one after the other, (bytes,) uint8, encoded when slices are asked for."""
 
     strings: Sequence[str]  # the strings, the same whenever they are asked for
-    offsets: NDArray[np.int64]  # where each begins, and the last ends, (n + 1,) int64
+    offsets: Int64s  # where each begins, and the last ends, (n + 1,) int64
 
     @classmethod
     def of(cls, strings: Sequence[str]) -> TextBytes:
@@ -128,16 +129,16 @@ class TextBytes:
         return int(self.offsets[-1])
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> Dtype:
         """uint8."""
         return np.dtype(np.uint8)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """(bytes,)."""
         return (len(self),)
 
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
+    def __getitem__(self, rows: slice) -> UInt8s:
         lo, hi, step = rows.indices(len(self))
         if lo >= hi:
             return np.empty(0, np.uint8)
@@ -159,7 +160,7 @@ def _encoded(string: str) -> bytes:
 
 def text_arrays(
     path: str, strings: Iterable[str], *, axis: str = "row", description: str = ""
-) -> list[tuple[Field, NDArray[Any]]]:
+) -> list[tuple[Field, AnyArray]]:
     """Return strings as ``path/data`` and ``path/offsets``, as Zarr v3 has no standard string dtype."""
     # `data` u1, `offsets` i8 (n + 1): string i is data[offsets[i]:offsets[i + 1]]. Undecodable bytes of file
     # names (surrogates) are written as backslash escapes.
@@ -193,7 +194,7 @@ def _text_fields(path: str, axis: str, description: str) -> tuple[Field, Field]:
     return data_field, bounds_field(f"{path}/offsets", axis, bounds)
 
 
-def text_values(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str]:
+def text_values(data: UInt8s, offsets: Int64s) -> list[str]:
     """Return the strings of UTF-8 bytes between offsets (n + 1,)."""
     raw = data.tobytes()
     return [raw[lo:hi].decode() for lo, hi in pairwise(offsets.tolist())]

@@ -21,9 +21,8 @@ from tests.cases import DATA, MAKERS
 from tests.mixtures import JUNK, SETS, Mixture, Shelf
 from unistore.conversion.convert import detect_family, make_converter
 from unistore.converters.registry import own_families
-from unistore.converters.scan import LeftOut, Refused
 from unistore.converters.scanning import scan_sources
-from unistore.converters.survey import Claims, survey
+from unistore.converters.survey import Answer, Claims, survey
 from unistore.errors import InputError
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -99,14 +98,14 @@ def by_reason(files: Iterable[tuple[str, Path]]) -> dict[str, list[str]]:
 def surveyed(found: Claims) -> Verdicts:
     """What every file is taken for."""
 
-    def reason(family: str, verdict: Any) -> str:
-        if isinstance(verdict, LeftOut):
-            return f"left out: {verdict.reason}"
-        if isinstance(verdict, Refused):
-            return f"refused by {family}: {verdict.problem.kind}: {verdict.problem}"
-        return f"{family} ({verdict.layout}): {verdict.reason}"
+    def reason(answer: Answer) -> str:
+        if answer.problem is not None:
+            return f"refused by {answer.family}: {answer.problem.kind}: {answer.problem}"
+        if not answer.family:
+            return f"left out: {answer.reason}"
+        return f"{answer.family} ({answer.layout}): {answer.reason}"
 
-    files = by_reason((reason(seen.family, seen.verdict), seen.path) for seen in found)
+    files = by_reason((reason(answer), path) for path, answer in found)
     return {"files": files, "problems": [str(problem) for problem in found.problems]}
 
 

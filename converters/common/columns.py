@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem, first_few, printable
+from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
 
 _STORABLE = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
-# Of a float by its size in bytes, with the implicit bit (IEEE 754, table 3.5)
-_SIGNIFICANT_BITS = {2: 11, 4: 24, 8: 53}
 _MAX_FORMS = 6
 ROW_SHAPES = "source_row_shape"
 TEXT_KINDS = "SUO"  # kinds of the dtypes of texts: of one length, and of any
@@ -28,7 +27,7 @@ class SourceColumn:
     """Dtype and row shape of a column in one source."""
 
     dtype: str  # NumPy's dtype string, byte order included: `">f4"`
-    row_shape: tuple[int, ...] = ()  # Shape after axis 0
+    row_shape: Shape = ()  # Shape after axis 0
 
     def __str__(self) -> str:
         dtype = np.dtype(self.dtype)
@@ -40,7 +39,7 @@ class Merged(NamedTuple):
     """Dtype and row shape of a column in the store."""
 
     dtype: str  # NumPy dtype name, native: the smallest that represents every source's values exactly
-    row_shape: tuple[int, ...]  # Shape after axis 0, the same in every source
+    row_shape: Shape  # Shape after axis 0, the same in every source
     # `source_dtype`: the dtype in all sources, or the indices of the sources by dtype. `missing_in`:
     # indices of the sources without the column, where it is filled. `source_row_shape`: the indices of the
     # sources by row shape (`"4x3"`), where smaller rows are padded with zeros.
@@ -52,23 +51,23 @@ class Merged(NamedTuple):
         return ROW_SHAPES in self.attributes
 
 
-def storable(dtype: np.dtype[Any]) -> bool:
+def storable(dtype: Dtype) -> bool:
     """Return whether values of a dtype can be stored: bool, integers and floats of up to 8 bytes."""
     return dtype.kind in "biuf" and dtype.newbyteorder("=") in map(np.dtype, _STORABLE)
 
 
-def any_length(values: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> np.dtype[Any]:
+def any_length(values: Dtype, row_shape: Shape = ()) -> Dtype:
     """Return the dtype of an array whose rows have any number of values each, as h5py has it."""
     return np.dtype(object, metadata={"vlen": values, "shape": row_shape})
 
 
-def is_text(dtype: np.dtype[Any]) -> bool:
+def is_text(dtype: Dtype) -> bool:
     """Return whether rows are texts or byte strings, of one length or any."""
     told: Mapping[str, Any] = dtype.metadata or {}
     return dtype.kind in "SU" or told.get("vlen") is str or told.get("vlen") is bytes
 
 
-def values_of(dtype: np.dtype[Any]) -> SourceColumn | None:
+def values_of(dtype: Dtype) -> SourceColumn | None:
     """Return the form of the values in rows of any length, texts among them (None: the rows are others)."""
     if is_text(dtype):
         return SourceColumn(dtype.str)
@@ -79,26 +78,19 @@ def values_of(dtype: np.dtype[Any]) -> SourceColumn | None:
     return SourceColumn(values.str, told.get("shape", ()))
 
 
-def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+def is_lossless(source: Dtype, target: Dtype) -> bool:
     """Whether `target` represents every value of `source` exactly (stricter than NumPy's "safe" casts)."""
-    if source.kind in TEXT_KINDS:
-        return False
-    if source.kind == "b" or target.kind == "b":
-        return source.kind == "b"
-    if source.kind == "f":
-        return target.kind == "f" and target.itemsize >= source.itemsize
-    bits = 8 * source.itemsize - (source.kind == "i")
-    if target.kind == "f":
-        return bits <= _SIGNIFICANT_BITS[target.itemsize]
-    if source.kind == "i" and target.kind == "u":
-        return False
-    return bits <= 8 * target.itemsize - (target.kind == "i")
+    if source.kind in "iu" and target.kind == "f":
+        return 8 * source.itemsize - (source.kind == "i") <= np.finfo(target).nmant + 1
+    return np.can_cast(source, target)
 
 
-def promote(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any] | None:
+def promote(dtypes: Sequence[Dtype]) -> Dtype | None:
     """Return the smallest storable dtype that represents all values of all `dtypes` exactly, or None."""
-    storable = map(np.dtype, _STORABLE)
-    return next((each for each in storable if all(is_lossless(dtype, each) for dtype in dtypes)), None)
+    for target in map(np.dtype, _STORABLE):
+        if all(is_lossless(dtype, target) for dtype in dtypes):
+            return target
+    return None
 
 
 def missing_value(dtype: str) -> float | bool:
@@ -181,7 +173,7 @@ def _merge(
         return {form: np.flatnonzero(own == form).tolist() for form in dict.fromkeys(forms)}
 
     dtypes = sources([None if column is None else column.dtype for column in columns])
-    attributes: dict[str, Any] = {}
+    attributes: JsonObject = {}
     missing = dtypes.pop(None, None)
     attributes["source_dtype"] = dtypes if len(dtypes) > 1 else next(iter(dtypes))
     if missing is not None:
@@ -193,7 +185,7 @@ def _merge(
     return Merged(dtype.name, tuple(map(max, zip(*shapes, strict=True))), attributes)
 
 
-def _sizes(row_shape: tuple[int, ...]) -> str:
+def _sizes(row_shape: Shape) -> str:
     return "x".join(map(str, row_shape))
 
 
@@ -202,6 +194,13 @@ def row_shapes(attributes: Mapping[str, Any]) -> Iterator[tuple[tuple[int, ...],
     shapes = attributes.get(ROW_SHAPES)
     for sizes, sources in shapes.items() if isinstance(shapes, Mapping) else ():
         yield tuple(map(int, sizes.split("x"))), sources
+
+
+def within(target: AnyArray, shape: Shape) -> AnyArray:
+    """Return the part of rows that smaller ones take. Other rows are as they are."""
+    if len(shape) != target.ndim or target.shape[1:] == shape[1:]:
+        return target
+    return target[(slice(None), *map(slice, shape[1:]))]
 
 
 def padding_notes(merged: Mapping[str, Merged]) -> list[str]:

@@ -72,7 +72,6 @@ class ProblemCollector:
             self.problems += error.problems_at(location)
 
     def check(self) -> None:
-        """Raise the collected problems."""
         if self.problems:
             raise InputError(self.problems)
 

@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.converters.common.columns import ANY_TEXT, any_length, row_shapes
-from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, source_rows
+from unistore.converters.common.columns import ANY_TEXT, any_length, row_shapes, within
+from unistore.schemas.indices import (
+    ArrayView,
+    IndexColumn,
+    StoreView,
+    parts_between,
+    rows_of_a_block,
+    source_rows,
+)
+from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
 
 # Each call returns an iterator over all rows of an array, in blocks along axis 0
-Blocks = Callable[[], Iterator[NDArray[Any]]]
+Blocks = Callable[[], Iterator[AnyArray]]
 
 Form = Literal["hdf5", "npy", "npz", "png", "raw", "zarr", "format"]
 
@@ -30,8 +37,8 @@ class ExportedArray(NamedTuple):
 
     # `shape` and `dtype`: in the file, byte order included. `object`: rows are byte strings of variable
     # length, or have any number of values of the dtype `metadata["vlen"]`; of texts that is `str` or `bytes`.
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    shape: Shape
+    dtype: Dtype
     blocks: Blocks  # its rows, of that dtype or one that casts to it without loss
 
     @property
@@ -39,8 +46,7 @@ class ExportedArray(NamedTuple):
         """Bytes of all values. For byte strings, the number of rows."""
         return prod(self.shape) * (1 if self.dtype.hasobject else self.dtype.itemsize)
 
-    def whole(self) -> NDArray[Any]:
-        """Return all rows in one array."""
+    def whole(self) -> AnyArray:
         out = np.empty(self.shape, self.dtype)
         filled = 0
         for block in self.blocks():
@@ -72,12 +78,12 @@ class File:
     write: Callable[[Path], None] | None = None  # `write(path)` writes a file of the form "format"
 
 
-def array_values(values: NDArray[Any]) -> ExportedArray:
+def array_values(values: AnyArray) -> ExportedArray:
     """`ExportedArray` of an array in memory."""
     return ExportedArray(values.shape, values.dtype, lambda: iter([values]))
 
 
-def converted(values: ExportedArray, dtype: np.dtype[Any]) -> ExportedArray:
+def converted(values: ExportedArray, dtype: Dtype) -> ExportedArray:
     """Return the same values cast to another dtype, with a `ValueError` while reading if one is not exact."""
     if dtype == values.dtype:
         return values
@@ -89,7 +95,7 @@ def converted(values: ExportedArray, dtype: np.dtype[Any]) -> ExportedArray:
     )
 
 
-def cast_exactly(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def cast_exactly(block: AnyArray, dtype: Dtype) -> AnyArray:
     """Cast values, and raise a `ValueError` if the dtype does not represent all of them exactly."""
     with np.errstate(invalid="ignore", over="ignore"):
         cast = block.astype(dtype)
@@ -100,10 +106,6 @@ def cast_exactly(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         msg = f"{dtype} does not hold all values of {block.dtype} exactly"
         raise ValueError(msg)
     return cast
-
-
-# Bytes read at a time
-BLOCK = 32 << 20
 
 
 class SourceRows(NamedTuple):
@@ -124,12 +126,9 @@ def sources_of(store: StoreView) -> list[SourceRows]:
     ]
 
 
-def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[NDArray[Any]]:
-    """Yield rows ``lo:hi`` in blocks of about `BLOCK` bytes, aligned with chunks."""
-    row_bytes = max(1, prod(array.shape[1:]) * array.dtype.itemsize)
-    chunk = array.chunk_shape[0]
-    step = max(1, BLOCK // row_bytes)
-    step = step // chunk * chunk or step
+def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[AnyArray]:
+    """Yield rows ``lo:hi`` in blocks, aligned with chunks."""
+    step = rows_of_a_block(array)
     while lo < hi:
         stop = min(hi, lo - lo % step + step)
         yield array.read_ranges([lo], [stop])
@@ -141,7 +140,7 @@ def row_values(array: ArrayView, lo: int, hi: int) -> ExportedArray:
     return ExportedArray((hi - lo, *array.shape[1:]), array.dtype, lambda: row_blocks(array, lo, hi))
 
 
-def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: np.dtype[Any]) -> np.dtype[Any]:
+def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: Dtype) -> Dtype:
     """Return the dtype that a column had in a source, from the array's attribute ``source_dtype``."""
     # The attribute is the dtype in all sources or, where they differ, the indices of the sources by dtype.
     dtype = attributes.get("source_dtype")
@@ -158,12 +157,10 @@ def source_row_shape(
     return next(shapes, otherwise)
 
 
-def without_padding(values: ExportedArray, row_shape: tuple[int, ...]) -> ExportedArray:
+def without_padding(values: ExportedArray, row_shape: Shape) -> ExportedArray:
     """Return the part of rows that a source has."""
-    part = (slice(None), *map(slice, row_shape))
-    return values._replace(
-        shape=(values.shape[0], *row_shape), blocks=lambda: (block[part] for block in values.blocks())
-    )
+    shape = (values.shape[0], *row_shape)
+    return values._replace(shape=shape, blocks=lambda: (within(block, shape) for block in values.blocks()))
 
 
 # Rows with any number of values.
@@ -171,32 +168,21 @@ def without_padding(values: ExportedArray, row_shape: tuple[int, ...]) -> Export
 _TEXTS_TOGETHER = 4096
 
 
-def row_bounds(store: StoreView, group: str, lo: int, hi: int) -> NDArray[np.int64]:
+def row_bounds(store: StoreView, group: str, lo: int, hi: int) -> Int64s:
     """Return the offsets of rows ``lo:hi`` of a column with any number of values in a row, (rows + 1,)."""
     first, last = IndexColumn(store, f"{group}/offsets").ranges(np.arange(lo, hi))
     return np.concatenate([first, last[-1:]]) if hi > lo else np.zeros(1, np.int64)
 
 
-def rows_of_any_length(store: StoreView, group: str, lo: int, hi: int) -> Iterator[NDArray[Any]]:
-    """Yield the values of each of rows ``lo:hi``, which are read about `BLOCK` bytes at a time."""
-    array = store.array(f"{group}/data")
-    values_together = BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize)
-    bounds = row_bounds(store, group, lo, hi)
-    first = 0
-    while first < hi - lo:
-        fitting = int(np.searchsorted(bounds, bounds[first] + values_together, "right")) - 1
-        last = max(first + 1, fitting)
-        start = int(bounds[first])
-        values = array.read(start, int(bounds[last]))
-        for row in range(first, last):
-            yield values[bounds[row] - start : bounds[row + 1] - start]
-        first = last
+def rows_of_any_length(store: StoreView, group: str, lo: int, hi: int) -> Iterator[AnyArray]:
+    """Yield the values of each of rows ``lo:hi``, of which many are read together."""
+    return parts_between(store.array(f"{group}/data"), row_bounds(store, group, lo, hi))
 
 
-def ragged_rows(store: StoreView, group: str, lo: int, hi: int, dtype: np.dtype[Any]) -> ExportedArray:
+def ragged_rows(store: StoreView, group: str, lo: int, hi: int, dtype: Dtype) -> ExportedArray:
     """Return rows ``lo:hi`` of a column with any number of values in a row, as objects of a dtype."""
 
-    def blocks() -> Iterator[NDArray[Any]]:
+    def blocks() -> Iterator[AnyArray]:
         for row in rows_of_any_length(store, group, lo, hi):
             yield as_object(cast_exactly(row, dtype))
 
@@ -208,7 +194,7 @@ def text_rows(store: StoreView, group: str, source: int, lo: int, hi: int) -> Ex
     dtype = source_dtype(store.array(f"{group}/data").attributes, source, ANY_TEXT)
     dtype = ANY_TEXT if dtype.hasobject else dtype
 
-    def blocks() -> Iterator[NDArray[Any]]:
+    def blocks() -> Iterator[AnyArray]:
         for first in range(lo, hi, _TEXTS_TOGETHER):
             rows = rows_of_any_length(store, group, first, min(hi, first + _TEXTS_TOGETHER))
             texts: list[Any] = [row.tobytes() for row in rows]
@@ -219,14 +205,14 @@ def text_rows(store: StoreView, group: str, source: int, lo: int, hi: int) -> Ex
     return ExportedArray((hi - lo,), dtype, blocks)
 
 
-def as_object(value: Any) -> NDArray[Any]:
+def as_object(value: Any) -> AnyArray:
     """Return a value as an object array (1,)."""
     row = np.empty(1, object)
     row[0] = value
     return row
 
 
-def objects(rows: NDArray[Any]) -> NDArray[Any]:
+def objects(rows: AnyArray) -> AnyArray:
     """Return rows as objects, if they are not. A format has those of one length as an array."""
     values = np.empty(len(rows), object)
     for row, value in enumerate(rows):

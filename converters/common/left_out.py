@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from math import prod
-from typing import Protocol
+from typing import Any
 
 from unistore.errors import first_few
 
@@ -15,14 +15,6 @@ NO_COLUMN = "being no column"
 BOOKKEEPING = "bookkeeping of what wrote the file"
 _LISTED = 20
 _NUMBER = re.compile(r"[0-9]+")
-
-
-class Shaped(Protocol):
-    """An array with a shape, which is None where HDF5 has no dataspace."""
-
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        """All axes."""
 
 
 def names_without_numbers(names: Iterable[str]) -> list[str]:
@@ -41,6 +33,6 @@ def left_out_notes(left_out: Iterable[tuple[str, str]]) -> list[str]:
     ]
 
 
-def has_values(array: Shaped) -> bool:
-    """Return whether an array holds any value."""
+def has_values(array: Any) -> bool:
+    """Return whether an array holds any value. Its shape is None where HDF5 has no dataspace."""
     return array.shape is not None and prod(array.shape) > 0

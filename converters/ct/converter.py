@@ -17,9 +17,9 @@ from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.scan import read_info
 from unistore.converters.files.folders import ListedFolders
 from unistore.converters.files.paths import Listing
-from unistore.converters.plugin import Claim, Family, Format, Group, Head, Problem, SourceFile
+from unistore.converters.plugin import Claim, Family, Format, Group, Head, Problem, SourceFile, no, sure
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
-from unistore.converters.scan import Candidate, LeftOut, Parts, SourcePart, Taken, Verdict
+from unistore.converters.scan import Candidate, Parts, SourcePart
 from unistore.converters.seam.converter import Neighbours, SeamConverter
 from unistore.converters.seam.record import ConverterOf
 from unistore.converters.seam.sources import group_of
@@ -69,16 +69,16 @@ class CtConverter(SeamConverter):
         """Endings of files of voxels and of points, and what describes them."""
         return (*super().suffixes, INFO)
 
-    def look(self, file: Candidate) -> Verdict:
+    def look(self, file: Candidate) -> Claim:
         """Take ``info.json`` of case folders, too, which must be JSON. Of DICOM, look at no header."""
         if file.path.name == INFO:
             if not is_case(file.path.parent, Neighbours(self, file.folders)):
-                return LeftOut("describes no case folder")
+                return no("describes no case folder")
             read_info(file.path, file.name)
-            return Taken(CASES, "describes the volume of a case folder")
+            return sure("describes the volume of a case folder", CASES)
         if self._format_name(file.path) == DICOM:
             source = SourceFile(file.path, file.path.name, file.roots)
-            return Taken(SERIES, self.opening_of(source).recognise(source).reason)
+            return sure(self.opening_of(source).recognise(source).reason, SERIES)
         return super().look(file)
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:

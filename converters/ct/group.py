@@ -59,7 +59,6 @@ from unistore.converters.formats.dicom_headers import (
     order_of,
     read_header,
 )
-from unistore.converters.formats.extras import needed
 from unistore.converters.formats.tiff import Tiff, is_page
 from unistore.converters.plugin import Group, Problem, SourceFile
 from unistore.converters.seam.faults import calling
@@ -98,7 +97,7 @@ def group_series(
     """Group DICOM files by their SeriesInstanceUID, whatever folders they lie in."""
     if not files:
         return
-    needed("pydicom", "medical", files[0])
+    files[0].library("pydicom", "medical")
     folders: dict[Path, str] = {}  # names of folders, which are told only if names are kept
     if keep_names:
         parents = list(dict.fromkeys([file.path.parent for file in files]))

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.events.options import EventsOptions, Unit
 from unistore.converters.formats.aedat import Aedat4
@@ -24,7 +23,6 @@ from unistore.converters.plugin import (
     Cut,
     Facts,
     Family,
-    Format,
     Group,
     Head,
     InputError,
@@ -41,6 +39,7 @@ from unistore.converters.plugin import (
 from unistore.converters.seam.record import ConverterOf
 from unistore.converters.seam.specs import specs_of
 from unistore.schemas.events.fields import FAMILY_NAME, MARK_ROWS
+from unistore.system.hints import AnyArray, Dtype, Int64s
 
 # Names that files give to each column.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -87,7 +86,7 @@ class EventPlace(NamedTuple):
         """What messages call it."""
         return f"{self.array}/{self.field}" if self.field else self.array
 
-    def of(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def of(self, rows: AnyArray) -> AnyArray:
         """Return the column of rows of the array."""
         return rows[self.field] if self.field else rows
 
@@ -99,11 +98,11 @@ Layout = Mapping[str, EventPlace]  # place of each column
 class EventsFamily(EventsOptions, Family):
     """Recordings of event cameras; see `EventsOptions`."""
 
-    name: ClassVar[str] = FAMILY_NAME
-    summary: ClassVar[str] = "Recordings of event cameras: HDF5, .dat, .raw, .aedat4, .npy, .npz."
-    formats: ClassVar[tuple[type[Format] | str, ...]] = ("hdf5", "npy", "npz", Dat, Evt, Aedat4, FrameTimes)
-    any_format: ClassVar[bool] = True
-    schema: ClassVar[Schema] = Schema(
+    name = FAMILY_NAME
+    summary = "Recordings of event cameras: HDF5, .dat, .raw, .aedat4, .npy, .npz."
+    formats = ("hdf5", "npy", "npz", Dat, Evt, Aedat4, FrameTimes)
+    any_format = True
+    schema = Schema(
         table="events",
         columns={
             "t": Column(kinds="iuf", unit="us", description="Time", dtype="int64"),
@@ -219,7 +218,7 @@ class EventsFamily(EventsOptions, Family):
         """Return the events of a window of 33 ms at a million a second."""
         return 1 << 15
 
-    def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, NDArray[Any]]]]:
+    def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, AnyArray]]]:
         """Check that times do not fall and agree with the file's index, and mark some of them."""
         place = find_layout(opened, self.events)["t"]
         index = np.zeros(0, np.int64)
@@ -241,7 +240,7 @@ class EventsFamily(EventsOptions, Family):
             last = times[-1:]
         yield "marks", {"t": last}
 
-    def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
+    def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, AnyArray]:
         """Read events, with places inside the sensor and polarities of 0 and 1."""
         layout = find_layout(opened, self.events)
         # Each array is read once: some have all columns as fields of records
@@ -287,10 +286,10 @@ class EventsFamily(EventsOptions, Family):
         of_file = {name: value for name, value in facts.items() if not name.startswith(_OWN)}
         return Restored(arrays, of_file)
 
-    def _original(self, name: str, column: Array, dtype: np.dtype[Any], low: int) -> Array:
+    def _original(self, name: str, column: Array, dtype: Dtype, low: int) -> Array:
         """Return a column as a file had it."""
 
-        def read(lo: int, hi: int) -> NDArray[Any]:
+        def read(lo: int, hi: int) -> AnyArray:
             stored = column[lo:hi]
             if name == "t":
                 return from_microseconds(stored, self.unit, dtype)
@@ -300,7 +299,7 @@ class EventsFamily(EventsOptions, Family):
 
         return Array(LazyRows(column.shape, dtype, read))
 
-    def view(self, sample: Mapping[str, NDArray[Any]], detail: ViewLimits) -> View:
+    def view(self, sample: Mapping[str, AnyArray], detail: ViewLimits) -> View:
         """Return the first events of a recording, to be counted by pixel and time."""
         events = min(len(sample["t"]), max(1, detail.shown // _EVENT_BYTES))
         first = int(sample["t"][0]) if events else 0
@@ -326,7 +325,7 @@ class EventsFamily(EventsOptions, Family):
             return width, height
         return self.sensor
 
-    def _times(self, opened: Opened, place: EventPlace, stored: NDArray[Any], lo: int) -> NDArray[np.int64]:
+    def _times(self, opened: Opened, place: EventPlace, stored: AnyArray, lo: int) -> Int64s:
         """Return times in microseconds. Those that are none to the last bit are a problem."""
         with np.errstate(invalid="ignore"):
             times = to_microseconds(stored, self.unit)
@@ -368,7 +367,7 @@ def _records_of(fields: Mapping[str, Array]) -> Array:
     """Return records of columns."""
     dtype = np.dtype([(name, array.dtype) for name, array in fields.items()])
 
-    def read(lo: int, hi: int) -> NDArray[Any]:
+    def read(lo: int, hi: int) -> AnyArray:
         records = np.empty(hi - lo, dtype)
         for name, array in fields.items():
             records[name] = array[lo:hi]
@@ -377,10 +376,10 @@ def _records_of(fields: Mapping[str, Array]) -> Array:
     return Array(LazyRows(next(iter(fields.values())).shape, dtype, read))
 
 
-def to_microseconds(times: NDArray[Any], unit: Unit) -> NDArray[np.int64]:
+def to_microseconds(times: AnyArray, unit: Unit) -> Int64s:
     """Return times as whole microseconds, the nearest ones."""
     if unit == "ns":
-        microseconds: NDArray[Any] = np.rint(times / 1000) if times.dtype.kind == "f" else times // 1000
+        microseconds: AnyArray = np.rint(times / 1000) if times.dtype.kind == "f" else times // 1000
     elif times.dtype.kind == "f":
         microseconds = np.rint(times.astype(np.float64) * _MICROSECONDS[unit])
     else:
@@ -388,7 +387,7 @@ def to_microseconds(times: NDArray[Any], unit: Unit) -> NDArray[np.int64]:
     return microseconds.astype(np.int64)
 
 
-def from_microseconds(times: NDArray[np.int64], unit: Unit, dtype: np.dtype[Any]) -> NDArray[Any]:
+def from_microseconds(times: Int64s, unit: Unit, dtype: Dtype) -> AnyArray:
     """Return times in a file's unit and dtype."""
     if unit == "ns":
         return (times * 1000).astype(dtype)
@@ -397,9 +396,7 @@ def from_microseconds(times: NDArray[np.int64], unit: Unit, dtype: np.dtype[Any]
     return (times // _MICROSECONDS[unit]).astype(dtype)
 
 
-def _check_index(
-    opened: Opened, place: EventPlace, index: NDArray[np.int64], times: NDArray[np.int64], lo: int
-) -> None:
+def _check_index(opened: Opened, place: EventPlace, index: Int64s, times: Int64s, lo: int) -> None:
     """Refuse times of which the index of milliseconds tells another unit."""
     numbers = np.flatnonzero((index > lo) & (index < lo + len(times)))
     rows = index[numbers] - lo

@@ -8,13 +8,63 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
+import numpy as np
 
-from unistore.converters.common.difference import difference
+from unistore.converters.common.columns import is_lossless
 from unistore.converters.common.exported import ExportedArray
 from unistore.converters.common.left_out import names_without_numbers
 from unistore.converters.files.libraries import ONLY, Open, OpenedByLibrary, open_with_library
 from unistore.errors import Location
+from unistore.system.hints import AnyArray, Dtype, Shape
+
+
+def difference(stored: AnyArray, other: AnyArray, first: int = 0) -> str | None:
+    """Describe the first difference of two arrays with rows on axis 0, or return None if they are equal."""
+    # Values of different dtypes are compared in one that represents both exactly. Rows are counted from
+    # `first`.
+    if stored.shape != other.shape:
+        return f"shapes {stored.shape} and {other.shape}"
+    if stored.dtype.names is not None:
+        fields = (difference(stored[name], other[name], first) for name in stored.dtype.names)
+        return next((reason for reason in fields if reason is not None), None)
+    if stored.dtype.kind in "OSU":
+        return _text_difference(stored, other, first)
+    if stored.dtype.kind == "c" and stored.size:
+        real = difference(stored.real, other.real, first)
+        return real or difference(stored.imag, other.imag, first)
+    common = np.promote_types(stored.dtype, other.dtype)
+    if not (is_lossless(stored.dtype, common) and is_lossless(other.dtype, common)):
+        return f"dtypes {stored.dtype} and {other.dtype}, which no dtype holds both"
+    if not stored.size:
+        return None
+    one = _bits(stored, common)
+    two = _bits(other, common)
+    if np.array_equal(one, two):
+        return None
+    wrong = (one != two).reshape(len(stored), -1)
+    row = int(np.flatnonzero(wrong.any(axis=1))[0])
+    column = int(np.flatnonzero(wrong[row])[0])
+    ours, theirs = (values.reshape(len(values), -1)[row, column] for values in (stored, other))
+    return f"row {first + row}: {ours} and {theirs}, {np.count_nonzero(wrong)} of {wrong.size} values differ"
+
+
+def _text_difference(stored: AnyArray, other: AnyArray, first: int) -> str | None:
+    for row, (one, two) in enumerate(zip(stored.flat, other.flat, strict=True)):
+        ours = _bytes(one)
+        theirs = _bytes(two)
+        if ours != theirs:
+            return f"row {first + row}: {ours!r:.60} and {theirs!r:.60}"
+    return None
+
+
+def _bytes(text: Any) -> bytes:
+    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
+
+
+def _bits(values: AnyArray, dtype: Dtype) -> AnyArray:
+    """Return values in a dtype, viewed as unsigned integers of native byte order."""
+    plain = np.ascontiguousarray(values, dtype.newbyteorder("="))
+    return plain.view(f"u{plain.itemsize}")
 
 
 class RestoredArray(NamedTuple):
@@ -25,21 +75,11 @@ class RestoredArray(NamedTuple):
     values: ExportedArray
     field: str = ""  # field of its records; empty: the array has none, or `values` has all of them
     # Makes these rows of the rows of the file: decodes frames.
-    of_file: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    of_file: Callable[[AnyArray], AnyArray] | None = None
     # Describes the first difference of rows of the store and of the file, given the number of the first.
-    differ: Callable[[NDArray[Any], NDArray[Any], int], str | None] = difference
+    differ: Callable[[AnyArray, AnyArray, int], str | None] = difference
     may_differ: bool = False  # whether an array that differs is left out, and no fault
     decoder: str = ""  # library that `of_file` decodes with, if any
-
-
-def _as_it_is(opened: OpenedByLibrary) -> Callable[[str], str]:
-    del opened
-    return str
-
-
-def _nothing_rewritten(path: str, item: Any, name: Any) -> bool:
-    del path, item, name
-    return False
 
 
 class RestoredFile(NamedTuple):
@@ -49,12 +89,12 @@ class RestoredFile(NamedTuple):
     arrays: Sequence[RestoredArray]  # what the store has of it
     open: Open = open_with_library
     # Of an open file: what it calls an array that `arrays` names otherwise.
-    naming: Callable[[OpenedByLibrary], Callable[[str], str]] = _as_it_is
+    naming: Callable[[OpenedByLibrary], Callable[[str], str]] = lambda _: str
     remarks: Mapping[str, str] = {}  # what is said of arrays of the file that the store has in another form
     # Text of its attributes, see `attribute_texts`; None: they are not compared.
     attributes: str | None = None
     # `(path, object, name)`: whether the store has an attribute in another form.
-    is_rewritten: Callable[[str, Any, Any], bool] = _nothing_rewritten
+    is_rewritten: Callable[[str, Any, Any], bool] = lambda *_: False
     facts: Mapping[str, Any] = {}  # what else the store says of the file
 
 
@@ -175,5 +215,5 @@ def _array_difference(array: RestoredArray, name: str, opened: OpenedByLibrary) 
     return None
 
 
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _without_ones(shape: Shape) -> tuple[int, ...]:
     return (*shape[:1], *(extent for extent in shape[1:] if extent != 1))

@@ -66,7 +66,6 @@ class ListedFolders(Folders):
         self._there = {str(file) for file in chain.from_iterable(self._by_folder.values())}
 
     def has(self, path: str) -> bool:
-        """See `Folders.has`."""
         return path in self._there
 
     def _files(self, folder: Path) -> Iterator[Path]:

@@ -107,7 +107,6 @@ class _Walk:
             self.problems.append(Problem(printable(str(self.root)), "does not exist", cure, "missing"))
 
     def _search(self, folder: Path, above: tuple[Path, ...]) -> None:
-        """Search a folder. `above` are the real folders that led to it, against circles of links."""
         try:
             paths = sorted(folder.iterdir(), key=lambda path: natural_key(path.name))
         except OSError as error:

@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, as_problem, reason_of
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.errors import InputError, Location, Problem
+from unistore.system.hints import AnyArray, Dtype, Shape
 
 # Name given to the array of a `.npy` file
 NPY_NAME = "data"
@@ -45,14 +45,13 @@ _LONG = re.compile(r"(?<=\d)L(?=[,)])")
 class NpyHeader(NamedTuple):
     """Header of an array."""
 
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]  # as stored, byte order included
+    shape: Shape
+    dtype: Dtype  # as stored, byte order included
     fortran_order: bool  # whether axis 0 varies fastest in the file
     offset: int  # of the values, in the file or in the content of a compressed member
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -133,7 +132,7 @@ def _parsed(head: bytes) -> NpyHeader:
     return NpyHeader(shape, dtype, is_fortran, size)
 
 
-def _check(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def _check(shape: Shape, dtype: Dtype) -> None:
     if any(type(extent) is not int or extent < 0 for extent in shape):
         raise _refused("header", f"has shape {shape!r} in its header")
     if dtype.hasobject:
@@ -182,36 +181,23 @@ class ArrayValues(ABC):
     def __init__(self, header: NpyHeader, where: Location | str) -> None:
         self.header = header
         self.where = where
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of every axis."""
-        return self.header.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype as in the file, byte order included."""
-        return self.header.dtype
-
-    @property
-    def fortran_order(self) -> bool:
-        """Whether the last axis varies slowest in the file."""
-        return self.header.fortran_order
+        self.shape = header.shape
+        self.dtype = header.dtype  # as in the file, byte order included
+        self.fortran_order = header.fortran_order  # whether the last axis varies slowest in the file
 
     @property
     def T(self) -> Self:  # noqa: N802  as of an array
         """The same values with reversed axes."""
         transposed = copy.copy(self)
-        transposed.header = self.header._replace(
-            shape=self.shape[::-1], fortran_order=not self.header.fortran_order
-        )
+        transposed.shape = self.shape[::-1]
+        transposed.fortran_order = not self.fortran_order
         return transposed
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> AnyArray:
         lo, hi, step = rows.indices(self.shape[0])
         return self.read_into(lo, max(lo, hi))[::step]
 
-    def read_into(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def read_into(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
         """Read rows ``lo:hi``, into `out` (C-contiguous, of that shape) if its dtype is that of the file."""
         # The file may end early although its header was checked: it was cut off after that.
         shape = (hi - lo, *self.shape[1:])
@@ -224,22 +210,21 @@ class ArrayValues(ABC):
             self.fill(lo * width, rows)
         return _native(rows)
 
-    def _columns(self, lo: int, hi: int) -> NDArray[Any]:
+    def _columns(self, lo: int, hi: int) -> AnyArray:
         """Read rows ``lo:hi`` of an array in Fortran order, as (columns, rows): columns are runs."""
         columns = np.empty((math.prod(self.shape[1:]), hi - lo), self.dtype)
         for number, column in enumerate(columns):
             self.fill(number * self.shape[0] + lo, column)
         return columns
 
-    def whole(self) -> NDArray[Any]:
-        """Read all values, in the file's dtype."""
+    def whole(self) -> AnyArray:
         values = np.empty(math.prod(self.shape), self.dtype)
         if values.size:
             self.fill(0, values)
         return values.reshape(self.shape, order="F" if self.fortran_order else "C")
 
     @abstractmethod
-    def fill(self, start: int, out: NDArray[Any]) -> None:
+    def fill(self, start: int, out: AnyArray) -> None:
         """Fill `out`, C-contiguous, of the file's dtype, with values in file order from number `start` on."""
 
 
@@ -250,7 +235,7 @@ class FileValues(ArrayValues):
         super().__init__(header, where)
         self._path = path
 
-    def fill(self, start: int, out: NDArray[Any]) -> None:
+    def fill(self, start: int, out: AnyArray) -> None:
         """Read them. The file is not mapped, since a disk that fails would end the process."""
         view = out.reshape(-1).view(np.uint8).data
         try:
@@ -283,9 +268,9 @@ class _CompressedValues(ArrayValues):
         self._stream = stream
         # Columns of an array in Fortran order are far apart: all values are decompressed, once.
         self.memory = header.nbytes if header.fortran_order else 0
-        self._values: list[NDArray[Any]] = []  # none or one, also that of `T`
+        self._values: list[AnyArray] = []  # none or one, also that of `T`
 
-    def fill(self, start: int, out: NDArray[Any]) -> None:
+    def fill(self, start: int, out: AnyArray) -> None:
         view = out.reshape(-1).view(np.uint8).data
         first = self.header.offset + start * self.dtype.itemsize
         filled = 0
@@ -297,7 +282,7 @@ class _CompressedValues(ArrayValues):
         if filled < len(view):
             raise InputError(_truncated(self.where, first + filled, first + len(view)))
 
-    def _columns(self, lo: int, hi: int) -> NDArray[Any]:
+    def _columns(self, lo: int, hi: int) -> AnyArray:
         if not self._values:
             self._values.append(super()._columns(0, self.shape[0]))
         return self._values[0][:, lo:hi]
@@ -403,5 +388,5 @@ def _damaged(where: Location | str, error: Exception) -> InputError:
     return InputError(Problem.at(where, f"is damaged: {error}", _COPY_AGAIN, "corrupt"))
 
 
-def _native(rows: NDArray[Any]) -> NDArray[Any]:
+def _native(rows: AnyArray) -> AnyArray:
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from unistore.converters.files.paths import shortest_words
-
 _WORDS = {
     "seg": ("seg", "segs", "segmentation", "segmentations"),
     "mask": ("mask", "masks"),
@@ -35,7 +33,6 @@ _CHANNELS = (
     *(f"_{number:04d}" for number in range(10)),
     *map("".join, product("_-", _MODALITIES)),
 )
-_SHORTEST = shortest_words(_LABELS)
 _WORD = "|".join(sorted(_LABELS, key=len, reverse=True))
 _SUFFIX = re.compile(rf"(?P<base>.*[^-_. ])[-_. ](?P<word>{_WORD})", re.IGNORECASE)
 _PREFIX = re.compile(rf"(?P<word>{_WORD})(?P<rest>|[-_. ]?\d.*|[-_. ].+)", re.IGNORECASE)
@@ -60,7 +57,7 @@ def may_be_label(path: str) -> bool:
     """Return whether `images_of_label` may find an image: a fast test that most files fail."""
     # The file's name, its folder's and that of the folder above: what pairing looks at.
     parts = "/".join(path.rsplit(os.sep, 3)[-3:]).lower()
-    return any(word in parts for word in _SHORTEST)
+    return any(word in parts for word in _LABELS)
 
 
 def images_of_label(

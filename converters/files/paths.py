@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, compress
@@ -35,14 +35,6 @@ _SPLIT_WORDS = {
     "test": ("test", "testing"),
 }
 _SPLITS = {word: split for split, words in _SPLIT_WORDS.items() for word in words}
-
-
-def shortest_words(words: Collection[str]) -> tuple[str, ...]:
-    """Return the words that hold no other one: each of `words` holds one of these."""
-    return tuple(word for word in words if not any(other != word and other in word for other in words))
-
-
-_SHORTEST = shortest_words(_SPLITS)
 
 
 def size_of(files: Iterable[str]) -> int:
@@ -141,7 +133,6 @@ class Listing:
         return PackedObjects(sorted([*files, *named], key=_path_key)) if named else files
 
     def is_left(self, path: Path) -> bool:
-        """Return whether a file is left to another family."""
         return bool(self._left_files) and os.path.realpath(path) in self._left_files
 
     @cached_property
@@ -350,7 +341,7 @@ def _numbered(plain: Sequence[str]) -> list[str]:
 def split_of(name: str) -> str | None:
     """Return the split that the outermost part of a relative path names: ``train/``, ``data_test0.h5``."""
     lower = name.lower()
-    if not any(word in lower for word in _SHORTEST):
+    if not any(word in lower for word in _SPLITS):
         return None
     *folders, file = lower.split("/")
     for folder in folders:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.formats.forward import ForwardRecords
+from unistore.converters.formats.lazy import ForwardRecords
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
 EVENTS = "events"  # name of the array of a recording
@@ -22,9 +22,9 @@ _MAGIC = b"#!AER-DAT4"
 class Aedat4(Format):
     """A stream of events. Frames and inertial measurements beside it are left out."""
 
-    name: ClassVar[str] = "aedat4"
-    suffixes: ClassVar[tuple[str, ...]] = (".aedat4",)
-    library: ClassVar[str] = "aedat"
+    name = "aedat4"
+    suffixes = (".aedat4",)
+    library = "aedat"
 
     def recognise(self, file: SourceFile) -> Claim:
         """Look at the first bytes: older versions have the same ones but for the number."""
@@ -35,12 +35,7 @@ class Aedat4(Format):
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
         """List the streams. Events are decoded from the first to the last."""
-        try:
-            from aedat import Decoder
-        except ImportError as error:
-            message = "is read by the library aedat, which is not installed"
-            raise file.problem(message, "pip install 'unistore[events]'", "library") from error
-        streams = Decoder(file.path).id_to_stream()
+        streams = file.library("aedat", "events").Decoder(file.path).id_to_stream()
         cameras = [number for number, stream in streams.items() if stream["type"] == "events"]
         if len(cameras) != 1:
             message = f"has {len(cameras)} streams of events, expected 1"
@@ -51,8 +46,9 @@ class Aedat4(Format):
             f"{stream['type']} {number}" for number, stream in streams.items() if number != camera
         ]
         left_out = dict.fromkeys(other_streams, "is no stream of events")
+        # No header tells the number of events: the file is decoded to count them.
         packets = partial(_packets, file.path, camera)
-        records = ForwardRecords(_EVENT, packets, partial(_count, file.path, camera))
+        records = ForwardRecords(_EVENT, packets, lambda: sum(map(len, packets())))
         yield Opened({EVENTS: Array(records)}, facts, forward_only=True, left_out=left_out)
 
 
@@ -62,8 +58,3 @@ def _packets(path: Path, camera: int) -> Iterator[NDArray[Any]]:
     for packet in Decoder(path):
         if packet["stream_id"] == camera:
             yield packet["events"].astype(_EVENT)
-
-
-def _count(path: Path, camera: int) -> int:
-    """Decode the file to count its events, of which no header tells the number."""
-    return sum(map(len, _packets(path, camera)))

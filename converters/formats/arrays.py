@@ -1,42 +1,33 @@
-"""NumPy's files: one array, or several by name."""
+"""NumPy's files: one array, or several by name; and files without a header, whose shape a family knows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from unistore.converters.files.npy import NPY_NAME, FileValues, open_npz, read_header
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, maybe, no
 
 _COMPRESSED = "compressed .npz, read from the start for every shard; np.savez (uncompressed) converts faster"
-
-
-_SURE = sure("")
 
 
 class Npy(Format):
     """One array, called ``data``."""
 
-    name: ClassVar[str] = "npy"
-    suffixes: ClassVar[tuple[str, ...]] = (".npy",)
-    offered: ClassVar[bool] = False
-
-    def recognise(self, file: SourceFile) -> Claim:
-        """Take every file with the suffix: what is wrong with others is said when they are opened."""
-        return _SURE
+    name = "npy"
+    suffixes = (".npy",)
+    offered = False
 
     def open(self, file: SourceFile) -> AbstractContextManager[Opened]:
-        """Read the header."""
         values = FileValues(read_header(file.path, file.name), file.name, file.path)
         # A generator would take longer than the header of millions of tiny files.
         return nullcontext(Opened({NPY_NAME: Array(values)}, file=file))
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
-        """Write the array in blocks."""
         (array,) = arrays.values()
         out = np.lib.format.open_memmap(path, "w+", array.dtype, array.shape)
         for lo, rows in array.blocks():
@@ -47,17 +38,12 @@ class Npy(Format):
 class Npz(Format):
     """Several arrays by name."""
 
-    name: ClassVar[str] = "npz"
-    suffixes: ClassVar[tuple[str, ...]] = (".npz",)
-    offered: ClassVar[bool] = False
-
-    def recognise(self, file: SourceFile) -> Claim:
-        """Take every file with the suffix: what is wrong with others is said when they are opened."""
-        return _SURE
+    name = "npz"
+    suffixes = (".npz",)
+    offered = False
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the headers of all arrays."""
         with open_npz(file.path, file.name) as members:
             arrays = {name: Array(values) for name, values in members.items()}
             memory = max((values.memory for values in members.values()), default=0)
@@ -65,8 +51,44 @@ class Npz(Format):
             yield Opened(arrays, memory=memory, notes=dict.fromkeys(compressed, _COMPRESSED))
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
-        """Write all arrays, each whole in memory."""
         values: dict[str, Any] = {
             name: array[0 : len(array)].astype(array.dtype, copy=False) for name, array in arrays.items()
         }
         np.savez(path, **values)
+
+
+# Bytes in which the first line of such a header ends
+_LINE = 256
+
+
+def begins_with_text(file: SourceFile) -> bool:
+    """Return whether a file begins with a line of text that has a percent sign at its start."""
+    line, end, _ = file.head(_LINE).partition(b"\n")
+    is_text = line.isascii() and line.decode("ascii", "replace").rstrip("\r").isprintable()
+    return bool(end) and line.startswith(b"% ") and is_text
+
+
+class Raw(Format):
+    """A file as it stands: one array, called ``bytes``."""
+
+    name = "raw"
+    suffixes = (".dat", ".bin")
+    offered = False
+
+    def recognise(self, file: SourceFile) -> Claim:
+        """Take no file for sure: nothing in it says what it is. Lines of text with ``%`` are a header."""
+        if begins_with_text(file):
+            return no("begins with a header of lines with %")
+        return maybe(f"is a {file.path.suffix.lower()} file without a known header")
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[Opened]:
+        if not file.size:
+            raise file.problem("is empty (0 bytes)", "copy or record it again", "empty")
+        file.check_whole()
+        yield Opened({"bytes": file.bytes()})
+
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+        with path.open("wb") as file:
+            for _, block in arrays["bytes"].blocks():
+                file.write(block.tobytes())

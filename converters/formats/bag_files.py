@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.converters.formats.extras import needed
 from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError
 from unistore.system.foreign import opening
+from unistore.system.hints import Int64s
 
 LIBRARY = "rosbags"
 EXTRA = "bags"
@@ -36,13 +35,13 @@ _INDEX_ENTRY = 16
 _INDEX_HEAD = 15
 
 
-def _times_in_ros1(reader: Any, connections: Sequence[Any]) -> NDArray[np.int64]:
+def _times_in_ros1(reader: Any, connections: Sequence[Any]) -> Int64s:
     indexes = [reader.indexes[connection.id] for connection in connections]
     times = [np.array([entry.time for entry in index], np.int64) for index in indexes]
     return np.sort(np.concatenate(times))
 
 
-def _times_in_mcap(reader: Any, connections: Sequence[Any]) -> NDArray[np.int64]:
+def _times_in_mcap(reader: Any, connections: Sequence[Any]) -> Int64s:
     """Read the MessageIndex records behind the chunks: pairs of a time and an offset, 8 bytes each."""
     if not reader.chunks or not all(chunk.message_index_offsets for chunk in reader.chunks):
         return np.array([time for _, time, _ in reader.messages(connections)], np.int64)
@@ -58,7 +57,7 @@ def _times_in_mcap(reader: Any, connections: Sequence[Any]) -> NDArray[np.int64]
     return np.sort(np.concatenate(times))
 
 
-def _times_in_sqlite(reader: Any, connections: Sequence[Any]) -> NDArray[np.int64]:
+def _times_in_sqlite(reader: Any, connections: Sequence[Any]) -> Int64s:
     numbers = [connection.id for connection in connections]
     places = ",".join("?" for _ in numbers)
     query = f"SELECT timestamp FROM messages WHERE topic_id IN ({places}) ORDER BY timestamp"  # noqa: S608
@@ -106,7 +105,7 @@ class BagKind(NamedTuple):
     module: str
     reader: str
     # Log times of all messages of some connections of a reader, in order.
-    times: Callable[[Any, Sequence[Any]], NDArray[np.int64]]
+    times: Callable[[Any, Sequence[Any]], Int64s]
     held: Callable[[Any], int]  # most bytes that a reader holds
 
 
@@ -140,7 +139,7 @@ class BagFile(NamedTuple):
         connections: Sequence[Any] = self.reader.connections
         return connections
 
-    def messages(self, connections: Sequence[Any], times: NDArray[np.int64], row: int) -> Iterator[bytes]:
+    def messages(self, connections: Sequence[Any], times: Int64s, row: int) -> Iterator[bytes]:
         """Yield serialised messages from a row on, in the order of their log times."""
         start = int(times[row])
         skipped = row - int(np.searchsorted(times, start))
@@ -202,7 +201,7 @@ def _opened(file: SourceFile, stack: ExitStack) -> BagFile:
         raise file.problem("is no bag of ROS", "leave it out")
     if kind is _SQLITE:
         _check_sqlite(file)
-    reader = getattr(needed(kind.module, EXTRA, file), kind.reader)(file.path)
+    reader = getattr(file.library(kind.module, EXTRA), kind.reader)(file.path)
     with damages(file):
         try:
             reader.open()
@@ -233,7 +232,7 @@ def _check_sqlite(file: SourceFile) -> None:
 
 def _by_metadata(file: SourceFile, stack: ExitStack) -> Bag:
     """Open the files that a ``metadata.yaml`` names, which lie beside it."""
-    yaml = needed("ruamel.yaml", EXTRA, file)
+    yaml = file.library("ruamel.yaml", EXTRA)
     with damages(file):
         metadata = yaml.YAML(typ="safe").load(file.path.read_text())[METADATA_KEY]
         names = [Path(name).name for name in metadata["relative_file_paths"]]

@@ -11,10 +11,10 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import any_length
 from unistore.converters.formats.images import encoding_of
+from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
 HEADER = "header.stamp"
 STAMP = "header_stamp"
@@ -37,8 +37,8 @@ class MessageField(NamedTuple):
     """A field of the messages of a topic."""
 
     name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    dtype: Dtype
+    shape: Shape
     take: Take
     kind: Literal["number", "list", "values"] = (
         "number"  # of a record, as many as a message has, or any other
@@ -91,7 +91,6 @@ def _fields(
 def _fields_inside(
     kind: str, path: str, definitions: Definitions, left_out: dict[str, str]
 ) -> Iterator[MessageField]:
-    """Yield the fields of a message inside of another."""
     if kind in _TIMES:
         yield MessageField(
             STAMP if path == HEADER else path, np.dtype(np.int64), (), _nanoseconds(attrgetter(path))
@@ -149,7 +148,7 @@ def _image(first: Any) -> MessageField:
     height, width = int(first.height), int(first.width)
     shape = (height, width) if pixels.channels == 1 else (height, width, pixels.channels)
 
-    def take(message: Any) -> NDArray[Any]:
+    def take(message: Any) -> AnyArray:
         if _form(message) != _form(first):
             message = f"is an image of {_form(message)}, the first one of {_form(first)}"
             raise ValueError(message)
@@ -162,7 +161,7 @@ def _image(first: Any) -> MessageField:
     return MessageField("image", np.dtype(pixels.dtype), shape, take, "values")
 
 
-def _rows(data: Any, height: int, step: int, row_bytes: int) -> NDArray[np.uint8]:
+def _rows(data: Any, height: int, step: int, row_bytes: int) -> UInt8s:
     """Return the bytes of rows that stand `step` bytes apart, (height, row_bytes)."""
     if step < row_bytes or len(data) < step * height:
         message = f"has {len(data)} bytes, its size tells of {max(step, row_bytes) * height}"
@@ -189,7 +188,7 @@ _POINT_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8
 _XYZ = ["x", "y", "z"]
 
 
-def _record_of(message: Any) -> np.dtype[Any]:
+def _record_of(message: Any) -> Dtype:
     """Return the dtype of a point. Fields without a name, or with several values, are padding."""
     named = [field for field in message.fields if not field.name.startswith("_") and field.count == 1]
     order = ">" if message.is_bigendian else "<"
@@ -199,7 +198,7 @@ def _record_of(message: Any) -> np.dtype[Any]:
         "offsets": [field.offset for field in named],
         "itemsize": message.point_step,
     }
-    dtype: np.dtype[Any] = np.dtype(record)
+    dtype: Dtype = np.dtype(record)
     return dtype
 
 
@@ -207,7 +206,7 @@ def _points(first: Any) -> Iterator[MessageField]:
     """Yield the columns of points, any number in each cloud: ``xyz``, and every other field by its name."""
     record = _record_of(first)
 
-    def points_of(message: Any) -> NDArray[Any]:
+    def points_of(message: Any) -> AnyArray:
         if _record_of(message) != record:
             raise ValueError("has other fields than the first cloud")
         row_bytes = message.width * record.itemsize
@@ -218,7 +217,7 @@ def _points(first: Any) -> Iterator[MessageField]:
     if set(_XYZ) <= set(names) and len({record[axis] for axis in _XYZ}) == 1:
         dtype = record["x"].newbyteorder("=")
 
-        def take(message: Any) -> NDArray[Any]:
+        def take(message: Any) -> AnyArray:
             points = points_of(message)
             return np.stack([points[axis] for axis in _XYZ], axis=1)
 

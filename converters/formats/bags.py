@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.formats.bag_files import (
     EXTRA,
@@ -34,12 +33,11 @@ from unistore.converters.formats.bag_messages import (
     fields_of,
     values_of,
 )
-from unistore.converters.formats.episodes import OpenedEpisodes, Unread
-from unistore.converters.formats.extras import needed
-from unistore.converters.formats.lazy import LazyRows
+from unistore.converters.formats.lazy import LazyRows, Unread
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.system.foreign import begin_reading
+from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
 
 _BLOCK_BYTES = 16 << 20  # bytes of records that are made at a time
 _ROWS_TOGETHER = 4096  # records after which the time that a library may take is counted anew
@@ -50,13 +48,12 @@ _IGNORE = "leave it out with --ignore"
 class Rosbag(Format):
     """A bag: ``.bag`` of ROS 1, ``.mcap`` or ``.db3`` of ROS 2, or the ``metadata.yaml`` beside these."""
 
-    name: ClassVar[str] = "bag"
-    suffixes: ClassVar[tuple[str, ...]] = (".bag", ".mcap", ".db3", ".yaml")
-    library: ClassVar[str] = LIBRARY
-    offered: ClassVar[bool] = False
+    name = "bag"
+    suffixes = (".bag", ".mcap", ".db3", ".yaml")
+    library = LIBRARY
+    offered = False
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Look at the first bytes."""
         head = file.head()
         if file.path.name == METADATA and METADATA_KEY.encode() in head:
             return sure("describes a bag of ROS 2")
@@ -65,7 +62,6 @@ class Rosbag(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the index, and the first message of each topic."""
         with open_bag(file) as bag:
             yield _opened(file, bag)
 
@@ -99,7 +95,7 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
             of_topic["messages"] = Unread(topic.count, problem)
         of_topic[LOG_TIME] = Array(LazyRows((topic.count,), np.dtype(np.int64), topic.log_times))
         arrays |= {f"{topic.group}/{field}": array for field, array in of_topic.items()}
-    return OpenedEpisodes(
+    return Opened(
         arrays=arrays,
         further=[part.file for part in bag.files if part.file.path != file.path],
         memory=_MEMORY + largest_block + messages.bytes_read + bag.held,
@@ -130,7 +126,7 @@ class _Messages:
     def __init__(self, file: SourceFile, bag: Bag) -> None:
         self.bag = bag
         self._file = file
-        self._typesys = needed("rosbags.typesys", EXTRA, file)
+        self._typesys = file.library("rosbags.typesys", EXTRA)
         self._store = self._typesys.get_typestore(self._typesys.Stores.EMPTY)
         self._problems: dict[str, str] = {}
         self._topic = ""
@@ -174,7 +170,6 @@ class _Messages:
         return {**having[0].fielddefs} if agree else {}
 
     def fields(self, kinds: Sequence[str], left_out: dict[str, str]) -> list[MessageField]:
-        """List the fields of the messages of a topic."""
         kind = kinds[0]
         if len(kinds) > 1:
             raise _UnknownTypeError(f"has messages of several types: {', '.join(kinds)}")  # noqa: EM102
@@ -188,7 +183,6 @@ class _Messages:
             raise _UnknownTypeError(message) from error
 
     def read(self, topic: _Topic, lo: int, hi: int) -> Iterator[Any]:
-        """Yield the messages of rows of a topic."""
         if self._topic != topic.name or self._next != lo:
             self._coming = topic.serialised(lo)
         self._topic = ""
@@ -224,15 +218,14 @@ class _Topic:
                 self._parts.append((bag_file, publishers))
         connections = chain.from_iterable(publishers for _, publishers in self._parts)
         self.count = sum(connection.msgcount for connection in connections)
-        self._records: tuple[int, NDArray[Any]] = (0, np.empty(0))
+        self._records: tuple[int, AnyArray] = (0, np.empty(0))
 
     @property
     def group(self) -> str:
-        """Name of its group of arrays."""
         return "/".join(part for part in self.name.split("/") if part)
 
     @cached_property
-    def _times(self) -> list[NDArray[np.int64]]:
+    def _times(self) -> list[Int64s]:
         """Log times of the messages in each file."""
         times = []
         for bag_file, publishers in self._parts:
@@ -244,14 +237,14 @@ class _Topic:
             raise self._file.problem(message, "copy it again", "truncated")
         return times
 
-    def log_times(self, lo: int, hi: int) -> NDArray[np.int64]:
+    def log_times(self, lo: int, hi: int) -> Int64s:
         """Return when the messages of rows were logged, in nanoseconds."""
         return np.concatenate(self._times)[lo:hi]
 
     def serialised(self, row: int) -> Iterator[bytes]:
         """Yield messages from a row on, as they are serialised."""
         is_compressed = self._messages.bag.is_compressed
-        zstd = needed(MCAP_MODULE, EXTRA, self._file).zstd if is_compressed else None
+        zstd = self._file.library(MCAP_MODULE, EXTRA).zstd if is_compressed else None
         for (bag_file, publishers), times in zip(self._parts, self._times, strict=True):
             if row < len(times):
                 coming = bag_file.messages(publishers, times, row)
@@ -259,12 +252,10 @@ class _Topic:
             row = max(0, row - len(times))
 
     def messages(self, lo: int, hi: int) -> Iterator[Any]:
-        """Yield the messages of rows ``lo:hi``."""
         return self._messages.read(self, lo, hi)
 
     @cached_property
     def first(self) -> Any:
-        """The first message."""
         return next(self.messages(0, 1))
 
     def facts(self) -> Mapping[str, str]:
@@ -282,19 +273,19 @@ class _Topic:
         return location_of(self._file.name, f"{self.group}/{field}")._replace(row=row)
 
     @cached_property
-    def record(self) -> np.dtype[Any]:
+    def record(self) -> Dtype:
         """All numbers of a message."""
         numbers = [field for field in self.fields if field.kind == "number"]
         return np.dtype([(field.name, field.dtype, field.shape) for field in numbers])
 
-    def numbers(self, name: str, lo: int, rows: NDArray[Any]) -> None:
+    def numbers(self, name: str, lo: int, rows: AnyArray) -> None:
         """Fill rows, from row `lo` on, with the numbers of a field."""
         step = max(1, _BLOCK_BYTES // self.record.itemsize)
         for first in range(0, len(rows), step):
             block = rows[first : first + step]
             block[...] = self._records_of(lo + first, lo + first + len(block))[name]
 
-    def _records_of(self, lo: int, hi: int) -> NDArray[Any]:
+    def _records_of(self, lo: int, hi: int) -> AnyArray:
         """Return the records of rows. The last ones are kept, for the next field of the same rows."""
         start, kept = self._records
         if start <= lo and hi <= start + len(kept):
@@ -321,14 +312,14 @@ class _TopicArray(Array):
         self._field = field
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         own = self._field.shape
         if self._field.kind == "list":
             own = (len(self._field.take(self._topic.first)),)
         return (self._topic.count, *own)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> Dtype:
         return self._field.dtype
 
     def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
@@ -350,7 +341,7 @@ class _TopicArray(Array):
             return error.problems
         return ()
 
-    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
         """Read rows, with lists as objects if they have different lengths."""
         field = self._field
         rows = out
@@ -369,7 +360,7 @@ class _TopicArray(Array):
                 raise InputError(Problem.at(location, str(error), _IGNORE, "shape")) from error
         return rows
 
-    def _lists(self, lo: int, hi: int) -> NDArray[Any]:
+    def _lists(self, lo: int, hi: int) -> AnyArray:
         objects = np.empty(hi - lo, object)
         for row, message in enumerate(self._topic.messages(lo, hi)):
             objects[row] = np.asarray(self._field.take(message), self._field.dtype)

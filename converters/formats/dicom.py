@@ -7,15 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.formats.dicom_headers import DicomPixels, Plane, order_of, placed, read_header
-from unistore.converters.formats.extras import needed
 from unistore.converters.formats.volumes import Scaling, VolumeFormat
 from unistore.converters.plugin import Array, Opened, SourceFile
+from unistore.system.hints import AnyArray
 
 
 class Dicom(VolumeFormat):
@@ -23,18 +22,17 @@ class Dicom(VolumeFormat):
 
     # `SourceFile.known` has the `DicomPixels` of each of these files; else their headers are read.
 
-    name: ClassVar[str] = "dicom"
-    suffixes: ClassVar[tuple[str, ...]] = (".dcm", ".ima")
-    library: ClassVar[str] = "pydicom"
+    name = "dicom"
+    suffixes = (".dcm", ".ima")
+    library = "pydicom"
 
     def begins(self, file: SourceFile) -> bool:
-        """Look for the mark behind the preamble."""
         return file.head(132)[128:] == b"DICM"
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
         """Find the planes of all files. Pixels are read, or decoded, when they are sliced."""
-        needed("pydicom", "medical", file)
+        file.library("pydicom", "medical")
         paths = (file.path, *file.parts)
         pixels = file.known or [read_header(path).pixels for path in paths]
         if not all(one.planes for one in pixels):
@@ -55,7 +53,8 @@ class Slices:
         planes = list(chain.from_iterable(one.planes for one in pixels))
         self.planes = [(owners[number], planes[number]) for number in order_of(planes)]
         self.shape = (len(planes), *self._pixels.shape)
-        self._scalings = {scale: self._scaling(*scale) for scale in {_scale_of(plane) for plane in planes}}
+        scales = set(map(_scale_of, planes))
+        self._scalings = {scale: Scaling.of(*scale, *self._limits) for scale in scales}
         self.dtype = np.result_type(*[scaling.dtype for scaling in self._scalings.values()])
 
     @property
@@ -66,10 +65,7 @@ class Slices:
             return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
         return 0, (1 << bits) - 1
 
-    def _scaling(self, slope: float, intercept: float) -> Scaling:
-        return Scaling.of(slope, intercept, *self._limits)
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> AnyArray:
         planes = self.planes[rows]
         values = np.empty((len(planes), *self._pixels.shape), self.dtype)
         lowest, highest = self._limits
@@ -81,7 +77,7 @@ class Slices:
             values[number] = self._scalings[_scale_of(plane)].apply(numbers)
         return values
 
-    def _numbers(self, path: Path, plane: Plane) -> NDArray[Any]:
+    def _numbers(self, path: Path, plane: Plane) -> AnyArray:
         """Read the numbers of a plane where they stand, or decode them."""
         if not plane.start:
             return self._decode(path, plane.frame)
@@ -91,7 +87,7 @@ class Slices:
             raise self._file.problem("ends before its last voxel", "copy it again", "truncated")
         return numbers.reshape(height, width)
 
-    def _decode(self, path: Path, frame: int) -> NDArray[Any]:
+    def _decode(self, path: Path, frame: int) -> AnyArray:
         """Decode a frame. A file of many is read once."""
         from pydicom import dcmread
         from pydicom.pixels.utils import pixel_array

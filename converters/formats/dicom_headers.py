@@ -7,13 +7,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.converters.formats.dicom_elements import read_elements
 from unistore.converters.formats.volumes import stated
+from unistore.system.hints import Float64s, JsonObject
 
 # Transfer syntaxes whose numbers stand in the file, lowest byte first.
 _PLAIN = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
@@ -149,7 +149,7 @@ def _numbers_of(sources: Sequence[Any], name: str) -> tuple[float, ...]:
     return ()
 
 
-def normal_of(plane: Plane) -> NDArray[np.float64]:
+def normal_of(plane: Plane) -> Float64s:
     """Return the direction across a plane."""
     return np.cross(plane.orientation[:3], plane.orientation[3:])
 
@@ -161,7 +161,7 @@ def order_of(planes: Sequence[Plane]) -> list[int]:
     return order
 
 
-def placed(planes: Sequence[Plane], thickness: float) -> dict[str, Any]:
+def placed(planes: Sequence[Plane], thickness: float) -> JsonObject:
     """Return where the voxels of ordered planes lie. Of one plane without thickness, nothing is known."""
     first = planes[0]
     across = normal_of(first) * thickness
@@ -172,3 +172,99 @@ def placed(planes: Sequence[Plane], thickness: float) -> dict[str, Any]:
     down = np.array(first.orientation[3:]) * first.spacing[0]
     along = np.array(first.orientation[:3]) * first.spacing[1]
     return stated(np.stack([across, down, along], axis=1), np.array(first.position))
+
+
+# Headers in the plain transfer syntaxes, by the lengths of their elements (DICOM PS3.5, 7.1). pydicom makes
+# an object of every element, which takes longer than reading the pixels of a slice. What is not plain, such
+# as sequences of undefined length and texts that need a character set, is left to it.
+
+_IMPLICIT = b"1.2.840.10008.1.2"
+_EXPLICIT = b"1.2.840.10008.1.2.1"  # transfer syntaxes whose numbers stand in the file, lowest byte first
+_BEGIN = 132  # byte behind the mark
+_MOST = 1 << 16  # bytes of a header that are looked at
+_HEAD = Struct("<HH2sH")
+_LENGTH = Struct("<I")
+_UNDEFINED = 0xFFFFFFFF
+# Kinds of values whose length has four bytes, after two that are reserved.
+_LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
+_PIXEL_TAG = 0x7FE00010
+_SOP_CLASS = 0x00020002
+_SYNTAX = 0x00020010
+# Number of frames, and what is said of each: of files with several planes.
+_SEQUENCES = (0x00280008, 0x52009229, 0x52009230)
+_TEXTS = {0x0020000E: "SeriesInstanceUID", 0x00100020: "PatientID", 0x00280004: "PhotometricInterpretation"}
+_WHOLE = {
+    0x00280010: "Rows",
+    0x00280011: "Columns",
+    0x00280100: "BitsAllocated",
+    0x00280101: "BitsStored",
+    0x00280103: "PixelRepresentation",
+}
+_DECIMALS = {
+    0x00180050: "SliceThickness",
+    0x00200032: "ImagePositionPatient",
+    0x00200037: "ImageOrientationPatient",
+    0x00280030: "PixelSpacing",
+    0x00281052: "RescaleIntercept",
+    0x00281053: "RescaleSlope",
+}
+_IMAGE_TYPE = 0x00080008
+_WANTED = {_SOP_CLASS, _SYNTAX, _IMAGE_TYPE, *_TEXTS, *_WHOLE, *_DECIMALS}
+
+
+class Elements(NamedTuple):
+    """What a header says, as pydicom would: values by keyword, and the byte at which the numbers begin."""
+
+    values: JsonObject
+    sop_class: str
+    start: int
+
+
+def read_elements(path: Path) -> Elements | None:
+    """Read the header of a file of one plane (None: it is for pydicom)."""
+    with path.open("rb") as file:
+        head = file.read(_MOST)
+    try:
+        elements, start = _found(head)
+        texts = {tag: elements[tag].decode("ascii").rstrip("\0 ") for tag in elements.keys() - _WHOLE.keys()}
+        values: JsonObject = {name: texts[tag] for tag, name in _TEXTS.items() if tag in texts}
+        for tag, name in _DECIMALS.items():
+            if texts.get(tag):
+                numbers = tuple(map(float, texts[tag].split("\\")))
+                values[name] = numbers if len(numbers) > 1 else numbers[0]
+    except (ValueError, LookupError):
+        return None
+    if any("\\" in values[name] for name in _TEXTS.values() if name in values):
+        return None
+    values |= {
+        name: int.from_bytes(elements[tag], "little") for tag, name in _WHOLE.items() if tag in elements
+    }
+    values["ImageType"] = texts.get(_IMAGE_TYPE, "").split("\\")
+    return Elements(values, texts[_SOP_CLASS], start)
+
+
+def _found(head: bytes) -> tuple[dict[int, bytes], int]:
+    """Return the wanted values by tag, and where the numbers begin, and raise for what pydicom is to read."""
+    elements: dict[int, bytes] = {}
+    position = _BEGIN
+    syntax = b""
+    while len(head) >= position + 12:
+        group, number, kind, length = _HEAD.unpack_from(head, position)
+        tag = group << 16 | number
+        start = position + 8
+        if group != 2 and not syntax:
+            syntax = elements[_SYNTAX].rstrip(b"\0")
+        if syntax == _IMPLICIT:
+            (length,) = _LENGTH.unpack_from(head, position + 4)
+        elif kind in _LONG:
+            (length,) = _LENGTH.unpack_from(head, position + 8)
+            start = position + 12
+        if tag == _PIXEL_TAG and syntax in (_IMPLICIT, _EXPLICIT):
+            return elements, start
+        if length == _UNDEFINED or tag in _SEQUENCES:
+            break
+        position = start + length
+        if tag in _WANTED:
+            elements[tag] = head[start:position]
+    message = "is no plain header of one plane"
+    raise ValueError(message)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.files.paths import natural_key
 from unistore.converters.formats.images import decode_file, read_header
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+from unistore.system.hints import AnyArray, Int64s
 
 FRAMES = "frames"  # begins the names of the arrays: `frames/t` and `frames/image`
 # Folders of images beside the text, of which the first one with images is taken.
@@ -24,12 +23,11 @@ _CURE = "copy what is missing, or leave the frames out: --exclude with the name 
 class FrameTimes(Format):
     """Times (n,) int64 and images (n, height, width[, channel]) of frames, in the order of their names."""
 
-    name: ClassVar[str] = "frame_times"
-    suffixes: ClassVar[tuple[str, ...]] = ("timestamps.txt",)
-    offered: ClassVar[bool] = False
+    name = "frame_times"
+    suffixes = ("timestamps.txt",)
+    offered = False
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Look at the first line."""
         first, _, _ = file.head(64).partition(b"\n")
         return (
             sure("has a time in each line") if first.strip().isdigit() else no("does not begin with a time")
@@ -48,7 +46,7 @@ class FrameTimes(Format):
         if pixels is None:  # a JPEG, which EXIF may turn
             pixels = decode_file(images[0].path, images[0].name, exact=True).shape
 
-        def read(lo: int, hi: int) -> NDArray[Any]:
+        def read(lo: int, hi: int) -> AnyArray:
             frames = np.empty((hi - lo, *pixels), header.dtype)
             for frame, image in zip(frames, images[lo:hi], strict=True):
                 decoded = decode_file(image.path, image.name, exact=True)
@@ -63,7 +61,7 @@ class FrameTimes(Format):
         yield Opened(arrays, further=images, memory=2 * header.size + 4 * header.height * header.width)
 
 
-def _read_times(file: SourceFile) -> NDArray[np.int64]:
+def _read_times(file: SourceFile) -> Int64s:
     """Read the times, which do not fall."""
     lines = file.path.read_text("ascii", "replace").split("\n")
     times = []

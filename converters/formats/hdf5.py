@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.left_out import BOOKKEEPING
 from unistore.converters.files.hdf5 import attributes as hdf5_attributes
@@ -21,10 +20,9 @@ from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.tree import Tree, members_of, unlinked, walk
 from unistore.converters.files.paths import natural_key
 from unistore.converters.opened import Member
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, as_json, sure
+from unistore.converters.plugin import Array, Facts, Format, Opened, SourceFile, as_json
 from unistore.errors import InputError, Location, Problem, location_of
-
-_SURE = sure("")
+from unistore.system.hints import AnyArray, Shape
 
 
 class HDF5Dataset(Array):
@@ -38,24 +36,20 @@ class HDF5Dataset(Array):
 
     @property
     def chunk_rows(self) -> int:
-        """See `Array`."""
         chunks: tuple[int, ...] = self.values.chunks or (1,)
         return chunks[0]
 
     def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
-        """See `Array`."""
         return hdf5.check_dataset(self.values, self.location, allow_object=as_objects)
 
     def item(self, row: int | None = None) -> Any:
-        """See `Array`."""
         return hdf5.read_objects(self.values, self.location, row)
 
     def objects(self, lo: int, hi: int) -> Iterable[Any]:
-        """See `Array`."""
         rows: Iterable[Any] = hdf5.read_objects(self.values, self.location, slice(lo, hi))
         return rows
 
-    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
         """Read rows as `Array.read` does. An error names the rows of the damaged chunk."""
         fits = out is not None and out.dtype == native(self.values.dtype)
         try:
@@ -74,13 +68,10 @@ class ReversedDataset(HDF5Dataset):
     __slots__ = ()
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """See `Array`."""
+    def shape(self) -> Shape:
         return super().shape[::-1]
 
-    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See `Array`."""
-        del out
+    def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
         return hdf5.read_reversed(self.values, self.location, lo, hi)
 
 
@@ -132,7 +123,6 @@ class OpenedHdf5(Opened):
 
     @property
     def file(self) -> SourceFile:
-        """See `Opened`."""
         return self._file
 
     @cached_property
@@ -147,7 +137,6 @@ class OpenedHdf5(Opened):
 
     @property
     def arrays(self) -> Mapping[str, Array]:
-        """See `Opened`."""
         return _Arrays(self)
 
     def array(self, name: str) -> Array:
@@ -219,7 +208,6 @@ class OpenedHdf5(Opened):
 
     @property
     def unreachable(self) -> Sequence[Problem]:
-        """See `Opened`."""
         return self.tree.problems
 
     @cached_property
@@ -229,11 +217,9 @@ class OpenedHdf5(Opened):
 
     @cached_property
     def groups(self) -> Sequence[str]:
-        """See `Opened`."""
         return sorted(self.tree.groups, key=natural_key)
 
     def members(self, group: str = "") -> Mapping[str, Member]:
-        """See `Opened`."""
         group_object = unlinked(self.handle, *group.split("/")) if group else self.handle
         kinds = members_of(group_object) if isinstance(group_object, h5py.Group) else {}
         return {name: kinds[name] for name in sorted(kinds, key=natural_key)}
@@ -247,7 +233,6 @@ class OpenedHdf5(Opened):
     def attributes(
         self, is_wanted: Callable[[str], bool], is_told: Callable[[str, str, bool], bool] | None = None
     ) -> Attributes:
-        """See `Opened`."""
         objects = hdf5_attributes.objects_of(self.handle, self.tree, is_wanted)
         if is_told is None:
             return hdf5_attributes.read_attributes(objects)
@@ -265,23 +250,17 @@ def _fact(value: Any) -> Any:
 class Hdf5(Format):
     """HDF5: datasets by their path. Scalars are facts as well."""
 
-    name: ClassVar[str] = "hdf5"
-    suffixes: ClassVar[tuple[str, ...]] = hdf5.SUFFIXES
-    offered: ClassVar[bool] = False
-    array_type: ClassVar[type[HDF5Dataset]] = HDF5Dataset
-
-    def recognise(self, file: SourceFile) -> Claim:
-        """Take every file with the suffix: what is wrong with others is said when they are opened."""
-        return _SURE
+    name = "hdf5"
+    suffixes = hdf5.SUFFIXES
+    offered = False
+    array_type = HDF5Dataset
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Open the file."""
         with hdf5.open_hdf5(file.path, file.name) as handle:
             yield OpenedHdf5(handle, file, self.array_type)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
-        """Write datasets and scalars, in blocks."""
         with h5py.File(path, "w") as file:
             for name, array in arrays.items():
                 dataset = file.create_dataset(name, array.shape, array.dtype)
@@ -294,4 +273,4 @@ class Hdf5(Format):
 class MatlabHdf5(Hdf5):
     """HDF5 as MATLAB writes it: the rows of an array are on its last axis, and all axes are reversed."""
 
-    array_type: ClassVar[type[HDF5Dataset]] = ReversedDataset
+    array_type = ReversedDataset

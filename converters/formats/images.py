@@ -8,14 +8,14 @@ from __future__ import annotations
 import struct
 import zlib
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.errors import InputError, Location, Problem
 from unistore.system.foreign import opening
+from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 LIBRARY = "OpenCV"
@@ -65,19 +65,18 @@ class ImageHeader(NamedTuple):
         return self.colour in ("rgb", "gray") and self.bits <= 8
 
     @property
-    def shape(self) -> tuple[int, ...] | None:
+    def shape(self) -> Shape | None:
         """Shape of what `decode` gives exactly, or None where only decoding tells."""
         if self.channels is None:
             return None
         return (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of what `decode` gives exactly."""
+    def dtype(self) -> Dtype:
         return np.dtype(np.uint16 if self.bits > 8 else np.uint8)
 
 
-def encoding_of(image: NDArray[np.uint8] | bytes) -> Literal["png", "jpeg"] | None:
+def encoding_of(image: UInt8s | bytes) -> Literal["png", "jpeg"] | None:
     """Return the encoding that the first bytes of an image show, or None."""
     head = bytes(image[: len(_PNG)])
     if head == _PNG:
@@ -85,7 +84,7 @@ def encoding_of(image: NDArray[np.uint8] | bytes) -> Literal["png", "jpeg"] | No
     return "jpeg" if head.startswith(_JPEG) else None
 
 
-def is_complete(frame: NDArray[np.uint8]) -> bool:
+def is_complete(frame: UInt8s) -> bool:
     """Return whether a frame has the beginning and the end of its encoding."""
     encoding = encoding_of(frame)
     if encoding is None:
@@ -202,8 +201,8 @@ def _check_chunks(data: bytes, where: Location | str) -> None:
 
 
 def decode(
-    image: NDArray[np.uint8] | bytes, where: Location | str, *, exact: bool = False, swapped: bool = False
-) -> NDArray[Any]:
+    image: UInt8s | bytes, where: Location | str, *, exact: bool = False, swapped: bool = False
+) -> AnyArray:
     """Decode a PNG or JPEG as (H, W, 3) u1 RGB, or exactly: a PNG keeps its channels and depth."""
     # Not exact: gray is repeated, alpha dropped, 16 bits are cut to the upper 8, an EXIF rotation is not
     # applied; exact: it is. `swapped`: OpenCV's encoder expects BGR, some recorders give it RGB, and no image
@@ -216,7 +215,7 @@ def decode(
     elif encoding_of(image) == "png":
         flags = cv2.IMREAD_UNCHANGED
     reason = ""
-    pixels: NDArray[Any] | None = None
+    pixels: AnyArray | None = None
     try:
         pixels = cv2.imdecode(np.frombuffer(image, np.uint8), flags)
     except cv2.error as error:
@@ -229,14 +228,14 @@ def decode(
     return cv2.cvtColor(pixels, code)
 
 
-def decode_file(path: Path, where: Location | str, *, exact: bool) -> NDArray[Any]:
+def decode_file(path: Path, where: Location | str, *, exact: bool) -> AnyArray:
     """Decode an image file in a worker process, see `decode`, after a check that it is whole."""
     content = read_file(path, where)
     with opening(path, where, LIBRARY):
         return decode(content, where, exact=exact)
 
 
-def resize(images: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+def resize(images: UInt8s, out: UInt8s) -> None:
     """Resize images (n, H, W, 3) u1 into `out` (n, height, width, 3), with OpenCV's bilinear filter."""
     import cv2
 

@@ -10,14 +10,13 @@ from functools import partial
 from io import SEEK_END, BytesIO
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.converters.formats.extras import check_size, needed
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.system.hints import AnyArray, Float64s
 
 _AXES = ("X", "Y", "Z")
 _SHORTEST = 227  # bytes of a header of version 1.0
@@ -35,23 +34,21 @@ _EPSG_KEYS = (3072, 2048, 4096)  # GeoTIFF keys of the projected, the geographic
 class Las(Format):
     """Coordinates ``x``, ``y``, ``z``, dimensions by name, and the bytes around the points as facts."""
 
-    name: ClassVar[str] = "las"
-    suffixes: ClassVar[tuple[str, ...]] = (".las",)
+    name = "las"
+    suffixes = (".las",)
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Take what begins with LASF."""
         return sure("begins with LASF") if file.head(4) == b"LASF" else no("does not begin with LASF")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header. Points are decoded when they are sliced."""
-        laspy = needed("laspy", "lidar", file)
+        laspy = file.library("laspy", "lidar")
         logging.getLogger("laspy").setLevel(logging.CRITICAL)  # which prints what it raises
         _check_header(file)
         with laspy.open(file.path, laz_backend=laspy.LazBackend.Lazrs, read_evlrs=False) as reader:
             header = reader.header
             end = self._end_of_points(file, header)
-            check_size(file, end)
+            file.check_size(end)
             facts = {
                 "version": str(header.version),
                 "point_format": header.point_format.id,
@@ -83,7 +80,7 @@ class Las(Format):
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         """Write the bytes around the points as they were, and the points."""
         file = SourceFile(path, path.name)
-        laspy = needed("laspy", "lidar", file)
+        laspy = file.library("laspy", "lidar")
         if "before" not in facts:
             raise file.problem("had a header too large to be kept", _INSTEAD, "option")
         before = b64decode(facts["before"])
@@ -93,21 +90,20 @@ class Las(Format):
             self._write_points(out, header, _records(file, header, arrays, scratch))
             out.write(b64decode(facts["behind"]))
 
-    def _write_points(self, out: IO[bytes], header: Any, records: NDArray[Any]) -> None:
+    def _write_points(self, out: IO[bytes], header: Any, records: AnyArray) -> None:
         records.tofile(out)
 
 
 class Laz(Las):
     """The same, compressed. COPC is LAZ."""
 
-    name: ClassVar[str] = "laz"
-    suffixes: ClassVar[tuple[str, ...]] = (".laz",)
-    library: ClassVar[str] = "lazrs"
+    name = "laz"
+    suffixes = (".laz",)
+    library = "lazrs"
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """See `Las.open`."""
-        needed("lazrs", "lidar", file)
+        file.library("lazrs", "lidar")
         with super().open(file) as opened:
             yield opened
 
@@ -115,14 +111,14 @@ class Laz(Las):
         if not header.are_points_compressed:
             raise file.problem("is not compressed", "rename it to .las")
         start = header.offset_to_point_data
-        check_size(file, _number(file, start, 8))  # of the table of chunks, behind the points
+        file.check_size(_number(file, start, 8))  # of the table of chunks, behind the points
         return header.start_of_first_evlr if header.number_of_evlrs else file.size
 
-    def _write_points(self, out: IO[bytes], header: Any, records: NDArray[Any]) -> None:
+    def _write_points(self, out: IO[bytes], header: Any, records: AnyArray) -> None:
         file = SourceFile(Path(out.name), Path(out.name).name)
         if header.vlrs.get_by_id("copc"):
             raise file.problem("was COPC, whose octree is not written", _INSTEAD, "option")
-        lazrs = needed("lazrs", "lidar", file)
+        lazrs = file.library("lazrs", "lidar")
         (settings,) = header.vlrs.get("LasZipVlr")
         compressor = lazrs.LasZipCompressor(out, lazrs.LazVlr(settings.record_data_bytes()))
         for lo in range(0, len(records), _STEP):
@@ -149,7 +145,7 @@ def _check_header(file: SourceFile) -> None:
     if start < _SHORTEST + _RECORD * records:
         message = f"has points from byte {start} on, but {records} records before them"
         raise file.problem(message, "get or write it again", "damaged")
-    check_size(file, start)
+    file.check_size(start)
 
 
 def _records_behind(file: SourceFile, header: Any, behind: bytes) -> Any:
@@ -160,7 +156,7 @@ def _records_behind(file: SourceFile, header: Any, behind: bytes) -> Any:
     for _ in range(header.number_of_evlrs):
         end += _RECORD_BEHIND + int.from_bytes(behind[end + 20 : end + 28], "little")
         if end > len(behind):
-            check_size(file, file.size - len(behind) + end)
+            file.check_size(file.size - len(behind) + end)
     return VLRList.read_from(BytesIO(behind), header.number_of_evlrs, extended=True)
 
 
@@ -185,7 +181,7 @@ class _LasPoints:
         self._range = 0, 0
         self._records = reader.read_points(0)
 
-    def values(self, name: str, lo: int, hi: int) -> NDArray[Any]:
+    def values(self, name: str, lo: int, hi: int) -> AnyArray:
         """Return rows ``lo:hi`` of a dimension."""
         first, last = self._range
         if not first <= lo <= hi <= last:
@@ -195,7 +191,7 @@ class _LasPoints:
             self._range = first, last
         return np.asarray(self._records[lo - first : hi - first][name])
 
-    def coordinates(self, name: str, scale: float, offset: float, lo: int, hi: int) -> NDArray[np.float64]:
+    def coordinates(self, name: str, scale: float, offset: float, lo: int, hi: int) -> Float64s:
         """Return rows ``lo:hi`` of integers by scale and offset, as the format defines them."""
         return self.values(name, lo, hi) * scale + offset
 
@@ -219,7 +215,7 @@ def _arrays(file: SourceFile, reader: Any) -> dict[str, Array]:
     return arrays
 
 
-def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch: IO[bytes]) -> NDArray[Any]:
+def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch: IO[bytes]) -> AnyArray:
     """Pack the points as a file holds them, one dimension after the other."""
     from laspy.point.record import PackedPointRecord
 

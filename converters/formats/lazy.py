@@ -1,23 +1,194 @@
-"""Values of an array that a function reads when it is sliced."""
+"""Arrays whose rows are read when they are sliced: by a function, forward only, of records and of text."""
+
+# `Array` slices them by two whole numbers, the first row and the one behind the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from unistore.converters.plugin import Array, SourceFile
+from unistore.errors import Problem
+from unistore.system.hints import AnyArray, Dtype, Shape
+
+_SHOWN = 60
+_LINE = 80  # bytes of a line in memory, beside its text
 
 
 class LazyRows:
     """Rows of a shape and dtype that are known before they are read. ``read(lo, hi)`` gives some of them."""
 
-    def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[int, int], NDArray[Any]]
-    ) -> None:
+    def __init__(self, shape: Shape, dtype: Dtype, read: Callable[[int, int], AnyArray]) -> None:
         self.shape, self.dtype = shape, dtype
         self._read = read
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        lo, hi, step = rows.indices(self.shape[0])
-        return self._read(lo, max(lo, hi))[::step]
+    def __getitem__(self, rows: slice) -> AnyArray:
+        return self._read(rows.start, rows.stop)
+
+
+class ForwardRecords:
+    """Records of a file that is decoded packet by packet."""
+
+    def __init__(
+        self, dtype: Dtype, packets: Callable[[], Iterator[AnyArray]], count: Callable[[], int]
+    ) -> None:
+        self.dtype = dtype
+        self._packets = packets  # begins to decode the file: arrays of records, one after the other
+        self._count = count  # counts the records of the file
+        self._coming: Iterator[AnyArray] = iter(())
+        self._packet = np.empty(0, dtype)
+        self._start = 0  # number of the first record of the packet
+        self._is_begun = False
+
+    @cached_property
+    def shape(self) -> Shape:
+        return (self._count(),)
+
+    def __getitem__(self, rows: slice) -> AnyArray:
+        lo = rows.start
+        hi = rows.stop
+        out = np.empty(hi - lo, self.dtype)
+        if lo < self._start or not self._is_begun:
+            self._begin()
+        place = lo
+        while place < hi:
+            end = self._start + len(self._packet)
+            if place >= end:
+                self._next(place)
+                continue
+            stop = min(hi, end)
+            out[place - lo : stop - lo] = self._packet[place - self._start : stop - self._start]
+            place = stop
+        return out
+
+    def _begin(self) -> None:
+        self._coming = self._packets()
+        self._packet = self._packet[:0]
+        self._start = 0
+        self._is_begun = True
+
+    def _next(self, place: int) -> None:
+        self._start += len(self._packet)
+        packet = next(self._coming, None)
+        if packet is None:
+            msg = f"ends before record {place} of {self.shape[0]}"
+            raise ValueError(msg)
+        self._packet = packet
+
+
+class TextRows:
+    """Lines of a file from `first` on, as records of a dtype."""
+
+    def __init__(
+        self, file: SourceFile, dtype: Dtype, first: int, count: int, separator: str | None = None
+    ) -> None:
+        self._file = file
+        self._dtype = dtype
+        self._first = first
+        self._count = count  # how many there are, without blank ones
+        self._separator = separator  # what stands between numbers; None: any white space
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the lines, of which each is a string, and of the records."""
+        return 2 * self._file.size + self._count * (_LINE + self._dtype.itemsize)
+
+    def columns(self) -> dict[str, LazyRows]:
+        """Return the fields, which are read with the first that is sliced."""
+        return {name: self._column(name) for name in self._dtype.names or ()}
+
+    def _column(self, name: str) -> LazyRows:
+        dtype = self._dtype[name]
+        return LazyRows((self._count, *dtype.shape), dtype.base, lambda lo, hi: self.records[name][lo:hi])
+
+    @cached_property
+    def records(self) -> AnyArray:
+        """Return all records, (n,), or name the first line that is wrong."""
+        with self._file.path.open(encoding="latin-1") as file:
+            lines = [line for _, line in islice(self._lines(file), self._count)]
+        try:
+            rows = self._parsed(lines)
+        except ValueError:
+            raise self._wrong_line() from None
+        if len(rows) != self._count:
+            message = f"holds {len(rows)} lines of points, its header tells of {self._count}"
+            raise self._file.problem(message, "copy it again", "truncated")
+        return rows
+
+    def _lines(self, file: IO[str]) -> Iterator[tuple[int, str]]:
+        """Lines that are not blank, with their numbers."""
+        for number, line in enumerate(file, 1):
+            if number > self._first and line.strip():
+                yield number, line
+
+    def _parsed(self, lines: list[str]) -> AnyArray:
+        if not lines:
+            return np.empty(0, self._dtype)
+        return np.loadtxt(lines, self._dtype, delimiter=self._separator, comments=None, ndmin=1)
+
+    def _wrong_line(self) -> Exception:
+        """Find the first line that is no record."""
+        with self._file.path.open(encoding="latin-1") as file:
+            for number, line in self._lines(file):
+                try:
+                    self._parsed([line])
+                except ValueError:
+                    message = f"line {number} is no point: {line.strip()[:_SHOWN]!r}"
+                    return self._file.problem(message, "correct that line", "damaged")
+        return self._file.problem("cannot be read as numbers", "write it again", "damaged")
+
+
+def mapped_records(file: SourceFile, dtype: Dtype, start: int, count: int) -> Mapping[str, AnyArray]:
+    """Return the fields of `count` records that follow a byte, which must all be there."""
+    file.check_size(start + count * dtype.itemsize)
+    records = np.memmap(file.path, dtype, "r", start, (count,)) if count else np.empty(0, dtype)
+    return {name: records[name] for name in dtype.names or ()}
+
+
+class Stretch(Array):
+    """Rows ``first:first + count`` of another array."""
+
+    __slots__ = ("_count", "_first")
+
+    def __init__(self, array: Array, first: int, count: int) -> None:
+        super().__init__(array)
+        self._first = first
+        self._count = count
+
+    @property
+    def shape(self) -> Shape:
+        return (self._count, *self.values.shape[1:])
+
+    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
+        problems: Sequence[Problem] = self.values.problems(as_objects=as_objects)
+        return problems
+
+    def item(self, row: int | None = None) -> Any:
+        if row is not None:
+            return self.values.item(self._first + row)
+        return self.values.item()[self._first : self._first + self._count]
+
+    def objects(self, lo: int, hi: int) -> Iterable[Any]:
+        rows: Iterable[Any] = self.values.objects(self._first + lo, self._first + hi)
+        return rows
+
+    def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
+        rows: AnyArray = self.values.read(self._first + lo, self._first + hi, out)
+        return rows
+
+
+class Unread(Array):
+    """Rows that cannot be read, and why."""
+
+    __slots__ = ("_problem",)
+
+    def __init__(self, count: int, problem: Problem) -> None:
+        super().__init__(np.empty(count, object))
+        self._problem = problem
+
+    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
+        return (self._problem,)

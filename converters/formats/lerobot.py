@@ -7,24 +7,23 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import ANY_TEXT
-from unistore.converters.formats.episodes import OpenedEpisodes
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
 from unistore.converters.formats.video import Frames
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Problem
+from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
 
 _TASK_INDEX, _TASK = "task_index", "task"
 _NUMBERS = ("frame_index", "episode_index", "index")
@@ -45,18 +44,18 @@ class _Feature(NamedTuple):
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
     axes: Sequence[str]
 
     @property
-    def stored(self) -> np.dtype[Any]:
+    def stored(self) -> Dtype:
         """Dtype of its values. Images are files in memory."""
         if self.dtype == "string":
             return ANY_TEXT
         return np.dtype(object if self.dtype == "image" else self.dtype)
 
     @property
-    def row_shape(self) -> tuple[int, ...]:
+    def row_shape(self) -> Shape:
         """Shape of its values. LeRobot has single ones as scalars."""
         return () if self.dtype == "image" or self.shape == (1,) else self.shape
 
@@ -93,13 +92,12 @@ class _Episode(NamedTuple):
 class LeRobot(Format):
     """A LeRobot dataset, by its ``meta/info.json``."""
 
-    name: ClassVar[str] = "lerobot"
-    suffixes: ClassVar[tuple[str, ...]] = (".json",)
-    library: ClassVar[str] = "Arrow and FFmpeg"
-    offered: ClassVar[bool] = False
+    name = "lerobot"
+    suffixes = (".json",)
+    library = "Arrow and FFmpeg"
+    offered = False
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Look for the version of LeRobot in ``meta/info.json``."""
         if is_info(file.path) and b'"codebase_version"' in file.head(1 << 16):
             return sure("says a codebase_version")
         return no("is no meta/info.json of LeRobot")
@@ -158,7 +156,7 @@ class _DatasetMeta:
         largest = max((self._beside(episode.table).size for episode in episodes), default=0)
         numbers = dict.fromkeys(_NUMBERS, "follows from the order of the rows")
         facts = {"tasks": tasks, **{name: self.info.get(name) for name in _FACTS}}
-        return OpenedEpisodes(
+        return Opened(
             arrays=arrays,
             facts=facts,
             further=list(self.files.values()),
@@ -180,9 +178,10 @@ class _DatasetMeta:
                 yield path, _Timestamps(open_table, episode, self.rate)
             elif feature.name not in _NUMBERS:
                 rows = episode.first_row, episode.length
-                yield path, ParquetColumn(open_table, feature.name, *rows, feature.stored, feature.row_shape)
+                column = ParquetColumn(open_table, feature.name, *rows, feature.stored, feature.row_shape)
+                yield path, Array(column)
 
-    def _task_texts(self, tasks: Sequence[str], indices: Array, lo: int, hi: int) -> NDArray[Any]:
+    def _task_texts(self, tasks: Sequence[str], indices: Array, lo: int, hi: int) -> AnyArray:
         """Return the task of each step."""
         texts = np.empty(hi - lo, object)
         for row, number in enumerate(indices[lo:hi].tolist()):
@@ -231,12 +230,12 @@ class _DatasetMeta:
             episodes.append(_Episode(number, line["length"], line["tasks"], table, 0, videos))
         return tasks, episodes
 
-    def _rows_of(self, name: str) -> list[dict[str, Any]]:
+    def _rows_of(self, name: str) -> list[JsonObject]:
         """Read the rows of a table of ``meta/``, without the statistics."""
         with open_parquet(self._beside(name)) as table:
             return table.rows(lambda column: not column.startswith("stats/"))
 
-    def _lines_of(self, name: str) -> list[dict[str, Any]]:
+    def _lines_of(self, name: str) -> list[JsonObject]:
         lines = self._beside(name).bytes()[:].tobytes().splitlines()
         return [json.loads(line) for line in lines if line.strip()]
 
@@ -273,38 +272,36 @@ class _DatasetMeta:
                 raise self.file.problem(message, _DAMAGED, "missing")
 
 
-class _Timestamps(ParquetColumn):
+class _Timestamps(Array):
     """Seconds of each step since the first, (steps,) float32."""
 
-    __slots__ = ("_episode", "_rate", "_table")
-
-    def __init__(self, open_table: Any, episode: _Episode, rate: float) -> None:
-        super().__init__(open_table, _TIMESTAMP, episode.first_row, episode.length, np.dtype("f4"), ())
+    def __init__(self, open_table: Callable[[], ParquetFile], episode: _Episode, rate: float) -> None:
+        rows = episode.first_row, episode.length
+        super().__init__(ParquetColumn(open_table, _TIMESTAMP, *rows, np.dtype("f4"), ()))
         self._table = open_table
         self._episode = episode
         self._rate = rate
 
     def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
         """Say whether the rows are another episode's, or steps are missing."""
-        del as_objects
         first = self._episode.first_row
         numbers = ParquetColumn(self._table, "episode_index", first, self._episode.length, np.dtype("i8"), ())
         try:
             steps = np.arange(self._episode.length)
             late = np.abs(self.read(0, len(steps)) - steps / self._rate) > _TIME_TOLERANCE
-            foreign = numbers.read(0, len(steps)) != self._episode.number
+            foreign = numbers[0 : len(steps)] != self._episode.number
         except InputError as error:
             return error.problems
-        file: ParquetFile = self._table()
+        file = self._table().file
         if foreign.any():
             message = f"row {first + int(foreign.argmax())} is none of episode {self._episode.number}"
-            return file.file.problem(message, _DAMAGED, "value").problems
+            return file.problem(message, _DAMAGED, "value").problems
         if late.any():
             step = int(late.argmax())
             message = f"step {step} of episode {self._episode.number} is not at {step / self._rate:.4f} s"
-            return file.file.problem(message, "steps are missing: record them again", "value").problems
+            return file.problem(message, "steps are missing: record them again", "value").problems
         return ()
 
 
-def _place(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _place(row: Mapping[str, Any], name: str) -> JsonObject:
     return {"chunk_index": row[f"{name}/chunk_index"], "file_index": row[f"{name}/file_index"]}

@@ -8,12 +8,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from unistore.converters.formats.volumes import VolumeFormat, open_raw, reading, stated
 from unistore.converters.plugin import Opened, SourceFile
+from unistore.system.hints import JsonObject
 
 _TYPES = {
     "MET_CHAR": "i1",
@@ -33,11 +34,10 @@ _LONGEST_HEADER = 1 << 16
 class MetaImage(VolumeFormat):
     """One array, called ``image``."""
 
-    name: ClassVar[str] = "metaimage"
-    suffixes: ClassVar[tuple[str, ...]] = (".mha", ".mhd")
+    name = "metaimage"
+    suffixes = (".mha", ".mhd")
 
     def begins(self, file: SourceFile) -> bool:
-        """Look for the last line of the header."""
         return b"ElementDataFile" in file.head(_LONGEST_HEADER)
 
     @contextmanager
@@ -93,7 +93,7 @@ def _header(file: SourceFile) -> tuple[dict[str, str], int]:
     return header, end
 
 
-def _place(said: dict[str, str]) -> dict[str, Any]:
+def _place(said: dict[str, str]) -> JsonObject:
     spacing = _numbers(said, "ElementSpacing", "ElementSize")
     origin = _numbers(said, "Offset", "Position", "Origin")
     matrix = _numbers(said, "TransformMatrix", "Rotation", "Orientation")

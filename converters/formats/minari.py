@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
-from unistore.converters.formats.episodes import Stretch
 from unistore.converters.formats.hdf5 import Hdf5, OpenedHdf5
+from unistore.converters.formats.lazy import Stretch
 from unistore.converters.opened import Member
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import Problem
@@ -55,12 +54,11 @@ class _OpenedMinari(Opened):
 class Minari(Format):
     """A Minari dataset, by its ``main_data.hdf5``."""
 
-    name: ClassVar[str] = "minari"
-    suffixes: ClassVar[tuple[str, ...]] = (FILE,)
-    offered: ClassVar[bool] = False
+    name = "minari"
+    suffixes = (FILE,)
+    offered = False
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Look for the spaces of Minari in ``metadata.json``."""
         metadata = file.path.with_name(METADATA)
         if file.path.name == FILE and metadata.is_file() and _MARK.encode() in metadata.read_bytes():
             return sure(f"has {METADATA} of Minari beside it")
@@ -68,7 +66,6 @@ class Minari(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Open the file. Of ``metadata.json`` everything is a fact."""
         metadata = file.beside(METADATA)
         try:
             facts = json.loads(metadata.bytes()[:].tobytes())

@@ -9,11 +9,10 @@ import gzip
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from unistore.converters.formats.extras import needed
 from unistore.converters.formats.volumes import (
     MILLIMETRES,
     RAS_TO_LPS,
@@ -28,6 +27,7 @@ from unistore.converters.formats.volumes import (
     stream_of,
 )
 from unistore.converters.plugin import Array, Facts, Opened, SourceFile
+from unistore.system.hints import JsonObject
 
 _LONG = 540  # bytes of the header of NIfTI-2; that of NIfTI-1 has 348
 # By the length of a header: where it says that the voxels are in the same file, and how.
@@ -39,17 +39,15 @@ _SFORM_TAKEN = "sform and qform place it differently: sform was taken, both are 
 class Nifti(VolumeFormat):
     """One array, called ``image``."""
 
-    name: ClassVar[str] = "nifti"
-    suffixes: ClassVar[tuple[str, ...]] = (".nii", ".nii.gz")
+    name = "nifti"
+    suffixes = (".nii", ".nii.gz")
 
     def begins(self, file: SourceFile) -> bool:
-        """Look at the length of the header and its magic."""
         return _header_bytes(file) > 0
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header by nibabel, which knows what it means."""
-        nibabel = needed("nibabel", "medical", file)
+        nibabel = file.library("nibabel", "medical")
         kind = nibabel.Nifti2Header if _header_bytes(file) == _LONG else nibabel.Nifti1Header
         with stream_of(file, gzip=is_compressed(file)) as stream:
             with reading(file):
@@ -69,7 +67,6 @@ class Nifti(VolumeFormat):
             yield Opened({"image": Array(planes)}, facts, forward_only=is_compressed(file), notes=differ)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
-        """Write the array plane after plane, in mm and without scaling."""
         (array,) = arrays.values()
         header = _header_of(array, facts)
         with path.open("wb") as raw, ExitStack() as stack:
@@ -105,12 +102,12 @@ def _scaling(header: Any) -> Scaling | None:
     return Scaling.of(slope, intercept, int(limits.min), int(limits.max))
 
 
-def _facts(header: Any) -> dict[str, Any]:
+def _facts(header: Any) -> JsonObject:
     """Return where the voxels lie, and what is kept of the header: no texts, which may name the patient."""
     length = MILLIMETRES.get(header.get_xyzt_units()[0], 1.0)
     scale = np.diag([length, length, length, 1.0])
     slope, intercept = header.get_slope_inter()
-    kept: dict[str, Any] = {"format": "nifti", "dtype": header.get_data_dtype().str}
+    kept: JsonObject = {"format": "nifti", "dtype": header.get_data_dtype().str}
     kept |= {"slope": slope, "intercept": intercept}
     for form, affine in (("sform", header.get_sform), ("qform", header.get_qform)):
         code = int(header[f"{form}_code"])

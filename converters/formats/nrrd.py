@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from unistore.converters.formats.extras import needed
 from unistore.converters.formats.volumes import MILLIMETRES, RAS_TO_LPS, VolumeFormat, open_raw, stated
 from unistore.converters.plugin import Opened, SourceFile
+from unistore.system.hints import Dtype, JsonObject
 
 _TYPES = {
     "i1": ("signed char", "int8", "int8_t"),
@@ -44,11 +44,10 @@ _CURE = "write it again in one file: nrrd.write('a.nrrd', voxels, header)"
 class Nrrd(VolumeFormat):
     """One array, called ``image``."""
 
-    name: ClassVar[str] = "nrrd"
-    suffixes: ClassVar[tuple[str, ...]] = (".nrrd", ".nhdr")
+    name = "nrrd"
+    suffixes = (".nrrd", ".nhdr")
 
     def begins(self, file: SourceFile) -> bool:
-        """Look for the magic."""
         return file.head(4) == b"NRRD"
 
     @contextmanager
@@ -74,7 +73,7 @@ class Nrrd(VolumeFormat):
 
 def _header(file: SourceFile) -> tuple[Mapping[str, Any], int, SourceFile]:
     """Return what the header says, where the voxels begin, and in which file."""
-    nrrd = needed("nrrd", "medical", file)
+    nrrd = file.library("nrrd", "medical")
     head = file.head(_LONGEST_HEADER)
     end = re.search(rb"\r?\n\r?\n", head)
     header: Mapping[str, Any] = nrrd.read_header((head[: end.start()] if end else head).split(b"\n"))
@@ -102,7 +101,7 @@ def _bytes_of_lines(file: SourceFile, start: int, count: int) -> int:
         return sum(len(raw.readline()) for _ in range(count))
 
 
-def _dtype(file: SourceFile, header: Mapping[str, Any]) -> np.dtype[Any]:
+def _dtype(file: SourceFile, header: Mapping[str, Any]) -> Dtype:
     kind = next((code for code, names in _TYPES.items() if header["type"] in names), None)
     endian = header.get("endian", "")
     if kind is None or (endian not in ("little", "big") and kind[1] != "1"):
@@ -111,7 +110,7 @@ def _dtype(file: SourceFile, header: Mapping[str, Any]) -> np.dtype[Any]:
     return np.dtype(kind).newbyteorder(">" if endian == "big" else "<")
 
 
-def _place(header: Mapping[str, Any]) -> dict[str, Any]:
+def _place(header: Mapping[str, Any]) -> JsonObject:
     """Return where the voxels lie, as far as the header says it of three axes."""
     directions = header.get("space directions")
     lengths = {MILLIMETRES.get(unit.lower(), 0.0) for unit in header.get("space units", ("mm",))}

@@ -11,12 +11,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, InputError, Location, Problem
 from unistore.schemas.indices import IndexColumn, StoreView
 from unistore.schemas.tables import offsets_of
 from unistore.system.extras import require
+from unistore.system.hints import Int64s, UInt8s
 
 # The decoder of each codec, which PyAV's wheels have
 DECODERS = {"h264": "h264", "hevc": "hevc", "av1": "libdav1d", "vp9": "vp9"}
@@ -78,7 +78,7 @@ def groups(packets: Sequence[Packet]) -> Iterator[Sequence[Packet]]:
         yield packets[first:stop]
 
 
-def record_of(head: RecordHead, packets: Sequence[Packet], steps: Sequence[int]) -> NDArray[np.uint8]:
+def record_of(head: RecordHead, packets: Sequence[Packet], steps: Sequence[int]) -> UInt8s:
     """Write a group whose frames at the times `steps` are shown."""
     own: RecordHead = {
         **head,
@@ -90,7 +90,7 @@ def record_of(head: RecordHead, packets: Sequence[Packet], steps: Sequence[int])
     return _record(own, b"".join(packet.content for packet in packets))
 
 
-def _record(head: Mapping[str, object], content: bytes) -> NDArray[np.uint8]:
+def _record(head: Mapping[str, object], content: bytes) -> UInt8s:
     text = json.dumps(head, separators=(",", ":")).encode()
     return np.frombuffer(len(text).to_bytes(_LENGTH_BYTES, "little") + text + content, np.uint8)
 
@@ -100,8 +100,8 @@ NO_VIDEO = _record({"sizes": []}, b"")
 
 
 def images_in(
-    record: NDArray[np.uint8], numbers: Sequence[int], size: tuple[int, int], where: Location | str
-) -> Iterator[NDArray[np.uint8]]:
+    record: UInt8s, numbers: Sequence[int], size: tuple[int, int], where: Location | str
+) -> Iterator[UInt8s]:
     """Decode the frames of ascending steps of a group, (height, width, 3) u1 RGB each."""
     import av
 
@@ -113,7 +113,7 @@ def images_in(
         raise InputError(Problem.at(where, message, "convert it again", "corrupt")) from error
 
 
-def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> Iterator[NDArray[np.uint8]]:
+def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> Iterator[UInt8s]:
     """Decode frames, or raise what Python and PyAV raise of wrong values."""
     import av
 
@@ -152,9 +152,9 @@ def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> It
         raise ValueError(message)
 
 
-def rgb(frame: Any) -> NDArray[np.uint8]:
+def rgb(frame: Any) -> UInt8s:
     """Convert a decoded frame to (height, width, 3) u1 RGB, as everything here that reads video does."""
-    image: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
+    image: UInt8s = frame.to_ndarray(format="rgb24")
     return image
 
 
@@ -168,7 +168,7 @@ class KeptVideo:
         height, width, *_ = self._data.attributes["shape"]
         self._size = height, width
 
-    def read(self, rows: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    def read(self, rows: Int64s) -> list[UInt8s]:
         """Decode the frames of ascending rows, from the key frame before each."""
         require("av", f"{self._where} is video and needs PyAV,", "robots")
         starts = self._starts(rows)
@@ -177,7 +177,7 @@ class KeptVideo:
         stored = self._data.read_ranges(lo, hi)
         bounds = offsets_of(hi - lo).tolist()
         stops = [*firsts[1:].tolist(), len(rows)]
-        images: list[NDArray[np.uint8]] = []
+        images: list[UInt8s] = []
         for number, group in enumerate(groups.tolist()):
             steps = rows[firsts[number] : stops[number]] - group
             record = stored[bounds[number] : bounds[number + 1]]
@@ -189,11 +189,11 @@ class KeptVideo:
                 raise CorruptionError(msg) from error
         return images
 
-    def stretch(self, start: int, stop: int) -> NDArray[np.uint8]:
+    def stretch(self, start: int, stop: int) -> UInt8s:
         """Decode the frames of rows ``start:stop``, (rows, height, width, 3) u1."""
         return np.stack(self.read(np.arange(start, stop)))
 
-    def _starts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _starts(self, rows: Int64s) -> Int64s:
         """Return the row of the group of each row: the last one up to it that is not empty."""
         starts = rows.copy()
         ends = self._offsets.take(rows + 1)

@@ -7,16 +7,15 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.files.paths import is_inside
-from unistore.converters.formats.extras import needed
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError
 from unistore.system.foreign import opening
+from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
 
 LIBRARY = "Arrow"
 _AGAIN = "get the file again"
@@ -47,10 +46,10 @@ class ParquetFile:
             sizes += [group.column(column).total_uncompressed_size for column in range(group.num_columns)]
         return max(sizes)
 
-    def rows(self, is_wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
+    def rows(self, is_wanted: Callable[[str], bool]) -> list[JsonObject]:
         """Read the whole file, each row by column."""
         columns = sorted(filter(is_wanted, self.columns))
-        records: list[dict[str, Any]] = self._handle.read(columns, use_threads=False).to_pylist()
+        records: list[JsonObject] = self._handle.read(columns, use_threads=False).to_pylist()
         return records
 
     def stretches(self, column: str, lo: int, hi: int) -> Iterator[Any]:
@@ -80,8 +79,8 @@ class ParquetFile:
 @contextmanager
 def open_parquet(file: SourceFile) -> Iterator[ParquetFile]:
     """Open a file. What Arrow says of a damaged one becomes a problem of it."""
-    parquet = needed("pyarrow.parquet", "robots", file)
-    arrow = needed("pyarrow", "robots", file)
+    parquet = file.library("pyarrow.parquet", "robots")
+    arrow = file.library("pyarrow", "robots")
     with opening(file.path, file.name, LIBRARY):
         try:
             with parquet.ParquetFile(file.path) as handle:
@@ -92,10 +91,8 @@ def open_parquet(file: SourceFile) -> Iterator[ParquetFile]:
             raise file.problem(message, _AGAIN, "damaged") from error
 
 
-class ParquetColumn(Array):
+class ParquetColumn:
     """Rows of one column, numbers of one shape or bytes of any length."""
-
-    __slots__ = ("_column", "_dtype", "_first", "_open", "_shape")
 
     def __init__(
         self,
@@ -103,62 +100,47 @@ class ParquetColumn(Array):
         column: str,
         first: int,
         count: int,
-        dtype: np.dtype[Any],
-        row_shape: tuple[int, ...],
+        dtype: Dtype,
+        row_shape: Shape,
     ) -> None:
-        super().__init__(None)
         self._open = open  # opens the file, or returns it if it is open
-        self._column = column  # name of the column
-        # `first` and `count`: which rows of the file.
-        self._first = first
-        # `dtype` and `row_shape`: form of a row; objects for bytes.
-        self._dtype = dtype
-        self._shape = (count, *row_shape)
+        self._column = column
+        self._first = first  # row of the file
+        self.dtype = dtype  # objects for bytes
+        self.shape = (count, *row_shape)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """See `Array`."""
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """See `Array`."""
-        return self._dtype
-
-    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See `Array`."""
-        del out
-        rows = np.empty((hi - lo, *self._shape[1:]), self._dtype)
+    def __getitem__(self, rows: slice) -> AnyArray:
+        values = np.empty((rows.stop - rows.start, *self.shape[1:]), self.dtype)
         filled = 0
-        for values in self._open().stretches(self._column, self._first + lo, self._first + hi):
-            rows[filled : filled + len(values)] = self._as_numpy(values)
-            filled += len(values)
-        return rows
+        for part in self._open().stretches(self._column, self._first + rows.start, self._first + rows.stop):
+            values[filled : filled + len(part)] = self._as_numpy(part)
+            filled += len(part)
+        return values
 
-    def _as_numpy(self, values: Any) -> NDArray[Any]:
+    def _as_numpy(self, values: Any) -> AnyArray:
         count = len(values)
-        for extent in (*self._shape[1:], None):
+        for extent in (*self.shape[1:], None):
             if not hasattr(values.type, "value_type"):
                 break
             if values.null_count:
                 raise self._wrong("misses values", "fill or drop them")
             lengths = np.asarray(values.value_lengths())
             if extent is None or (lengths != extent).any():
-                msg = f"has lists of other lengths than its shape {self._shape[1:]}"
+                msg = f"has lists of other lengths than its shape {self.shape[1:]}"
                 raise self._wrong(msg)
             values = values.flatten()
         if hasattr(values.type, "num_fields") and values.type.num_fields:
             values = values.field("bytes")
         if values.null_count:
             raise self._wrong("misses values", "fill or drop them")
-        if len(values) != count * prod(self._shape[1:]):
-            message = f"has {len(values)} values in {count} rows of shape {self._shape[1:]}"
+        if len(values) != count * prod(self.shape[1:]):
+            message = f"has {len(values)} values in {count} rows of shape {self.shape[1:]}"
             raise self._wrong(message)
-        numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
-        if not np.can_cast(numbers.dtype, self._dtype, "safe"):
-            message = f"holds {numbers.dtype}, and should hold {self._dtype}"
+        numbers: AnyArray = values.to_numpy(zero_copy_only=False)
+        if not np.can_cast(numbers.dtype, self.dtype, "safe"):
+            message = f"holds {numbers.dtype}, and should hold {self.dtype}"
             raise self._wrong(message)
-        return numbers.reshape(count, *self._shape[1:])
+        return numbers.reshape(count, *self.shape[1:])
 
     def _wrong(self, message: str, cure: str = _AGAIN) -> InputError:
         return self._open().file.problem(f"column {self._column!r} {message}", cure, "damaged")
@@ -172,7 +154,6 @@ class Tables:
         self._last: ParquetFile | None = None
 
     def open(self, file: SourceFile) -> ParquetFile:
-        """Open a file and close the one before."""
         if self._last is None or self._last.file.path != file.path:
             self._stack.close()
             self._last = self._stack.enter_context(open_parquet(file))
@@ -182,10 +163,10 @@ class Tables:
 class Parquet(Format):
     """A table: numbers, truth values, and lists of one length of them, a column each."""
 
-    name: ClassVar[str] = "parquet"
-    suffixes: ClassVar[tuple[str, ...]] = (".parquet",)
-    library: ClassVar[str] = LIBRARY
-    offered: ClassVar[bool] = False
+    name = "parquet"
+    suffixes = (".parquet",)
+    library = LIBRARY
+    offered = False
 
     def recognise(self, file: SourceFile) -> Claim:
         """Look for the mark of Parquet, in files that are no part of a LeRobot dataset."""
@@ -205,11 +186,10 @@ class Parquet(Format):
                 if form is None:
                     left_out[name] = f"is of the type {kind}, which no array has"
                 else:
-                    arrays[name] = ParquetColumn(lambda: table, name, 0, table.row_count, *form)
+                    arrays[name] = Array(ParquetColumn(lambda: table, name, 0, table.row_count, *form))
             yield Opened(arrays, left_out=left_out, memory=table.largest_column)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
-        """Write a table, each array a column and whole in memory."""
         pa = import_module("pyarrow")
         parquet = import_module("pyarrow.parquet")
         columns = {name: _arrow_column(array[0 : len(array)]) for name, array in arrays.items()}
@@ -225,7 +205,7 @@ def _dataset_of(file: SourceFile) -> str:
     return ""
 
 
-def _form(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+def _form(kind: Any) -> tuple[Dtype, tuple[int, ...]] | None:
     """Return dtype and row shape of an Arrow type, or None for one that is no array of numbers."""
     types = import_module("pyarrow.types")
     row_shape: list[int] = []
@@ -236,7 +216,7 @@ def _form(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
     return (np.dtype(kind.to_pandas_dtype()), tuple(row_shape)) if is_number else None
 
 
-def _arrow_column(values: NDArray[Any]) -> Any:
+def _arrow_column(values: AnyArray) -> Any:
     """Return values as an Arrow array: lists of one length for each further axis."""
     pa = import_module("pyarrow")
     column = pa.array(values.reshape(-1))

@@ -5,32 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.converters.formats import lzf
-from unistore.converters.formats.extras import check_size
-from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.formats.rows_of_text import TextRows, mapped_records
+from unistore.converters.files.hdf5.filters import Filter, decode
+from unistore.converters.formats.lazy import LazyRows, TextRows, mapped_records
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+from unistore.system.foreign import opening
+from unistore.system.hints import AnyArray, Dtype, UInt8s
 
 _MOST_HEADER = 1 << 16
 _KINDS = {"I": "i", "U": "u", "F": "f"}
 # Fields of four bytes, and which of these are red, green, blue and alpha.
 _COLOURS = {"rgb": (2, 1, 0), "rgba": (2, 1, 0, 3)}
 _PADDING = "_"
+_LZF = 32000  # number of the filter of h5py for the compression of PCD files
 
 
 class Pcd(Format):
     """Fields by their names. ``rgb`` (N, 3) and ``rgba`` (N, 4) uint8, which a file packs into one number."""
 
-    name: ClassVar[str] = "pcd"
-    suffixes: ClassVar[tuple[str, ...]] = (".pcd",)
+    name = "pcd"
+    suffixes = (".pcd",)
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Take what has a line of fields near its beginning."""
         is_pcd = b"FIELDS" in file.head(1024)
         return sure("has a header of PCD") if is_pcd else no("has no header of PCD")
 
@@ -66,7 +65,7 @@ class Pcd(Format):
         yield Opened(arrays, facts, memory=memory)
 
 
-def _colours(packed: Any, order: tuple[int, ...], lo: int, hi: int) -> NDArray[np.uint8]:
+def _colours(packed: Any, order: tuple[int, ...], lo: int, hi: int) -> UInt8s:
     """Return bytes of colours, red first, of the numbers that hold them."""
     numbers = np.ascontiguousarray(packed[lo:hi])
     return numbers.view(np.uint8).reshape(-1, 4)[:, list(order)]
@@ -85,7 +84,7 @@ def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
     raise file.problem("has a header without DATA", "copy it again", "truncated")
 
 
-def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[np.dtype[Any], int]:
+def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype, int]:
     """Return the form of a point, and the number of points."""
     names = list(header.get("FIELDS", ()))
     counts = header.get("COUNT", ["1"] * len(names))
@@ -111,7 +110,7 @@ def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[np.dty
     return dtype, points
 
 
-def _decompressed(file: SourceFile, dtype: np.dtype[Any], start: int, count: int) -> dict[str, LazyRows]:
+def _decompressed(file: SourceFile, dtype: Dtype, start: int, count: int) -> dict[str, LazyRows]:
     """Fields one after the other, compressed together, which are decompressed when the first are wanted."""
     sizes = file.bytes()[start : start + 8].tobytes().ljust(8, b"\0")
     packed, size = np.frombuffer(sizes, "<u4").tolist()
@@ -119,17 +118,19 @@ def _decompressed(file: SourceFile, dtype: np.dtype[Any], start: int, count: int
         message = f"holds {size} bytes of points, its header tells of {count * dtype.itemsize}"
         raise file.problem(message, "write it again", "damaged")
     first = start + 8
-    check_size(file, first + packed)
+    file.check_size(first + packed)
 
     @cache
-    def points() -> bytes:
+    def points() -> UInt8s:
+        content = file.bytes()[first : first + packed].tobytes()
         try:
-            return lzf.decompress(file.bytes()[first : first + packed].tobytes(), size)
-        except (IndexError, ValueError) as error:
+            with opening(file.path, file.name):
+                return decode(content, size, (Filter(_LZF, (4, 0x105, size)),))
+        except ValueError as error:
             message = f"holds no LZF data ({error})"
             raise file.problem(message, "write it again", "damaged") from None
 
-    def rows_of(position: int, form: np.dtype[Any], lo: int, hi: int) -> NDArray[Any]:
+    def rows_of(position: int, form: Dtype, lo: int, hi: int) -> AnyArray:
         return np.frombuffer(points(), form, count, position)[lo:hi]
 
     fields = {}

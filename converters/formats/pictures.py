@@ -7,16 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import ClassVar
 
 from unistore.converters.formats import images
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
+from unistore.converters.plugin import Array, Facts, Format, Opened, SourceFile
+from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
 _ARRAY = "image"
-_SURE = sure("")
 
 
 @dataclass(frozen=True)
@@ -27,20 +24,19 @@ class ImagePixels:
     header: images.ImageHeader  # what it says of the pixels
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Shape of the pixels. Only decoding tells that of a JPEG that its EXIF rotates."""
         return self.header.shape or self._decoded.shape
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the pixels."""
+    def dtype(self) -> Dtype:
         return self.header.dtype
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> AnyArray:
         return self._decoded[rows]
 
     @cached_property
-    def _decoded(self) -> NDArray[Any]:
+    def _decoded(self) -> AnyArray:
         pixels = self._decode(exact=True)
         shape = self.header.shape
         if shape is not None and pixels.shape != shape:
@@ -48,7 +44,7 @@ class ImagePixels:
             raise self.file.problem(message, "copy or export it again", "shape")
         return pixels
 
-    def rgb(self) -> NDArray[np.uint8]:
+    def rgb(self) -> UInt8s:
         """Decode the pixels as 8-bit RGB, (H, W, 3), in the orientation in which they are stored."""
         # Gray is repeated, alpha is dropped, and 16 bits are cut to the upper 8.
         pixels = self._decode(exact=False)
@@ -63,7 +59,7 @@ class ImagePixels:
         """Read the file as it stands, and check that it is whole."""
         return images.read_file(self.file.path, self.file.name)
 
-    def _decode(self, *, exact: bool) -> NDArray[Any]:
+    def _decode(self, *, exact: bool) -> AnyArray:
         return images.decode_file(self.file.path, self.file.name, exact=exact)
 
 
@@ -72,24 +68,18 @@ class Png(Format):
 
     # Content counts, and not the ending: a JPEG that is called `.png` is read as what it is.
 
-    name: ClassVar[str] = "png"
+    name = "png"
     suffixes: ClassVar[tuple[str, ...]] = (".png",)
-    offered: ClassVar[bool] = False
-
-    def recognise(self, file: SourceFile) -> Claim:
-        """Take every file with the suffix: what is wrong with others is said when they are opened."""
-        return _SURE
+    offered = False
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header. Pixels are decoded when they are sliced."""
         header = images.read_header(file.path, file.name)
         pixels = header.height * header.width * 4 * header.dtype.itemsize
         image = Array(ImagePixels(file, header))
         yield Opened({_ARRAY: image}, {"colour": header.colour}, memory=header.size + 2 * pixels)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
-        """Write the pixels."""
         import cv2
 
         pixels = arrays[_ARRAY][:]
@@ -101,6 +91,6 @@ class Png(Format):
 class Jpeg(Png):
     """A JPEG: ``image``, (H, W, 3), rotated as its EXIF says. Written again, it would have other values."""
 
-    name: ClassVar[str] = "jpeg"
-    suffixes: ClassVar[tuple[str, ...]] = (".jpg", ".jpeg")
+    name = "jpeg"
+    suffixes = (".jpg", ".jpeg")
     write = Format.write

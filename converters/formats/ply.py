@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.formats.extras import check_size
-from unistore.converters.formats.rows_of_text import TextRows, mapped_records
+from unistore.converters.formats.lazy import TextRows, mapped_records
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 
 _SHORT = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4"}
@@ -35,17 +34,15 @@ class Element(NamedTuple):
 class Ply(Format):
     """Properties of the vertices by their names."""
 
-    name: ClassVar[str] = "ply"
-    suffixes: ClassVar[tuple[str, ...]] = (".ply",)
+    name = "ply"
+    suffixes = (".ply",)
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Take what begins with ply."""
         is_ply = file.head(5).split()[:1] == [b"ply"]
         return sure("begins with ply") if is_ply else no("does not begin with ply")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header, and values of vertices when they are sliced."""
         opened = _opened(file)
         labels = file.path.name.removesuffix(".ply") + _LABELS
         if file.path.name.endswith(_LABELS) or not (file.path.parent / labels).is_file():
@@ -102,7 +99,7 @@ def _opened(file: SourceFile) -> Opened:
         columns = rows.columns()
     else:
         start += sum(element.rows * _size(element) for element in elements[:vertex_number])
-        check_size(file, start + sum(element.rows * _size(element) for element in elements[vertex_number:]))
+        file.check_size(start + sum(element.rows * _size(element) for element in elements[vertex_number:]))
         columns = mapped_records(file, dtype, start, vertices.rows)
     arrays = {name: Array(values) for name, values in columns.items()}
     return Opened(arrays, facts, memory=memory, left_out=left_out)

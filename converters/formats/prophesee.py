@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.formats.forward import ForwardRecords
-from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.formats.raw import begins_with_text
+from unistore.converters.formats.arrays import begins_with_text
+from unistore.converters.formats.lazy import ForwardRecords, LazyRows
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, UInt8s
 
 EVENTS = "events"  # name of the array of a recording
 # An event: microseconds, column, row, and 1 if it became brighter, else 0.
@@ -41,9 +41,9 @@ class PropheseeHeader(NamedTuple):
     values: Mapping[str, str]  # by the first word of a line, in lower case
     size: int  # bytes until what follows
 
-    def facts(self, width: str, height: str) -> dict[str, Any]:
+    def facts(self, width: str, height: str) -> JsonObject:
         """Return the lines, and what they say of the sensor and of its clock."""
-        facts: dict[str, Any] = {"header": self.lines}
+        facts: JsonObject = {"header": self.lines}
         numbers = {"width": width, "height": height, "t_offset": self.values.get("t0", "")}
         if not (width.isdigit() and height.isdigit()):
             numbers = {"t_offset": numbers["t_offset"]}
@@ -65,13 +65,7 @@ def read_header(file: SourceFile) -> PropheseeHeader:
     return PropheseeHeader(lines, values, size)
 
 
-def _begins_with_text(file: SourceFile) -> Claim:
-    if begins_with_text(file):
-        return sure("begins with a header of lines with %")
-    return no("does not begin with a header of lines with %")
-
-
-def _mapped(file: SourceFile, start: int, record: np.dtype[Any]) -> NDArray[Any]:
+def _mapped(file: SourceFile, start: int, record: Dtype) -> AnyArray:
     """Map the records of a file from a byte on."""
     beyond = (file.size - start) % record.itemsize
     if beyond:
@@ -82,19 +76,23 @@ def _mapped(file: SourceFile, start: int, record: np.dtype[Any]) -> NDArray[Any]
     return np.memmap(file.path, record, "r", start)
 
 
-class Dat(Format):
-    """Decoded events, 8 bytes each: version 2 of ``.dat``."""
-
-    name: ClassVar[str] = "prophesee_dat"
-    suffixes: ClassVar[tuple[str, ...]] = (".dat",)
+class PropheseeFormat(Format):
+    """A format that begins with lines of text: recordings of spike cameras have the same endings and none."""
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Look for the header: recordings of spike cameras have the same ending and none."""
-        return _begins_with_text(file)
+        if begins_with_text(file):
+            return sure("begins with a header of lines with %")
+        return no("does not begin with a header of lines with %")
+
+
+class Dat(PropheseeFormat):
+    """Decoded events, 8 bytes each: version 2 of ``.dat``."""
+
+    name = "prophesee_dat"
+    suffixes = (".dat",)
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Map the events."""
         header = read_header(file)
         version = header.values.get("version", "unknown")
         if version != "2":
@@ -110,7 +108,7 @@ class Dat(Format):
             raise file.problem(message, _CURE)
         records = _mapped(file, header.size + 2, _DAT_RECORD)
 
-        def events(lo: int, hi: int) -> NDArray[Any]:
+        def events(lo: int, hi: int) -> AnyArray:
             place = records["place"][lo:hi]
             events = np.empty(hi - lo, _DAT_EVENT)
             events["t"] = records["t"][lo:hi]
@@ -124,7 +122,6 @@ class Dat(Format):
         yield Opened({EVENTS: Array(LazyRows(records.shape, _DAT_EVENT, events))}, facts)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
-        """Write the header and the events."""
         with path.open("wb") as file:
             for line in facts["header"]:
                 file.write(f"% {line}\n".encode())
@@ -138,15 +135,11 @@ class Dat(Format):
                 file.write(records.tobytes())
 
 
-class Evt(Format):
+class Evt(PropheseeFormat):
     """Words of the sensor: EVT 2.0 and EVT 3.0."""
 
-    name: ClassVar[str] = "prophesee_raw"
-    suffixes: ClassVar[tuple[str, ...]] = (".raw",)
-
-    def recognise(self, file: SourceFile) -> Claim:
-        """Look for the header."""
-        return _begins_with_text(file)
+    name = "prophesee_raw"
+    suffixes = (".raw",)
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
@@ -179,13 +172,13 @@ def _size_of(header: PropheseeHeader) -> tuple[str, str]:
     return settings.get("width", width), settings.get("height", height)
 
 
-def _packets(words: NDArray[Any], kind: type[_Decoder]) -> Iterator[NDArray[Any]]:
+def _packets(words: AnyArray, kind: type[_Decoder]) -> Iterator[AnyArray]:
     decoder = kind()
     for start in range(0, len(words), _BLOCK):
         yield decoder.decode(np.asarray(words[start : start + _BLOCK]))
 
 
-def _count(words: NDArray[Any], decoder: type[_Decoder]) -> int:
+def _count(words: AnyArray, decoder: type[_Decoder]) -> int:
     """Count the events that have a time: the first word of a time is before them."""
     total = 0
     has_time = False
@@ -202,18 +195,18 @@ def _count(words: NDArray[Any], decoder: type[_Decoder]) -> int:
 _TIME_HIGH = 8  # type of words that have the upper bits of a time, in every version
 
 
-def _types(words: NDArray[Any]) -> NDArray[Any]:
+def _types(words: AnyArray) -> AnyArray:
     """Return the upper four bits of each word, which are its type."""
-    types: NDArray[Any] = words >> 8 * words.itemsize - 4
+    types: AnyArray = words >> 8 * words.itemsize - 4
     return types
 
 
 class _Decoder(ABC):
     """Makes events of words, block by block: what words set stands until others set it anew."""
 
-    word: ClassVar[np.dtype[Any]]  # dtype of a word
+    word: ClassVar[Dtype]  # dtype of a word
     alone: ClassVar[NDArray[np.bool_]]  # whether words of a type are an event each
-    places: ClassVar[NDArray[Any]]  # bits of a word of a type of which one that is set is an event
+    places: ClassVar[AnyArray]  # bits of a word of a type of which one that is set is an event
     clock_bits: ClassVar[int]  # bits of the upper part of a time, which overflows
 
     def __init__(self) -> None:
@@ -221,24 +214,24 @@ class _Decoder(ABC):
         self._loops = 0
 
     @classmethod
-    def counts(cls, words: NDArray[Any]) -> NDArray[np.uint8]:
+    def counts(cls, words: AnyArray) -> UInt8s:
         """Return the number of events in each word."""
         types = _types(words)
-        counts: NDArray[np.uint8] = np.bitwise_count(words & cls.places[types])
+        counts: UInt8s = np.bitwise_count(words & cls.places[types])
         counts[cls.alone[types]] = 1
         return counts
 
     @abstractmethod
-    def decode(self, words: NDArray[Any]) -> NDArray[Any]:
+    def decode(self, words: AnyArray) -> AnyArray:
         """Return the events of a block of words."""
 
-    def _held(self, name: str, is_set: NDArray[np.bool_], values: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _held(self, name: str, is_set: NDArray[np.bool_], values: Int64s) -> Int64s:
         """Return at every word the last value that was set. `values` has those of the words that set one."""
         held = np.concatenate(([self._last.get(name, 0)], values))[np.cumsum(is_set)]
         self._last[name] = int(held[-1])
         return held
 
-    def _upper_times(self, words: NDArray[Any]) -> NDArray[np.int64]:
+    def _upper_times(self, words: AnyArray) -> Int64s:
         """Return the upper part of the time at every word, as if its counter had no end."""
         # A fall by more than half its range is an overflow.
         is_high = _types(words) == _TIME_HIGH
@@ -266,7 +259,7 @@ class _Evt2(_Decoder):
     places = np.zeros(16, np.uint32)
     clock_bits = 28
 
-    def decode(self, words: NDArray[np.uint32]) -> NDArray[Any]:
+    def decode(self, words: NDArray[np.uint32]) -> AnyArray:
         """Take the words that are an event."""
         high = self._upper_times(words)
         is_event = self.alone[_types(words)] & (high >= 0)
@@ -289,7 +282,7 @@ class _Evt3(_Decoder):
     # Columns that a word of each type moves the base of the next vector.
     advance = np.array([0, 0, 0, 0, 12, 8, *[0] * 10])
 
-    def decode(self, words: NDArray[np.uint16]) -> NDArray[Any]:
+    def decode(self, words: NDArray[np.uint16]) -> AnyArray:
         """Take words of one event, and each bit that is set of vectors."""
         types = _types(words)
         body = (words & 0xFFF).astype(np.int64)

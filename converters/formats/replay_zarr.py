@@ -11,14 +11,14 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.converters.formats.episodes import Stretch, Unread
+from unistore.converters.formats.lazy import Stretch, Unread
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Problem
+from unistore.system.hints import AnyArray
 
 ENDS = "meta/episode_ends"
 _DATA = "data/"
@@ -78,14 +78,14 @@ class _ZarrArray:
         self._separator = described.get("dimension_separator", ".")
         self._compressor = described["compressor"]
         self._grid = [-(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True)]
-        self._last: tuple[int, NDArray[Any]] = (-1, np.empty(0))
+        self._last: tuple[int, AnyArray] = (-1, np.empty(0))
 
     @property
     def absent(self) -> int:
         """Number of chunks without a file, which hold the fill value."""
         return sum(self._name(place) not in self._hierarchy.names for place in np.ndindex(*self._grid))
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> AnyArray:
         values = np.empty((rows.stop - rows.start, *self.shape[1:]), self.dtype)
         start = rows.start
         while start < rows.stop:
@@ -95,7 +95,7 @@ class _ZarrArray:
             start += len(part)
         return values
 
-    def _layer(self, layer: int) -> NDArray[Any]:
+    def _layer(self, layer: int) -> AnyArray:
         """Read all chunks with the same rows. The last ones read are kept."""
         if self._last[0] != layer:
             rows = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
@@ -108,7 +108,7 @@ class _ZarrArray:
             self._last = layer, rows
         return self._last[1]
 
-    def _chunk(self, place: tuple[int, ...]) -> NDArray[Any]:
+    def _chunk(self, place: tuple[int, ...]) -> AnyArray:
         name = self._name(place)
         if name not in self._hierarchy.names:
             return np.full(self.chunks, self.fill, self.dtype)
@@ -118,7 +118,7 @@ class _ZarrArray:
         except (ValueError, RuntimeError, zlib.error) as error:
             message = f"{name} is damaged: {error}"
             raise self._hierarchy.file.problem(message, _AGAIN, "corrupt") from error
-        chunk: NDArray[Any] = np.frombuffer(content, self.dtype).reshape(self.chunks, order=self._order)
+        chunk: AnyArray = np.frombuffer(content, self.dtype).reshape(self.chunks, order=self._order)
         return chunk
 
     def _name(self, place: Sequence[int]) -> str:
@@ -174,13 +174,12 @@ _STATED_SIZES: Mapping[str, Callable[[bytes], int]] = {
 class ReplayZarr(Format):
     """A replay buffer of diffusion policy. ``meta/episode_ends/.zarray`` stands for a folder."""
 
-    name: ClassVar[str] = "replay_zarr"
-    suffixes: ClassVar[tuple[str, ...]] = (_METADATA, ".zarr.zip")
-    library: ClassVar[str] = "numcodecs"
-    offered: ClassVar[bool] = False
+    name = "replay_zarr"
+    suffixes = (_METADATA, ".zarr.zip")
+    library = "numcodecs"
+    offered = False
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Look for ``meta/episode_ends``."""
         has_ends = file.path.parts[-3:] == ("meta", "episode_ends", _METADATA)
         if file.path.name.lower().endswith(".zarr.zip") and zipfile.is_zipfile(file.path):
             with zipfile.ZipFile(file.path) as archive:
@@ -189,7 +188,6 @@ class ReplayZarr(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the metadata of all arrays, and where episodes end."""
         with ExitStack() as stack:
             try:
                 if file.path.name == _METADATA:

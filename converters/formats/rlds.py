@@ -15,15 +15,14 @@ from functools import partial
 from math import prod
 from mmap import ACCESS_READ, mmap
 from struct import Struct
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import ANY_TEXT
-from unistore.converters.formats.episodes import OpenedEpisodes
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
 
 _HEAD = Struct("<QI")
 _TAIL = 4
@@ -41,10 +40,10 @@ class _StatedFeature(NamedTuple):
     name: str
     kind: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
 
     @property
-    def stored(self) -> np.dtype[Any]:
+    def stored(self) -> Dtype:
         """Dtype of its values."""
         return _DTYPES[self.kind] if self.kind in _DTYPES else np.dtype(self.dtype)
 
@@ -60,12 +59,11 @@ class _ProtoField(NamedTuple):
 class Rlds(Format):
     """Episodes of a TFRecord file as ``data/episode_0/<feature of a step>``."""
 
-    name: ClassVar[str] = "rlds"
-    suffixes: ClassVar[tuple[str, ...]] = (".tfrecord",)
-    offered: ClassVar[bool] = False
+    name = "rlds"
+    suffixes = (".tfrecord",)
+    offered = False
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Check the length of the first record."""
         if _is_record(file.head(_HEAD.size)):
             return sure("begins with a record of TFRecord")
         return no("does not begin with a record of TFRecord, or is compressed")
@@ -92,7 +90,7 @@ def _opened(
     for record in records:
         group = f"data/episode_{record.number}"
         length = record.step_count(features)
-        facts: dict[str, Any] = {}
+        facts: JsonObject = {}
         for feature in features:
             name = feature.name.removeprefix(_STEPS)
             is_step = name != feature.name
@@ -103,21 +101,17 @@ def _opened(
             if feature.kind == "unread":
                 left_out[name] = f"is {feature.dtype}, which is not read"
             elif is_step or feature.kind != _TEXT:
-                values = LazyRows(
-                    (length if is_step else 1, *feature.shape),
-                    feature.stored,
-                    partial(record.values, feature, length if is_step else 1),
-                )
-                if is_step:
-                    arrays[f"{group}/{name}"] = Array(values)
-                else:
-                    facts[name] = values[:].tolist()
+                if not is_step:
+                    facts[name] = record.values(feature, 1, 0, 1).tolist()
+                    continue
+                read = partial(record.values, feature, length)
+                arrays[f"{group}/{name}"] = Array(LazyRows((length, *feature.shape), feature.stored, read))
         of_groups[group] = facts
     split = _SPLIT.match(file.path.name)
     if split is not None and of_groups:
         names = [group.removeprefix("data/") for group in of_groups]
         arrays[f"mask/{split[1]}"] = Array(np.array(names))
-    return OpenedEpisodes(
+    return Opened(
         arrays=arrays,
         further=[described],
         memory=max((record.stop - record.start for record in records), default=0),
@@ -231,7 +225,7 @@ class _Record:
     def strings(self, name: str) -> list[bytes]:
         return [bytes(self._content[one.start : one.stop]) for one in self._values(name)]
 
-    def _numbers(self, name: str) -> NDArray[Any]:
+    def _numbers(self, name: str) -> AnyArray:
         """Return the numbers of a list, float32 or int64."""
         parts = [np.empty(0, np.int64)]
         for one in self._values(name):
@@ -239,7 +233,7 @@ class _Record:
             parts.append(raw.view("<f4") if self._lists[name].field == 2 else _from_varints(raw))
         return np.concatenate(parts[1:] or parts)
 
-    def values(self, feature: _StatedFeature, length: int, lo: int, hi: int) -> NDArray[Any]:
+    def values(self, feature: _StatedFeature, length: int, lo: int, hi: int) -> AnyArray:
         """Return rows of a feature."""
         if feature.kind in _DTYPES:
             files = self.strings(feature.name)
@@ -288,7 +282,7 @@ def _varint(content: memoryview, position: int) -> tuple[int, int]:
             return value, position
 
 
-def _from_varints(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _from_varints(raw: UInt8s) -> Int64s:
     """Return many such numbers as int64, of which negative ones take ten bytes."""
     last = np.flatnonzero(raw < 0x80)
     starts = np.concatenate([[0], last[:-1] + 1])

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -22,8 +21,8 @@ _TELL = "move those of 4 into a folder called velodyne, those of 5 into one call
 class Sweep(Format):
     """``x``, ``y``, ``z``, ``intensity``, nuScenes' ``ring``, SemanticKITTI's ``label`` and ``instance``."""
 
-    name: ClassVar[str] = "sweep"
-    suffixes: ClassVar[tuple[str, ...]] = (".bin",)
+    name = "sweep"
+    suffixes = (".bin",)
 
     def recognise(self, file: SourceFile) -> Claim:
         """Take what a name says to be a sweep. What may be one by its size, if the user says so."""
@@ -36,7 +35,6 @@ class Sweep(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Find out how many values a point has, and the labels."""
         file.check_whole()
         (columns,) = _named(file.path) or _fitting(file.size)
         if file.size % (4 * len(columns)):

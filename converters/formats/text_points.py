@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.formats.rows_of_text import TextRows
+from unistore.converters.formats.lazy import LazyRows, TextRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
 
 _OBJECTS = "Annotations"
@@ -28,8 +27,8 @@ _OF_ROOM = np.dtype([("xyz", "f8", 3), ("rgb", "u1", 3)])
 class TextPoints(Format):
     """One array ``points`` (N, k), or columns by names in the first line. Of rooms, classes and objects."""
 
-    name: ClassVar[str] = "text_points"
-    suffixes: ClassVar[tuple[str, ...]] = (".xyz", ".pts", ".asc", ".txt")
+    name = "text_points"
+    suffixes = (".xyz", ".pts", ".asc", ".txt")
 
     def recognise(self, file: SourceFile) -> Claim:
         """Take rooms, and files that begin with three numbers a line or more. ``.txt`` if it is named."""
@@ -42,7 +41,6 @@ class TextPoints(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Count the lines, which are read when the first are wanted."""
         file.check_whole()
         yield _room(file) if is_room(file.path) else _points(file)
 

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.converters.formats.extras import check_size, needed
 from unistore.converters.formats.volumes import MILLIMETRES, Planes, VolumeFormat
 from unistore.converters.plugin import Array, Opened, SourceFile
+from unistore.system.hints import AnyArray, JsonObject
 
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # Axes of one page, and of pages along a depth or along an axis of which nothing is said.
@@ -27,12 +26,11 @@ _WRITE_AGAIN = "save one volume a file: tifffile.imwrite('a.tif', voxels, photom
 class Tiff(VolumeFormat):
     """One array, called ``image``: (H, W) of a page. (D, H, W) of several, or with `SourceFile.parts`."""
 
-    name: ClassVar[str] = "tiff"
-    suffixes: ClassVar[tuple[str, ...]] = (".tif", ".tiff")
-    library: ClassVar[str] = "imagecodecs"
+    name = "tiff"
+    suffixes = (".tif", ".tiff")
+    library = "imagecodecs"
 
     def begins(self, file: SourceFile) -> bool:
-        """Look for the byte order and the version."""
         return file.head(4) in _MAGIC
 
     @contextmanager
@@ -68,9 +66,9 @@ class _Pages:
         for path in file.parts:
             _check_alike(file.name, path, path.stat().st_mtime_ns, (series.shape, series.dtype))
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> AnyArray:
         if len(self.shape) == 2:
-            page: NDArray[Any] = self._page(0)[rows]
+            page: AnyArray = self._page(0)[rows]
             return page
         numbers = range(self.shape[0])[rows]
         values = np.empty((len(numbers), *self.shape[1:]), self.dtype)
@@ -89,7 +87,7 @@ class _Pages:
 @contextmanager
 def _opened(file: SourceFile) -> Iterator[Any]:
     """Open a file whose pages are one volume of numbers that can be decoded."""
-    tifffile = needed("tifffile", "medical", file)
+    tifffile = file.library("tifffile", "medical")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # which prints what it raises
     with tifffile.TiffFile(file.path) as tiff:
         series = tiff.series[0]
@@ -119,7 +117,7 @@ def _check_pages(file: SourceFile, series: Any) -> None:
     ends = [0]
     for page in series.pages:
         ends += map(sum, zip(page.dataoffsets, page.databytecounts, strict=True))
-    check_size(file, max(ends))
+    file.check_size(max(ends))
     if series.dataoffset is None and len(series.pages) != np.prod(series.shape[:-2], dtype=int):
         raise file.problem("has pages of several planes", _WRITE_AGAIN, "shape")
 
@@ -135,7 +133,7 @@ def _check_alike(name: str, path: Path, time: int, form: tuple[Any, ...]) -> Non
             raise file.problem(message, "save the pages alike, or each stack in a folder of its own", "shape")
 
 
-def _spacing(tiff: Any) -> dict[str, Any]:
+def _spacing(tiff: Any) -> JsonObject:
     """Return the spacing that ImageJ or OME states with a unit, in mm."""
     import tifffile
 

@@ -6,13 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.converters.formats.extras import needed
 from unistore.converters.formats.packets import (
     DECODERS,
     Packet,
@@ -26,6 +24,7 @@ from unistore.converters.formats.packets import (
 from unistore.converters.plugin import Array, SourceFile
 from unistore.errors import InputError, Problem
 from unistore.system.foreign import begin_reading, opening
+from unistore.system.hints import AnyArray, Shape, UInt8s
 
 LIBRARY = "FFmpeg"
 TOLERANCE = 1e-4  # seconds between the time of a step and that of its frame
@@ -38,8 +37,8 @@ class Frames(Array):
 
     __slots__ = ("_count", "_file", "_rate", "_size", "_start")
 
-    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
-    chunk_rows: ClassVar[int] = 0  # decoding begins again at a key frame
+    dtype = np.dtype(np.uint8)
+    chunk_rows = 0  # decoding begins again at a key frame
 
     def __init__(
         self, file: SourceFile, size: tuple[int, int], start: float, count: int, rate: float
@@ -52,13 +51,11 @@ class Frames(Array):
         self._rate = rate
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """See `Array`."""
+    def shape(self) -> Shape:
         return (self._count, *self._size, 3)
 
     def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
         """Say what is told without decoding: another size, fewer frames than steps, a file cut short."""
-        del as_objects
         try:
             with self._open() as (container, stream):
                 self._check_size(stream.height, stream.width)
@@ -67,14 +64,14 @@ class Frames(Array):
             return error.problems
         return ()
 
-    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
         """Decode frames ``lo:hi``, from the key frame before the first of them."""
         frames = np.empty((hi - lo, *self.shape[1:]), self.dtype) if out is None else out
         for row, frame in enumerate(self._frames(lo, hi)):
             frames[row] = rgb(frame)
         return frames
 
-    def kept(self, lo: int, hi: int) -> Iterator[tuple[NDArray[np.uint8], int]]:
+    def kept(self, lo: int, hi: int) -> Iterator[tuple[UInt8s, int]]:
         """Yield the groups of pictures of steps ``lo:hi``, and how many steps each has.
 
         Their packets alone decode to the same pixels.
@@ -157,7 +154,7 @@ class Frames(Array):
     @contextmanager
     def _open(self) -> Iterator[tuple[Any, Any]]:
         """Open the video. One thread decodes, so that nothing outlives the reading."""
-        av = needed("av", "robots", self._file)
+        av = self._file.library("av", "robots")
         with opening(self._file.path, self._file.name, LIBRARY):
             try:
                 with av.open(str(self._file.path)) as container:

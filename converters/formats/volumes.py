@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import SEEK_SET, BytesIO, FileIO
 from math import prod
-from typing import IO, Any, ClassVar, Self
+from typing import IO, Any, Self
 
 import numpy as np
 from isal import igzip, isal_zlib
-from numpy.typing import NDArray
 
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
+from unistore.system.hints import AnyArray, Dtype, Float64s, JsonObject, Shape
 
 _ISAL_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
 _DAMAGED = (igzip.BadGzipFile, _ISAL_ERROR, zlib.error)
@@ -26,14 +26,13 @@ _EXACT = 1 << 53  # from here on float64, in which other libraries compute, does
 class VolumeFormat(Format):
     """A format of volumes, recognised by how files begin."""
 
-    offered: ClassVar[bool] = False
+    offered = False
 
     @abstractmethod
     def begins(self, file: SourceFile) -> bool:
         """Return whether a file begins as those of the format do."""
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Look at how a file begins."""
         if self.begins(file):
             return sure(f"begins as {self.name} does")
         file.check_whole()
@@ -48,7 +47,7 @@ class Scaling:
     slope: float
     intercept: float
     # Of the results: whole numbers stay so where slope and intercept are, all others are float64.
-    dtype: np.dtype[Any]
+    dtype: Dtype
 
     @classmethod
     def of(cls, slope: float, intercept: float, lowest: int, highest: int) -> Self:
@@ -61,9 +60,9 @@ class Scaling:
         fitting = [kind for kind, limit in limits if limit.min <= min(ends) and max(ends) <= limit.max]
         return cls(slope, intercept, np.dtype(fitting[0]))
 
-    def apply(self, numbers: NDArray[Any]) -> NDArray[Any]:
+    def apply(self, numbers: AnyArray) -> AnyArray:
         """Return what numbers of the file mean."""
-        values: NDArray[Any] = numbers.astype(self.dtype)
+        values: AnyArray = numbers.astype(self.dtype)
         slope = self.slope
         intercept = self.intercept
         if self.dtype.kind != "f":  # results fit, so that what overflows on the way comes back
@@ -83,13 +82,12 @@ class Planes:
     stream: IO[bytes]
     start: int  # where the values begin in these
     # `shape` and `stored`: shape, slowest axis first, and dtype of the numbers in the file.
-    shape: tuple[int, ...]
-    stored: np.dtype[Any]
+    shape: Shape
+    stored: Dtype
     scaling: Scaling | None = None  # what they mean; None: themselves
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
+    def dtype(self) -> Dtype:
         return self.stored if self.scaling is None else self.scaling.dtype
 
     def check_size(self, size: int) -> None:
@@ -99,11 +97,10 @@ class Planes:
             message = f"has {max(0, size)} bytes of voxels, its header tells of {needed}"
             raise self.file.problem(message, "copy it again", "truncated")
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        lo, hi, step = rows.indices(self.shape[0])
-        return self.read_into(lo, max(lo, hi), None)[::step]
+    def __getitem__(self, rows: slice) -> AnyArray:
+        return self.read_into(rows.start, rows.stop, None)
 
-    def read_into(self, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
+    def read_into(self, lo: int, hi: int, out: AnyArray | None) -> AnyArray:
         """Read planes ``lo:hi``, into `out` if they stand so in the file."""
         fits = out is not None and out.dtype == self.stored and self.scaling is None
         numbers = out if fits and out is not None else np.empty((hi - lo, *self.shape[1:]), self.stored)
@@ -128,7 +125,7 @@ class Planes:
 def open_raw(
     file: SourceFile,
     voxels: SourceFile,
-    form: tuple[tuple[int, ...], np.dtype[Any]],
+    form: tuple[tuple[int, ...], Dtype],
     facts: Facts,
     notes: Mapping[str, str],
     *,
@@ -216,31 +213,31 @@ MILLIMETRES = {
 RAS_TO_LPS = np.diag([-1.0, -1.0, 1.0])  # turns right, front, head into left, back, head, and back
 
 
-def stated(steps: NDArray[np.float64], origin: NDArray[np.float64]) -> dict[str, Any]:
+def stated(steps: Float64s, origin: Float64s) -> JsonObject:
     """Return spacing, origin and direction of a volume from its first voxel and its steps along axes."""
     # Column n of steps is that along axis n of the array. Both are x, y, z of LPS in mm.
     spacing = np.linalg.norm(steps, axis=0)
-    facts: dict[str, Any] = {"spacing": spacing.tolist(), "origin": _plain(origin[::-1])}
+    facts: JsonObject = {"spacing": spacing.tolist(), "origin": _plain(origin[::-1])}
     if (spacing > 0).all():
         facts["direction"] = _plain((steps / spacing)[::-1])
     return facts
 
 
-def steps_of(facts: Facts) -> NDArray[np.float64]:
+def steps_of(facts: Facts) -> Float64s:
     """Return the steps of `stated`. Where no direction is known, the axes are those of the world."""
     spacing = np.array(facts.get("spacing") or (1.0, 1.0, 1.0))
     direction = facts.get("direction")
     turned = np.eye(3) if direction is None else np.array(direction).reshape(3, 3)
-    steps: NDArray[np.float64] = (turned * spacing)[::-1]
+    steps: Float64s = (turned * spacing)[::-1]
     return steps
 
 
-def origin_of(facts: Facts) -> NDArray[np.float64]:
+def origin_of(facts: Facts) -> Float64s:
     """Return the first voxel, x, y, z of LPS."""
     return np.array(facts.get("origin") or (0.0, 0.0, 0.0))[::-1]
 
 
-def _plain(numbers: NDArray[np.float64]) -> list[float]:
+def _plain(numbers: Float64s) -> list[float]:
     """Return numbers in one row, with no negative zero among them."""
     flat: list[float] = (numbers + 0.0).ravel().tolist()
     return flat

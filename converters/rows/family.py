@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
-
-import numpy as np
 
 from unistore.converters.common.columns import is_text, storable, values_of
 from unistore.converters.common.left_out import NOT_MAPPED
@@ -35,6 +32,7 @@ from unistore.converters.seam.sources import common_length
 from unistore.errors import location_of, printable
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE
+from unistore.system.hints import Dtype, Shape
 
 _REVERSE = "where rows are on the last axis: --reverse-axes"
 _MATLAB = b"MATLAB 7.3 MAT-file"
@@ -45,12 +43,12 @@ _ALIKE = 256  # arrays of many files have the same names and dtypes
 class RowsFamily(RowsOptions, Family):
     """Plain arrays; see `RowsOptions`."""
 
-    name: ClassVar[str] = FAMILY_NAME
-    summary: ClassVar[str] = "Plain arrays: HDF5, .npy, .npz, Parquet."
-    any_format: ClassVar[bool] = True
-    schema: ClassVar[Schema] = Schema(table=TABLE)
-    general: ClassVar[bool] = True
-    keeps_attributes: ClassVar[bool] = True
+    name = FAMILY_NAME
+    summary = "Plain arrays: HDF5, .npy, .npz, Parquet."
+    any_format = True
+    schema = Schema(table=TABLE)
+    general = True
+    keeps_attributes = True
 
     @property
     def formats(self) -> tuple[type[Format] | str, ...]:  # type: ignore[override]  # others have one tuple
@@ -112,7 +110,7 @@ class RowsFamily(RowsOptions, Family):
             raise InputError([Problem.at(place, message, kind="missing") for place in places])
         return {to: key for to, key in mapped.items() if key not in absent}
 
-    def _length_problems(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> list[Problem]:
+    def _length_problems(self, file: str, shapes: Mapping[str, Shape]) -> list[Problem]:
         """Problem of arrays of different lengths, with the option that helps where their last axes agree."""
         _, problems = common_length(shapes, file)
         if problems and not self.reverse_axes:
@@ -130,7 +128,7 @@ def _notes(file: SourceFile, reverse_axes: bool) -> tuple[str, ...]:
 
 
 @lru_cache(_ALIKE)
-def columns_of(arrays: tuple[tuple[str, str, np.dtype[Any]], ...]) -> Mapping[str, Column]:
+def columns_of(arrays: tuple[tuple[str, str, Dtype], ...]) -> Mapping[str, Column]:
     """Columns of arrays, given with their stored names: one, or one for each field of an array of records."""
     columns = {}
     for name, array, dtype in arrays:
@@ -141,7 +139,7 @@ def columns_of(arrays: tuple[tuple[str, str, np.dtype[Any]], ...]) -> Mapping[st
     return columns
 
 
-def _ragged_columns(arrays: Sequence[tuple[str, str, np.dtype[Any]]]) -> dict[str, Column]:
+def _ragged_columns(arrays: Sequence[tuple[str, str, Dtype]]) -> dict[str, Column]:
     """Columns of texts and of rows with any number of values, given as to `columns_of`."""
     columns = {}
     for name, array, dtype in arrays:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.common.columns import SourceColumn, missing_value
+from unistore.converters.common.columns import SourceColumn, missing_value, within
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.files.folders import Folders
@@ -36,14 +36,13 @@ from unistore.converters.plugin import (
     sure,
 )
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
-from unistore.converters.scan import Candidate, Found, LeftOut, Parts, SourcePart, Taken, Verdict
+from unistore.converters.scan import Candidate, Found, Parts, SourcePart
 from unistore.converters.seam.faults import calling, fault
 from unistore.converters.seam.formats import formats_for, formats_of, open_file
 from unistore.converters.seam.gather import SIZES, facts_of, finalize_sources, forms_in, gather_sources
 from unistore.converters.seam.ragged import items_in
 from unistore.converters.seam.sources import (
     Choices,
-    Origins,
     Planned,
     RowOrigin,
     RowPlace,
@@ -63,7 +62,7 @@ from unistore.converters.seam.sources import (
 from unistore.errors import InputError, Problem, location_of
 from unistore.schemas.tables import Table
 from unistore.system.foreign import begin_reading
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.hints import AnyArray, Int64s
 
 
 class SeamConverter(Converter):
@@ -92,43 +91,34 @@ class SeamConverter(Converter):
         return hash(type(self.plugin))
 
     def excluding(self, names: tuple[str, ...]) -> SeamConverter:
-        """Return the same converter that leaves out these names."""
         return type(self)(replace(self.plugin, exclude=names))
 
     @property
     def family(self) -> str:  # type: ignore[override]  # a ClassVar of other converters
-        """Name of the family."""
         return self.plugin.name
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """Endings of its files."""
         return self._suffixes
 
-    def look(self, file: Candidate) -> Verdict:
+    def look(self, file: Candidate) -> Claim:
         """Ask the formats, and of an opened file the family."""
         fitting = self._fitting(file.path)
         if not fitting:
-            return LeftOut(f"is no {', '.join(self.suffixes)} file")
-        claim = self._claim(file, fitting)
-        if claim.certainty == "sure":
-            return Taken(claim.layout or self.plugin.name, claim.reason)
-        return LeftOut(claim.reason)
-
-    def _claim(self, candidate: Candidate, fitting: Sequence[Format]) -> Claim:
-        near = Neighbours(self, candidate.folders, candidate.roots)
-        file = SourceFile(candidate.path, candidate.path.name, candidate.roots, near, fitting[0].name)
-        declined = self.plugin.declines(file)
+            return no(f"is no {', '.join(self.suffixes)} file")
+        near = Neighbours(self, file.folders, file.roots)
+        source = SourceFile(file.path, file.path.name, file.roots, near, fitting[0].name)
+        declined = self.plugin.declines(source)
         if declined:
             return no(declined)
-        opening, claim = self._recognised(file, fitting)
+        opening, claim = self._recognised(source, fitting)
         if opening is None:
             return claim
-        with calling(opening, file.name):
+        with calling(opening, source.name):
             # Other families that take files of the format look at the same open file.
-            opened: Opened = candidate.opened(opening, partial(open_file, opening, file))
-        with calling(self.plugin, file.name):
-            matched = self.plugin.match(Head(file, opening.name, opened))
+            opened: Opened = file.opened(opening, partial(open_file, opening, source))
+        with calling(self.plugin, source.name):
+            matched = self.plugin.match(Head(source, opening.name, opened))
         # Of bytes without a header the family alone says what they mean.
         is_headerless = claim.certainty == "maybe" and not opening.offered
         if matched.certainty == "no" or is_headerless:
@@ -212,7 +202,6 @@ class SeamConverter(Converter):
 
     @contextmanager
     def opened(self, file: SourceFile) -> Iterator[tuple[Format, Opened]]:
-        """Recognise a file, and open it."""
         opening, claim = self._recognised(file, self._possible(file.path))
         if opening is None:
             raise file.problem(claim.reason)
@@ -239,7 +228,6 @@ class SeamConverter(Converter):
         return left
 
     def scan(self, part: SourcePart) -> Scanned:
-        """Read the header of a source, and check its arrays."""
         group = group_of(part)
         openings = []
         for file in group.files:
@@ -317,14 +305,12 @@ class SeamConverter(Converter):
         return ScannedSource(reason=claim.reason)
 
     def gather(self, parts: Parts, scanned: Sequence[ScannedSource]) -> Scan:
-        """Merge the columns of all sources."""
         # The ending of a file tells a format that the family names; a store records any other.
         return gather_sources(self.plugin, formats_of(self.plugin.formats), parts, scanned)
 
     def forms(
         self, parts: Parts, scanned: Sequence[ScannedSource]
     ) -> Iterator[tuple[str, Mapping[str, SourceColumn]]]:
-        """See `Converter`."""
         if type(self).gather is not SeamConverter.gather:
             yield from super().forms(parts, scanned)
         yield from forms_in(self.plugin.schema.table, parts, scanned)
@@ -364,7 +350,6 @@ class SeamConverter(Converter):
         return {f"derived/{table}": np.array([count]) for table, count in counts.items()}
 
     def _emit(self, opened: Opened, name: str, origin: RowOrigin, table: Table, emit: Emit) -> None:
-        """Emit all rows of a table of the file."""
         count = origin.tables[table.name].rows
         step = max(1, BLOCK_BYTES // max(1, sum(field.row_bytes for field in table.fields)))
         for lo in range(0, count, step):
@@ -403,7 +388,6 @@ class SeamConverter(Converter):
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
-        """Read rows of a source."""
         origin: RowOrigin = scan.sources.details[source]
         name = scan.sources.names[source]
         with self.reopened(scan, source) as opened:
@@ -444,7 +428,7 @@ class SeamConverter(Converter):
     @contextmanager
     def reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
         """Open the files of a source again, as one."""
-        origin: Origins = scan.sources.details[source]
+        origin = scan.sources.details[source]
         paths = scan.sources.paths(source)
         with ExitStack() as stack:
             files = []
@@ -456,8 +440,8 @@ class SeamConverter(Converter):
                     opened.append(stack.enter_context(open_file(opening, file)))
             yield joined(Group(scan.sources.names[source], tuple(files), origin.arrays), opened)
 
-    def file_of(self, origin: Origins, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
-        """Return a file of a source by its number, and its format."""
+    def file_of(self, origin: Any, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
+        """Return a file of a source by its number, and its format, as the ``detail`` of every family says."""
         opening = self._formats_by_name[origin.formats[number]]
         return opening, source_file(paths, number, origin.files[number])
 
@@ -521,13 +505,6 @@ class Neighbours:
             if is_unreadable(error):
                 raise
             return None
-
-
-def within(target: AnyArray, shape: Shape) -> AnyArray:
-    """Return the part of rows that smaller ones take. Other rows are as they are."""
-    if len(shape) != target.ndim or target.shape[1:] == shape[1:]:
-        return target
-    return target[(slice(None), *map(slice, shape[1:]))]
 
 
 def _whole_names(format: Format) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from traceback import format_exception, walk_tb
-from types import TracebackType
 
 from unistore.converters.common.faults import as_problem
 from unistore.converters.plugin import Array, Family
@@ -23,32 +24,23 @@ _SLICING = (Array.__getitem__.__code__, Array.read.__code__)
 _OURS = __name__.partition(".")[0]
 
 
-class calling:  # noqa: N801  used as a function
+@contextmanager
+def calling(plugin: object, location: str) -> Iterator[None]:
     """Run an author's code on a file, so that a fault of it is an `InputError` that names its package."""
-
-    __slots__ = ("location", "plugin")
-
-    def __init__(self, plugin: object, location: str) -> None:
-        self.plugin = plugin
-        self.location = location
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not isinstance(error, Exception) or isinstance(error, UnistoreError):
-            return
-        author = self.plugin if isinstance(self.plugin, type) else type(self.plugin)
+    try:
+        yield
+    except UnistoreError:
+        raise
+    except Exception as error:
+        author = plugin if isinstance(plugin, type) else type(plugin)
         package = author.__module__.partition(".")[0]
-        if package != _OURS and _is_fault_of_code(author, error):
-            message = f"{author.__module__}.{author.__qualname__} failed: {type(error).__name__}: {error}"
-            cure = f"tell who wrote the package {package}"
-            text = "".join(format_exception(error))
-            raise InputError(Problem(self.location, message, cure, "plugin", trace=text)) from error
-        with as_problem(self.location):
-            raise error
+        if package == _OURS or not _is_fault_of_code(author, error):
+            with as_problem(location):
+                raise
+        message = f"{author.__module__}.{author.__qualname__} failed: {type(error).__name__}: {error}"
+        cure = f"tell who wrote the package {package}"
+        text = "".join(format_exception(error))
+        raise InputError(Problem(location, message, cure, "plugin", trace=text)) from error
 
 
 def fault(plugin: object, method: str, location: str, message: str) -> InputError:

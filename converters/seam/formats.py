@@ -8,12 +8,11 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from unistore.converters.formats.arrays import Npy, Npz
+from unistore.converters.formats.arrays import Npy, Npz, Raw
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
-from unistore.converters.formats.raw import Raw
 from unistore.converters.plugin import Array, Claim, Facts, Family, Format, Opened, SourceFile
 from unistore.converters.registry import leave_out, resolve
 from unistore.converters.seam.faults import calling
@@ -28,7 +27,7 @@ OWN: tuple[type[Format], ...] = (Hdf5, Npy, Npz, Png, Jpeg, Raw)
 class Later(Format):
     """A format of this package whose module is imported when it meets its first file."""
 
-    offered: ClassVar[bool] = False
+    offered = False
 
     def __init__(self, name: str, suffixes: tuple[str, ...], reference: str, library: str = "") -> None:
         self.name = name  # type: ignore[misc]  # of the class of other formats
@@ -36,27 +35,18 @@ class Later(Format):
         self.library = library  # type: ignore[misc]
         self._reference = reference
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Later) and other._reference == self._reference
-
-    def __hash__(self) -> int:
-        return hash(self._reference)
-
     @property
     def _format(self) -> Format:
         kind: type[Format] = resolve(f"unistore.converters.formats.{self._reference}")
         return kind()
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Ask the format."""
         return self._format.recognise(file)
 
     def open(self, file: SourceFile) -> AbstractContextManager[Opened]:
-        """Open the file by the format."""
         return self._format.open(file)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
-        """Write a file of the format."""
         self._format.write(path, arrays, facts)
 
 

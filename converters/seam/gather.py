@@ -65,10 +65,10 @@ class _SourcesTogether:
             self.rows[table] += rows
         if one.extent:
             self.extent = tuple(map(max, one.extent, self.extent or one.extent))
-        self.has_facts = self.has_facts or bool(one.facts)
-        self.has_units = self.has_units or bool(group.unit)
+        self.has_facts |= bool(one.facts)
+        self.has_units |= bool(group.unit)
         self.units.append(group.unit or name)
-        self.forward_only = self.forward_only or one.forward_only
+        self.forward_only |= one.forward_only
         self.left_out |= dict.fromkeys(one.left_out)
         for note in one.notes:
             self.notes.setdefault(note, []).append(name)
@@ -202,7 +202,7 @@ def _sources(
         if one.attributes is not None:
             unstored -= {place.array for place in main.places.values()}
             text = attributes.text(name, one.attributes, _none_of(unstored))
-            seen.has_attributes = seen.has_attributes or text != NO_ATTRIBUTES
+            seen.has_attributes |= text != NO_ATTRIBUTES
         if format_by_ending(formats, group.names[0]).name != one.formats[0]:
             seen.has_formats = True
         sources.add(

@@ -21,7 +21,6 @@ class PluginRecord(FamilyRecord):
     kind_of_family: type[Family]
 
     def part(self, name: str, key: str | None = None) -> Any:
-        """See `FamilyRecord.part`."""
         family = self.kind_of_family
         # These are asked for by commands that read no store.
         kind = _volumes if family.schema.spatial else _kind
@@ -30,11 +29,10 @@ class PluginRecord(FamilyRecord):
             return light[name]
         if key is None and name == "specs":
             return specs_of(family.schema)
-        stored_part = stored_parts(family).get(name)
-        if stored_part is None or key is not None:
-            msg = f"family {self.command} has no {' '.join(filter(None, (name, key)))}"
-            raise InputError(msg)
-        return stored_part
+        of_stores = stored_parts(family)
+        if key is None and name in of_stores:
+            return of_stores[name]
+        return FamilyRecord.part(self, name, key)  # which says that there is none
 
 
 def stored_parts(family: type[Family]) -> dict[str, Any]:
@@ -78,7 +76,6 @@ class ConverterOf:
         return identifies
 
     def __call__(self, **options: Any) -> Any:
-        """Make the converter with these options."""
         return resolve(self.by)(self.family(**options))
 
 

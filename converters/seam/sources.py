@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from unistore.converters.seam.faults import fault
 from unistore.converters.seam.specs import is_number, number_dtype
 from unistore.errors import Problem, location_of, printable
 from unistore.schemas.tables import name_problem
-from unistore.system.hints import AnyArray, Shape
+from unistore.system.hints import AnyArray, Dtype, Shape
 
 # Bytes of records that are read at a time, as all their fields are read
 _RECORD_BLOCK = 8 << 20
@@ -60,7 +60,7 @@ class Pick(NamedTuple):
 
     name: str
     column: Column
-    dtype: np.dtype[Any]
+    dtype: Dtype
     row_shape: Shape
     place: RowPlace
 
@@ -86,25 +86,6 @@ class TableRows(NamedTuple):
 
     rows: int
     places: Mapping[str, RowPlace]  # by column
-
-
-class Origins(Protocol):
-    """Files of a source: what every ``detail`` says."""
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Names, as messages call them."""
-        ...
-
-    @property
-    def formats(self) -> tuple[str, ...]:
-        """Format of each."""
-        ...
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        """See `Group`."""
-        ...
 
 
 class RowOrigin(NamedTuple):
@@ -370,7 +351,7 @@ def _how_to_rename(column: str) -> str:
     return f"rename it, as in --map {shlex.quote(printable(f'{plain}_2={column}'))}"
 
 
-def _schema_problems(column: Column, dtype: np.dtype[Any], row_shape: Shape) -> Iterator[Problem]:
+def _schema_problems(column: Column, dtype: Dtype, row_shape: Shape) -> Iterator[Problem]:
     """Yield what the schema says of a column, and an array is not."""
     if column.axes is None or not storable(dtype):
         return

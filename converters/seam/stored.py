@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from unistore.converters.common.columns import within
 from unistore.converters.common.exported import (
     ExportedArray,
     File,
@@ -23,6 +22,7 @@ from unistore.converters.common.exported import (
 )
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.libraries import BY_FORMAT, UNISTORE, OpenedByLibrary
+from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array, Facts, Family, Format, Restored, Schema, SourceFile
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
@@ -32,36 +32,14 @@ from unistore.converters.seam.sources import RowOrigin
 from unistore.converters.seam.specs import FACTS, FORMAT, stored_tables, table_offsets
 from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, Problem, printable
-from unistore.schemas.indices import ArrayView, StoreView, table_columns
+from unistore.schemas.indices import StoreView, table_columns
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
-from unistore.system.hints import AnyArray, Shape
+from unistore.system.hints import AnyArray
 
 # Bytes that are read of a sample, at most
 _SAMPLE_BYTES = 64 << 20
 # Values of a column of any length that are shown of a row, at most
 _SHOWN_VALUES = 1 << 16
-
-
-@dataclass(frozen=True, eq=False)
-class _StoredRows:
-    """Rows ``lo:hi`` of a stored array, as the file had them."""
-
-    array: ArrayView
-    lo: int
-    hi: int
-    dtype: np.dtype[Any]
-    row_shape: Shape
-
-    @property
-    def shape(self) -> Shape:
-        return (self.hi - self.lo, *self.row_shape)
-
-    def __getitem__(self, rows: slice) -> AnyArray:
-        lo, hi, step = rows.indices(self.hi - self.lo)
-        values = self.array.read(self.lo + lo, self.lo + max(lo, hi))
-        if values.shape[1:] != self.row_shape:  # rows that are padded
-            values = values[(slice(None), *map(slice, self.row_shape))]
-        return values[::step].astype(self.dtype, copy=False)
 
 
 def column_names(schema: Schema, store: StoreView) -> list[str]:
@@ -107,7 +85,12 @@ def _column_of(
         return {}
     dtype = source_dtype(array.attributes, source.number, array.dtype)
     row_shape = tuple(extent or source_row_shape(array.attributes, source.number, array.shape[1:]))
-    rows = _StoredRows(array, source.lo, source.hi, dtype, row_shape)
+
+    def read(lo: int, hi: int) -> AnyArray:
+        rows = array.read(source.lo + lo, source.lo + hi)
+        return within(rows, (hi - lo, *row_shape)).astype(dtype, copy=False)
+
+    rows = LazyRows((source.hi - source.lo, *row_shape), dtype, read)
     return {name: Array(rows, array.attributes.get("units"))}
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import ProblemCollector, with_source
 from unistore.converters.plugin import Problem
@@ -30,14 +28,15 @@ from unistore.converters.spike.frames import (
 from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError
 from unistore.schemas.spike.fields import FRAMES, SPIKES, row_bytes
+from unistore.system.hints import AnyArray
 
 
 class SpikeConverter(SeamConverter):
     """Converts spike recordings, see `SpikeOptions`."""
 
     plugin: Spike
-    reads_in_place: ClassVar[bool] = True
-    thread_safe: ClassVar[bool] = True
+    reads_in_place = True
+    thread_safe = True
 
     def scan(self, part: SourcePart) -> ScannedFrame:
         """Read the headers of one frame's files, and check arrays."""
@@ -96,7 +95,6 @@ class SpikeConverter(SeamConverter):
         return problems
 
     def gather(self, parts: Parts, scanned: Sequence[ScannedFrame]) -> Scan:  # type: ignore[override]  # as scanned
-        """Find the extents of the streams, and make tables and sources of all frames."""
         from unistore.converters.spike.gather import gather_frames
 
         return gather_frames(scanned, self.plugin)
@@ -123,7 +121,7 @@ class SpikeConverter(SeamConverter):
         )
 
     def read(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
         """Read time steps, the voxels and images of a frame, or bytes ``lo:hi`` of one of its kept images."""
         if lo == hi:
@@ -163,7 +161,7 @@ class SpikeConverter(SeamConverter):
         scan: Scan,
         origin: FrameOrigin,
         arrays: Mapping[str, FileArray],
-        out: Mapping[str, NDArray[Any]],
+        out: Mapping[str, AnyArray],
     ) -> None:
         """Count the voxels of a frame, and read those that exist, into columns of one row of zeros."""
         counted = scan.shared["counted"]

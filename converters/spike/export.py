@@ -9,16 +9,15 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.converters.common.exported import BLOCK, ExportedArray, File, Form, array_values
+from unistore.converters.common.exported import ExportedArray, File, Form, array_values
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.libraries import BY_FORMAT, open_bytes, open_image
 from unistore.converters.scan import Scan, Source
 from unistore.converters.spike.frames import RAW_ARRAY, FrameOrigin
 from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError, Problem
-from unistore.schemas.indices import IndexColumn, StoreView
+from unistore.schemas.indices import BLOCK, IndexColumn, StoreView
 from unistore.schemas.spike.fields import (
     BITS,
     FRAME_OFFSETS,
@@ -33,6 +32,7 @@ from unistore.schemas.spike.fields import (
     voxel_path,
 )
 from unistore.schemas.spike.specs import require_version_2
+from unistore.system.hints import AnyArray, UInt8s
 
 _STREAM_ENDINGS = (".dat", ".bin")
 _PNG = b"\x89PNG"
@@ -52,7 +52,7 @@ class Frame:
         lo, hi = IndexColumn(self.store, offsets).ranges(np.array([self.number]))
         return int(lo[0]), int(hi[0])
 
-    def _box(self, path: str, *extent: int) -> NDArray[Any]:
+    def _box(self, path: str, *extent: int) -> AnyArray:
         """Row of a column of frames, without padding."""
         array = self.store.array(path)
         stop = [self.number + 1, *extent]
@@ -60,7 +60,6 @@ class Frame:
 
     @property
     def length(self) -> int:
-        """Its time steps."""
         lo, hi = self._range(FRAME_OFFSETS)
         return hi - lo
 
@@ -70,14 +69,14 @@ class Frame:
         height, width = self._row(SPIKE_EXTENT).tolist()
         return height, width
 
-    def packed(self, start: int, stop: int) -> NDArray[np.uint8]:
+    def packed(self, start: int, stop: int) -> UInt8s:
         """Some time steps as packed bits, (t, H, ⌈W/8⌉) u1, row 0 = top."""
         first, _ = self._range(FRAME_OFFSETS)
         height, width = self.extent
         box = self.store.array(BITS).read_box([first + start, 0, 0], [first + stop, height, row_bytes(width)])
         return np.asarray(box)
 
-    def beginning(self, most: int) -> NDArray[np.uint8]:
+    def beginning(self, most: int) -> UInt8s:
         """Its first steps as packed bits, (t, H, ⌈W/8⌉) u1, of at most so many bytes."""
         return self.packed(0, min(self.length, self._steps_of(most)))
 
@@ -93,7 +92,7 @@ class Frame:
         steps = self._steps_of(BLOCK // 8)
         shape = (length, height, row_bytes(width) if layout == "packed" else width)
 
-        def blocks() -> Iterator[NDArray[np.uint8]]:
+        def blocks() -> Iterator[UInt8s]:
             for start in range(0, length, steps):
                 rows = self.packed(start, min(start + steps, length))
                 if layout != "packed":
@@ -105,7 +104,6 @@ class Frame:
         return ExportedArray(shape if layout == "array" else (prod(shape),), np.dtype(np.uint8), blocks)
 
     def stream(self) -> ExportedArray:
-        """Return the bytes of its stream."""
         attributes = self.store.group(FRAMES)
         layout = attributes["source_layout"]
         if layout not in ("packed", "bytes"):
@@ -113,17 +111,17 @@ class Frame:
             raise InputError(Problem(self.store.path, message, "read spikes/bits instead", "version"))
         return self.spikes(layout, flip=attributes["source_rows"] == "bottom first")
 
-    def voxels(self, path: str) -> NDArray[Any]:
+    def voxels(self, path: str) -> AnyArray:
         """Return a voxel set that came with the spikes, in the orientation of its source, (B, H, W)."""
         rows = self.stored_voxels(path)
         upside_down = self.store.group(FRAMES)["existing_voxels"] == "bottom first"
         return np.ascontiguousarray(rows[:, ::-1]) if upside_down else rows
 
-    def stored_voxels(self, path: str) -> NDArray[Any]:
+    def stored_voxels(self, path: str) -> AnyArray:
         """Return a voxel set, (B, H, W), row 0 = top."""
         return self._box(path, self.store.array(path).shape[1], *self.extent)
 
-    def image(self, image: str) -> NDArray[np.uint8]:
+    def image(self, image: str) -> UInt8s:
         """Return a blur or sharp frame: pixels (H, W, 3) u1 RGB, or the bytes (n,) of its file."""
         table = file_table_name(image)
         if self.store.has(f"{table}/data"):

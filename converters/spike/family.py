@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from unistore.converters.plugin import Claim, Family, Group, Head, Problem, Schema, SourceFile, no, sure
 from unistore.converters.seam.record import ConverterOf
@@ -31,11 +30,11 @@ _SPIKES = "spk"
 class Spike(SpikeOptions, Family):
     """Spike recordings; see `SpikeOptions`."""
 
-    name: ClassVar[str] = FAMILY_NAME
-    summary: ClassVar[str] = "Spike cameras: sequences, .dat streams, .npy, .npz."
-    formats: ClassVar[tuple[str, ...]] = ("raw", "npy", "npz", "png", "jpeg")
-    schema: ClassVar[Schema] = Schema(table=FRAMES)
-    follows_links: ClassVar[bool] = True
+    name = FAMILY_NAME
+    summary = "Spike cameras: sequences, .dat streams, .npy, .npz."
+    formats = ("raw", "npy", "npz", "png", "jpeg")
+    schema = Schema(table=FRAMES)
+    follows_links = True
 
     @property
     def folders(self) -> Mapping[str, str]:

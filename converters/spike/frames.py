@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import storable
 from unistore.converters.formats.images import ImageHeader
@@ -18,6 +17,7 @@ from unistore.converters.plugin import Group, Opened
 from unistore.converters.scan import Scanned
 from unistore.converters.seam.formats import FileArray
 from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
+from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
 BLOCK = 8 << 20  # pixels that are read at a time, in whole time steps
 RAW_ARRAY = "bytes"  # name of the array of a file without a header
@@ -39,8 +39,8 @@ class FrameValues(NamedTuple):
     """Spikes or voxels of a frame, as the header of their file says. Of a stream, its bytes."""
 
     array: FileArray
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    shape: Shape
+    dtype: Dtype
     memory: int  # bytes that reading them takes besides some blocks
 
     @property
@@ -82,12 +82,10 @@ class ScannedFrame(Scanned):
 
     @property
     def name(self) -> str:
-        """Name of the frame."""
         return self.group.name
 
     @property
     def sequence(self) -> str:
-        """Name of its sequence in the store."""
         place: FrameName = self.group.detail
         return place.sequence
 
@@ -112,7 +110,7 @@ class FrameOrigin(NamedTuple):
     arrays: tuple[str, ...]  # the one that is read of each
     roles: tuple[str, ...]
     sequence: str
-    shapes: Mapping[str, tuple[int, ...]]  # by role: an extent, (B, H, W), or (H, W) of images
+    shapes: Mapping[str, Shape]  # by role: an extent, (B, H, W), or (H, W) of images
     inexact: tuple[str, ...]  # roles of images that lose values as 8-bit RGB
 
     @property
@@ -129,7 +127,7 @@ class Spikes(NamedTuple):
     layout: str  # "packed" or "bytes" of streams, or "array"
     flip: bool  # whether the bottom row is the first
 
-    def blocks(self, first: int = 0) -> Iterator[NDArray[np.uint8]]:
+    def blocks(self, first: int = 0) -> Iterator[UInt8s]:
         """Read the spikes from a time step on as packed bits (t, H, ⌈W/8⌉) u1, row 0 = top."""
         # Least significant bit first, padding bits 0. Blocks have about `BLOCK` pixels each.
         length, height, width = self.extent
@@ -149,7 +147,7 @@ class Spikes(NamedTuple):
                     raise self.array.file.problem(message, "check --width, or save a .npy file", "values")
                 yield packed[:, ::-1] if self.flip else packed
 
-    def _checked(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def _checked(self, pixels: UInt8s) -> UInt8s:
         largest = int(pixels.max(initial=0))
         if largest > 1:
             what = self.array.key if self.array.format.name == "npz" else "the file"
@@ -158,7 +156,7 @@ class Spikes(NamedTuple):
             raise self.array.file.problem(message, cure, "values")
         return pixels
 
-    def read(self, out: NDArray[np.uint8], first: int = 0) -> None:
+    def read(self, out: UInt8s, first: int = 0) -> None:
         """Fill `out`, (t, H, ⌈W/8⌉), with t time steps from `first` on."""
         start = 0
         for block in self.blocks(first):
@@ -168,14 +166,14 @@ class Spikes(NamedTuple):
             if start == len(out):
                 break
 
-    def counted(self, bins: int) -> NDArray[Any]:
+    def counted(self, bins: int) -> AnyArray:
         """Count the spikes of each bin of time, as `voxelize` does, block by block."""
         length, height, width = self.extent
         counts = np.zeros((bins, height, width), count_dtype(length, bins))
         self.add_counts({bins: counts})
         return counts
 
-    def add_counts(self, grids: Mapping[int, NDArray[Any]]) -> None:
+    def add_counts(self, grids: Mapping[int, AnyArray]) -> None:
         """Add the spikes of each bin of time to grids (bins, H, W) of zeros, by their numbers of bins."""
         length, _, width = self.extent
         start = 0

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from math import prod
 from statistics import median_low
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import promote
 from unistore.converters.common.exclusion import with_source
@@ -30,6 +29,7 @@ from unistore.errors import InputError, Problem, first_few
 from unistore.schemas.spike import fields
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, SPIKES, file_table_name
 from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
+from unistore.system.hints import AnyArray, Shape, UInt8s
 from unistore.system.sizes import count_of
 
 # Recordings of which the first frame is compared
@@ -189,7 +189,7 @@ def _detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spi
     return False, "existing voxels are kept as they are, row 0 at the top"
 
 
-def firing_rate(blocks: Iterable[NDArray[np.uint8]], width: int) -> float:
+def firing_rate(blocks: Iterable[UInt8s], width: int) -> float:
     """Spikes a pixel and step of packed spikes, (t, H, bytes) each, whose padding bits are 0."""
     pixels = fired = 0
     for packed in blocks:
@@ -290,7 +290,7 @@ def _tables(
 def _source(frame: ScannedFrame, spikes: Mapping[str, Spikes], frames: str) -> Source:
     group = frame.group
     rows = {FRAMES: 1}
-    shapes: dict[str, tuple[int, ...]] = {role: values.shape for role, values in frame.values.items()}
+    shapes: dict[str, Shape] = {role: values.shape for role, values in frame.values.items()}
     memory = sum(values.memory for values in frame.values.values())
     if frame.name in spikes:
         shapes["spike"] = spikes[frame.name].extent
@@ -320,10 +320,10 @@ def _source(frame: ScannedFrame, spikes: Mapping[str, Spikes], frames: str) -> S
     )
 
 
-def index_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
+def index_arrays(scan: Scan) -> list[tuple[Field, AnyArray]]:
     """Return all index arrays of the sources, one source for each frame."""
     origins: list[FrameOrigin] = list(scan.sources.details)
-    arrays: list[tuple[Field, NDArray[Any]]] = []
+    arrays: list[tuple[Field, AnyArray]] = []
     arrays.append((fields.FRAME_SOURCE_FIELD, np.arange(len(origins), dtype=np.int32)))
     if scan.main_table == SPIKES:
         arrays.append((fields.FRAME_OFFSETS_FIELD, offsets_of(scan.sources.rows(SPIKES))))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.formats.images import decode
 from unistore.converters.preview import Measure, Preview, evenly
@@ -17,6 +15,7 @@ from unistore.errors import InputError, StoreError
 from unistore.schemas.indices import StoreView, whole
 from unistore.schemas.spike.fields import BITS, FRAME_OFFSETS, voxel_bins, voxel_path
 from unistore.schemas.spike.specs import require_version_2
+from unistore.system.hints import AnyArray
 
 _MEASURED = 24
 _MEASURED_BITS = 1 << 20
@@ -27,7 +26,7 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     require_version_2(store)
     frame = Frame(store, sample)
     height, width = frame.extent
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, AnyArray] = {}
     note = ""
     unit = "step"
     if store.has(BITS):
@@ -77,7 +76,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
 PREVIEW = Preview(view=view, measures=measures)
 
 
-def _image(frame: Frame, image: str) -> NDArray[Any]:
+def _image(frame: Frame, image: str) -> AnyArray:
     """Blur or sharp as RGB."""
     stored = frame.image(image)
     if stored.ndim == 3:

@@ -45,7 +45,6 @@ class SpikeRecording(NamedTuple):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Roles of the files of each frame."""
         return tuple(self.frames[0])
 
     def groups(self, roles: Collection[str]) -> Iterator[Group]:
@@ -69,7 +68,6 @@ class _Folder:
 
     @property
     def name(self) -> str:
-        """What messages and stores call it."""
         return self.prefix.rstrip("/") or printable(self.path.name)
 
 

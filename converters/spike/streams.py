@@ -13,7 +13,6 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.files.paths import is_inside
 from unistore.converters.plugin import SourceFile
@@ -21,6 +20,7 @@ from unistore.converters.spike.frames import Config, Extent, FrameValues, Spikes
 from unistore.converters.spike.options import SpikeOptions
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.spike.fields import row_bytes, unpack
+from unistore.system.hints import UInt8s
 from unistore.system.sizes import count_of
 
 _HEAD_BYTES = 16 << 10
@@ -53,7 +53,6 @@ class Camera(NamedTuple):
         return f"{self.frames(size, layout)} x {self.height} x {self.width}"
 
     def frames(self, size: int, layout: str) -> int | None:
-        """See `frames_in`."""
         return frames_in(size, self.height, self.width, layout)
 
     def is_typical(self, sizes: Sequence[int], layout: str) -> bool:
@@ -248,7 +247,7 @@ def _resolution_notes(spikes: Spikes) -> list[str]:
     return [note]
 
 
-def row_correlation(packed: NDArray[np.uint8], width: int) -> float:
+def row_correlation(packed: UInt8s, width: int) -> float:
     """Return the correlation of vertical neighbours in the mean over time of packed spikes (T, H, bytes)."""
     # Near 1 for a lit scene of the right resolution, near 0 for a wrong width; NaN if all pixels are equal.
     mean = unpack(packed, width).mean(axis=0, dtype=np.float64)

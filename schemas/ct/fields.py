@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 from unistore.schemas.tables import Field, Table, bounds_field
+from unistore.system.hints import Shape
 
 FAMILY_NAME = "ct"
 VOLUMES = "volumes"
@@ -56,7 +57,7 @@ NAN_FIELD = Field(
 )
 
 
-def image_field(dtype: str, row_shape: tuple[int, ...], tile: tuple[int, int, int]) -> Field:
+def image_field(dtype: str, row_shape: Shape, tile: tuple[int, int, int]) -> Field:
     """Return the field of ``volumes/image``, (V, D, H, W)."""
     return Field(
         path=IMAGE,
@@ -83,7 +84,7 @@ EXTENT = Field(
 def label_field(
     group: str,
     dtype: str,
-    row_shape: tuple[int, ...],
+    row_shape: Shape,
     tile: tuple[int, int, int],
     attributes: Mapping[str, Any] | None = None,
 ) -> Field:
@@ -108,7 +109,7 @@ _MASKS = {
 }
 
 
-def mask_field(group: str, row_shape: tuple[int, ...], tile: tuple[int, int, int]) -> Field:
+def mask_field(group: str, row_shape: Shape, tile: tuple[int, int, int]) -> Field:
     """Return the field of ``<group>/mask``, (V, D, H, ⌈W/8⌉) u1, for volumes of shape (D, H, W)."""
     # A bit mask's tile spans twice the image's tile on each axis, so that its chunks are not tiny.
     depth, height, width = row_shape

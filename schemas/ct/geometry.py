@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.schemas.ct.fields import VOLUMES
 from unistore.schemas.indices import IndexColumn, StoreView
 from unistore.schemas.tables import Field, own_axes
+from unistore.system.hints import Float64s
 
 # Attribute `frame` of these arrays. Older stores lack it: there the order of the numbers is unknown.
 FRAME = "LPS"
@@ -77,11 +77,11 @@ class Geometry(NamedTuple):
 
 
 def affines(
-    spacing: NDArray[np.float64],  # (B, 3) of the voxels of samples
-    origin: NDArray[np.float64],  # (B, 3) of volumes
-    direction: NDArray[np.float64],  # (B, 9)
-    first: NDArray[np.float64],  # (B, 3) index of the first voxel of samples
-) -> NDArray[np.float64]:
+    spacing: Float64s,  # (B, 3) of the voxels of samples
+    origin: Float64s,  # (B, 3) of volumes
+    direction: Float64s,  # (B, 9)
+    first: Float64s,  # (B, 3) index of the first voxel of samples
+) -> Float64s:
     """Return matrices (B, 4, 4) from (depth, height, width, 1) to (z, y, x, 1), NaN where unknown."""
     matrices = np.zeros((len(spacing), 4, 4))
     matrices[:, :3, :3] = direction.reshape(-1, 3, 3) * spacing[:, None]

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import Problem
 from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
 from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import LENGTHS
 from unistore.schemas.rules import Rule, RuleView, broken, first_row
+from unistore.system.hints import Int64s, UInt8s
 
 _ROWS = (SAMPLES, 0)
 _IMAGE = f"{VOLUMES}/image"
@@ -114,7 +114,7 @@ def points(view: RuleView) -> Iterator[Problem]:
 
 
 def _inside(
-    view: RuleView, path: str, offsets: NDArray[np.int64], limits: NDArray[np.int64], *, ordered: bool
+    view: RuleView, path: str, offsets: Int64s, limits: Int64s, *, ordered: bool
 ) -> Iterator[Problem]:
     last = (-1, -1)  # volume and C-order index of the last point
     for lo, block in view.blocks(path):
@@ -165,7 +165,7 @@ def masks(view: RuleView) -> Iterator[Problem]:
                 yield broken(path, f"volume {volume} has {ones} voxels, its offsets count {counts[volume]}")
 
 
-def _count(bits: NDArray[np.uint8], width: int) -> int:
+def _count(bits: UInt8s, width: int) -> int:
     """Return the number of set bits among the first `width` bits of the last axis."""
     whole, remainder = divmod(width, 8)
     last = bits[:, :, whole : whole + 1] & ((1 << remainder) - 1)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.schemas.ct.windows import Window
+from unistore.system.hints import AnyArray, Dtype
 
 # Indices of the points that are compared at a time
 _TILE = 3 * 1024
@@ -27,7 +28,7 @@ def largest_point(points: NDArray[np.int32]) -> NDArray[np.uint32]:
 
 
 def limit(
-    values: NDArray[Any], low: float, high: float, *, scale: bool, out: NDArray[np.float32] | None = None
+    values: AnyArray, low: float, high: float, *, scale: bool, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
     """Values below and above become the ends. With `scale`, (value - low) / (high - low). NaN stays."""
     scaled: NDArray[np.float32] = np.clip(values, low, high, out=out, dtype=np.float32, casting="unsafe")
@@ -38,10 +39,10 @@ def limit(
 
 
 # Maps a block of voxels to booleans: whether each is in a window or mask.
-VoxelTest = Callable[[NDArray[Any]], NDArray[np.bool_]]
+VoxelTest = Callable[[AnyArray], NDArray[np.bool_]]
 
 
-def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
+def bounds(window: Window, dtype: Dtype) -> tuple[Any, Any] | None:
     """Return the smallest and largest value of a dtype inside a window, or None if there is none."""
     # `low <= v <= high` in exact arithmetic is `first <= v <= last` for every v of the dtype, so integers are
     # compared as integers and halves as halves.
@@ -63,7 +64,7 @@ def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
     return (kind.type(smallest), kind.type(largest)) if smallest <= largest else None
 
 
-def inside(window: Window | None, dtype: np.dtype[Any]) -> VoxelTest:
+def inside(window: Window | None, dtype: Dtype) -> VoxelTest:
     """Make the test of a window for a dtype. None: that of a mask, 1 (in floats above 0)."""
     if window is None:
         return (lambda values: values > 0) if dtype.kind == "f" else (lambda values: values == 1)
@@ -72,7 +73,7 @@ def inside(window: Window | None, dtype: np.dtype[Any]) -> VoxelTest:
         return lambda values: np.zeros_like(values, np.bool_)
     first, last = ends
 
-    def in_range(values: NDArray[Any]) -> NDArray[np.bool_]:
+    def in_range(values: AnyArray) -> NDArray[np.bool_]:
         values = values.view(np.uint8) if values.dtype.kind == "b" else values
         result: NDArray[np.bool_] = values >= first
         result &= values <= last

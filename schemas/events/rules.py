@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import Problem
 from unistore.schemas.events.fields import BESIDE, MARK_ROWS, MARKS, MARKS_OF, RECORDINGS, TIMES
 from unistore.schemas.rules import RuleView
+from unistore.system.hints import Int64s
 
 
 def check_marks(view: RuleView) -> Iterator[Problem]:
@@ -39,7 +39,7 @@ def check_times(view: RuleView) -> Iterator[Problem]:
         last = block[-1:]
 
 
-def mark_rows(first: int, stop: int) -> NDArray[np.int64]:
+def mark_rows(first: int, stop: int) -> Int64s:
     """Return the rows that the marks of a recording are the times of: every 4,096th, and the last one."""
     if first == stop:
         return np.zeros(0, np.int64)

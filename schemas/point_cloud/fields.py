@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from unistore.schemas.indices import StoreView, contradiction, whole
 from unistore.schemas.tables import Field, bounds_field, own_axes
+from unistore.system.hints import Float64s
 
 FAMILY_NAME = "point_cloud"
 # Attribute of quantised coordinates that are decimals: their scale and offset, the same for all sources.
@@ -211,13 +212,13 @@ _LARGEST = 2.0**31
 class Quantum(NamedTuple):
     """Scale and offset of every source, (F, 3) f8, and whether coordinates are decimals."""
 
-    scale: NDArray[np.float64]
-    offset: NDArray[np.float64]
+    scale: Float64s
+    offset: Float64s
     decimal: bool
 
     def restored(
         self, quantised: NDArray[np.int32], source: int, axis: int | slice = slice(None)
-    ) -> NDArray[np.float64]:
+    ) -> Float64s:
         """Return coordinates of one source, (n, 3), or one of their axes, (n,)."""
         scale = self.scale[source, axis]
         offset = self.offset[source, axis]
@@ -238,9 +239,7 @@ def quantum(store: StoreView) -> Quantum | None:
     return Quantum(scale, offset, DECIMAL in xyz.attributes)
 
 
-def quantum_errors(
-    scale: NDArray[np.float64], offset: NDArray[np.float64], decimal: object
-) -> Iterator[tuple[str, str]]:
+def quantum_errors(scale: Float64s, offset: Float64s, decimal: object) -> Iterator[tuple[str, str]]:
     """Yield path and message of each error of scale and offset, (F, 3) of the sources that have points."""
     powers = [10**places for places in range(MAX_PLACES + 1)]
     stated = decimal if isinstance(decimal, Mapping) else {}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.schemas.tables import Field, Table, bounds_field, own_axes
+from unistore.system.hints import AnyArray, Int64s, UInt8s
 
 # Spikes as bits: eight pixels a byte, least significant bit first, rows padded to whole bytes.
 #
@@ -28,12 +27,12 @@ def row_bytes(width: int) -> int:
     return -(-width // 8)
 
 
-def pack(spikes: NDArray[Any]) -> NDArray[np.uint8]:
+def pack(spikes: AnyArray) -> UInt8s:
     """Pack spikes (…, W) of 0 and 1 (u1 or bool) into bits (…, ⌈W/8⌉), padding with zeros."""
     return np.packbits(spikes, axis=-1, bitorder="little")
 
 
-def unpack(packed: NDArray[np.uint8], width: int, left: int = 0) -> NDArray[np.uint8]:
+def unpack(packed: UInt8s, width: int, left: int = 0) -> UInt8s:
     """Unpack bits (…, bytes) into pixels of 0 and 1, (…, width), without the first `left` of every row."""
     # For a crop that begins inside a byte, at pixel x: the bytes from x // 8 on, and left = x % 8.
     _check_width(packed, width, left)
@@ -43,7 +42,7 @@ def unpack(packed: NDArray[np.uint8], width: int, left: int = 0) -> NDArray[np.u
     return np.unpackbits(packed, axis=-1, bitorder="little")[..., left : left + width]
 
 
-def bin_edges(length: int, bins: int) -> NDArray[np.int64]:
+def bin_edges(length: int, bins: int) -> Int64s:
     """Return the first time step of every bin, and the length at the end: (bins + 1,) i8."""
     # Bin b holds the steps t with (t * bins) // length == b. It is empty where bins > length.
     return -(-(np.arange(bins + 1, dtype=np.int64) * length) // bins)
@@ -56,13 +55,13 @@ def count_dtype(length: int, bins: int) -> str:
 
 
 def voxelize(
-    packed: NDArray[np.uint8],
+    packed: UInt8s,
     width: int,
     bins: int,
     *,
     left: int = 0,
-    out: NDArray[Any] | None = None,
-) -> NDArray[Any]:
+    out: AnyArray | None = None,
+) -> AnyArray:
     """Count spikes (T, H, bytes) in `bins` bins of time, (B, H, width), straight from packed bits."""
     # `packed` are the frame's own steps, without padding in time. `out` may have any unsigned dtype that
     # holds the counts, and is overwritten.
@@ -98,7 +97,7 @@ def voxelize(
     return out
 
 
-def _check_width(packed: NDArray[np.uint8], width: int, left: int) -> None:
+def _check_width(packed: UInt8s, width: int, left: int) -> None:
     if left < 0 or width < 0 or left + width > packed.shape[-1] * 8:
         msg = f"{packed.shape[-1]} bytes a row hold no {width} pixels from bit {left} on"
         raise ValueError(msg)

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.schemas.indices import StoreView
 from unistore.schemas.trajectory.fields import CLOCK_OFFSETS, CLOCKS, EPISODES, STEPS
+from unistore.system.hints import AnyArray, Int64s
 
 NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}  # length of each unit of timestamps
 
 
-def in_nanoseconds(timestamps: NDArray[Any], unit: str) -> NDArray[np.int64]:
+def in_nanoseconds(timestamps: AnyArray, unit: str) -> Int64s:
     """Return timestamps of a unit as int64 nanoseconds. Floats are rounded to the nearest."""
     if timestamps.dtype.kind == "f":
         return np.rint(timestamps.astype(np.float64) * NANOSECONDS[unit]).astype(np.int64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import h5py
 import numpy as np
@@ -13,9 +12,10 @@ import pytest
 
 from tests.mixtures import JUNK, SETS, Mixture, Shelf, damage
 from unistore.conversion.convert import detect_family, make_converter
-from unistore.converters.scan import Candidate, LeftOut, Refused, Taken, Verdict
+from unistore.converters.plugin import Claim
+from unistore.converters.scan import Candidate
 from unistore.converters.scanning import scan_sources
-from unistore.converters.survey import Claims, counted_scan, survey
+from unistore.converters.survey import Answer, Claims, counted_scan, survey
 from unistore.converters.trajectory.converter import TrajectoryConverter
 from unistore.errors import InputError
 
@@ -42,8 +42,8 @@ def mixed(shelf: Shelf, folder: Path, rng: Random) -> Mixture:
     return mixture
 
 
-def verdicts(folder: Path) -> dict[Path, tuple[str, Any]]:
-    return {seen.path: (seen.family, seen.verdict) for seen in survey([folder])}
+def verdicts(folder: Path) -> dict[Path, Answer]:
+    return {path: answer._replace(refuser="") for path, answer in survey([folder])}
 
 
 def change(mixture: Mixture, shelf: Shelf, rng: Random) -> set[Path]:
@@ -68,20 +68,20 @@ def change(mixture: Mixture, shelf: Shelf, rng: Random) -> set[Path]:
 
 def test_one_file_never_changes_the_verdict_of_another(shelf: Shelf, tmp_path: Path) -> None:
     """Random mixtures of the sources of all families, junk and damaged files; one file is changed."""
-    kinds: set[type] = set()
+    kinds: set[tuple[bool, bool]] = set()
     for seed in range(MIXTURES):
         rng = Random(seed)
         folder = tmp_path / str(seed)
         mixture = mixed(shelf, folder, rng)
         before = verdicts(folder)
-        kinds |= {type(verdict) for _, verdict in before.values()}
+        kinds |= {(bool(answer.family), answer.problem is None) for answer in before.values()}
         may_change = change(mixture, shelf, rng)
         after = verdicts(folder)
         for path in before.keys() - may_change:
             assert after.get(path) == before[path], f"mixture {seed}: {path.relative_to(folder)}"
         assert after.keys() - before.keys() <= may_change, f"mixture {seed}"
         shutil.rmtree(folder)
-    assert kinds == {Taken, LeftOut, Refused}
+    assert kinds == {(True, True), (False, True), (True, False)}, "taken, left out and refused"
 
 
 def test_every_file_and_folder_has_a_verdict(shelf: Shelf, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_each_printed_command_takes_the_files_of_its_family(shelf: Shelf, tmp_pa
 
 
 def taken_by(surveyed: Claims, family: str) -> set[Path]:
-    return {seen.path for seen in surveyed if seen.family == family and isinstance(seen.verdict, Taken)}
+    return {path for path, answer in surveyed if answer.taker == family}
 
 
 @pytest.fixture
@@ -175,18 +175,18 @@ def test_a_file_that_cannot_be_read_is_no_file_of_another_family(
     (robot,) = folder.glob("robot.hdf5")
     look = TrajectoryConverter.look
 
-    def unread(self: TrajectoryConverter, file: Candidate) -> Verdict:
+    def unread(self: TrajectoryConverter, file: Candidate) -> Claim:
         if file.path == robot:
             raise KeyError(HDF5_READ_ERROR)
         return look(self, file)
 
     monkeypatch.setattr(TrajectoryConverter, "look", unread)
-    seen = {each.path: each for each in survey([folder])}[robot]
-    assert isinstance(seen.verdict, Refused)
-    assert seen.verdict.problem.kind == "unreadable"
+    problem = dict(survey([folder]))[robot].problem
+    assert problem is not None
+    assert problem.kind == "unreadable"
     what = "robot.hdf5: cannot be read: KeyError: Input/output error"
     told = f"{what} (check its disk and its rights, then run again)"
-    assert str(seen.verdict.problem) == told
+    assert str(problem) == told
     with pytest.raises(InputError, match=r"robot\.hdf5: cannot be read"):
         detect_family([folder])
     with pytest.raises(InputError) as refused:

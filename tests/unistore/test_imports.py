@@ -19,7 +19,7 @@ LOW = {"errors", "schemas", "system"}
 STORES = LOW | {"zarr3", "remote", "store"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
-    "schemas": {"errors"},
+    "schemas": {"errors", "system"},
     "system": {"errors"},
     "zarr3": {"errors", "system"},
     "memory": {"errors", "system"},

@@ -201,7 +201,7 @@ def make(folder: Path, family: str, rng: Random, nrng: Generator) -> list[list[P
 
 def verdicts(folder: Path) -> dict[Path, Any]:
     """The verdict on every file of a folder."""
-    return {seen.path: (seen.family, seen.verdict) for seen in survey([folder])}
+    return {path: answer._replace(refuser="") for path, answer in survey([folder])}
 
 
 def case(seed: int, number: int, work: Path) -> dict[str, Any]:

@@ -23,8 +23,7 @@ from unistore.conversion.plan import ShardTask, TablePlan
 from unistore.conversion.run import Conversion
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
-from unistore.converters.common.difference import difference
-from unistore.converters.files.comparison import Compared, Restore, compare_source
+from unistore.converters.files.comparison import Compared, Restore, compare_source, difference
 from unistore.converters.files.hdf5.attributes import attribute_label
 from unistore.converters.registry import get_family
 from unistore.converters.scan import Stored

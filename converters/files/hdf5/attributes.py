@@ -17,7 +17,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exported import VALUE
 from unistore.converters.common.faults import is_read_error, is_unreadable
@@ -36,6 +35,7 @@ from unistore.errors import InputError, first_few, location_of, printable
 from unistore.schemas.indices import StoreView
 from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, IndexValues, lazy_text_arrays
 from unistore.system.foreign import begin_reading
+from unistore.system.hints import AnyArray, Dtype, JsonObject
 from unistore.system.sizes import count_of
 
 # Lossless JSON of one HDF5 attribute: dtype, shape and values.
@@ -55,7 +55,7 @@ _TEXT = "text"
 _SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def type_problem(dtype: np.dtype[Any]) -> str | None:
+def type_problem(dtype: Dtype) -> str | None:
     """Return why values of a dtype cannot be stored, or None if they can."""
     if dtype.fields is not None:
         inner = (type_problem(field) for field, *_ in dtype.fields.values())
@@ -73,7 +73,7 @@ def type_problem(dtype: np.dtype[Any]) -> str | None:
     return f"values of dtype {dtype}"
 
 
-def encode(values: NDArray[Any] | None, dtype: np.dtype[Any]) -> dict[str, Any]:
+def encode(values: AnyArray | None, dtype: Dtype) -> JsonObject:
     """Return an attribute, as `h5py.h5a.AttrID.read` gives it, as JSON."""
     # Text comes as bytes, and an empty attribute as None; `type_problem` must be None for the dtype.
     if values is None:
@@ -88,7 +88,7 @@ def encode(values: NDArray[Any] | None, dtype: np.dtype[Any]) -> dict[str, Any]:
     return {**kind, "shape": list(values.shape), "value": elements}
 
 
-def _describe_dtype(dtype: np.dtype[Any]) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+def _describe_dtype(dtype: Dtype) -> tuple[JsonObject, Callable[[Any], Any]]:
     """JSON of a dtype, and the function that converts one value of it to JSON."""
     text = h5py.check_string_dtype(dtype)
     if text is not None:
@@ -144,7 +144,7 @@ def decode(entry: Mapping[str, Any]) -> Any:
     return out.reshape(tuple(shape))
 
 
-def _decode_compound(entry: Mapping[str, Any]) -> NDArray[Any]:
+def _decode_compound(entry: Mapping[str, Any]) -> AnyArray:
     fields = {name: decode(field) for name, field in entry["fields"].items()}
     shape = tuple(entry["shape"])
     if any(values.shape[: len(shape)] != shape for values in fields.values()):
@@ -157,18 +157,18 @@ def _decode_compound(entry: Mapping[str, Any]) -> NDArray[Any]:
     return whole
 
 
-def _decode_dtype(entry: Mapping[str, Any]) -> np.dtype[Any]:
+def _decode_dtype(entry: Mapping[str, Any]) -> Dtype:
     if entry["dtype"] == _TEXT:
-        text: np.dtype[Any] = h5py.string_dtype(entry["encoding"], entry.get("bytes"))
+        text: Dtype = h5py.string_dtype(entry["encoding"], entry.get("bytes"))
         return text
-    dtype: np.dtype[Any] = np.dtype(entry["dtype"])
+    dtype: Dtype = np.dtype(entry["dtype"])
     if (problem := type_problem(dtype)) is not None or dtype.fields is not None:
         msg = f"attributes cannot have {problem or 'fields in their dtype'}"
         raise ValueError(msg)
     return h5py.enum_dtype(entry["enum"], dtype) if "enum" in entry else dtype
 
 
-def _decode_value(value: Any, dtype: np.dtype[Any]) -> Any:
+def _decode_value(value: Any, dtype: Dtype) -> Any:
     if dtype.kind == "c":
         part = np.dtype(f"{dtype.str[0]}f{dtype.itemsize // 2}")
         return np.array([_decode_value(number, part) for number in value], part).view(dtype)[0]
@@ -188,7 +188,7 @@ _TOO_LARGE = f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
 NO_ATTRIBUTES = "{}"
 _LISTED = 5
 
-Entry = dict[str, Any]
+Entry = JsonObject
 # `(path, h5py object, name, entry)`: whether an export writes this attribute without its being stored
 IsRewritten = Callable[[str, Any, str, Entry], bool]
 
@@ -265,7 +265,6 @@ def _entries(item: h5py.HLObject) -> Iterator[tuple[str, Entry | str]]:
 
 
 def _value_entry(dataset: h5py.Dataset) -> Entry | str:
-    """Return a single value, or the reason why it is left out."""
     dtype = dataset.dtype
     location = location_of(file_of(dataset).name, dataset.name)
     problem = type_problem(dtype)
@@ -307,9 +306,9 @@ def _entry(item: h5py.HLObject, key: Mapping[str, Any]) -> tuple[str, Entry | st
         return name, "unreadable"
 
 
-def json_attributes(group: h5py.Group, as_json: Callable[[Any], Any]) -> dict[str, Any]:
+def json_attributes(group: h5py.Group, as_json: Callable[[Any], Any]) -> JsonObject:
     """Return attributes of a group as JSON. Those that cannot be read have a text that says so."""
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     for key in names_in(group.attrs, location_of(file_of(group).name, group.name)):
         try:
             value = group.attrs[key]
@@ -383,7 +382,7 @@ def attribute_texts(store: StoreView, sources: int) -> list[str]:
     return store.text(HDF5_ATTRIBUTES) if store.has(f"{HDF5_ATTRIBUTES}/data") else ["{}"] * sources
 
 
-def parse_attributes(text: str) -> dict[str, dict[str, Any]]:
+def parse_attributes(text: str) -> dict[str, JsonObject]:
     """Return attributes by path and name, each as `decode` returns it, with its exceptions."""
     return {
         path: {name: decode(entry) for name, entry in entries.items()}

@@ -17,11 +17,11 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.filters import Bytes, Filter, applied_filters, decode
+from unistore.converters.files.hdf5.filters import Filter, applied_filters, decode
 from unistore.converters.files.paths import file_version
+from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
 # How the elements of HDF5 datasets are stored, beside NumPy's dtypes.
 
@@ -29,12 +29,12 @@ from unistore.converters.files.paths import file_version
 _LENGTH_AND_INDEX = 8
 
 
-def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def native(dtype: Dtype) -> Dtype:
     """Return the dtype in this machine's byte order, without h5py's metadata (enum names and the like)."""
     return np.dtype(dtype.type) if dtype.kind in "biufc" else dtype
 
 
-def is_stored_as(element: h5py.h5t.TypeID, dtype: np.dtype[Any]) -> bool:
+def is_stored_as(element: h5py.h5t.TypeID, dtype: Dtype) -> bool:
     """Return whether elements are stored byte for byte as in the NumPy dtype."""
     if isinstance(element, h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID):
         return bool(element.equal(_number_type(dtype)))
@@ -42,7 +42,7 @@ def is_stored_as(element: h5py.h5t.TypeID, dtype: np.dtype[Any]) -> bool:
 
 
 @cache
-def _number_type(dtype: np.dtype[Any]) -> h5py.h5t.TypeID:
+def _number_type(dtype: Dtype) -> h5py.h5t.TypeID:
     return h5py.h5t.py_create(dtype)
 
 
@@ -92,21 +92,20 @@ class Chunks:
     def __init__(self, dataset: h5py.Dataset) -> None:
         self._creation = creation = creation_of(dataset)
         self._id = dataset.id
-        self._shape: tuple[int, ...] = dataset.shape
+        self._shape: Shape = dataset.shape
         self._chunk: tuple[int, ...] = creation.get_chunk()
-        self._stored_dtype: np.dtype[Any] = dataset.id.dtype
+        self._stored_dtype: Dtype = dataset.id.dtype
         self._size = math.prod(self._chunk) * stored_size(dataset)
         self._filters = filters_of(creation)
         self._edges_unfiltered = bool(self._filters) and _leaves_edges_unfiltered(creation)
         self.dtype = native(self._stored_dtype)  # of the values, in native byte order
         # Whether `read` can be used: there are filters, and values are stored as NumPy has them.
         self.decodable = bool(self._filters) and is_stored_as(dataset.id.get_type(), self._stored_dtype)
-        self._blocks: dict[tuple[int, ...], NDArray[Any]] = {}
+        self._blocks: dict[tuple[int, ...], AnyArray] = {}
         self._checked: set[tuple[int, ...]] = set()
 
-    def read(self, lo: int, hi: int, out: NDArray[Any]) -> None:
-        """Read rows ``lo:hi`` into an array."""
-        blocks_of_next_rows: dict[tuple[int, ...], NDArray[Any]] = {}
+    def read(self, lo: int, hi: int, out: AnyArray) -> None:
+        blocks_of_next_rows: dict[tuple[int, ...], AnyArray] = {}
         for origin in self._origins(lo, hi):
             block = self._blocks.get(origin)
             if block is None:
@@ -166,7 +165,7 @@ class Chunks:
         )
         return product(range(lo // step * step, hi, step), *other_origins)
 
-    def _block(self, origin: tuple[int, ...]) -> NDArray[Any]:
+    def _block(self, origin: tuple[int, ...]) -> AnyArray:
         """Return the values of a chunk. Those of a chunk that was never written are the fill value."""
         data = self._decode(origin)
         if data is not None:
@@ -175,7 +174,7 @@ class Chunks:
         self._creation.get_fill_value(fill)
         return np.broadcast_to(fill, self._chunk)
 
-    def _decode(self, origin: tuple[int, ...]) -> Bytes | None:
+    def _decode(self, origin: tuple[int, ...]) -> UInt8s | None:
         """Return the bytes of a chunk, or None if it was never written, and so has the fill value."""
         # get_chunk_info_by_coord reads the whole index, and is wrong if an axis but the first is unlimited.
         try:

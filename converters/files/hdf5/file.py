@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, as_problem, is_read_error, reason_of
 from unistore.converters.files.formats import lfs_pointer_problem
@@ -39,6 +38,7 @@ from unistore.converters.files.hdf5.filters import are_decoded_here
 from unistore.converters.files.paths import is_inside
 from unistore.errors import InputError, Location, Problem, location_of, printable
 from unistore.system.foreign import begin_reading, opening
+from unistore.system.hints import AnyArray
 
 # File name endings taken from folders
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
@@ -73,13 +73,10 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
 def member(group: h5py.Group, path: str) -> h5py.HLObject:
     """``group[path]`` in a file opened for reading. Faster, since h5py checks the mode for each dataset."""
     identifier = h5py.h5o.open(group.id, path.encode("utf-8", "surrogateescape"), lapl=group._lapl)
-    if h5py.h5i.get_type(identifier) == h5py.h5i.DATASET:
+    kind = h5py.h5i.get_type(identifier)
+    if kind == h5py.h5i.DATASET:
         return h5py.Dataset(identifier, readonly=True)
-    return (
-        h5py.Group(identifier)
-        if h5py.h5i.get_type(identifier) == h5py.h5i.GROUP
-        else h5py.Datatype(identifier)
-    )
+    return h5py.Group(identifier) if kind == h5py.h5i.GROUP else h5py.Datatype(identifier)
 
 
 def file_of(item: h5py.Group | h5py.Dataset) -> Path:
@@ -193,8 +190,8 @@ def read_rows(
     location: Location,
     lo: int = 0,
     hi: int | None = None,
-    out: NDArray[Any] | None = None,
-) -> NDArray[Any]:
+    out: AnyArray | None = None,
+) -> AnyArray:
     """Return rows ``lo:hi`` of a dataset in native byte order, in `out` (C-contiguous) if there is one."""
     stop = dataset.shape[0] if hi is None else hi
     if out is None:
@@ -220,7 +217,7 @@ def read_rows(
     return out
 
 
-def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -> NDArray[Any]:
+def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -> AnyArray:
     """Entries ``lo:hi`` of the last axis, with all axes reversed: (hi - lo, …), in native byte order."""
     if dataset.ndim < 2:
         return read_rows(dataset, location, lo, hi)
@@ -262,7 +259,6 @@ def _reading(dataset: h5py.Dataset, location: Location, what: str) -> Iterator[N
 
 
 def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
-    """Check rows before the library reads them."""
     storage = creation_of(dataset).get_layout()
     if storage == h5py.h5d.CHUNKED:
         chunks_of(dataset).check(lo, hi)

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from isal import isal_zlib
-from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import library as h5py
+from unistore.system.hints import UInt8s
 
 _DEFLATE = 1
 _SHUFFLE = 2
@@ -33,8 +33,6 @@ _DEFLATE_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment
 
 _CHECKSUM_BYTES = 4
 _MODULUS = np.uint64(65535)
-
-Bytes = NDArray[np.uint8]
 
 
 class Filter(NamedTuple):
@@ -65,7 +63,7 @@ def are_decoded_here(filters: tuple[Filter, ...]) -> bool:
     return len(compressions) <= 1 and _DECOMPRESSORS.keys() >= set(compressions)
 
 
-def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> Bytes:
+def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> UInt8s:
     """Return the `size` bytes that a stored chunk decodes to, or raise a `ValueError`."""
     # Filters are in the order of writing.
     if not are_decoded_here(filters):
@@ -88,7 +86,7 @@ def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> Bytes:
     return data
 
 
-def _decompressed(data: Bytes, size: int, number: int) -> Bytes:
+def _decompressed(data: UInt8s, size: int, number: int) -> UInt8s:
     stream = _DECOMPRESSORS[number]()
     try:
         values = stream.decompress(data.data, size + 1)
@@ -107,7 +105,7 @@ def _decompressed(data: Bytes, size: int, number: int) -> Bytes:
     return np.frombuffer(values, np.uint8)
 
 
-def _unshuffled(data: Bytes, parameters: tuple[int, ...]) -> Bytes:
+def _unshuffled(data: UInt8s, parameters: tuple[int, ...]) -> UInt8s:
     """Undo HDF5's shuffle, which stores the first bytes of all elements, then the second bytes, …."""
     # Bytes of an incomplete last element are not shuffled.
     width = parameters[0] if parameters else 1
@@ -125,7 +123,7 @@ def _unshuffled(data: Bytes, parameters: tuple[int, ...]) -> Bytes:
     return values
 
 
-def _without_checksum(data: Bytes) -> Bytes:
+def _without_checksum(data: UInt8s) -> UInt8s:
     """Check the fletcher32 checksum and return the data (HDF5 1.6.2 wrote it in another byte order)."""
     if data.size < _CHECKSUM_BYTES:
         msg = f"has {data.size} bytes, too few for a checksum"
@@ -205,7 +203,7 @@ _reading = _Reading()
 _one_at_a_time = threading.Lock()
 
 
-def _decoded_by_library(stored: bytes, size: int, filters: tuple[Filter, ...]) -> Bytes:
+def _decoded_by_library(stored: bytes, size: int, filters: tuple[Filter, ...]) -> UInt8s:
     """As `decode`. One at a time, as limits of memory hold for the process, and HDF5 opens one such file."""
     image = _file_image(size, filters)
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
@@ -220,7 +218,7 @@ def _decoded_by_library(stored: bytes, size: int, filters: tuple[Filter, ...]) -
     return values
 
 
-def _read(dataset: h5py.h5d.DatasetID, size: int, fill: int) -> Bytes:
+def _read(dataset: h5py.h5d.DatasetID, size: int, fill: int) -> UInt8s:
     values = np.zeros(size, np.uint8)
     _reading.expected = _reading.returned = size
     _reading.fill = fill

@@ -42,7 +42,7 @@ def save(root: Path, **arrays: np.ndarray) -> dict[str, np.ndarray]:
 def families(root: Path) -> dict[str, str]:
     """Family that takes each file, by its path."""
     root = root.resolve()
-    return {seen.path.relative_to(root).as_posix(): seen.family for seen in survey([root])}
+    return {path.relative_to(root).as_posix(): answer.family for path, answer in survey([root])}
 
 
 def problems_of(root: Path) -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.converter import converter as ct_converter
-from unistore.converters.scan import Candidate, LeftOut, Refused, Taken, Verdict
-from unistore.errors import InputError
+from unistore.converters.plugin import Claim
+from unistore.converters.scan import Candidate
 
 HU = np.zeros((2, 3, 4), "i2")
 MASK = HU.astype("u1")
@@ -36,25 +36,21 @@ def save(path: Path, content: np.ndarray | dict[str, np.ndarray] | str) -> Path:
     return path
 
 
-def verdict(path: Path, *roots: Path) -> Verdict:
+def claim(path: Path, *roots: Path) -> Claim:
     """What the converter says of a file, as the survey of all files asks it."""
-    with Candidate(path, roots) as file:
-        try:
-            with as_problem(str(path)):
-                return ct_converter().look(file)
-        except InputError as error:
-            return Refused(error.problems[0])
+    with Candidate(path, roots) as file, as_problem(str(path)):
+        return ct_converter().look(file)
 
 
 def taken(path: Path, *roots: Path) -> tuple[str, str]:
-    found = verdict(path, *roots)
-    assert isinstance(found, Taken), found
+    found = claim(path, *roots)
+    assert found.certainty == "sure", found
     return found.layout, found.reason
 
 
 def left_out(path: Path, *roots: Path) -> str:
-    found = verdict(path, *roots)
-    assert isinstance(found, LeftOut), found
+    found = claim(path, *roots)
+    assert found.certainty != "sure", found
     return found.reason
 
 

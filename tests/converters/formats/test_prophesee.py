@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.converters.events.recordings import HEADER2, HEADER3, made_up, words2, words3, write_dat
+from unistore.converters.formats.arrays import Raw
 from unistore.converters.formats.prophesee import Dat, Evt
-from unistore.converters.formats.raw import Raw
 from unistore.converters.plugin import Facts, Format, SourceFile
 from unistore.errors import InputError
 

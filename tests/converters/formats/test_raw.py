@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unistore.converters.formats.raw import Raw
+from unistore.converters.formats.arrays import Raw
 from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError
 

@@ -15,7 +15,6 @@ import unistore
 from tests.converters.contract import check_contract
 from unistore.cli.main import main
 from unistore.converters.point_cloud.converter import converter as point_cloud
-from unistore.converters.scan import Refused
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError
@@ -50,7 +49,7 @@ def save(folder: Path, **values: np.ndarray) -> Path:
 def families(path: Path) -> dict[str, str]:
     """Family that takes each file, by its name; ``"!"`` where it is refused."""
     found = survey([path])
-    return {seen.path.name: "!" if isinstance(seen.verdict, Refused) else seen.family for seen in found}
+    return {path.name: "!" if answer.problem else answer.family for path, answer in found}
 
 
 def xyz_of(converted: Any) -> np.ndarray:

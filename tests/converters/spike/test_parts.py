@@ -13,7 +13,8 @@ from tests.detection import detect
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import list_files
-from unistore.converters.scan import Candidate, Found, LeftOut
+from unistore.converters.plugin import no
+from unistore.converters.scan import Candidate, Found
 from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
 
@@ -49,7 +50,7 @@ def test_arrays_named_spk(tmp_path: Path) -> None:
     assert found is not None
     assert (found.family, found.reason) == ("spike", "a.npz holds spk (2, 3, 4)")
     with Candidate(tmp_path / "b.npz", [tmp_path]) as file:
-        assert spike_converter().look(file) == LeftOut("holds no spk")
+        assert spike_converter().look(file) == no("holds no spk")
 
 
 def test_behind_a_gap_the_sequence_is_another(tmp_path: Path) -> None:

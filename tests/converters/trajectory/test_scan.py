@@ -16,8 +16,9 @@ import pytest
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import list_files
 from unistore.converters.formats.hdf5 import HDF5Dataset
+from unistore.converters.plugin import Claim
 from unistore.converters.protocol import Converter
-from unistore.converters.scan import Candidate, LeftOut, Scanned, SourcePart, Verdict
+from unistore.converters.scan import Candidate, Scanned, SourcePart
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError, Problem
@@ -31,7 +32,7 @@ def write(path: Path, **datasets) -> Path:
     return path
 
 
-def look(path: Path) -> Verdict:
+def look(path: Path) -> Claim:
     with Candidate(path, [path.parent]) as file:
         return trajectory().look(file)
 
@@ -54,7 +55,7 @@ def parts_of(converter: Converter, folder: Path) -> list[SourcePart]:
 )
 def test_other_hdf5_files_are_left_out(tmp_path: Path, datasets: dict) -> None:
     verdict = look(write(tmp_path / "a.h5", **datasets))
-    assert isinstance(verdict, LeftOut)
+    assert verdict.certainty == "no"
     assert verdict.reason.startswith("holds no episodes as groups of data/, no action beside")
 
 

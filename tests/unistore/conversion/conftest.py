@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -26,8 +26,9 @@ from tests.steps import Stopping
 from unistore.conversion.run import run
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import Listing
+from unistore.converters.plugin import Claim, no
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
-from unistore.converters.scan import Candidate, Found, LeftOut, Scanned, SourcePart, Verdict
+from unistore.converters.scan import Candidate, Found, Scanned, SourcePart
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, Table, text_arrays
 
@@ -66,8 +67,11 @@ class Toy(Converter):
     brightness: int = 0
     exclude: tuple[str, ...] = ()
 
-    def look(self, file: Candidate) -> Verdict:
-        return LeftOut("toys are never looked for")
+    def excluding(self, names: tuple[str, ...]) -> Toy:
+        return replace(self, exclude=names)
+
+    def look(self, file: Candidate) -> Claim:
+        return no("toys are never looked for")
 
     def find(self, listing: Listing, exclusion: Exclusion) -> Found:
         files = sorted(map(Path, listing.with_suffixes(self.suffixes)))
