@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from unistore.converters.registry import FamilyRecord
 
-__all__ = ["FAMILY"]
-
 FAMILY = FamilyRecord(
     name="ct",
     summary="CT volumes: NIfTI, DICOM, MetaImage, .npy, HDF5, case folders.",

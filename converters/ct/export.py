@@ -24,7 +24,7 @@ from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.ct.geometry import FRAME, IDENTITY
 from unistore.schemas.indices import IndexColumn, StoreView, contradiction
 from unistore.schemas.tables import SOURCE_FILES
-from unistore.system.hints import AnyArray
+from unistore.system.hints import AnyArray, JsonObject
 
 _AXES = ("z", "y", "x")
 _UNKNOWN_SPACING = "volumes whose spacing is unknown have a scale of 1 and axes without unit"
@@ -177,7 +177,7 @@ def ome_files(store: StoreView) -> Iterator[File]:
         stored = volume.stored(IMAGE)
         multiscale, notes = _multiscale(volume)
         geometry = {name: volume.geometry.get(name) for name in ("spacing", "origin", "direction")}
-        about: dict[str, Any] = {"frame": FRAME, **geometry, "source": volume.source}
+        about: JsonObject = {"frame": FRAME, **geometry, "source": volume.source}
         if volume.info:
             about["info"] = volume.info
         values = {"0": converted(stored, np.dtype(volume.dtype).newbyteorder("<"))}
@@ -190,7 +190,7 @@ def ome_files(store: StoreView) -> Iterator[File]:
             attributes["labels"] = _ome(labels=[*labels])
         for name, group in labels.items():
             values[f"labels/{name}/0"] = volume.stored(group)
-            label: dict[str, Any] = {"source": {"image": "../../"}}
+            label: JsonObject = {"source": {"image": "../../"}}
             if group.startswith(f"{WINDOWS}/"):
                 window = store.group(group)
                 label["properties"] = [{"label-value": 1, **{key: window[key] for key in ("width", "level")}}]
@@ -208,11 +208,11 @@ def ome_files(store: StoreView) -> Iterator[File]:
         )
 
 
-def _ome(**members: Any) -> dict[str, Any]:
+def _ome(**members: Any) -> JsonObject:
     return {"ome": {"version": "0.5", **members}}
 
 
-def _multiscale(volume: Volume) -> tuple[dict[str, Any], list[str]]:
+def _multiscale(volume: Volume) -> tuple[JsonObject, list[str]]:
     # Multiscale metadata with one level, and notes on what is left out
     # The specification requires a scale: it is 1 where the spacing is unknown.
     geometry = volume.geometry

@@ -27,7 +27,7 @@ from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.geometry import LENGTHS, geometry_attribute, geometry_field
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource, Window
 from unistore.schemas.tables import SOURCE_FILES, Field, Table, offsets_of, text_arrays
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray, Int64s, JsonObject
 
 _BUFFERS = 2 << 20  # bytes in memory besides the voxels while files are read: counts, headers, allocator
 CLASSES = (schema.MASKS, schema.LABELS)
@@ -58,7 +58,7 @@ def gather(parts: Parts, volumes: Volumes, options: CtOptions) -> Scan:
         {"name": window.name, "width": float(window.width), "level": float(window.level)}
         for window in agreement.windows.values()
     ]
-    decisions: dict[str, Any] = {"windows": windows, "values": agreement.values}
+    decisions: JsonObject = {"windows": windows, "values": agreement.values}
     start = f"{schema.LABELS}/"
     of_labels = {
         name.removeprefix(start): kind for name, kind in agreement.classes.items() if name.startswith(start)
@@ -417,7 +417,7 @@ class Finalizing:
     def _class_field(self, family: str, group: str) -> Field:
         # The column of a mask or label: bits if all voxels are 0 or 1, else integers
         dtypes = [roles[group].dtype if group in roles else "" for roles in self._roles]
-        about: dict[str, Any] = {"source_dtype": _by_dtype(dtypes)}
+        about: JsonObject = {"source_dtype": _by_dtype(dtypes)}
         is_named = group == f"{schema.LABELS}/label" or "label_map" in self._scan.options
         if family == schema.LABELS and is_named and self._agreement.class_names:
             about["classes"] = self._agreement.class_names
@@ -477,7 +477,7 @@ class Finalizing:
         nan = np.array([int(fact["nan"]) for fact in self._facts], np.int64)
         if any(np.dtype(dtype).kind == "f" for dtype in dtypes if dtype):
             self._arrays.append((schema.NAN_FIELD, nan))
-        attributes: dict[str, Any] = {}
+        attributes: JsonObject = {}
         stated = [name for name in LENGTHS if any(name in detail.geometry for detail in details)]
         if stated:
             attributes["geometry"] = geometry_attribute(stated)
@@ -541,7 +541,7 @@ def smaller_encoding(count: int, points: Table, extents: NDArray[np.int32]) -> s
     return "coords" if point_bytes < mask_bytes else "mask"
 
 
-def window_attributes(window: Window, encoding: str, source: ValueSource) -> dict[str, Any]:
+def window_attributes(window: Window, encoding: str, source: ValueSource) -> JsonObject:
     """Return the attributes of the group of a window."""
     return {
         "width": window.width,

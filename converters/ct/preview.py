@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from unistore.schemas.ct.fields import IMAGE, LABELS, MASKS, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.windows import PRESETS
 from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, whole
-from unistore.system.hints import AnyArray, Float64s, UInt8s
+from unistore.system.hints import AnyArray, Float64s, JsonObject, UInt8s
 
 _OVERLAYS = 6
 _SLAB_BYTES = 32 << 20
@@ -31,11 +30,11 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     geometry = read_geometry(store, sample)
     image, read = volume.means() if store.has(IMAGE) else (np.zeros(volume.shape, np.uint8), 0)
     arrays = {"image": image}
-    overlays: list[dict[str, Any]] = []
+    overlays: list[JsonObject] = []
     for path in _overlays(store):
         voxels, nbytes = volume.every(path)
         arrays[f"overlay{len(overlays)}"] = voxels
-        overlay: dict[str, Any] = {"name": path.split("/")[1]}
+        overlay: JsonObject = {"name": path.split("/")[1]}
         overlay["shown"] = not path.startswith(WINDOWS)  # windows repeat what the image says
         names = store.array(path).attributes.get("classes", {})
         numbers = np.unique(voxels[voxels > 0]).tolist()
@@ -197,7 +196,7 @@ def _planes(
     return planes if all(extent) else {}
 
 
-def _presets(unit: str, window: Sequence[float]) -> list[dict[str, Any]]:
+def _presets(unit: str, window: Sequence[float]) -> list[JsonObject]:
     own = {"name": "nearly all values", "low": window[0], "high": window[1]}
     known = PRESETS.values() if unit == "HU" else ()
     named = [{"name": one.name.replace("_", " "), "low": one.low, "high": one.high} for one in known]

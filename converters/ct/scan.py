@@ -27,6 +27,7 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.ct.geometry import LENGTHS
 from unistore.schemas.ct.windows import PRESETS, Window
 from unistore.schemas.tables import name_problem
+from unistore.system.hints import JsonObject
 
 # Read the texts of CT volumes: ``info.json``, tables of cases, names of the classes of a dataset.
 
@@ -195,7 +196,7 @@ class VolumeScan:
         self._windows: dict[str, Window] = {}
         self._geometry: dict[str, Sequence[float]] = {}
         self._stated_by: dict[str, str] = {}
-        self._texts: dict[str, Any] = {}
+        self._texts: JsonObject = {}
         self._header = ""
         self._notes: list[str] = []
 

@@ -38,7 +38,7 @@ from unistore.schemas.ct.voxels import inside
 from unistore.schemas.ct.windows import OWN_VALUES, Window, parse_window, value_source
 from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, contradiction, whole
 from unistore.schemas.tables import Table, offsets_of
-from unistore.system.hints import AnyArray, Int64s, UInt8s
+from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
 
 # Bytes of voxels at a time
 _SLAB = 32 << 20
@@ -60,7 +60,7 @@ class Volume:
     header: Any  # what is kept of the header of its file
 
     @property
-    def geometry(self) -> dict[str, Any]:
+    def geometry(self) -> JsonObject:
         """What is known of where its voxels lie."""
         geometry = read_geometry(self.store, self.number)._asdict()
         return {name: numbers for name, numbers in geometry.items() if numbers is not None}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from unistore.converters.registry import FamilyRecord
 
-__all__ = ["FAMILY"]
-
 FAMILY = FamilyRecord(
     name="point_cloud",
     summary="Point clouds: LAS, LAZ, PLY, PCD, KITTI, HDF5, arrays, text.",

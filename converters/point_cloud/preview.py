@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from unistore.converters.preview import Measure, Preview, parts_of
 from unistore.converters.views import View, ViewLimits, limits, stride
 from unistore.schemas.indices import StoreView, sample_rows, whole
 from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS, quantum
-from unistore.system.hints import AnyArray, Float64s
+from unistore.system.hints import AnyArray, Float64s, JsonObject
 from unistore.system.sizes import count_of
 
 _FEW = 16
@@ -95,7 +94,7 @@ def _local(store: StoreView, segment: int, stored: AnyArray) -> Float64s:
     return local
 
 
-def _coloured(values: AnyArray, names: Mapping[str, str]) -> tuple[dict[str, Any], AnyArray]:
+def _coloured(values: AnyArray, names: Mapping[str, str]) -> tuple[JsonObject, AnyArray]:
     # How a column colours points, and its values: classes by number, colours in bytes
     if values.ndim == 2:
         if values.dtype.kind == "f":

@@ -53,7 +53,7 @@ from unistore.schemas.point_cloud.fields import (
 from unistore.schemas.point_cloud.specs import segments, source_rows
 from unistore.schemas.rules import RuleView
 from unistore.schemas.tables import Table, offsets_of
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
 
 # Formats that are exported as they were
 _WRITTEN = ("las", "laz")
@@ -163,7 +163,7 @@ def files(store: StoreView) -> Iterator[File]:
             notes = (f"{opening.name}: values, order and header are those of the source",)
             yield replace(file_of_format(opening, cloud.source, _arrays(values), cloud.header), notes=notes)
             continue
-        attributes: dict[str, dict[str, Any]] = {}
+        attributes: dict[str, JsonObject] = {}
         if cloud.layout["layout"] in (Indices.name, InSegments.name):
             lengths = np.diff(cloud.bounds)
             attributes = {path: {COUNT: lengths[at]} for at, path in cloud.real_segments().items()}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from unistore.converters.registry import FamilyRecord
 
-__all__ = ["FAMILY"]
-
 FAMILY = FamilyRecord(
     name="trajectory",
     summary="Robot trajectories in HDF5: robomimic, ACT, D4RL, flat.",

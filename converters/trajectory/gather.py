@@ -41,7 +41,7 @@ from unistore.schemas.trajectory.fields import (
     bounds_of,
     sample_key,
 )
-from unistore.system.hints import Int64s, Shape, UInt8s
+from unistore.system.hints import Int64s, JsonObject, Shape, UInt8s
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
@@ -351,8 +351,8 @@ def _differences(indexes: Sequence[EpisodeIndex], stored: StoredColumns) -> Arra
 
 def _groups(
     stored: StoredColumns, episodes: _EpisodeTable, said: Sequence[Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    shared: dict[str, Any] | None = None
+) -> dict[str, JsonObject]:
+    shared: JsonObject | None = None
     for of_source in said:
         for attributes in of_source["episodes"]:
             own = {**of_source["source"], **attributes}
@@ -360,7 +360,7 @@ def _groups(
                 shared = {key: one for key, one in own.items() if len(json.dumps(one)) <= _MAX_SHARED_BYTES}
             for key in [key for key, value in shared.items() if key not in own or own[key] != value]:
                 del shared[key]
-    groups: dict[str, dict[str, Any]] = {
+    groups: dict[str, JsonObject] = {
         EPISODES: {"attributes": shared, "source_layout": episodes.layout},
         STEPS: {},
     }

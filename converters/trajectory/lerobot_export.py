@@ -29,12 +29,11 @@ from unistore.converters.trajectory.stored_steps import (
 from unistore.errors import InputError
 from unistore.schemas.indices import StoreView
 from unistore.schemas.trajectory.fields import EPISODES
-from unistore.system.hints import AnyArray, Float64s, Int64s, Shape, UInt8s
+from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, Shape, UInt8s
 
 # Statistics as LeRobot keeps them: of each episode and of the whole dataset, exact, in float64.
 
 
-Document = dict[str, Any]  # statistics of a feature as JSON, by LeRobot's names
 Read = Callable[[int, int], AnyArray]  # reads the rows of steps (start, stop)
 Bounds = Sequence[tuple[int, int]]  # steps (start, stop) of each episode
 
@@ -43,7 +42,7 @@ _MEMORY = 256 << 20
 _LEVELS = 256
 
 
-def number_statistics(read: Read, bounds: Bounds, row_shape: Shape) -> tuple[list[Document], Document]:
+def number_statistics(read: Read, bounds: Bounds, row_shape: Shape) -> tuple[list[JsonObject], JsonObject]:
     """Return the statistics of each episode and of all rows, which are read an episode at a time."""
     episodes = [_document(_of_rows(read(start, stop)), row_shape, stop - start) for start, stop in bounds]
     count = bounds[-1][1]
@@ -73,7 +72,7 @@ def _of_rows(rows: AnyArray) -> dict[str, Float64s]:
     return statistics | dict(zip(_QUANTILES, quantiles, strict=True))
 
 
-def image_statistics(read: Read, bounds: Bounds, row_bytes: int) -> tuple[list[Document], Document]:
+def image_statistics(read: Read, bounds: Bounds, row_bytes: int) -> tuple[list[JsonObject], JsonObject]:
     """Return the statistics of the channels of RGB images, whose values LeRobot divides by 255."""
     total = np.zeros((3, _LEVELS), np.int64)
     episodes = []
@@ -110,8 +109,8 @@ def _quantile_of(running: Int64s, share: float) -> float:
     return float(low + (place - below) * (high - low))
 
 
-def _document(values: dict[str, Float64s], row_shape: Shape, rows: int) -> Document:
-    document: Document = {name: value.reshape(row_shape).tolist() for name, value in values.items()}
+def _document(values: dict[str, Float64s], row_shape: Shape, rows: int) -> JsonObject:
+    document: JsonObject = {name: value.reshape(row_shape).tolist() for name, value in values.items()}
     return {**document, "count": [rows]}
 
 
@@ -309,7 +308,7 @@ class _DatasetWriter:
         self._parquet.write_table(table, path)
 
     def _write_episodes(self, path: Path) -> None:
-        rows: list[dict[str, Any]] = [self._episode_row(episode) for episode in self._episodes]
+        rows: list[JsonObject] = [self._episode_row(episode) for episode in self._episodes]
         for span in self._data_spans:
             for episode in span.episodes:
                 rows[episode.number] |= {f"data/{name}": number for name, number in span.place.items()}
@@ -328,7 +327,7 @@ class _DatasetWriter:
                 row |= {f"stats/{name}/{statistic}": value for statistic, value in document.items()}
         self._parquet.write_table(self._arrow.Table.from_pylist(rows), path)
 
-    def _episode_row(self, episode: StoredEpisode) -> dict[str, Any]:
+    def _episode_row(self, episode: StoredEpisode) -> JsonObject:
         numbers = np.unique(self._task_of_step[episode.start : episode.stop]).tolist()
         return {
             "episode_index": episode.number,
@@ -344,7 +343,7 @@ class _DatasetWriter:
         }
 
     @cached_property
-    def _statistics(self) -> dict[str, tuple[list[Document], Document]]:
+    def _statistics(self) -> dict[str, tuple[list[JsonObject], JsonObject]]:
         # Statistics of each feature: of each episode, and of all
         bounds = [(episode.start, episode.stop) for episode in self._episodes]
         statistics = {}
@@ -378,8 +377,8 @@ class _DatasetWriter:
         }
         path.write_text(json.dumps(info, indent=4))
 
-    def _description(self, feature: StoredStepColumn) -> dict[str, Any]:
-        described: dict[str, Any] = {"dtype": feature.dtype.name, "shape": list(feature.row_shape)}
+    def _description(self, feature: StoredStepColumn) -> JsonObject:
+        described: JsonObject = {"dtype": feature.dtype.name, "shape": list(feature.row_shape)}
         if not feature.is_image:
             return {**described, "names": None}
         described |= {"dtype": "video" if self._is_video else "image", "names": _IMAGE_AXES}
@@ -491,7 +490,7 @@ def _stated_rate(facts: Mapping[str, Any]) -> float | None:
     return float(rate) if isinstance(rate, (int, float)) else None
 
 
-def _as_datasets_has_it(feature: StoredStepColumn) -> dict[str, Any]:
+def _as_datasets_has_it(feature: StoredStepColumn) -> JsonObject:
     # Describe a feature as the library `datasets` does
     if feature.is_image:
         return {"_type": "Image"}

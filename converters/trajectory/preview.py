@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from unistore.converters.views import View, ViewLimits, stride
 from unistore.errors import InputError, StoreError
 from unistore.schemas.indices import IndexColumn, StoreView, whole
 from unistore.schemas.trajectory.fields import EPISODES, STEPS
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray, Int64s, JsonObject
 
 _CAMERAS = 4
 _CURVES = 6
@@ -40,7 +39,7 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     columns = step_columns(store)
     arrays: dict[str, AnyArray] = {}
     observed = [one for one in columns if one.is_image and one.name.startswith(_OBSERVATION)]
-    cameras: list[dict[str, Any]] = []
+    cameras: list[JsonObject] = []
     shown = observed[:_CAMERAS] if hi > lo else []
     read = 0
     for camera in shown:
@@ -59,7 +58,7 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
         read += len(frames) * row_bytes
     steps = evenly(lo, hi, _STEPS)
     arrays["steps"] = (steps - lo).astype(np.int32)
-    curves: list[dict[str, Any]] = []
+    curves: list[JsonObject] = []
     for column in _curve_columns(store, columns):
         values = store.array(f"{STEPS}/{column.name}").read_rows(steps).reshape(len(steps), -1)
         arrays[f"curve{len(curves)}"] = values[:, :_LINES].astype(np.float32)
@@ -130,7 +129,7 @@ def _files(
     return files, size
 
 
-def _ends(store: StoreView, lo: int, hi: int) -> list[dict[str, Any]]:
+def _ends(store: StoreView, lo: int, hi: int) -> list[JsonObject]:
     # The steps at which the episode terminated or was cut
     ends = []
     for name in ("terminated", "truncated"):

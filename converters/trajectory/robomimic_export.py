@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from unistore.converters.trajectory.stored_steps import (
 from unistore.errors import InputError
 from unistore.schemas.indices import StoreView, whole
 from unistore.schemas.trajectory.fields import EPISODES
-from unistore.system.hints import AnyArray
+from unistore.system.hints import AnyArray, JsonObject
 
 _FILE = "demo.hdf5"
 # What robomimic takes for a Gym environment without a name: it trains, and rolls nothing out
@@ -42,7 +41,7 @@ def files(store: StoreView) -> Iterator[File]:
     stated = [str(facts["env_args"]) for facts in facts_of_sources(store) if facts.get("env_args")]
     environments = list(dict.fromkeys(stated))
     values: dict[str, ExportedArray] = {}
-    attributes: dict[str, dict[str, Any]] = {
+    attributes: dict[str, JsonObject] = {
         "data": {"env_args": next(iter(environments), _NO_ENVIRONMENT), "total": episodes[-1].stop}
     }
     for episode in episodes:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Location, Problem, first_few, location_of
 from unistore.schemas.tables import name_problem, offsets_of
 from unistore.schemas.trajectory.fields import CLOCKS, STEPS
-from unistore.system.hints import Int64s
+from unistore.system.hints import Int64s, JsonObject
 
 if TYPE_CHECKING:
     from unistore.converters.files.hdf5.attributes import Attributes
@@ -318,8 +318,8 @@ class _SoundEpisodes:
         self.problems: list[Problem] = []
         self._indexed: list[IndexedEpisode] = []
         self._variants: list[Variant] = []
-        self._of_file: dict[str, Any] = {}
-        self._of_episodes: list[dict[str, Any]] = []
+        self._of_file: JsonObject = {}
+        self._of_episodes: list[JsonObject] = []
         self._notes: list[str] = []
         self._clock_notes: list[str] = []
         self._without_steps: list[Location] = []

@@ -37,6 +37,7 @@ from unistore.schemas.trajectory.fields import (
     sample_key,
     video_field,
 )
+from unistore.system.hints import JsonObject
 
 LARGE = 4096  # bytes per step from which an observation is in the table of large ones
 FLAGS = ("terminated", "truncated", "next_valid")
@@ -97,7 +98,7 @@ class StoredColumn:
         return f"{EXTENT}/{sample_key(self.field.path)}"
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> JsonObject:
         """Attributes: the source datasets, and how their rows were converted."""
         return {"source_dataset": list(self.datasets), "source_form": list(self.kinds)}
 
@@ -129,7 +130,7 @@ class StoredColumn:
     def _resized(self, field: Field) -> Field:
         size = self.size or 0
         path = self.resized_name(field.path)
-        attributes: dict[str, Any] = {"channels": field.attributes["channels"], "resized_from": field.path}
+        attributes: JsonObject = {"channels": field.attributes["channels"], "resized_from": field.path}
         if self.alone:
             attributes = {**field.attributes, "source_shape": list(field.row_shape)}
             attributes.pop(ROW_SHAPES, None)  # all have one size
@@ -159,7 +160,7 @@ class StoredColumn:
         return ragged_field(self.name, table, form.dtype, form.row_shape, **attributes)
 
 
-def dtypes_of(form: Merged) -> dict[str, Any]:
+def dtypes_of(form: Merged) -> JsonObject:
     """Return attributes: the dtypes that a column has in sources, and the row shapes of a padded one."""
     dtypes = form.attributes.get("source_dtype")
     attributes = {"source_dtype": dtypes if isinstance(dtypes, str) else sorted(dtypes or [])}
@@ -359,7 +360,7 @@ class _Clocks:
             if STEPS not in variant.streams:
                 self._without_times[name] = None
             for clock, stream in variant.streams.items():
-                told: dict[str, Any] = {"rate": stream.rate}
+                told: JsonObject = {"rate": stream.rate}
                 if stream.timestamps:
                     columns = variant.features.items()
                     column = next(name for name, one in columns if one.dataset == stream.timestamps)

@@ -28,7 +28,7 @@ from unistore.schemas.trajectory.fields import (
     VIDEO_SUFFIX,
     is_of_any_length,
 )
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
 
 TRUNCATED = f"{STEPS}/truncated"
 FLAGS = (f"{STEPS}/terminated", TRUNCATED)
@@ -221,17 +221,17 @@ def _task_of(facts: Mapping[str, Any]) -> str:
     return ""
 
 
-def facts_of_sources(store: StoreView) -> list[dict[str, Any]]:
+def facts_of_sources(store: StoreView) -> list[JsonObject]:
     """Return what each source says beside its arrays."""
     return _facts(store, "sources/attributes", "sources/path")
 
 
-def facts_of_episodes(store: StoreView) -> list[dict[str, Any]]:
+def facts_of_episodes(store: StoreView) -> list[JsonObject]:
     """Return what each episode says beside its arrays."""
     return _facts(store, f"{EPISODES}/attributes", f"{EPISODES}/name")
 
 
-def _facts(store: StoreView, path: str, names: str) -> list[dict[str, Any]]:
+def _facts(store: StoreView, path: str, names: str) -> list[JsonObject]:
     if store.has(f"{path}/data"):
         return [json.loads(text) for text in store.text(path)]
     return [{} for _ in store.text(names)]

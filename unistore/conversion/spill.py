@@ -16,7 +16,7 @@ import numpy as np
 
 from unistore.converters.protocol import Facts
 from unistore.errors import ConversionError, writing_failed
-from unistore.system.hints import AnyArray, UInt8s
+from unistore.system.hints import AnyArray, JsonObject, UInt8s
 from unistore.system.packed import Items
 from unistore.zarr3.durable import sync_files, sync_folders
 
@@ -35,7 +35,7 @@ class SpillWriter:
     ) -> None:
         self.folder = folder
         self._files: dict[tuple[str, str], IO[bytes]] = {}
-        self._columns: dict[tuple[str, str], dict[str, Any]] = {}
+        self._columns: dict[tuple[str, str], JsonObject] = {}
         self._sources: list[tuple[str | None, list[Any]]] = []
         self._facts = bytearray()
 

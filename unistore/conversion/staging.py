@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from unistore.conversion.build import TURN_SECONDS, Journal
 from unistore.conversion.lock import Lock, check_plain
@@ -19,6 +18,7 @@ from unistore.errors import InputError, Problem, first_few
 from unistore.remote.client import ObjectStorage, RemoteObject
 from unistore.remote.url import StoreLocation, parse_url
 from unistore.store.names import file_name_problem
+from unistore.system.hints import JsonObject
 from unistore.system.progress import Progress
 from unistore.system.sizes import count_of, size
 from unistore.zarr3.durable import AtomicFiles
@@ -119,7 +119,7 @@ class _Copies:
         return (self._root / key).relative_to(self._folder).as_posix()
 
     def _missing(self, journal: Journal) -> list[str]:
-        copied: dict[str, Any] = {}
+        copied: JsonObject = {}
         for record in journal.each("copied"):
             copied.update(record["of"])
         return [

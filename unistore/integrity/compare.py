@@ -41,7 +41,7 @@ from unistore.errors import (
 )
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, IndexValues, text_values
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Shape
+from unistore.system.hints import AnyArray, JsonObject, Shape
 from unistore.system.progress import Progress
 from unistore.zarr3.writer import compressor_of
 
@@ -326,7 +326,7 @@ def _temporary_folder() -> Iterator[Path]:
         raise ConversionError(refusal(named(refused, Path(tempfile.gettempdir())), then)) from error
 
 
-def _compare_shard(store: Store, job: ShardJob, task: ShardTask) -> tuple[_Findings, dict[str, Any] | None]:
+def _compare_shard(store: Store, job: ShardJob, task: ShardTask) -> tuple[_Findings, JsonObject | None]:
     findings = _Findings()
     try:
         columns = job.columns(task)
@@ -386,7 +386,7 @@ class _Comparison:
         plan = self.new_store.plan
         tasks = plan.tasks()
         job = self.conversion.job(self.new_store)
-        records: list[dict[str, Any]] = []
+        records: list[JsonObject] = []
         compare_shard = partial(_compare_shard, store, job)
         for of_shard, record in self._ask("comparing", compare_shard, tasks, plan.task_bytes):
             self.findings.add(of_shard)

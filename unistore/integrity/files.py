@@ -19,6 +19,7 @@ from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_
 from unistore.store.names import MANIFEST, ROOT, STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.store.shard_cache import CachedStorage
+from unistore.system.hints import JsonObject
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.durable import PART_SUFFIX
@@ -37,7 +38,7 @@ class RootDocument:
     """The root document as it is on disk."""
 
     document: bytes
-    attributes: dict[str, Any] | None  # Its ``unistore`` object; None if that cannot be read
+    attributes: JsonObject | None  # Its ``unistore`` object; None if that cannot be read
     intact: bool  # Whether the document carries its own digest
 
     @property

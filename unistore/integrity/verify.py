@@ -34,6 +34,7 @@ from unistore.store.shard_cache import temporary_copies
 from unistore.store.side_tables import read_side_table, side_names
 from unistore.store.versions import OpenedStores, describe_part, find_grown, open_stores
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
+from unistore.system.hints import JsonObject
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.array import read_metadata
 from unistore.zarr3.documents import DocumentError, parse_document
@@ -66,7 +67,7 @@ def check_structure(
             except (StoreError, UnsupportedError) as error:
                 problems.append(_wrong(key, str(error)))
     keys = [key for key in entries if key.endswith(f"/{ROOT}")]
-    documents: dict[str, Any] = {}
+    documents: JsonObject = {}
     for key in sound.intersection(keys):
         path = key.removesuffix(f"/{ROOT}")
         try:
@@ -268,7 +269,7 @@ class Verified:
         """Return whether there are no problems except warnings."""
         return all(is_warning(problem) for problem in self.problems)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return plain JSON values."""
         plain = asdict(self) | {"ok": self.ok, "problems": [problem.to_json() for problem in self.problems]}
         if self.receipt is not None:

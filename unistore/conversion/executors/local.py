@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from unistore.converters.protocol import Ask, ask_here
 from unistore.errors import Problem, first_few
+from unistore.system.hints import JsonObject
 
 MAX_ENCODERS = 8  # Most threads that encode: the writing thread limits the rate of more
 
@@ -23,7 +24,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 class Outcome:
     """Result of one step: a record for the journal, or the problems of its sources."""
 
-    record: dict[str, Any] = field(default_factory=dict)
+    record: JsonObject = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
 
