@@ -12,11 +12,13 @@ from collections.abc import Callable
 
 from unistore.system.machine import usable_cores
 
+CORES = usable_cores()
+
 
 def slowness() -> float:
     """Return how many runnable processes share a core that this process may use, at least 1."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return max(1.0, load / usable_cores())
+    return max(1.0, load / CORES)
 
 
 def patience(seconds: float) -> float:

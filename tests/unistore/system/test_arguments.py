@@ -197,20 +197,19 @@ KINDS: list[tuple[Callable[[Path], Any], dict[str, list[Any]]]] = [
         },
     ),
 ]
-CASES = [
-    (make, name, value) for make, options in KINDS for name, values in options.items() for value in values
-]
+ARGUMENTS = [(make, name, values) for make, options in KINDS for name, values in options.items()]
 
 
-@pytest.mark.parametrize(("make", "name", "value"), CASES)
-def test_a_wrong_argument_is_told_by_its_name(
-    store: Path, make: Callable[[Path], Any], name: str, value: Any
+@pytest.mark.parametrize(("make", "name", "values"), ARGUMENTS)
+def test_wrong_arguments_are_told_by_their_name(
+    store: Path, make: Callable[[Path], Any], name: str, values: list[Any]
 ) -> None:
-    with pytest.raises(InputError) as caught:
-        make(store)(**{name: value})
-    told = str(caught.value).replace("-", "_")
-    names = (name.rstrip("s"), "family") if name == "family" else (name.rstrip("s"),)
-    assert any(each in told for each in names) or (name == "path" and "no store is given" in told)
+    for value in values:
+        with pytest.raises(InputError) as caught:
+            make(store)(**{name: value})
+        told = str(caught.value).replace("-", "_")
+        names = (name.rstrip("s"), "family") if name == "family" else (name.rstrip("s"),)
+        assert any(each in told for each in names) or (name == "path" and "no store is given" in told), value
 
 
 OPTIONS: dict[str, dict[str, list[Any]]] = {
@@ -232,19 +231,13 @@ OPTIONS: dict[str, dict[str, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("family", "option", "value"),
-    [
-        (family, name, value)
-        for family, given in OPTIONS.items()
-        for name, each in given.items()
-        for value in each
-    ],
-)
-def test_a_wrong_option_of_a_converter_is_told_by_its_name(family: str, option: str, value: Any) -> None:
-    with pytest.raises(InputError) as caught:
-        unistore.convert("nothing", "nowhere", family, **{option: value})
-    assert option.rstrip("s").replace("_", "-") in str(caught.value).replace("_", "-")
+@pytest.mark.parametrize("family", OPTIONS)
+def test_wrong_options_of_a_converter_are_told_by_their_name(family: str) -> None:
+    for option, values in OPTIONS[family].items():
+        for value in values:
+            with pytest.raises(InputError) as caught:
+                unistore.convert("nothing", "nowhere", family, **{option: value})
+            assert option.rstrip("s").replace("_", "-") in str(caught.value).replace("_", "-"), value
 
 
 @pytest.mark.parametrize("seed", [-1, -(10**30), 10**30, np.int64(-3), 2**64])
