@@ -163,6 +163,7 @@ class Stored(NamedTuple):
     names: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()  # names that its options exclude, which may be absent now
+    found: Found = Found(parts=())  # all sources, where none is excluded or left to other families
 
 
 @dataclass(frozen=True, kw_only=True)

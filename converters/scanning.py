@@ -37,7 +37,6 @@ from unistore.system.sizes import count_of
 _THREADS = 8
 _SHOWN = 5
 _REASONS = 8
-_STORED = "in the store already"
 _NOT_NEEDED = "beside what is taken, and not needed"
 
 
@@ -202,11 +201,13 @@ class _FamilyScan:
         claims = self._claims
         left = self._of_others
         listing = replace(claims.listing, left=left)
-        try:
-            with as_problem(", ".join(map(str, claims.roots))):
-                found_parts = self._converter.find(listing, self._exclusion)
-        except InputError as error:
-            found_parts = Found(parts=(), problems=error.problems_at(str(claims.roots[0])))
+        found_parts = self._stored.found
+        if not found_parts.parts or left.any() or self._exclusion:
+            try:
+                with as_problem(", ".join(map(str, claims.roots))):
+                    found_parts = self._converter.find(listing, self._exclusion)
+            except InputError as error:
+                found_parts = Found(parts=(), problems=error.problems_at(str(claims.roots[0])))
         if found_parts.parts:
             return found_parts
         kinds = {problem.kind for problem in found_parts.problems}
@@ -277,6 +278,8 @@ class _FamilyScan:
         """Return the files that no source uses, each with the reason."""
         claims = self._claims
         is_used = np.zeros(len(claims.paths), np.bool_)
+        stored = claims.rows(self._stored.files)
+        is_used[stored[stored >= 0]] = True
         left_out = self._left_out_by_family(found, is_used)
         # What is told of that is not in the table: folders, and files of sources with what they lead to.
         elsewhere = {str(file.path) for file in left_out}
@@ -324,8 +327,6 @@ class _FamilyScan:
 
     def _unused(self, row: int, path: Path, why: str) -> LeftOutFile:
         """Return why a file is unused. `why`: if it is of a part that was found."""
-        if str(path) in self._stored.files:
-            return LeftOutFile(path, _STORED)
         if self._is_excluded(str(path)):
             return LeftOutFile(path, EXCLUDED)
         if self._of_others[row]:

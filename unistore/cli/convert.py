@@ -153,10 +153,11 @@ def _append(family: str | None, arguments: Mapping[str, Any]) -> int:
         msg = f"{', '.join(foreign)}: with --append, options are those of the store"
         raise click.UsageError(msg)
     store = arguments["destination"]
-    own_family = open_stores(store).stores[0].family
-    if family not in (None, own_family):
-        msg = f"{store} is {own_family.replace('_', ' ')}; leave the family out"
-        raise click.UsageError(msg)
+    if family is not None:
+        own_family = open_stores(store).stores[0].family
+        if family != own_family:
+            msg = f"{store} is {own_family.replace('_', ' ')}; leave the family out"
+            raise click.UsageError(msg)
     with progress_bar() as bar:
         options = {name: arguments[name] for name in _OF_APPEND}
         appended = append(arguments["sources"], store, progress=bar, **options)

@@ -18,7 +18,7 @@ from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.protocol import Converter
-from unistore.converters.scan import SourcePart, Stored
+from unistore.converters.scan import Found, SourcePart, Stored
 from unistore.converters.survey import Claims
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
 from unistore.data.parts import DatasetPart, bind_parts, default_kind
@@ -138,10 +138,10 @@ class _Sources:
 
     def check_digests(self, new: Store) -> None:
         """Refuse sources that the store has under another name, as names begin at another folder."""
-        known = {(known.size, known.digest): name for name, known in self.known.items()}
+        new_names = {(size, digest): name for name, size, digest in _source_rows(new)}
         problems = []
-        for name, size, digest in _source_rows(new):
-            other = known.get((size, digest), name)
+        for other, known in self.known.items():
+            name = new_names.get((known.size, known.digest), other)
             if other != name and (f"/{name}".endswith(f"/{other}") or f"/{other}".endswith(f"/{name}")):
                 message = f"holds the values of {other}, which the store has"
                 cure = f"give the folder at which its names begin, or --exclude {name}"
@@ -258,15 +258,15 @@ def _append(
 ) -> Appended:
     store = os.fspath(growth.store)
     claims = Claims(paths, converter)
-    found = _parts_of(converter, claims)
-    stored_parts = [part for part in found if known.is_stored(part, claims.listing.given)]
+    found = _sources_under(converter, claims)
+    stored_parts = [part for part in found.parts if known.is_stored(part, claims.listing.given)]
     skipped = tuple(part.name for part in stored_parts)
-    if found and len(skipped) == len(found):
+    if skipped and len(skipped) == len(found.parts):
         return Appended(store=store, version=growth.version.number, skipped=skipped)
     files: set[str] = set()
     for part in stored_parts:
         files.update(map(str, part.files))
-    stored = Stored(frozenset(skipped), frozenset(files), frozenset(converter.exclude))
+    stored = Stored(frozenset(skipped), frozenset(files), frozenset(converter.exclude), found)
     converter = converter.excluding((*dict.fromkeys([*converter.exclude, *exclude]),))
     with (
         resolve_progress(progress) as callbacks,
@@ -305,11 +305,11 @@ def _append(
     return Appended(store=store, version=version.number, report=report, skipped=skipped, replaced=replaced)
 
 
-def _parts_of(converter: Converter, claims: Claims) -> list[SourcePart]:
+def _sources_under(converter: Converter, claims: Claims) -> Found:
     # What is wrong is told by the conversion
     with suppress(InputError):
-        return list(converter.find(claims.listing, Exclusion(())).parts)
-    return []
+        return converter.find(claims.listing, Exclusion(()))
+    return Found(parts=())
 
 
 def _split_rule(growth: Growth, options: Mapping[str, Any]) -> SplitRule | None:
@@ -327,7 +327,7 @@ def _split_rule(growth: Growth, options: Mapping[str, Any]) -> SplitRule | None:
 
 def _check_sources(converter: Converter, folders: Sequence[Path], known: _Sources) -> None:
     claims = Claims(folders, converter)
-    found = {part.name: part for part in _parts_of(converter, claims)}
+    found = {part.name: part for part in _sources_under(converter, claims).parts}
     problems = []
     for name in known.known:
         if name not in found:

@@ -362,7 +362,7 @@ def source_names(opened: OpenedStores) -> list[frozenset[str]]:
         names.append(frozenset(own))
     if replaced := sorted(removed & kept):
         message = f"a part holds {replaced[0]} as it was before it was replaced"
-        cure = f"compact it, and take that: unistore compact {opened.path} DST"
+        cure = f"compact it, and take that: unistore compact {opened.path} DST; or name a part"
         raise InputError.at(opened.path, message, cure, "version")
     return names
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from unistore.converters.common.columns import missing_value, storable
 from unistore.data.dataset import Dataset
 from unistore.data.parts import default_kind
 from unistore.errors import InputError
+from unistore.progress import resolve_progress
 from unistore.schemas.indices import sample_ranges, table_columns
 from unistore.schemas.tables import Field, own_axes
 from unistore.side.writing import Spool, new_side_table, write_side_table
@@ -21,6 +23,7 @@ from unistore.store.reader import Store
 from unistore.store.side_tables import NAME, SideTable, read_side_table
 from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s, PathLike
+from unistore.system.progress import Progress
 
 _NOTHING: Any = object()
 
@@ -32,6 +35,7 @@ def attach(
     table: str | None = None,
     *,
     overwrite: bool = False,
+    progress: Progress | bool | None = None,
 ) -> SideTable:
     """Write a column beside a sealed store: predictions, embeddings, weights, corrected labels.
 
@@ -54,6 +58,8 @@ def attach(
         Table whose rows the column has: ``"points"``, ``"segments"``. None: the main table.
     overwrite
         Replace a side table of this name. Whoever has it open goes on with the old one or gets an error.
+    progress
+        Of iterables and functions, as of `unistore.convert`.
 
     Returns
     -------
@@ -77,8 +83,11 @@ def attach(
     check.raise_problems()
     opened = Store(store)
     column = _NewColumn.of(opened, name, table)
-    with new_side_table(opened, name, overwrite=overwrite) as folder:
-        rows = column.rows_from(values, folder)
+    with (
+        resolve_progress(progress) as callbacks,
+        new_side_table(opened, name, overwrite=overwrite) as folder,
+    ):
+        rows = column.rows_from(values, folder, callbacks)
         write_side_table(folder, opened, [(column.field(rows), rows)], table=column.table, groups={})
         _check_is_read(opened, column, folder)
     return read_side_table(opened, name)
@@ -129,7 +138,7 @@ class _NewColumn(NamedTuple):
         nothing = np.empty(0, np.int64)
         return sample_ranges(self.store, self.table) or (nothing, nothing)
 
-    def rows_from(self, values: Any, folder: Path) -> AnyArray:
+    def rows_from(self, values: Any, folder: Path, progress: Progress) -> AnyArray:
         """Return the values of all rows, (rows, …)."""
         if isinstance(values, str | os.PathLike):
             values = _read_npy(values)
@@ -150,7 +159,7 @@ class _NewColumn(NamedTuple):
             message = f"are {type(values).__name__}"
             raise wrong_argument("values", message, "give an array, an iterable of arrays, or a function")
         with closing(Spool(folder)) as spool:
-            self._append(values, lo, hi, spool)
+            self._append(values, lo, hi, spool, progress)
             return spool.values()
 
     def _called(self, function: Callable[[Any], Any]) -> Iterator[Any]:
@@ -162,7 +171,9 @@ class _NewColumn(NamedTuple):
             raise wrong_argument("values", message, "give an array, or an iterable of arrays")
         return (function(dataset[index]) for index in range(len(dataset)))
 
-    def _append(self, values: Iterable[Any], lo: Int64s, hi: Int64s, spool: Spool) -> None:
+    def _append(
+        self, values: Iterable[Any], lo: Int64s, hi: Int64s, spool: Spool, progress: Progress
+    ) -> None:
         is_row = self.table == self.store.sample_table
         remaining = iter(values)
         last = 0
@@ -181,6 +192,10 @@ class _NewColumn(NamedTuple):
                 spool.append(rows)
             except ValueError as error:
                 raise wrong_argument(what, str(error), "give all of one dtype and shape") from error
+            row_bytes = rows.dtype.itemsize * prod(rows.shape[1:])
+            if not sample:
+                progress.begin("attaching", self.rows * row_bytes)
+            progress.advance((stop - last) * row_bytes)
             last = stop
         if next(remaining, _NOTHING) is not _NOTHING:
             raise _miscounted("more", len(lo))

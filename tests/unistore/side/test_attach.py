@@ -62,6 +62,32 @@ def test_clips_read_columns_of_frames(golden: Callable[[str], Path]) -> None:
         unistore.Dataset(path, clips, fields=["other"])
 
 
+class _Progress:
+    """Counts what is told."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, int]] = []
+        self.done = 0
+
+    def begin(self, stage: str, total: int) -> None:
+        self.begun.append((stage, total))
+
+    def advance(self, amount: int) -> None:
+        self.done += amount
+
+    def tell(self, line: str) -> None:
+        raise AssertionError(line)
+
+
+def test_a_function_tells_its_progress(golden: Callable[[str], Path]) -> None:
+    path = golden("rows.zarr")
+    rows = rows_of(path, "rows")
+    progress = _Progress()
+    unistore.attach(path, "weight", lambda _: np.float32(1), progress=progress)
+    assert progress.begun == [("attaching", 4 * rows)]
+    assert progress.done == 4 * rows
+
+
 def of_samples(path: Path, table: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Values without those of points and segments that are no samples."""
     store = unistore.Store(path)
