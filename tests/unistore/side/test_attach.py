@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests import cases
 from tests.programs import call
 from tests.stores import flip
 from unistore.errors import InputError, StoreError
@@ -46,8 +47,9 @@ def column(rows: int, seed: int = 0) -> np.ndarray[Any, Any]:
     return values
 
 
-def test_clips_read_columns_of_frames(golden: Callable[[str], Path]) -> None:
-    path = golden("spike_steps.zarr")
+def test_clips_read_columns_of_frames(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    path = cases.spike_tiles(tmp_path / "src").convert(tmp_path / "s.zarr")
     frames = len(unistore.Store(path).array("frames/source"))
     values = column(frames)
     side = unistore.attach(path, "prediction", values, "frames")
