@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import default_collate, get_worker_info
 
 from unistore.data.packed import Batch, lent_memory
-from unistore.system.arguments import Arguments, matches_type
+from unistore.system.arguments import Arguments, as_names, matches_type
 from unistore.system.hints import AnyArray, Shape
 from unistore.system.packed import Items
 
@@ -219,9 +219,7 @@ class Collate:
             check.refuse("groups", f"must map keys to groups, got {self.groups!r}", "as in {'points': ''}")
         check.names("as_tuple", self.as_tuple)
         check.raise_problems()
-        if self.as_tuple is not None:
-            names = (self.as_tuple,) if isinstance(self.as_tuple, str) else tuple(self.as_tuple)
-            object.__setattr__(self, "as_tuple", names)
+        object.__setattr__(self, "as_tuple", as_names(self.as_tuple))
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Return the batch of samples.

@@ -42,7 +42,7 @@ from unistore.order.sequences import sample_indices, uniform_blocks
 from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.store.shard_cache import CachedStorage
-from unistore.system.arguments import Arguments, checked_epoch, wrong_argument
+from unistore.system.arguments import Arguments, as_names, checked_epoch, wrong_argument
 from unistore.system.extras import require_torch
 from unistore.system.hints import Int64s, PathLike
 
@@ -171,10 +171,10 @@ class Dataset(MapDataset[SampleT]):
         chosen = parse_where(check, where, best)
         check.raise_problems()
         self.where = chosen
-        self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
+        self.splits = as_names(split)
         self._paths = tuple(os.fspath(path) for path in paths)
         self.cache_options = {"cache_dir": cache_dir, "cache_limit": cache_limit}
-        requested = [fields] if isinstance(fields, str) else fields or ()
+        requested = as_names(fields) or ()
         self._requested = (*requested, *(where or ()), *([] if best is None else best[:1]))
         self.parts = open_parts(
             self._paths, samples, self.splits, self.cache_options, chosen, self._requested, version
@@ -459,8 +459,7 @@ class Dataset(MapDataset[SampleT]):
         if subset is not None:
             message = "was given with split, and its numbers are those of the dataset's own samples"
             raise wrong_argument("subset", message, "give one of the two")
-        splits = (split,) if isinstance(split, str) else tuple(split)
-        parts = tuple(part._replace(splits=splits) for part in self.parts)
+        parts = tuple(part._replace(splits=as_names(split)) for part in self.parts)
         for part in parts:
             part.check_splits()
         return parts

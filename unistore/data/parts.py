@@ -50,16 +50,15 @@ class JoinedReader(SampleReader):
     def __init__(
         self, readers: Sequence[SampleReader], names: Sequence[str], prefixes: Sequence[str]
     ) -> None:
-        self._readers = list(readers)
-        self._names = list(names)
-        self._prefixes = list(prefixes)
+        self._readers = readers
+        self._prefixes = prefixes
         self.offsets = offsets_from_lengths(np.array([len(reader) for reader in readers]))
         nothing = Picks(np.empty(0, np.int64), np.empty(0, np.int64))
-        empty = [reader.read(nothing, np.empty) for reader in self._readers]
-        nonempty = [number for number, reader in enumerate(self._readers) if len(reader)] or [0]
-        _check_forms({self._names[number]: empty[number] for number in nonempty})
+        empty = [reader.read(nothing, np.empty) for reader in readers]
+        nonempty = np.flatnonzero(np.diff(self.offsets)).tolist() or [0]
+        _check_forms({names[number]: empty[number] for number in nonempty})
         boxes = {
-            key: [reader.box_shape(key) for reader in self._readers]
+            key: [reader.box_shape(key) for reader in readers]
             for key, packed in empty[nonempty[0]].items()
             if packed.shapes is not None
         }
@@ -315,9 +314,9 @@ def open_parts(
     for part in [part for number, part in enumerate(parts) if part.like == number]:
         samples = f"{part.kind} of a {part.store.family} store"
         if samples != first:
-            message = f"its samples are {samples}, and those of {parts[0].path} are {first}"
+            message = f"its samples are {samples}, and those of {parts[0].store.path} are {first}"
             cure = "a Dataset has samples of one kind: give it as samples=…, or open the stores separately"
-            problems.append(Problem(part.path, message, cure, "family"))
+            problems.append(Problem(part.store.path, message, cure, "family"))
     if problems:
         raise InputError(problems)
     _call_all(lambda part: part.check_splits(), parts)

@@ -109,9 +109,9 @@ def sequence_for(
     *,
     seed: int,
     batch_size: int,
-    subset: Any,
-    weights: Any,
-    samples_per_epoch: int | None,
+    subset: Any = None,
+    weights: Any = None,
+    samples_per_epoch: int | None = None,
 ) -> EpochSequence:
     """Return the sequence of every epoch."""
     if sampler is not None:

@@ -168,15 +168,8 @@ def _sequence(dataset: Dataset, order: Mapping[str, Any]) -> EpochSequence:
     seed = order.get("seed", 0)
     for shuffle in _ORDERS:
         try:
-            sequence = sequence_for(
-                dataset,
-                shuffle,
-                seed=seed if is_integer(seed) else 0,
-                batch_size=1,
-                subset=None,
-                weights=None,
-                samples_per_epoch=None,
-            )
+            own_seed = seed if is_integer(seed) else 0
+            sequence = sequence_for(dataset, shuffle, seed=own_seed, batch_size=1)
         except InputError:  # the samples of a source do not follow one another
             continue
         arranged = sequence.arranged(order)

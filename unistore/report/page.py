@@ -38,10 +38,9 @@ from unistore.report.sealed import StoreReport, describe_store, with_attached
 from unistore.report.sources import SourceReport
 from unistore.report.text import Block
 from unistore.report.values import sample_noun
-from unistore.schemas.indices import whole
 from unistore.store.reader import Store
 from unistore.system.arguments import wrong_argument
-from unistore.system.hints import AnyArray, JsonObject, PathLike
+from unistore.system.hints import AnyArray, JsonObject, PathLike, UInt8s
 from unistore.system.sizes import count_of, size
 
 # How a view of a sample travels to a page: JSON, then arrays, in one piece of bytes.
@@ -224,9 +223,11 @@ def _samples(store: Store, report: StoreReport, requested: Sequence[int], *, liv
     chosen = _chosen_samples(store, report.measures, requested)
     if not chosen:
         return _section("samples", "<p>none</p>")
+    codes, names = _splits(store)
     captions = {}
     for sample, reasons in chosen.items():
-        caption = f"{noun} {sample:,}{_split(store, sample)}"
+        split = f" of {names[codes[sample]]}" if codes[sample] < len(names) else ""
+        caption = f"{noun} {sample:,}{split}"
         reason = ", ".join(filter(None, reasons))
         captions[sample] = f"{caption}: {reason}" if reason else caption
     shown = [{"number": sample, "caption": clean(caption)} for sample, caption in captions.items()]
@@ -319,23 +320,17 @@ def _chosen_samples(
 
 def _split_samples(store: Store) -> list[int]:
     """Return a sample of each of the first splits, or the first one."""
-    if not store.has("splits/code"):
-        return [0]
-    codes = whole(store, "splits/code")
     samples = []
-    for code in range(min(_MAX_SPLITS, len(store.split_names()))):
+    codes, names = _splits(store)
+    for code in range(min(_MAX_SPLITS, len(names))):
         positions = np.flatnonzero(codes == code)
         if len(positions):
             samples.append(int(positions[len(positions) // 2]))
     return samples or [0]
 
 
-def _split(store: Store, sample: int) -> str:
-    names = store.split_names() if store.has("splits/code") else ()
-    if not names:
-        return ""
-    code = int(store.array("splits/code").read(sample, sample + 1)[0])
-    return f" of {names[code]}" if code < len(names) else ""
+def _splits(store: Store) -> tuple[UInt8s, Sequence[str]]:
+    return store.splits() if store.has("splits/code") else (np.zeros(store.sample_count, np.uint8), ())
 
 
 def _distributions(measures: Sequence[Mapping[str, Any]], noun: str) -> str:

@@ -33,6 +33,13 @@ def checked_epoch(epoch: int) -> int:
     return int(epoch)
 
 
+def as_names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return names that were given as one text, or as several. None: none were given."""
+    if names is None:
+        return None
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 def wrong_argument(name: str, message: str, cure: str = "") -> InputError:
     """Return the error of one argument, option or file that was given."""
     return InputError(Problem(name, message, cure, "option"))

@@ -64,7 +64,7 @@ from unistore.schemas.spike.fields import (
 )
 from unistore.schemas.spike.specs import require_version_2
 from unistore.store.reader import Store
-from unistore.system.arguments import Arguments
+from unistore.system.arguments import Arguments, as_names
 from unistore.system.hints import AnyArray, Int64s, Shape
 
 # Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field
@@ -219,9 +219,7 @@ def _complete_arguments(kind: Any, check: Arguments) -> None:
     check.flag("random", kind.random)
     check.raise_problems()
     set_sizes(kind, "crop", 2)
-    if kind.fields is not None:
-        fields = [kind.fields] if isinstance(kind.fields, str) else kind.fields
-        object.__setattr__(kind, "fields", tuple(fields))
+    object.__setattr__(kind, "fields", as_names(kind.fields))
 
 
 class ClipReader(SampleReader):

@@ -15,6 +15,7 @@ from unistore.errors import InputError, Problem
 from unistore.order.permutation import below, generator, words
 from unistore.schemas.indices import IndexColumn, first_rows
 from unistore.store.reader import Store
+from unistore.system.arguments import as_names
 from unistore.system.hints import Int64s, Shape
 from unistore.zarr3.chunks import SharedChunks
 
@@ -138,10 +139,9 @@ def select_keys(
     """Return the keys to read: the requested ones in their order, or the default ones."""
     # The Dataset adds `INDEX`, and `EPOCH` where it is no known key
     natural = list(natural)
+    fields = as_names(fields)
     if fields is None:
         return tuple(natural)
-    if isinstance(fields, str):
-        fields = [fields]
     readable = {*natural, *on_request}
     unknown = [name for name in fields if name not in readable | {INDEX, EPOCH}]
     if unknown:
