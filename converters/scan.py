@@ -93,11 +93,9 @@ class ObjectColumns(Items[T]):
         self.details.append(detail)
 
     def files(self) -> Iterator[list[str]]:
-        """Return the paths of the files of each."""
         return map(_split, self._files)
 
     def paths(self, number: int) -> list[str]:
-        """Return the paths of the files of one."""
         return _split(self._files[number])
 
     def only(self, numbers: Collection[int]) -> Self:
@@ -139,7 +137,6 @@ class Parts(ObjectColumns[SourcePart]):
         self.roots = item.roots
 
     def add(self, name: str, files: Iterable[str | Path], detail: Any = None) -> None:
-        """Add a part."""
         self._add(name, files, detail)
 
     def _made(self, number: int, name: str, files: list[str], detail: Any) -> SourcePart:
@@ -207,7 +204,6 @@ class Sources(ObjectColumns[Source]):
         super().__init__(items)
 
     def append(self, item: Source) -> None:
-        """Add a source."""
         self.add(**{item_field.name: getattr(item, item_field.name) for item_field in fields(item)})
 
     def add(
@@ -236,7 +232,6 @@ class Sources(ObjectColumns[Source]):
         return (files[1:] for files in super().files())
 
     def paths(self, number: int) -> list[str]:
-        """Return the paths of the files of a source."""
         return super().paths(number)[1:]
 
     def only(self, numbers: Collection[int]) -> Sources:
@@ -278,7 +273,6 @@ class Sources(ObjectColumns[Source]):
         return {name: np.array(values, np.int64) for name, values in self._numbers.items()}
 
     def rows(self, table: str) -> list[int]:
-        """Return rows of each source in a direct table."""
         rows = [max(0, count) for count in self._rows.get(table, ())]
         return rows + [0] * (len(self) - len(rows))
 

@@ -221,7 +221,6 @@ class _FamilyScan:
         return found_parts
 
     def _scan(self, parts: Parts, ask: Ask) -> tuple[Parts, PackedObjects[Scanned]]:
-        """Scan all parts and return those of the family."""
         # Parts in folders that failed may be of others. Of a family with `scan_identifies`, other families
         # are asked about what is not surely its own.
         claims = self._claims
@@ -265,7 +264,6 @@ class _FamilyScan:
         return sources, scanned
 
     def _are_left(self, files: Sequence[str]) -> bool:
-        """Return whether all of some files are left to other families."""
         rows = self._claims.rows(files)
         return bool((rows >= 0).all() and self._of_others[rows].all())
 
@@ -275,7 +273,6 @@ class _FamilyScan:
         return answer.taker not in ("", self._family) and answer.refuser != self._family
 
     def _left_out(self, found: Found, parts: Parts, scan: Scan | None) -> list[LeftOutFile]:
-        """Return the files that no source uses, each with the reason."""
         claims = self._claims
         is_used = np.zeros(len(claims.paths), np.bool_)
         stored = claims.rows(self._stored.files)

@@ -164,9 +164,8 @@ def text_arrays(
     """Return strings as ``path/data`` and ``path/offsets``, as Zarr v3 has no standard string dtype."""
     # `data` u1, `offsets` i8 (n + 1): string i is data[offsets[i]:offsets[i + 1]]. Undecodable bytes of file
     # names (surrogates) are written as backslash escapes.
-    data = TextBytes.of(list(strings))
-    of_data, of_offsets = _text_fields(path, axis, description)
-    return [(of_data, data[:]), (of_offsets, data.offsets)]
+    arrays = lazy_text_arrays(path, list(strings), axis=axis, description=description)
+    return [(field, values[:]) for field, values in arrays]
 
 
 # Ends the description of the bytes of a text column
@@ -177,21 +176,16 @@ def lazy_text_arrays(
     path: str, strings: Sequence[str], *, axis: str = "row", description: str = ""
 ) -> list[tuple[Field, IndexValues]]:
     """As `text_arrays`, of strings that are made when asked for: their bytes are never together in memory."""
-    data = TextBytes.of(strings)
-    of_data, of_offsets = _text_fields(path, axis, description)
-    return [(of_data, data), (of_offsets, data.offsets)]
-
-
-def _text_fields(path: str, axis: str, description: str) -> tuple[Field, Field]:
     column = path.rpartition("/")[2]
-    data_field = Field(
+    of_data = Field(
         path=f"{path}/data",
         dtype="uint8",
         axes=own_axes(column, "byte", 1),
         description=f"{description or column}{TEXT_NOTE}",
     )
     bounds = f"string i is data[offsets[i]:offsets[i + 1]], one a {axis}"
-    return data_field, bounds_field(f"{path}/offsets", axis, bounds)
+    data = TextBytes.of(strings)
+    return [(of_data, data), (bounds_field(f"{path}/offsets", axis, bounds), data.offsets)]
 
 
 def text_values(data: UInt8s, offsets: Int64s) -> list[str]:

@@ -42,9 +42,8 @@ class FrameTimes(Format):
             message = f"has {len(times)} times, and there are {len(images)} images beside it"
             raise file.problem(message, _CURE, "count")
         header = read_header(images[0].path, images[0].name)
-        pixels = header.shape
-        if pixels is None:  # a JPEG, which EXIF may turn
-            pixels = decode_file(images[0].path, images[0].name, exact=True).shape
+        # EXIF may turn a JPEG
+        pixels = header.shape or decode_file(images[0].path, images[0].name, exact=True).shape
 
         def read(lo: int, hi: int) -> AnyArray:
             frames = np.empty((hi - lo, *pixels), header.dtype)

@@ -158,7 +158,6 @@ class OpenedHdf5(Opened):
 
     @cached_property
     def _unsound(self) -> dict[str, list[Problem]]:
-        """Problems by path, of the datasets that have some."""
         problems = {
             path: hdf5.check_dataset(dataset, location_of(self._file.name, path))
             for path, dataset in self.tree.datasets.items()
@@ -167,7 +166,6 @@ class OpenedHdf5(Opened):
 
     @cached_property
     def sound(self) -> Mapping[str, Array]:
-        """All that `arrays` has."""
         return {
             path: array
             for path, array in self.all_arrays.items()

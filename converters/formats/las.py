@@ -71,7 +71,6 @@ class Las(Format):
             yield Opened(_arrays(file, reader), facts, memory=_HELD, left_out=left_out)
 
     def _end_of_points(self, file: SourceFile, header: Any) -> int:
-        """Byte after the last point."""
         if header.are_points_compressed:
             raise file.problem("is compressed", "rename it to .laz")
         end: int = header.offset_to_point_data + header.point_count * header.point_format.size
@@ -182,7 +181,6 @@ class _LasPoints:
         self._records = reader.read_points(0)
 
     def values(self, name: str, lo: int, hi: int) -> AnyArray:
-        """Return rows ``lo:hi`` of a dimension."""
         first, last = self._range
         if not first <= lo <= hi <= last:
             first, last = (0, self.count) if self._is_held else (lo, hi)

@@ -61,7 +61,6 @@ class _Feature(NamedTuple):
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width of its images."""
         sizes = dict(zip(self.axes, self.shape, strict=True))
         return sizes["height"], sizes["width"]
 
@@ -85,7 +84,6 @@ class _Episode(NamedTuple):
 
     @property
     def group(self) -> str:
-        """Name of its group of arrays."""
         return f"data/episode_{self.number:06d}"
 
 
@@ -182,7 +180,6 @@ class _DatasetMeta:
                 yield path, Array(column)
 
     def _task_texts(self, tasks: Sequence[str], indices: Array, lo: int, hi: int) -> AnyArray:
-        """Return the task of each step."""
         texts = np.empty(hi - lo, object)
         for row, number in enumerate(indices[lo:hi].tolist()):
             if not 0 <= number < len(tasks):
@@ -240,7 +237,6 @@ class _DatasetMeta:
         return [json.loads(line) for line in lines if line.strip()]
 
     def _beside(self, name: str) -> SourceFile:
-        """Return a file by its path in the dataset."""
         if name not in self.files:
             beside = self.file.beside(f"../{name}")
             self.files[name] = replace(beside, name=os.path.normpath(beside.name))

@@ -76,7 +76,6 @@ def _is_true(flag: str) -> bool:
 
 
 def _header(file: SourceFile) -> tuple[dict[str, str], int]:
-    """Return what the header says, and where it ends."""
     header: dict[str, str] = {}
     with file.path.open("rb") as raw:
         while "ElementDataFile" not in header:

@@ -130,7 +130,6 @@ def _contradicts(kept: Facts) -> bool:
 
 
 def _header_of(array: Array, facts: Facts) -> Any:
-    """Make the header of a file."""
     import nibabel
 
     kept: Facts = facts.get("header") or {}

@@ -47,7 +47,6 @@ class ParquetFile:
         return max(sizes)
 
     def rows(self, is_wanted: Callable[[str], bool]) -> list[JsonObject]:
-        """Read the whole file, each row by column."""
         columns = sorted(filter(is_wanted, self.columns))
         records: list[JsonObject] = self._handle.read(columns, use_threads=False).to_pylist()
         return records

@@ -85,7 +85,6 @@ def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
 
 
 def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype, int]:
-    """Return the form of a point, and the number of points."""
     names = list(header.get("FIELDS", ()))
     counts = header.get("COUNT", ["1"] * len(names))
     fields: list[tuple[str, str, tuple[int, ...]]] = []

@@ -111,7 +111,6 @@ def _size(element: Element) -> int:
 
 
 def _header(file: SourceFile) -> tuple[list[list[str]], int]:
-    """Words of each line of the header, and where it ends."""
     head = file.head(_MOST_HEADER)
     end = head.find(b"end_header")
     stop = head.find(b"\n", end) + 1

@@ -66,7 +66,6 @@ def read_header(file: SourceFile) -> PropheseeHeader:
 
 
 def _mapped(file: SourceFile, start: int, record: Dtype) -> AnyArray:
-    """Map the records of a file from a byte on."""
     beyond = (file.size - start) % record.itemsize
     if beyond:
         message = f"ends {beyond} bytes into an event"
@@ -215,7 +214,6 @@ class _Decoder(ABC):
 
     @classmethod
     def counts(cls, words: AnyArray) -> UInt8s:
-        """Return the number of events in each word."""
         types = _types(words)
         counts: UInt8s = np.bitwise_count(words & cls.places[types])
         counts[cls.alone[types]] = 1
@@ -260,7 +258,6 @@ class _Evt2(_Decoder):
     clock_bits = 28
 
     def decode(self, words: NDArray[np.uint32]) -> AnyArray:
-        """Take the words that are an event."""
         high = self._upper_times(words)
         is_event = self.alone[_types(words)] & (high >= 0)
         chosen = words[is_event]

@@ -44,7 +44,6 @@ class _StatedFeature(NamedTuple):
 
     @property
     def stored(self) -> Dtype:
-        """Dtype of its values."""
         return _DTYPES[self.kind] if self.kind in _DTYPES else np.dtype(self.dtype)
 
 
@@ -122,7 +121,6 @@ def _opened(
 
 
 def _features(file: SourceFile) -> list[_StatedFeature]:
-    """Read ``features.json``."""
     try:
         features = list(_flat(json.loads(file.bytes()[:].tobytes()), ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -157,7 +155,6 @@ def _flat(said: Mapping[str, Any], name: str) -> Iterator[_StatedFeature]:
 
 
 def _is_record(head: bytes) -> bool:
-    """Return whether the checksum of a record's length is right."""
     return len(head) == _HEAD.size and _masked_crc(head[:8]) == _HEAD.unpack(head)[1]
 
 
@@ -234,7 +231,6 @@ class _Record:
         return np.concatenate(parts[1:] or parts)
 
     def values(self, feature: _StatedFeature, length: int, lo: int, hi: int) -> AnyArray:
-        """Return rows of a feature."""
         if feature.kind in _DTYPES:
             files = self.strings(feature.name)
             values = np.empty(len(files), object)

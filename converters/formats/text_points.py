@@ -86,7 +86,6 @@ def _is_number(word: str) -> bool:
 
 
 def _count(file: SourceFile, first: int = 0) -> int:
-    """Count the lines from `first` on that are not blank."""
     with file.path.open("rb") as lines:
         return sum(1 for line in islice(lines, first, None) if line.strip())
 

@@ -115,7 +115,6 @@ class Frames(Array):
         return head, packets
 
     def _frames(self, lo: int, hi: int) -> Iterator[Any]:
-        """Yield the decoded frame of each step."""
         step = lo
         with self._open() as (container, stream):
             container.seek(int(self._time(lo) / stream.time_base), stream=stream)

@@ -61,7 +61,6 @@ class Scaling:
         return cls(slope, intercept, np.dtype(fitting[0]))
 
     def apply(self, numbers: AnyArray) -> AnyArray:
-        """Return what numbers of the file mean."""
         values: AnyArray = numbers.astype(self.dtype)
         slope = self.slope
         intercept = self.intercept

@@ -115,7 +115,6 @@ def _file_name(column: str) -> str:
 
 
 def _own_rows(store: StoreView, column: str, source: SourceRows) -> ExportedArray:
-    """Return the rows of a source, in its own dtype."""
     path = f"{TABLE}/{column}"
     if not store.has(path):
         if column.endswith(TEXT_SUFFIX):
@@ -149,7 +148,6 @@ def _reversed(values: ExportedArray) -> ExportedArray:
 
 
 def _structured(fields: Mapping[str, ExportedArray]) -> ExportedArray:
-    """Return a structured array from its fields."""
     rows = next(iter(fields.values())).shape[0]
     dtype = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in fields.items()])
 

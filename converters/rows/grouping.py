@@ -96,7 +96,6 @@ def _folder(path: str) -> str:
 
 
 def _labels_by_image(files: Collection[str]) -> dict[str, dict[str, str]]:
-    """Labels of each image, by array name."""
     bare = {path[: -len(_NPY)]: path for path in files}
     owners = {}
     for label in filter(may_be_label, bare):
@@ -112,7 +111,6 @@ def _labels_by_image(files: Collection[str]) -> dict[str, dict[str, str]]:
 
 
 def _labels(labels_of: Mapping[str, Mapping[str, str]]) -> set[str]:
-    """Return the paths of all labels."""
     return set().union(*(own.values() for own in labels_of.values()))
 
 

@@ -92,8 +92,12 @@ def affines(
 
 def has_geometry(store: StoreView) -> bool:
     """Return whether spacing, origin and direction are stored in the frame that is known."""
-    paths = [f"{VOLUMES}/{name}" for name in LENGTHS]
-    return all(store.has(path) and store.array(path).attributes.get("frame") == FRAME for path in paths)
+    return all(_is_framed(store, f"{VOLUMES}/{name}") for name in LENGTHS)
+
+
+def _is_framed(store: StoreView, path: str) -> bool:
+    """Return whether an array is there and its numbers are in the known frame: without one, in any order."""
+    return store.has(path) and store.array(path).attributes.get("frame") == FRAME
 
 
 def read_geometry(store: StoreView, volume: int) -> Geometry:
@@ -101,8 +105,7 @@ def read_geometry(store: StoreView, volume: int) -> Geometry:
     numbers: dict[str, list[float] | None] = dict.fromkeys(LENGTHS)
     for name in LENGTHS:
         path = f"{VOLUMES}/{name}"
-        # Without a frame, their order is unknown.
-        if store.has(path) and store.array(path).attributes.get("frame") == FRAME:
+        if _is_framed(store, path):
             row = IndexColumn(store, path).take(np.array([volume]))[0]
             is_known = np.isfinite(row).all() and (name != "spacing" or row.min() > 0)
             numbers[name] = row.tolist() if is_known else None
