@@ -188,11 +188,13 @@ def ranges_trial(library: Any, array: Array, ranges: Any, rng: np.random.Generat
 def boxes_trial(library: Any, array: Array, rng: np.random.Generator) -> str:
     """Read two boxes of one damaged chunk, seen as bytes on three axes, or by damaged tables."""
     shape = np.array([8, STEPS // 8, array.row_bytes])
-    shapes = np.array([shape, shape + rng.integers(0, 3, 3)], np.int64)
+    extents = shape + rng.integers(0, 3, 3)
+    shapes = np.array([shape, extents * (2, 1, 1)], np.int64)
     position = int(rng.integers(CHUNKS))
     counts = rng.integers(1, shape + 1, (2, 3)) if rng.random() < 0.8 else np.array([shape, shape])
     starts = rng.integers(0, shape - counts + 1)
-    places = rng.integers(0, shapes[1] - counts + 1)
+    places = rng.integers(0, extents - counts + 1)
+    places[1, 0] += extents[0]  # boxes never overlap in an output
     frame = damaged(array.frames[position], rng) if rng.random() < 0.8 else array.frames[position]
     boxes = np.empty((2, 12), np.int64)
     boxes[:, :3] = array.file, position * array.slot, len(frame)

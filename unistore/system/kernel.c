@@ -226,8 +226,8 @@ static void copy_box(const uint8_t *source, const int64_t *from, uint8_t *target
 
 /* Reads boxes into `out`; `shapes` are those of a chunk and of the output. A box is a row of 64-bit numbers:
  * file, offset and size of a frame, then by axis: start in the chunk, start in the output, count. A chunk that
- * stands without a gap in the output is decoded there, another one into `chunk`. Boxes of one chunk should
- * follow each other. Returns 0, or 1 if anything was not as expected. */
+ * stands without a gap in the output is decoded there, another one into `chunk`. Boxes do not overlap in the
+ * output, and those of one chunk should follow each other. Returns 0, or 1 if anything was not as expected. */
 int64_t unistore_read_boxes(const int64_t *boxes, int64_t count, int64_t axes, const int64_t *shapes,
                             int64_t itemsize, uint8_t *out, uint8_t *raw, int64_t raw_bytes, uint8_t *chunk,
                             decompress_function decompress, crc32c_function crc32c) {
