@@ -12,6 +12,7 @@ from enum import Enum
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 import xxhash
@@ -98,8 +99,10 @@ def _digest(function: Any, items: Sequence[Any], paths: Sequence[Path]) -> str:
         digest.update(pickle.dumps(value))
     for path in paths:
         for below in [path, *sorted(path.rglob("*"))]:
-            stat = below.lstat()
-            digest.update(f"{below}\0{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}\0".encode())
+            state = below.lstat()
+            digest.update(f"{below}\0".encode())
+            if not S_ISDIR(state.st_mode):  # names below it say all
+                digest.update(f"{state.st_size} {state.st_mtime_ns} {state.st_ctime_ns}\0".encode())
     return digest.hexdigest()
 
 
