@@ -193,7 +193,7 @@ class ObjectClient:
         self.location = parse_url(location) if isinstance(location, str) else location
         self.retries = 0
         self.requests = 0
-        self.documents = 0
+        self.documents_read = 0
         self._writing = writing
         self._raises = raises
         self._handle: Any = None
@@ -445,13 +445,20 @@ class ObjectStorage(ObjectClient):
     fork_safe = False
 
     @cached_property
+    def documents(self) -> dict[str, bytes]:
+        """Return documents that were read before, by key."""
+        return {}
+
+    @cached_property
     def shards(self) -> set[str]:
         """Return the keys of the objects whose ends were read."""
         return set()
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Return the content of an object."""
-        self.documents += 1
+        if key in self.documents:
+            return self.documents[key]
+        self.documents_read += 1
         document = super().get(key, limit)
         if document is None:
             msg = f"{self.location}/{key}: no such object"

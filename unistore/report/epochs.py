@@ -58,7 +58,7 @@ def epoch_costs(dataset: Dataset, batch_size: int) -> list[EpochCost]:
     except UnistoreError:  # zeros are no samples of this kind
         return costs
     parts = sum(-(-size // LIMIT) for size in sizes)
-    copied = epoch.storage.documents + 1 + parts
+    copied = epoch.storage.documents_read + 1 + parts
     return [*costs, EpochCost(order="full, cache_dir", requests=copied, bytes=sum(sizes))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from functools import cached_property, partial
@@ -321,12 +322,23 @@ class Store:
 
     def _group_attributes(self, key: str, storage: Storage | None = None) -> dict[str, Any]:
         try:
-            attributes: Any = parse_document((storage or self.storage).get(key)).get("attributes", {})
+            document = parse_document((storage or self.storage).get(key))
         except DocumentError as error:
             raise self._damaged(key, str(error)) from error
+        attributes = document.get("attributes", {})
         if not isinstance(attributes, dict):
             raise self._damaged(key, "not the metadata of a Zarr group")
+        if key == ROOT:
+            self._keep_documents(document.get("consolidated_metadata"))
         return attributes
+
+    def _keep_documents(self, consolidated: Any) -> None:
+        # The root repeats all documents: those of a store in a bucket are not asked for again
+        documents = consolidated.get("metadata") if isinstance(consolidated, dict) else None
+        known: dict[str, bytes] | None = getattr(self.storage, "documents", None)
+        if known is not None and isinstance(documents, dict):
+            for path, document in documents.items():
+                known[f"{path}/{ROOT}"] = json.dumps(document).encode()
 
     def _damaged(self, key: str, why: str) -> CorruptionError:
         return CorruptionError(f"{self.path}: {key} is damaged: {why}; run 'unistore verify {self.path}'")

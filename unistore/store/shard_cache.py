@@ -273,7 +273,7 @@ class CachedStorage:
         # Checksum of the manifest. None: keys begin with the folders of parts of a version
         self._manifest = manifest
         self._size_and_checksum: dict[str, dict[str, tuple[int, str]]] = {}  # by manifest and key
-        self.documents: dict[str, bytes] = {}  # root and manifest, where they were read before
+        self.documents: dict[str, bytes] = getattr(inner, "documents", {})  # that were read before
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.inner, self._cache, self._manifest)
