@@ -279,7 +279,8 @@ class Folder:
         for folder, _, names in os.walk(self.root):
             for name in names:
                 path = Path(folder, name)
-                sizes[path.relative_to(self.root).as_posix()] = path.stat().st_size
+                with suppress(FileNotFoundError):  # a temporary name of another part of a conversion
+                    sizes[path.relative_to(self.root).as_posix()] = path.stat().st_size
         return sizes
 
     def keep_only(self, keys: AbstractSet[str]) -> None:

@@ -171,3 +171,10 @@ def test_content_digests_do_not_depend_on_byte_order_or_layout() -> None:
     assert content_digest(values.astype(">i4")) == expected
     assert content_digest(np.asfortranarray(values)) == expected
     assert content_digest(np.zeros((0, 3))) == xxhash.xxh3_128_hexdigest(b"")
+
+
+def test_files_that_vanish_while_sizes_are_read(tmp_path: Path) -> None:
+    """As temporary names of others do: a link that leads nowhere stands for one."""
+    (tmp_path / "whole").write_bytes(b"four")
+    (tmp_path / ".whole.1-ab.part").symlink_to("gone")
+    assert durable.Folder(tmp_path).sizes() == {"whole": 4}
