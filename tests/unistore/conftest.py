@@ -32,25 +32,15 @@ SEAL = {
 class StoreMaker:
     """Writes stores of the format: ``maker("rows", {"rows/data": array}, count=7)``.
 
-    Zarr-python takes long: what was written for an earlier test is copied.
+    Zarr-python takes long: an array that was written for an earlier test is copied.
     """
 
     folder: Path
     kept: Path
     made: int = 0
 
-    def __call__(self, family: str, arrays: Mapping[str, NDArray[Any] | list[str]], **options: Any) -> Path:
-        self.made += 1
-        path = self.folder / f"{family}-{self.made}.zarr"
-        kept = self.kept / hashlib.sha256(pickle.dumps((family, arrays, options))).hexdigest()
-        if not kept.exists():
-            self._write(kept, family, arrays, **options)
-        shutil.copytree(kept, path)
-        return path
-
-    def _write(
+    def __call__(
         self,
-        path: Path,
         family: str,
         arrays: Mapping[str, NDArray[Any] | list[str]],
         *,
@@ -61,29 +51,47 @@ class StoreMaker:
         splits: Mapping[str, Sequence[int]] | None = None,
         axes: Mapping[str, Sequence[str]] | None = None,
         attributes: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
-        root = zarr.create_group(path)
+    ) -> Path:
+        self.made += 1
+        store = self.folder / f"{family}-{self.made}.zarr"
         everything = dict(arrays)
+        own = dict(attributes or {})
+        groups: dict[str, dict[str, Any]] = {}
         if splits:
             codes = np.zeros(count, np.uint8)
             for code, rows in enumerate(splits.values()):
                 codes[list(rows)] = code
             everything["splits/code"] = codes
-        written = [
-            name for path, value in everything.items() for name in _write(root, path, value, chunks or {})
-        ]
-        if splits:
-            root["splits"].attrs["names"] = list(splits)
-        for array, values in (attributes or {}).items():
-            root[array].attrs.update(values)
-        root.attrs["unistore"] = {
-            "format_version": 1,
-            "family": family,
-            "samples": {"count": count, "table": table},
-            **({"main_table": main_table} if main_table else {}),
-            "fields": {name: {"axes": (axes or {}).get(name) or _axes(name)} for name in written},
-            "seal": SEAL,
+            groups["splits"] = {"names": list(splits)}
+        plain = _without_texts(everything)
+        for path, values in plain.items():
+            self._add(store / path, values, (chunks or {}).get(path), own.pop(path, {}))
+            for parent in Path(path).parents:
+                groups.setdefault(parent.as_posix(), {})
+        groups["."] = {
+            "unistore": {
+                "format_version": 1,
+                "family": family,
+                "samples": {"count": count, "table": table},
+                **({"main_table": main_table} if main_table else {}),
+                "fields": {path: {"axes": (axes or {}).get(path) or _axes(path)} for path in plain},
+                "seal": SEAL,
+            }
         }
+        for path, its in {**groups, **own}.items():
+            document = {"zarr_format": 3, "node_type": "group", "attributes": its}
+            (store / path).mkdir(parents=True, exist_ok=True)
+            (store / path / "zarr.json").write_text(json.dumps(document))
+        return store
+
+    def _add(
+        self, path: Path, values: NDArray[Any], chunk: tuple[int, ...] | None, attributes: Mapping[str, Any]
+    ) -> None:
+        own = (values.tobytes(), values.dtype.str, values.shape, chunk, attributes)
+        kept = self.kept / hashlib.sha256(pickle.dumps(own)).hexdigest()
+        if not kept.exists():
+            _write(kept, values, chunk, attributes)
+        shutil.copytree(kept, path, copy_function=shutil.copyfile)
 
 
 def _axes(path: str) -> list[str]:
@@ -94,33 +102,39 @@ def _axes(path: str) -> list[str]:
     return [table.partition("/")[0].removesuffix("s")]
 
 
-def _write(root: zarr.Group, path: str, value: Any, chunks: Mapping[str, tuple[int, ...]]) -> list[str]:
-    if isinstance(value, list):
-        encoded = [text.encode() for text in value]
-        offsets = np.cumsum([0, *map(len, encoded)])
-        data = np.frombuffer(b"".join(encoded), np.uint8)
-        return [
-            *_write(root, f"{path}/data", data, {}),
-            *_write(root, f"{path}/offsets", offsets.astype(np.int64), {}),
-        ]
-    chunk = chunks.get(path, (max(7, len(value) // 10), *value.shape[1:]))
-    chunk = tuple(max(1, extent) for extent in chunk)
+def _without_texts(arrays: Mapping[str, NDArray[Any] | list[str]]) -> dict[str, NDArray[Any]]:
+    """Arrays, in which texts are bytes and offsets."""
+    plain: dict[str, NDArray[Any]] = {}
+    for path, values in arrays.items():
+        if isinstance(values, list):
+            encoded = [text.encode() for text in values]
+            plain[f"{path}/data"] = np.frombuffer(b"".join(encoded), np.uint8)
+            plain[f"{path}/offsets"] = np.cumsum([0, *map(len, encoded)]).astype(np.int64)
+        else:
+            plain[path] = values
+    return plain
+
+
+def _write(
+    path: Path, values: NDArray[Any], chunk: tuple[int, ...] | None, attributes: Mapping[str, Any]
+) -> None:
+    chunk = tuple(max(1, extent) for extent in chunk or (max(7, len(values) // 10), *values.shape[1:]))
     shard = (
         chunk[0] * 3,
-        *(-(-extent // step) * step for extent, step in zip(value.shape[1:], chunk[1:], strict=True)),
+        *(-(-extent // step) * step for extent, step in zip(values.shape[1:], chunk[1:], strict=True)),
     )
-    array = root.create_array(
+    array = zarr.create_array(
         path,
-        shape=value.shape,
-        dtype=value.dtype,
+        shape=values.shape,
+        dtype=values.dtype,
         chunks=chunk,
         shards=tuple(max(step, extent) for step, extent in zip(chunk, shard, strict=True)),
         compressors=[zarr.codecs.BloscCodec(cname="lz4"), zarr.codecs.Crc32cCodec()],
         fill_value=0,
+        attributes=dict(attributes),
         config={"write_empty_chunks": True},  # a sealed store has every shard
     )
-    array[...] = value
-    return [path]
+    array[...] = values
 
 
 @pytest.fixture(scope="session")
