@@ -22,7 +22,7 @@ NEVER = {
 """What no command here needs: no progress is drawn, no object store read."""
 REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.dry_run"}
 CONVERSION = {
-    "ct": {"gather", "group", "scan", "volume"},
+    "ct": {"gather", "group", "scan"},
     "point_cloud": {"derive", "grids", "restore", "tables"},
     "spike": {"gather", "recordings", "streams"},
     "trajectory": {"gather", "read", "scan"},
