@@ -49,6 +49,7 @@ class _OpenWorker:
         self._hard_limit = resource.getrlimit(resource.RLIMIT_CPU)[1]
         self._open: dict[str, _OpenFile] = {}
         self._written = b""
+        self._lock = threading.RLock()  # one note, for files that several threads open
 
     def open(self, path: str, location: Location | str, library: str) -> None:
         status = os.stat(path)  # noqa: PTH116  twice as fast as Path.stat
@@ -57,26 +58,29 @@ class _OpenWorker:
         if note in self.damaged:
             message = f"is damaged: it {self.damaged[note]}"
             raise InputError(Problem.at(location, message, "get or write it again", "damaged"))
-        self._open[path] = _OpenFile(note, self._seconds + status.st_size / BYTES_PER_SECOND)
-        self.begin_reading(path)
+        with self._lock:
+            self._open[path] = _OpenFile(note, self._seconds + status.st_size / BYTES_PER_SECOND)
+            self.begin_reading(path)
 
     def begin_reading(self, path: str) -> None:
-        if not self._open:
-            return
-        file = self._open.get(path) or self._open[next(reversed(self._open))]
-        if file.note != self._written:
-            os.pwrite(self._descriptor, file.note.ljust(NOTE_BYTES, b"\0"), 0)
-            self._written = file.note
-        self._limit(math.ceil(time.process_time() + file.seconds))
+        with self._lock:
+            if not self._open:
+                return
+            file = self._open.get(path) or self._open[next(reversed(self._open))]
+            if file.note != self._written:
+                os.pwrite(self._descriptor, file.note.ljust(NOTE_BYTES, b"\0"), 0)
+                self._written = file.note
+            self._limit(math.ceil(time.process_time() + file.seconds))
 
     def close(self, path: str) -> None:
-        self._open.pop(path, None)
-        if self._open:
-            self.begin_reading("")
-        else:
-            os.pwrite(self._descriptor, bytes(NOTE_BYTES), 0)
-            self._written = b""
-            self._limit(self._hard_limit)
+        with self._lock:
+            self._open.pop(path, None)
+            if self._open:
+                self.begin_reading("")
+            else:
+                os.pwrite(self._descriptor, bytes(NOTE_BYTES), 0)
+                self._written = b""
+                self._limit(self._hard_limit)
 
     def _limit(self, seconds: int) -> None:
         if self._hard_limit != resource.RLIM_INFINITY:

@@ -273,12 +273,14 @@ def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
 _MAX_DEPTH = 16
 
 
-def _sources(dataset: h5py.Dataset) -> Iterator[tuple[Any, Path | None, str]]:
+def _sources(dataset: h5py.Dataset, roots: Sequence[Path]) -> Iterator[tuple[Any, Path | None, str]]:
     """Yield each mapping of a virtual dataset, the file (None: its own), and the name of the source."""
     # A name with `%b` stands for all datasets of that name with a number, from 0 on.
     for mapping in dataset.virtual_sources():
         own = mapping.file_name == "."
         file = None if own else (Path(dataset.file.filename).parent / mapping.file_name).resolve()
+        if file is not None:
+            _check_inside(file, roots)
         name = mapping.dset_name.replace("%%", "\0")
         for number in count() if "%b" in name else (0,):
             one = name.replace("%b", str(number)).replace("\0", "%")
@@ -287,6 +289,12 @@ def _sources(dataset: h5py.Dataset) -> Iterator[tuple[Any, Path | None, str]]:
                     if one not in opened:
                         break
             yield mapping, file, one
+
+
+def _check_inside(file: Path, roots: Sequence[Path]) -> None:
+    if roots and not is_inside(file, roots):
+        msg = f"is virtual and maps into {printable(str(file))}, outside the given paths"
+        raise ValueError(msg)
 
 
 @contextmanager
@@ -317,7 +325,7 @@ def check_sources(
         raise ValueError(msg)
     files: set[Path] = set()
     done: set[object] = set()
-    for mapping, file, name in _sources(dataset):
+    for mapping, file, name in _sources(dataset, roots):
         rows = (0, 0) if hi <= lo else _rows(mapping, lo, hi)
         if (hi > lo and rows == (0, 0)) or (file, name, rows) in done:
             continue
@@ -333,10 +341,8 @@ def check_sources(
                 owner = f" of {file}" if file else ""
                 msg = f"is virtual and maps to {name!r}, which is not a dataset{owner}"
                 raise ValueError(msg)
-            reached = Path(source.file.filename).resolve()
-            if roots and not is_inside(reached, roots):
-                msg = f"is virtual and maps into {printable(str(reached))}, outside the given paths"
-                raise ValueError(msg)
+            reached = Path(source.file.filename).resolve()  # links may lead on
+            _check_inside(reached, roots)
             files.add(reached)
             if source.is_virtual:
                 files |= check_sources(source, *rows, roots=roots, depth=depth + 1)

@@ -136,6 +136,19 @@ def test_links_are_followed_inside_the_roots_only(tmp_path: Path) -> None:
     assert "'/nothing'" in problems["nowhere"]
 
 
+def test_a_file_outside_is_not_opened_for_a_virtual_dataset_of_a_virtual_dataset(tmp_path: Path) -> None:
+    inside = tmp_path / "in"
+    inside.mkdir()
+    for name, source in (("b.h5", "../out/not_there.h5"), ("a.h5", "b.h5")):
+        layout = h5py.VirtualLayout((3,), "i8")
+        layout[:] = h5py.VirtualSource(source, "x", (3,))
+        with h5py.File(inside / name, "w") as file:
+            file.create_virtual_dataset("x", layout)
+    with open_hdf5(inside / "a.h5") as file:
+        (problem,) = walk(file, "a.h5", [inside]).problems
+    assert "outside the given paths" in problem.message
+
+
 def test_a_link_of_the_file_system_is_judged_by_its_target(tmp_path: Path) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir()
