@@ -22,7 +22,6 @@ from unistore.cli.output import (
     write_report,
 )
 from unistore.conversion.executors.worker_process import start_early
-from unistore.system.hints import Shape
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ Examples:
 _NAMED_LIKE_PATH = " "  # no file is called so
 
 
-def _parse_numbers(context: click.Context, option: click.Parameter, text: str | None) -> Shape:
+def _parse_numbers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
     """Read ``"3,17,2040"``."""
     try:
         return tuple(map(int, text.split(","))) if text is not None else ()
@@ -78,7 +77,7 @@ def inspect(
     as_json: bool,
     show_all: bool,
     html: str | None,
-    samples: Shape,
+    samples: tuple[int, ...],
     sample: int | None,
     plot: str | None,
     overwrite: bool,

@@ -21,7 +21,6 @@ from unistore.cli.output import (
 )
 from unistore.converters.options import declared
 from unistore.converters.registry import families
-from unistore.system.hints import JsonObject
 from unistore.system.sizes import count_of, size
 
 # Commands for stores that grow: ``remove``, ``versions``, ``compact``.
@@ -100,9 +99,9 @@ Examples:
 
 def _parse_conditions(
     context: click.Context, option: click.Parameter, texts: tuple[str, ...]
-) -> JsonObject | None:
+) -> dict[str, Any] | None:
     """Read ``"episode.length=50:"``."""
-    conditions: JsonObject = {}
+    conditions: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:

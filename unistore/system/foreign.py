@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unistore.errors import InputError, Location, Problem
-from unistore.system.hints import PathLike
 from unistore.system.workers import environment_number
 
 HDF5 = "the HDF5 library"
@@ -135,7 +134,7 @@ def refuse_here() -> None:
 
 
 @contextmanager
-def opening(path: PathLike, location: Location | str, library: str = HDF5) -> Iterator[None]:
+def opening(path: str | os.PathLike[str], location: Location | str, library: str = HDF5) -> Iterator[None]:
     """Return a context in which a foreign library has a file open."""
     if _worker is None:
         refuse_here()
