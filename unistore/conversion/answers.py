@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass
-from enum import Enum
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -20,20 +18,24 @@ import xxhash
 from unistore.conversion.build import TURN_SECONDS
 from unistore.conversion.lock import Lock, check_plain
 from unistore.conversion.new_store import versions
+from unistore.conversion.records import from_json, to_json
 from unistore.converters.protocol import Ask
 from unistore.errors import writing_failed
-from unistore.system.packed import BLOCK
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.durable import write_file
 
 ANSWERS = "answers"  # folder in the build folder
 
-_NO_RECORDS = (pickle.UnpicklingError, AttributeError, EOFError, ImportError, LookupError)
-_RECORDS = (tuple, Enum)
-# What arrays and paths in records are made by
-_MAKER = re.compile(
-    r"numpy\.(ndarray|dtype)|numpy\._?core\.(multiarray|numeric)\.(_reconstruct|scalar|_frombuffer)"
-    r"|pathlib\.PosixPath"
+# What documents that this module did not write, or not whole, may raise
+_NO_RECORDS = (
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
 )
 
 
@@ -60,18 +62,18 @@ def _ask_once(
 ) -> Iterator[Any]:
     name = _digest(function, items, paths)
     path = build_folder / ANSWERS / name
-    packed = _packed(ask(function, items, threads=threads))  # nothing is asked before it is iterated over
+    lines = _lines(ask(function, items, threads=threads))  # nothing is asked before it is iterated over
     try:
         check_plain(build_folder, ignore=("old",))
-        _write_once(path, packed, Lock(build_folder / f"lock-{ANSWERS}"), progress)
+        _write_once(path, lines, Lock(build_folder / f"lock-{ANSWERS}"), progress)
     except OSError as error:
         raise writing_failed(error, build_folder) from error
     count = 0
-    with suppress(*_NO_RECORDS, OSError, TypeError, ValueError):
+    with suppress(*_NO_RECORDS):
         for answer in islice(_recorded(path), len(items)):
             yield answer
             count += 1
-    if count < len(items):  # records of a package, or the file was removed
+    if count < len(items):  # answers that are no records of unistore, or the file was removed
         yield from ask(function, items[count:], threads=threads)
 
 
@@ -106,29 +108,13 @@ def _digest(function: Any, items: Sequence[Any], paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _packed(answers: Iterator[Any]) -> Iterator[bytes]:
-    while block := list(islice(answers, BLOCK)):
-        yield pickle.dumps(block, pickle.HIGHEST_PROTOCOL)
+def _lines(answers: Iterator[Any]) -> Iterator[bytes]:
+    with suppress(TypeError):  # a record of another package: each job asks for it and those behind it
+        for answer in answers:
+            yield json.dumps(to_json(answer)).encode() + b"\n"
 
 
 def _recorded(path: Path) -> Iterator[Any]:
     with path.open("rb") as file:
-        while file.peek(1):
-            yield from RecordUnpickler(file).load()
-
-
-class RecordUnpickler(pickle.Unpickler):
-    """Unpickles records of unistore, arrays and paths, and calls nothing else."""
-
-    # A build folder may come from elsewhere: out of an archive
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a class that may be made."""
-        is_maker = _MAKER.fullmatch(f"{module}.{name}")
-        if is_maker or module.startswith("unistore."):
-            found = super().find_class(module, name)
-            is_class = isinstance(found, type)
-            if is_maker or (is_class and (is_dataclass(found) or issubclass(found, _RECORDS))):
-                return found
-        msg = f"{module}.{name} is no record"
-        raise pickle.UnpicklingError(msg)
+        for line in file:
+            yield from_json(json.loads(line))

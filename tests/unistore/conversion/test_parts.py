@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
-import pickle
 import random
 import signal
 import time
@@ -21,7 +21,6 @@ from unistore.conversion.clean import clean
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import STOP, AskJob, Serial
 from unistore.conversion.lock import Lock
-from unistore.conversion.parts import JobPart
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError, StoppedError
@@ -308,13 +307,23 @@ def test_a_part_at_work_seals(toys: Path, toy: Any, store: Path, whole: str) -> 
     assert run(toy(), [toys], store, Settings(part="1/2")).digest == whole
 
 
-class Hostile:
-    def __reduce__(self) -> Any:
-        return os.mkdir, ("hostile",)
+def record(name: str, *fields: object) -> bytes:
+    return json.dumps({"record": name, "fields": fields}).encode()
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\x80\x05no", pickle.dumps([Hostile()]), pickle.dumps([JobPart(1, 2), Hostile()])]
+    "content",
+    [
+        b"",
+        b"\x80\x05no",
+        b'{"array": "AAAA"}',
+        b"[" * 100_000,
+        record("os:mkdir", "hostile"),
+        record("unistore.conversion.lock:os", "hostile"),
+        record("unistore.conversion.lock:Lock", "hostile"),
+        record("unistore.conversion.parts:JobPart", 1),
+    ],
+    ids=range(8),
 )
 def test_answers_that_unistore_did_not_write(
     rows: Path, store: Path, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
