@@ -14,7 +14,6 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct import names
 from unistore.converters.ct.names import CASES, DATASET, DICOM, INFO, METADATA, SERIES, is_case, match
 from unistore.converters.ct.options import CtOptions
-from unistore.converters.ct.scan import read_info
 from unistore.converters.files.folders import ListedFolders
 from unistore.converters.files.paths import Listing
 from unistore.converters.plugin import Claim, Family, Format, Group, Head, Problem, SourceFile, no, sure
@@ -74,6 +73,8 @@ class CtConverter(SeamConverter):
         if file.path.name == INFO:
             if not is_case(file.path.parent, Neighbours(self, file.folders)):
                 return no("describes no case folder")
+            from unistore.converters.ct.scan import read_info
+
             read_info(file.path, file.name)
             return sure("describes the volume of a case folder", CASES)
         if self._format_name(file.path) == DICOM:

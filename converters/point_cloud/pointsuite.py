@@ -16,7 +16,6 @@ from unistore.converters.files.hdf5.file import names_in
 from unistore.converters.files.hdf5.tree import follow, unlinked, walk
 from unistore.converters.formats.hdf5 import HDF5Dataset, OpenedHdf5
 from unistore.converters.plugin import Opened
-from unistore.converters.point_cloud import grids
 from unistore.converters.point_cloud.layouts import ColumnPoints, Points, choose, columns_of, described
 from unistore.converters.point_cloud.names import ColumnPlace, Described, FileLayout, Match, Segmented
 from unistore.errors import InputError, Location, Problem, location_of
@@ -150,11 +149,13 @@ class Indices(ColumnPoints):
 
     def _rows(self, groups: SegmentGroups) -> Iterator[Int64s]:
         # Read row numbers, a step at a time: strictly ascending in a segment, inside ``0:rows``
+        from unistore.converters.point_cloud.grids import STEP
+
         for segment in range(len(groups.keys)):
             dataset = _indices(groups, segment, self.rows)
             last = np.array([-1])
-            for lo in range(0, len(dataset), grids.STEP):
-                rows = dataset.read(lo, min(lo + grids.STEP, len(dataset))).astype(np.int64, copy=False)
+            for lo in range(0, len(dataset), STEP):
+                rows = dataset.read(lo, min(lo + STEP, len(dataset))).astype(np.int64, copy=False)
                 step = np.diff(rows, prepend=last)
                 message = ""
                 if (step < 0).any():
