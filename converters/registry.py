@@ -43,8 +43,8 @@ class FamilyRecord:
     export: str = ""  # `export(store) -> Iterator[File]`: the source files of a store; empty: no export
     # The same for other formats, by the value of `--to`: `{"ome-zarr": "package.module:files"}`.
     export_to: Mapping[str, str] = field(default_factory=dict)
-    # `make(store, value, emit, folder) -> Finalized`: what a conversion precomputes, made of a store instead,
-    # by option: `{"voxel_size": "package.module:voxels"}`.
+    # `make(store, value, emit, folder, progress) -> Finalized`: what a conversion precomputes, made of a
+    # store instead, by option: `{"voxel_size": "package.module:voxels"}`.
     from_store: Mapping[str, str] = field(default_factory=dict)
     # What several stores would be, were all their sources converted together, where columns belong to
     # samples: `arrays(stores)` of each, `column(field, form)` and `missing(store, path)`. Empty: columns

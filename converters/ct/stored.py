@@ -39,6 +39,7 @@ from unistore.schemas.ct.windows import OWN_VALUES, Window, parse_window, value_
 from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, contradiction, whole
 from unistore.schemas.tables import Table, offsets_of
 from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
+from unistore.system.progress import Progress
 
 # Bytes of voxels at a time
 _SLAB = 32 << 20
@@ -293,7 +294,13 @@ def _open_distances(path: Path) -> Iterator[OpenedByLibrary]:
 _IMAGE = f"{schema.VOLUMES}/image"
 
 
-def window(store: StoreView, text: str, emit: Emit, folder: Path) -> Finalized:  # noqa: ARG001  as others
+def window(
+    store: StoreView,
+    text: str,
+    emit: Emit,
+    folder: Path,  # noqa: ARG001  as others
+    progress: Progress,
+) -> Finalized:
     """Emit the points or bits of a window of all volumes, and return its table, offsets and attributes."""
     chosen = parse_window(text)
     if not store.has(_IMAGE):
@@ -304,9 +311,20 @@ def window(store: StoreView, text: str, emit: Emit, folder: Path) -> Finalized: 
     options = store.attributes["options"]
     image = store.array(_IMAGE)
     test = inside(chosen, image.dtype)
-    slabs_of = [partial(one.slabs, _IMAGE, one.extent[2], image.dtype.itemsize) for one in volumes(store)]
-    inside_each = [sum(np.count_nonzero(test(voxels)) for voxels in slabs()) for slabs in slabs_of]
-    counts = np.array(inside_each, np.int64)
+    voxel = image.dtype.itemsize
+
+    def slabs(volume: Volume) -> Iterator[AnyArray]:
+        for voxels in volume.slabs(_IMAGE, volume.extent[2], voxel):
+            yield voxels
+            progress.advance(voxels.nbytes)
+
+    def count(volume: Volume) -> int:
+        return sum(int(np.count_nonzero(test(voxels))) for voxels in slabs(volume))
+
+    # Read twice: the encoding depends on how many are inside
+    progress.begin("deriving", 2 * voxel * int(extents.prod(axis=1).sum()))
+    every_volume = list(volumes(store))
+    counts = np.array(list(map(count, every_volume)), np.int64)
     points = window_points(group, counts, extents, image.dtype.name, "volume")
     encoding = options.get("sparse", "auto")
     if encoding == "auto":
@@ -315,10 +333,10 @@ def window(store: StoreView, text: str, emit: Emit, folder: Path) -> Finalized: 
     mask = schema.mask_field(group, (depth, height, width), tuple(options["tile"]))
     table = points if encoding == "coords" else Table(name=schema.WINDOWS, fields=(mask,))
     coords_dtype = points.fields[0].dtype
-    for extent, slabs in zip(extents.tolist(), slabs_of, strict=True):
+    for extent, volume in zip(extents.tolist(), every_volume, strict=True):
         bits = np.zeros((1, *mask.row_shape), np.uint8)
         first = 0
-        for voxels in slabs():
+        for voxels in slabs(volume):
             is_inside = test(voxels)
             if encoding == "mask":
                 packed = np.packbits(is_inside, axis=-1, bitorder="little")

@@ -239,7 +239,6 @@ def voxelise(
     # the voxel of each point, counted inside its segment. Several segments have at most a step of points
     # together.
     group = voxel_group(size)
-    group = voxel_group(size)
     widest = np.floor((bounds[:, 1] - bounds[:, 0]).max(initial=0) / size)
     if widest >= _MOST_CELLS:
         wide = f"{widest:.3g} voxels of {size:g} wide"

@@ -54,6 +54,7 @@ from unistore.schemas.point_cloud.specs import segments, source_rows
 from unistore.schemas.rules import RuleView
 from unistore.schemas.tables import Table, offsets_of
 from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
+from unistore.system.progress import Progress
 
 # Formats that are exported as they were
 _WRITTEN = ("las", "laz")
@@ -353,7 +354,7 @@ def _in_segments(cloud: Cloud, columns: Mapping[str, ExportedArray]) -> dict[str
 # Voxel grids made from a store's own points, as a conversion with ``--voxel-size`` makes them.
 
 
-def voxels(store: StoreView, size: float, emit: Emit, folder: Path) -> Finalized:
+def voxels(store: StoreView, size: float, emit: Emit, folder: Path, progress: Progress) -> Finalized:
     """Emit the voxels of all segments, and return tables and offsets."""
     group = voxel_group(size)
     numbers = whole(store, f"{SEGMENTS}/number")
@@ -366,6 +367,8 @@ def voxels(store: StoreView, size: float, emit: Emit, folder: Path) -> Finalized
     dtype = xyz.dtype.str if restoring is None else "<f8"
     work = Workspace(folder)
     counts = np.zeros(len(numbers), np.int64)
+    real = numbers != NO_SEGMENT
+    progress.begin("deriving", int(lengths[real].sum()) * 3 * np.dtype(dtype).itemsize)
     begin_voxels(size, emit)
     emit(POINTS, f"{group}/point_voxel", np.empty(0, np.int32))
 
@@ -375,19 +378,18 @@ def voxels(store: StoreView, size: float, emit: Emit, folder: Path) -> Finalized
 
     # Segments of one source at a time: those of no sample stand behind the others
     for run in np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(source)) + 1):
-        is_real = numbers[run] != NO_SEGMENT
-        real = run[is_real]
-        for first, last in blocks_of(lengths[real], work.step):
-            block = real[first:last]
+        segments = run[real[run]]
+        for first, last in blocks_of(lengths[segments], work.step):
+            block = segments[first:last]
             points = int(lengths[block].sum())
             if points:
                 own = partial(read, int(source[run[0]]), int(offsets[block[0]]))
                 coordinates = work.fill(dtype, points, own, row_shape=(3,))
                 counts[block] = voxelise(coordinates, lengths[block], bounds[block], size, work, emit)
-        for outside in run[~is_real]:
+                progress.advance(coordinates.nbytes)
+        for outside in run[~real[run]]:
             emit_outside(int(lengths[outside]), size, work, emit)
     unit = store.attributes["fields"][f"{POINTS}/xyz"].get("unit")
-    real = numbers != NO_SEGMENT
     coords, point_counts, point_voxel = voxel_fields(
         size, typical_length(counts[real]), typical_length(lengths[real]), unit
     )

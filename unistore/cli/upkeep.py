@@ -302,7 +302,9 @@ def derive(store: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """
     from unistore import derive
 
-    sides = derive(store, overwrite=overwrite, **{name: value for name, value in options.items() if value})
+    chosen = {name: value for name, value in options.items() if value}
+    with progress_bar() as bar:
+        sides = derive(store, overwrite=overwrite, progress=bar, **chosen)
     if as_json:
         say_json([{"name": side.name, "folder": str(side.folder), "arrays": side.paths} for side in sides])
         return

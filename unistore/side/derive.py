@@ -13,14 +13,22 @@ from unistore.converters.options import declared
 from unistore.converters.protocol import Finalized
 from unistore.converters.registry import FamilyRecord, get_family
 from unistore.errors import InputError, Problem
+from unistore.progress import resolve_progress
 from unistore.side.writing import Spool, new_side_table, write_side_table
 from unistore.store.reader import Store
 from unistore.store.side_tables import SideTable, folders_beside, read_side_table, side_names
 from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.hints import AnyArray, PathLike
+from unistore.system.progress import Progress
 
 
-def derive(store: PathLike, *, overwrite: bool = False, **options: Any) -> tuple[SideTable, ...]:
+def derive(
+    store: PathLike,
+    *,
+    overwrite: bool = False,
+    progress: Progress | bool | None = None,
+    **options: Any,
+) -> tuple[SideTable, ...]:
     """Make from a store what a conversion with these options would have precomputed, without the sources.
 
     Every Dataset of the store reads it from then on, as if it had been converted with the options: its
@@ -33,6 +41,8 @@ def derive(store: PathLike, *, overwrite: bool = False, **options: Any) -> tuple
         Folder of the store.
     overwrite
         Make again what is there already.
+    progress
+        As of `unistore.convert`: a stage for each value of an option.
     **options
         Options of the conversion: ``voxel_size=0.2`` of point clouds, ``window="lung"`` of CT volumes, or
         several: ``voxel_size=(0.1, 0.2)``.
@@ -62,9 +72,10 @@ def derive(store: PathLike, *, overwrite: bool = False, **options: Any) -> tuple
     _check_options(opened, family, options)
     checked = family.part("options")(**options)
     made: list[SideTable] = []
-    for option in options:
-        make = partial(_derive_one, opened, family, option, overwrite=overwrite)
-        made += map(make, getattr(checked, option))
+    with resolve_progress(progress) as callbacks:
+        for option in options:
+            make = partial(_derive_one, opened, family, option, overwrite=overwrite, progress=callbacks)
+            made += map(make, getattr(checked, option))
     return tuple(made)
 
 
@@ -86,7 +97,9 @@ def _check_options(store: Store, family: FamilyRecord, options: dict[str, Any]) 
         raise InputError(problems)
 
 
-def _derive_one(store: Store, family: FamilyRecord, option: str, value: Any, *, overwrite: bool) -> SideTable:
+def _derive_one(
+    store: Store, family: FamilyRecord, option: str, value: Any, *, overwrite: bool, progress: Progress
+) -> SideTable:
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{option}-{value}")
     exists = name in side_names(store)
     if exists and not overwrite and read_side_table(store, name).is_of(store):
@@ -101,8 +114,8 @@ def _derive_one(store: Store, family: FamilyRecord, option: str, value: Any, *, 
                 columns[table, column] = spool
             columns[table, column].append(rows)
 
-        make = partial(family.part("from_store", option), store, value)
-        finalized: Finalized = make(emit, folder)
+        make = family.part("from_store", option)
+        finalized: Finalized = make(store, value, emit, folder, progress)
         arrays = [*finalized.arrays, *_emitted(finalized, columns)]
         others = Store(store.path, beside=_without(folders_beside(store, ()), name))
         for field, _ in arrays:

@@ -64,7 +64,7 @@ def test_clips_read_columns_of_frames(tmp_path: Path) -> None:
         unistore.Dataset(path, clips, fields=["other"])
 
 
-class _Progress:
+class CountedProgress:
     """Counts what is told."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class _Progress:
 def test_a_function_tells_its_progress(golden: Callable[[str], Path]) -> None:
     path = golden("rows.zarr")
     rows = rows_of(path, "rows")
-    progress = _Progress()
+    progress = CountedProgress()
     unistore.attach(path, "weight", lambda _: np.float32(1), progress=progress)
     assert progress.begun == [("attaching", 4 * rows)]
     assert progress.done == 4 * rows
