@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from unistore.errors import printable
 from unistore.remote.url import redact_urls
 from unistore.system.arguments import wrong_argument
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import COUNTS, NO_PROGRESS, Progress
 from unistore.system.sizes import size
 
 if TYPE_CHECKING:
@@ -200,11 +200,9 @@ class JsonLog:
         self._write("message", message=line)
 
     def _end(self, error: str | None) -> None:
-        from unistore.remote.client import ObjectClient
-
         if self._stage:
             seconds = round(time.perf_counter() - self._began, 3)
-            self._write("end", seconds=seconds, retries=ObjectClient.all_retries, error=error)
+            self._write("end", seconds=seconds, retries=COUNTS["retries"], error=error)
         self._stage = ""
 
     def _write(self, event: str, **fields: object) -> None:

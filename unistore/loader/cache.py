@@ -36,6 +36,7 @@ from unistore.system import own_files
 from unistore.system.arguments import wrong_argument
 from unistore.system.hints import AnyArray, Int64s, Shape
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
+from unistore.system.progress import COUNTS
 from unistore.system.sizes import parse_bytes, size
 
 ALIGNMENT = 64
@@ -311,13 +312,11 @@ class CachedBatches:
     ) -> None:
         self._fetch = fetch
         self._region = region
-        self.hits = self.misses = 0
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Batch:
         offsets = self._region.find(indices)
         missing = np.flatnonzero(offsets == 0)
-        self.hits += len(offsets) - len(missing)
-        self.misses += len(missing)
+        COUNTS.update(cache_hits=len(offsets) - len(missing), cache_misses=len(missing))
         if len(missing) == len(offsets):
             return self._read(indices, epoch, allocate)
         of_forms: dict[bytes, list[int]] = {}
@@ -363,12 +362,10 @@ class CachedChunks:
     ) -> None:
         self._fetch = fetch
         self.packed = fetch.packed
-        self._region = region
-        self.hits = self.misses = 0
         arrays = dataset.arrays()
         first = 0
         for array in arrays:
-            array.share(_SharedChunks(self, region, first))
+            array.share(_SharedChunks(region, first))
             first += array.chunk_count
         weakref.finalize(self, _stop_sharing, arrays)
 
@@ -382,8 +379,7 @@ def _stop_sharing(arrays: Sequence[Any]) -> None:
 
 
 class _SharedChunks:
-    def __init__(self, counters: CachedChunks, region: CacheRegion, first: int) -> None:
-        self._counters: Any = weakref.proxy(counters)
+    def __init__(self, region: CacheRegion, first: int) -> None:
         self._region = region
         self._first = first
 
@@ -394,9 +390,9 @@ class _SharedChunks:
     def get(self, number: int, shape: Shape, dtype: np.dtype[Any]) -> AnyArray | None:
         offset = self._region.find(self._first + number)
         if not offset:
-            self._counters.misses += 1
+            COUNTS["cache_misses"] += 1
             return None
-        self._counters.hits += 1
+        COUNTS["cache_hits"] += 1
         return self._region.array(int(offset), shape, dtype)
 
     def add(self, number: int, chunk: AnyArray) -> None:

@@ -18,6 +18,7 @@ from unistore.loader.iteration import Arrival, Producer, Request
 from unistore.memory import Arena, SlabRing
 from unistore.order.permutation import BATCH_SALT, At, RandomFunction
 from unistore.system.hints import Int64s
+from unistore.system.progress import COUNTS
 
 # Errors that travel from a worker to the consumer.
 
@@ -84,8 +85,6 @@ class BatchFetch:
 
     # Whether batches are dicts of `Packed`, which the parent still turns into tensors.
     packed = True
-    # Chunks or samples that the cache had and had not.
-    hits = misses = 0
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -100,7 +99,6 @@ class SampleFetch:
     """Reads sample by sample, or through ``__getitems__``, and collates."""
 
     packed = False
-    hits = misses = 0
 
     def __init__(
         self,
@@ -158,8 +156,6 @@ class Fetch(Protocol):
     """Reads batches: `BatchFetch`, `SampleFetch`, or one of them through the cache."""
 
     packed: bool
-    hits: int
-    misses: int
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
         """Return the batch of some samples, (B,)."""
@@ -193,8 +189,7 @@ def fetch_batch(
     fetch: Fetch, dataset: Any, indices: Int64s, epoch: int, arena: Arena
 ) -> Arrival | SampleError:
     """Read a batch into an arena, and return it, or the error that names the sample."""
-    hits = fetch.hits
-    misses = fetch.misses
+    counts = COUNTS.copy()
     started = time.perf_counter()
     try:
         with lending(arena.allocate):
@@ -203,7 +198,7 @@ def fetch_batch(
         failure = error
     else:
         seconds = time.perf_counter() - started
-        return Arrival(batch, arena.needed, seconds, hits=fetch.hits - hits, misses=fetch.misses - misses)
+        return Arrival(batch, arena.needed, seconds, counts=COUNTS - counts)
     try:  # outside of the handler: else the tracebacks of both readings would be told
         return _sample_error(failure, fetch, dataset, indices, epoch)
     finally:

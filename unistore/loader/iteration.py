@@ -39,9 +39,7 @@ class Arrival(NamedTuple):
     # whether it did not fit into its slab; whether it was copied, as the consumer holds too many
     missed: bool = False
     copied: bool = False
-    # reads that the cache had and had not
-    hits: int = 0
-    misses: int = 0
+    counts: Mapping[str, int] = {}  # what was added to `COUNTS` in the process that made it
 
 
 class Producer(ABC):
@@ -241,6 +239,10 @@ class Stats:
     # chunks or samples that the cache had, and had not
     cache_hits: int = 0
     cache_misses: int = 0
+    # objects that `cache_dir` had, and had not
+    shard_hits: int = 0
+    shard_misses: int = 0
+    retries: int = 0  # requests to a bucket that were repeated
 
     def count(self, arrival: Arrival, samples: int, waited: float) -> None:
         """Add a delivered batch, its number of samples, and the seconds that the consumer waited for it."""
@@ -251,8 +253,8 @@ class Stats:
         self.decode_seconds += arrival.seconds
         self.slab_misses += arrival.missed
         self.copies += arrival.copied
-        self.cache_hits += arrival.hits
-        self.cache_misses += arrival.misses
+        for name, amount in arrival.counts.items():
+            setattr(self, name, getattr(self, name) + amount)
 
     def line(
         self,

@@ -392,9 +392,9 @@ class Loader(Generic[DatasetT, CollatedT]):
             self._progress.follow(dataset_digest(self.dataset), self.dataset.version)
             self._extended = self._requests = None
 
-    def stats(self) -> dict[str, int | float]:
-        """Return totals since the loader was made, see `unistore.loader.iteration.Stats`."""
-        return asdict(self._stats)
+    def stats(self) -> JsonObject:
+        """Return the store, and totals since the loader was made, see `unistore.loader.iteration.Stats`."""
+        return {"store": getattr(self.dataset, "path", None), **asdict(self._stats)}
 
     @property
     def worker_pids(self) -> list[int]:

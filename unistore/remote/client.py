@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from unistore.errors import CorruptionError, StoreError, UnistoreError
 from unistore.remote.url import StoreLocation, parse_url, redact_urls
+from unistore.system.progress import COUNTS
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
 from unistore.zarr3.writer import ordered_map
 
@@ -181,8 +182,6 @@ class ObjectClient:
 
     # Connects with the first operation. Writing gets a longer timeout
 
-    all_retries = 0  # of all clients of this process
-
     def __init__(
         self,
         location: StoreLocation | str,
@@ -191,7 +190,6 @@ class ObjectClient:
         raises: type[UnistoreError] = StoreError,
     ) -> None:
         self.location = parse_url(location) if isinstance(location, str) else location
-        self.retries = 0
         self.requests = 0
         self.documents_read = 0
         self._writing = writing
@@ -361,8 +359,7 @@ class ObjectClient:
             else:
                 _responsive_buckets.add(bucket)
                 return result
-            self.retries += 1
-            ObjectClient.all_retries += 1
+            COUNTS["retries"] += 1
             time.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - spreads the retries of many workers
             delay = min(2 * delay, MAX_DELAY)
         raise AssertionError

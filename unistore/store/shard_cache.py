@@ -27,7 +27,7 @@ from unistore.store.names import MANIFEST, part_folder, split_part_key
 from unistore.system import own_files as file_locks
 from unistore.system.hints import PathLike
 from unistore.system.own_files import NotOwnError, is_own, open_file_of_owner, open_folder, open_own_file
-from unistore.system.progress import Progress
+from unistore.system.progress import COUNTS, Progress
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, SupportsReadObjects
 
 # Seconds between updates of a copy's modification time, which records its last use.
@@ -60,6 +60,7 @@ class ShardCache:
         """Make sure that there is a copy, fetching it if needed, or return False without room for it."""
         # `size` None: known once fetched, and held in memory then
         if time.monotonic() - self._verified_at.get(checksum, -math.inf) < TOUCH_INTERVAL:
+            COUNTS["shard_hits"] += 1
             return True
         try:
             with self._open_folder() as folder:
@@ -107,7 +108,9 @@ class ShardCache:
         self, folder: int, checksum: str, size: int | None, fetch: Callable[[], Iterable[bytes]], name: str
     ) -> bool:
         if self._has_valid_copy(folder, checksum, size):
+            COUNTS["shard_hits"] += 1
             return True
+        COUNTS["shard_misses"] += 1
         if not is_own(folder) or (size is not None and size > self.limit):
             return False
         with _locked_part(folder, checksum + PART) as part:

@@ -1,7 +1,8 @@
-"""Progress callbacks of conversions, exports and verifications."""
+"""Progress callbacks of conversions, exports and verifications, and what a process counts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 
 
@@ -25,3 +26,7 @@ class _Silent:
 
 
 NO_PROGRESS: Progress = _Silent()
+
+# Of this process, and of its processes that convert, under the names of `unistore.loader.iteration.Stats`:
+# ``retries``, ``shard_hits``, ``shard_misses``, ``cache_hits``, ``cache_misses``
+COUNTS: Counter[str] = Counter()

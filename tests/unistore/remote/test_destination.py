@@ -23,6 +23,7 @@ from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.reader import Store
+from unistore.system.progress import COUNTS
 
 MARK = "unistore-build.json"
 
@@ -313,7 +314,9 @@ def test_what_arrives_shortened_is_put_again(
     proxy.spoil("lose", method="PUT", path="rows/data/c/1/0")
     proxy.spoil("drop", method="PUT", path="rows/data/c/2/0", times=2)
     proxy.spoil(503, method="PUT", path="x.zarr/zarr.json", times=3)
-    unistore.convert(sources, bucket.url("x.zarr"), work=work)
+    before = COUNTS["retries"]
+    unistore.convert(sources, bucket.url("x.zarr"), work=work, workers=1)
+    assert COUNTS["retries"] - before == 6, "those of the worker, too"
     assert bucket.objects("x.zarr") == tree(local)
     proxy.spoil("lose", method="PUT", path="rows/data/c/1/0", times=99)
     with pytest.raises(

@@ -206,6 +206,23 @@ def test_loaders_give_what_the_local_store_gives(uploaded: str, local: Path, wor
     assert len(expected) > 5
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_counts_what_its_workers_repeat_and_find(
+    proxy: Any, uploaded: str, tmp_path: Path, workers: int
+) -> None:
+    proxy.spoil(503, times=2, path="rows/data/c/")
+    dataset = unistore.Dataset(uploaded, fields=["data"], cache_dir=tmp_path / "cache")
+    with unistore.Loader(dataset, 300, num_workers=workers) as loader:
+        list(loader)
+        list(loader)
+        stats = loader.stats()
+    assert stats["store"] == uploaded
+    assert stats["retries"] == 2
+    shards = proxy.count("GET", "rows/data/c/") - 2
+    assert 1 < shards <= stats["shard_misses"] <= shards + 1  # the manifest
+    assert stats["shard_hits"] >= shards  # all of the second epoch
+
+
 def test_storages_say_whether_they_survive_a_fork(uploaded: str, local: Path) -> None:
     assert not ObjectStorage(uploaded).fork_safe
     assert LocalStorage(local).fork_safe

@@ -10,6 +10,7 @@ import uuid
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -18,7 +19,7 @@ from unistore.conversion.executors.processes import Processes, step_given_up
 from unistore.conversion.memory import PROCESS
 from unistore.errors import ConversionError, InputError
 from unistore.remote.url import redact_url
-from unistore.system.progress import NO_PROGRESS
+from unistore.system.progress import COUNTS, NO_PROGRESS
 from unistore.system.sizes import count_of
 
 if TYPE_CHECKING:
@@ -210,6 +211,7 @@ def _outcome_of(future: Any, job: Job[T], item: T) -> Outcome:
         msg = "the dask scheduler went away; what was done is kept: start it, run the same command"
         raise ConversionError(msg) from error
     future.release()
+    COUNTS.update(outcome.counts)
     return outcome
 
 
@@ -225,8 +227,9 @@ def _do(job: Job[T], item: T, run: str) -> Outcome:
     with _one_at_a_time, Processes() as executor:
         if run in _stopped:
             return Outcome()
+        counts = COUNTS.copy()
         ((_, outcome),) = executor.run(job, [item])
-        return outcome
+        return replace(outcome, counts=COUNTS - counts)
 
 
 async def _stop(run: str) -> None:

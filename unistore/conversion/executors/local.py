@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ class Outcome:
 
     record: JsonObject = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    counts: Counter[str] = field(default_factory=Counter)  # what another process counted meanwhile
 
 
 # Set by a signal: steps at work are finished, and no further one begins

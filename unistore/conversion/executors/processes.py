@@ -21,7 +21,7 @@ from unistore.conversion.memory import PROCESS, most_workers
 from unistore.errors import ConversionError, UnistoreError
 from unistore.system.foreign import DamagedFiles, NeedsWorkerError, refused
 from unistore.system.machine import keep_freed_memory, usable_cores
-from unistore.system.progress import NO_PROGRESS
+from unistore.system.progress import COUNTS, NO_PROGRESS
 from unistore.system.sizes import count_of, size
 
 T = TypeVar("T")
@@ -123,6 +123,7 @@ class Processes:
                     self._send(process, job, item, threads)
                     continue
                 deaths[process] = 0
+                COUNTS.update(outcome.counts)
                 if waiting and not is_stopped(job):  # before the caller journals: no worker waits for that
                     at_work[process] = waiting.popleft()
                     self._send(process, job, at_work[process], threads)

@@ -15,12 +15,14 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from multiprocessing.connection import Connection
 
 from unistore.errors import UnistoreError
 from unistore.system.foreign import DamagedFiles, become_worker, set_damaged_files
 from unistore.system.machine import keep_freed_memory
+from unistore.system.progress import COUNTS
 
 PDEATHSIG = 1  # ``PR_SET_PDEATHSIG`` of prctl(2)
 
@@ -41,7 +43,9 @@ def _answer(step: bytes, damaged: DamagedFiles, most_bytes: int | None) -> bytes
     _limit(resource.RLIMIT_DATA, most_bytes)  # not RLIMIT_AS, which counts mapped files
     try:
         job, item, threads = pickle.loads(step)  # noqa: S301  from our parent
-        return pickle.dumps(job.threaded(item, threads))
+        counts = COUNTS.copy()
+        outcome = job.threaded(item, threads)
+        return pickle.dumps(replace(outcome, counts=COUNTS - counts))
     except Exception as error:  # noqa: BLE001  the parent raises it
         return _pickled_error(error)
 
