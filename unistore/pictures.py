@@ -47,16 +47,16 @@ COLOURS = (
 Picture = NDArray[np.uint8]  # (height, width, 3), red first
 
 
-def check_sample(store: StoreView, sample: int) -> None:
-    """Raise an `InputError` if there is no sample with this number."""
-    if not 0 <= sample < store.sample_count:
-        held = f"samples 0 to {store.sample_count - 1}" if store.sample_count else "no samples"
-        raise wrong_argument("sample", f"is {sample}, and {store.path} has {held}")
+def check_sample(path: str, count: int, sample: int) -> None:
+    """Raise an `InputError` if there is no sample with this number among `count`."""
+    if not 0 <= sample < count:
+        held = f"samples 0 to {count - 1}" if count else "no samples"
+        raise wrong_argument("sample", f"is {sample}, and {path} has {held}")
 
 
 def sample_view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     """Return what is shown of one sample, which is a row of the sample table."""
-    check_sample(store, sample)
+    check_sample(store.path, store.sample_count, sample)
     preview = preview_of(store)
     try:
         return preview.view(store, sample, detail)

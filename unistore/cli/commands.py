@@ -103,7 +103,7 @@ def inspect(
     if (target := plot if html is None else html) is not None:
         check_target(target, overwrite=overwrite)
     if sample is not None:
-        return _sample(path, sample, plot, as_json=as_json)
+        return _sample(path, sample, plot, version, as_json=as_json)
     start_early([path], decodes=False)
     from unistore.report.inspection import inspect
 
@@ -119,16 +119,18 @@ def inspect(
     return 0 if inspection.is_good else DAMAGED if inspection.kind == "store" else BAD_INPUT
 
 
-def _sample(path: str, sample: int, plot: str | None, *, as_json: bool) -> int:
-    from unistore.pictures import sample_picture
+def _sample(path: str, sample: int, plot: str | None, version: str | None, *, as_json: bool) -> int:
+    from unistore.pictures import check_sample, sample_picture
     from unistore.report.blocks import sample_blocks
     from unistore.report.sealed import describe_sample
-    from unistore.store.reader import Store
+    from unistore.store.versions import open_stores
 
-    store = Store(path)
-    about = describe_sample(store, sample)
+    opened = open_stores(path, version)
+    check_sample(path, sum(opened.counts), sample)
+    store, row = opened.row_of(sample)
+    about = {**describe_sample(store, row), "sample": sample}
     if plot is not None:
-        write_report(plot, sample_picture(store, sample))
+        write_report(plot, sample_picture(store, row))
     if as_json:
         say_json(about, indent=1)
     else:

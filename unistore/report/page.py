@@ -218,7 +218,7 @@ def _trial(path: str, report: SourceReport, sources: Mapping[str, Any]) -> str:
 def _samples(store: Store, report: StoreReport, requested: Sequence[int], *, live: bool = False) -> str:
     """Return the samples that the script shows, and still pictures for browsers without scripts."""
     for sample in requested:
-        check_sample(store, sample)
+        check_sample(store.path, store.sample_count, sample)
     noun = sample_noun(store.sample_table)
     chosen = _chosen_samples(store, report.measures, requested)
     if not chosen:

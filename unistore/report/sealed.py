@@ -344,9 +344,6 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
 
 def describe_sample(store: Store, sample: int) -> JsonObject:
     """Describe the natural samples in one row of the sample table, as JSON values."""
-    from unistore.pictures import check_sample
-
-    check_sample(store, sample)
     units = np.array([sample])
     natural = natural_suggestion(store, units)
     reader = natural.kind.bind(store, (*natural.kind.select(store, None), SOURCE), units)

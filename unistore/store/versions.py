@@ -354,6 +354,24 @@ class OpenedStores(NamedTuple):
         return tuple(() if part is None else part.removed for part in self.parts)
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """Return how many samples of each store the version has."""
+        if self.version is None:
+            return (self.stores[0].sample_count,)
+        return tuple(part.left for part in self.version.parts)
+
+    def row_of(self, sample: int) -> tuple[Store, int]:
+        """Return the store that has one of these samples, and its row there. IndexError: there is none."""
+        ends = np.cumsum(self.counts)
+        number = int(np.searchsorted(ends, sample, "right"))
+        store = self.stores[number]
+        row = sample - int(ends[number]) + self.counts[number]
+        if self.removed[number]:
+            is_left = ~np.isin(sample_sources(store), self.removed[number])
+            row = int(np.flatnonzero(is_left)[row])
+        return store, row
+
+    @property
     def may_have_side_tables(self) -> bool:
         """Return whether a folder of side tables is beside a store, or may be."""
         folder = local_path(self.stores[0].path)

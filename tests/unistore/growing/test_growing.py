@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import unistore
+from unistore.cli.main import main
 from unistore.growing.folder import Growth, growing
 from unistore.store.manifest import sign_root
 from unistore.zarr3 import durable
@@ -91,6 +92,28 @@ def test_versions_read_as_one_conversion(tmp_path: Path, store: Path, sources: d
     ]
     assert rows == [(1, 3, 58, 3, 0), (2, 4, 69, 1, 0), (3, 2, 42, 0, 2)]
     assert [path.name for path in tmp_path.iterdir() if "growth" in path.name] == []
+
+
+def test_a_sample_is_that_of_the_version(
+    tmp_path: Path, store: Path, sources: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    unistore.append(tmp_path / "new", store)
+    unistore.remove(store, "b*")
+    for version, names in ((1, "abc"), (2, "abcd"), (3, "acd")):
+        rows = [(f"{name}.npz", row) for name in names for row in sources[f"{name}.npz"]]
+        for sample in (0, 19, 20, len(rows) - 1):
+            command = ["inspect", str(store), "--sample", str(sample), "--version", str(version), "--json"]
+            with pytest.raises(SystemExit, match="0"):
+                main(command)
+            about = json.loads(capsys.readouterr().out)
+            shown = next(key for key in about["keys"] if key["key"] == "x")
+            name, row = rows[sample]
+            assert (about["sample"], about["source"]) == (sample, name)
+            assert (shown["min"], shown["max"]) == (row.min(), row.max())
+        for beyond in (-1, len(rows)):
+            with pytest.raises(SystemExit, match="2"):
+                main(["inspect", str(store), f"--sample={beyond}", "--version", str(version)])
+            assert f"has samples 0 to {len(rows) - 1}" in capsys.readouterr().err
 
 
 def test_splits_are_those_of_one_conversion(tmp_path: Path, sources: dict[str, Any]) -> None:
