@@ -316,7 +316,6 @@ def _possible_tables(
 
 # Index arrays and tables once voxels are counted: windows as points or bits, offsets, extents, geometry.
 
-
 _CLASSES = "classes/"
 _NO_CLASS = np.empty(0, np.uint16)
 

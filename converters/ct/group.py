@@ -1,4 +1,4 @@
-"""Group files into CT volumes: one for each case folder, or one for each file of voxels."""
+"""Group files into CT volumes: case folders, files of voxels, DICOM series, stacks of TIFF pages."""
 
 # A case is a folder that holds ``ct_original[_N].npy`` or a folder ``windows/``. It has
 # ``windows/{name}_w{W}_l{L}.npy``, ``windows/*.npz``, ``masks/{id}_binary.npy``, classes as
@@ -73,7 +73,6 @@ from unistore.errors import InputError, printable
 # - of a series, BLAKE2b of its SeriesInstanceUID: who has the UID finds it again, and nobody else;
 # - of a patient, BLAKE2b of the PatientID with the smallest of the patient's series UIDs as its key: an ID
 #   alone has so few digits that all of them can be tried.
-
 
 _DIGEST_BYTES = 16
 # How far slices may be from where they should, in parts of their distance: positions are rounded.

@@ -243,7 +243,6 @@ TEXTS = ("info", "geometry", "metadata", "dataset")  # what the files of texts a
 
 # Whether a file is of a CT volume: by its name and folder, its header, and what lies near it.
 
-
 CASES = "cases"
 FILES = "files"
 SERIES = "series"

@@ -1,4 +1,4 @@
-"""Read the headers of the files of one CT volume, and no voxel, and raise all their problems together."""
+"""Read headers and texts of the files of one CT volume, no voxel, and raise all problems together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from unistore.schemas.tables import name_problem
 from unistore.system.hints import JsonObject
 
 # Read the texts of CT volumes: ``info.json``, tables of cases, names of the classes of a dataset.
-
 
 _MAX_BYTES = 64 << 20
 _CURE = "correct it or leave it out"

@@ -183,7 +183,6 @@ def read_image(array: VolumeArray, out: AnyArray, lo: int = 0, hi: int | None = 
 
 # Files of points: sparse windows and distance fields, checked before they are used as indices.
 
-
 # Names of the indices and values in a file, by kind of points.
 MEMBERS = {"sparse": ("indices", "values"), "sdf": ("sparse_index", "sparse_sdf")}
 BLOCK = 1 << 17  # points read at a time

@@ -290,7 +290,6 @@ def _open_distances(path: Path) -> Iterator[OpenedByLibrary]:
 
 # Windows made from a store's own volumes, as a conversion with ``--window`` makes them.
 
-
 _IMAGE = f"{schema.VOLUMES}/image"
 
 

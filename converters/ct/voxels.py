@@ -37,7 +37,6 @@ from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 # A voxel's rank is a random number that depends on its place alone, and the smallest ranks are kept: a
 # uniform choice, the same however the file is divided and ordered.
 
-
 # Classes of a volume that have locations; where there are more, numbers are those of instances.
 MOST_CLASSES = 128
 _LARGEST = (1 << 16) - 1  # largest number of a class
@@ -359,7 +358,6 @@ def is_scaled_as(expected: AnyArray, scaled: AnyArray) -> NDArray[np.bool_]:
 
 
 # Read voxels, points and masks of one volume from its files.
-
 
 Extent = tuple[int, int, int]
 

@@ -215,5 +215,5 @@ def _array_difference(array: RestoredArray, name: str, opened: OpenedByLibrary) 
     return None
 
 
-def _without_ones(shape: Shape) -> tuple[int, ...]:
+def _without_ones(shape: Shape) -> Shape:
     return (*shape[:1], *(extent for extent in shape[1:] if extent != 1))

@@ -95,8 +95,8 @@ def _record(head: Mapping[str, object], content: bytes) -> UInt8s:
     return np.frombuffer(len(text).to_bytes(_LENGTH_BYTES, "little") + text + content, np.uint8)
 
 
+# Stands in the first row of an episode that has no video. Its frames are zeros
 NO_VIDEO = _record({"sizes": []}, b"")
-"""Stands in the first row of an episode that has no video. Its frames are zeros."""
 
 
 def images_in(

@@ -1,4 +1,4 @@
-"""Convert point clouds of any format: segments, exact coordinates, voxel grids."""
+"""Convert point clouds of any format: which files they are, segments, exact coordinates, voxel grids."""
 
 # Steps import what they need: looking at a file of another family needs none of it.
 
@@ -50,9 +50,6 @@ from unistore.errors import printable
 from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME
 from unistore.schemas.tables import Table
 from unistore.system.hints import AnyArray
-
-# Point clouds: which files are clouds, and which belong together.
-
 
 # Layouts by name, in the order in which a file is asked for them.
 LAYOUTS: Mapping[str, type[Points]] = {

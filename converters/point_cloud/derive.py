@@ -38,7 +38,6 @@ from unistore.system.hints import AnyArray, Float64s, Int64s
 # The scale and offset are those of the source, or coordinates are decimals: integers divided by a power of
 # ten.
 
-
 _INT32 = np.iinfo(np.int32)
 # Below it, ``rint(value * scale)`` is the integer of every decimal, despite rounding errors
 _MAX_INTEGER = 2.0**50

@@ -1,4 +1,4 @@
-"""Temporary columns of one cloud, sorted by cells: square windows, which become segments, and voxels."""
+"""Square windows of one cloud, which become segments, and voxels: its points sorted by cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from unistore.schemas.point_cloud.fields import POINTS, voxel_group
 from unistore.system.hints import AnyArray, Float64s, Int64s, Shape
 
 # Columns of one cloud while it is derived: arrays in memory or, of more than a step of rows, memory maps.
-
 
 STEP = 1 << 19  # points that are processed at a time
 

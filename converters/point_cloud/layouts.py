@@ -39,7 +39,6 @@ from unistore.system.hints import AnyArray, Shape
 
 # Choose the coordinates and the other columns of a file, by their names or by ``--map``.
 
-
 FEATURES = "features"  # stored name of the values that follow x, y, z in one array
 HOW_TO_NAME = "name the coordinates: --map xyz=NAME, or --map x=NAME --map y=NAME --map z=NAME"
 _RAW = "being x, y, z before scaling (--map raw_x=X keeps one)"

@@ -19,9 +19,6 @@ from unistore.converters.plugin import Array, Facts
 from unistore.converters.scan import Scanned
 from unistore.system.hints import Int64s, Shape
 
-# What is known of a file of points without its values.
-
-
 AXES = ("x", "y", "z")
 LABEL = "label"  # column of segments with the class of each, if classes are folders
 

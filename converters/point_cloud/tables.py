@@ -57,7 +57,6 @@ from unistore.system.sizes import count_of
 # and ``test_files.txt`` list the files of a split. The paths in them are often of another machine, so files
 # are matched by name, among those in the folder of the list and below.
 
-
 _LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
 _NAMES = {"valid": "val", "validation": "val"}
 _MAX_BYTES = 16 << 20

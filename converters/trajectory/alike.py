@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Merged, missing_value
 from unistore.converters.trajectory.store_columns import FLAGS, dtypes_of
@@ -28,8 +26,10 @@ from unistore.schemas.trajectory.fields import (
     moved,
     sample_key,
 )
+from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
 
-Made = Sequence[dict[str, tuple[Field, IndexValues] | None]]
+# Arrays by path, of each store. None: it has one too many
+ArraysOfStores = list[dict[str, tuple[Field, IndexValues] | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class _NextRows:
     final: str
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> Dtype:
         return self.store.array(self.observations).dtype
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return self.store.array(self.observations).shape
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> AnyArray:
         lo, hi, _ = rows.indices(len(self))
         values = np.zeros((max(0, hi - lo), *self.shape[1:]), self.dtype)
         following = self.store.array(self.observations).read(min(lo + 1, len(self)), min(hi + 1, len(self)))
@@ -63,9 +63,9 @@ class _NextRows:
         return values
 
 
-def arrays(stores: Sequence[StoreView]) -> list[dict[str, tuple[Field, IndexValues] | None]]:
+def arrays(stores: Sequence[StoreView]) -> ArraysOfStores:
     """Return the arrays that each store would have, were all converted together, and None for others."""
-    of_stores: list[dict[str, tuple[Field, IndexValues] | None]] = [{} for _ in stores]
+    of_stores: ArraysOfStores = [{} for _ in stores]
     columns = [_columns(store) for store in stores]
     for key, path in {key: path for own in columns for key, path in own.items()}.items():
         _add_present(of_stores, stores, key, path)
@@ -75,11 +75,11 @@ def arrays(stores: Sequence[StoreView]) -> list[dict[str, tuple[Field, IndexValu
     for path in sorted(following):
         final = path.replace(NEXT, FINAL, 1)
         now = path.replace(NEXT, OBSERVATION, 1)
-        for store, made in zip(stores, of_stores, strict=True):
+        for store, own_arrays in zip(stores, of_stores, strict=True):
             if store.has(final) and store.has(now) and not store.has(path):
                 _check_known(store, final)
-                made[path] = _next_field(store, path, final), _NextRows(store, now, final)
-                made[final] = None
+                own_arrays[path] = _next_field(store, path, final), _NextRows(store, now, final)
+                own_arrays[final] = None
     return of_stores
 
 
@@ -91,7 +91,7 @@ def column(field: Field, form: Merged) -> Field:
     return replace(field, attributes=attributes, statistics=field.statistics and not is_filled)
 
 
-def missing(store: StoreView, path: str) -> NDArray[np.int64]:
+def missing(store: StoreView, path: str) -> Int64s:
     """Return ranges of rows of a column of episodes that lack it, (ranges, 2)."""
     present = f"{PRESENT}/{sample_key(path)}"
     if path.startswith((f"{FINAL}/", f"{NEXT}/")) and store.has(path):
@@ -100,8 +100,8 @@ def missing(store: StoreView, path: str) -> NDArray[np.int64]:
         return np.empty((0, 2), np.int64)
     clock = path.split("/")[1] if path.startswith(f"{CLOCKS}/") else STEPS
     bounds = whole(store, offsets_path(clock))
-    ranges: NDArray[np.int64] = np.stack([bounds[:-1], bounds[1:]], axis=1)
-    lacking: NDArray[np.int64] = ranges[~whole(store, present)]
+    ranges: Int64s = np.stack([bounds[:-1], bounds[1:]], axis=1)
+    lacking: Int64s = ranges[~whole(store, present)]
     return lacking
 
 
@@ -127,14 +127,14 @@ def _columns(store: StoreView) -> dict[str, str]:
     flags = {f"{STEPS}/{flag}" for flag in FLAGS}
     for path in store.paths():
         is_column = path.startswith((f"{STEPS}/", f"{CLOCKS}/")) and not path.startswith(f"{NEXT}/")
-        said = store.array(path).attributes if is_column else {}
-        is_resized = said.get("resized_from", path) != path
-        if "source_dataset" in said and path not in flags and not is_resized:
+        attributes = store.array(path).attributes if is_column else {}
+        is_resized = attributes.get("resized_from", path) != path
+        if "source_dataset" in attributes and path not in flags and not is_resized:
             columns[sample_key(path)] = path
     return columns
 
 
-def _add_present(of_stores: Made, stores: Sequence[StoreView], key: str, path: str) -> None:
+def _add_present(of_stores: ArraysOfStores, stores: Sequence[StoreView], key: str, path: str) -> None:
     """Say which episodes have a column, if some lack it."""
     present = f"{PRESENT}/{key}"
     if all(store.has(path) for store in stores) and not any(store.has(present) for store in stores):
@@ -142,18 +142,18 @@ def _add_present(of_stores: Made, stores: Sequence[StoreView], key: str, path: s
     name = path.removesuffix("/data").removeprefix(f"{STEPS}/")
     text = f"whether the episode has {name}"
     field = Field(path=present, dtype="bool", axes=("episode",), description=text)
-    for store, made in zip(stores, of_stores, strict=True):
+    for store, own_arrays in zip(stores, of_stores, strict=True):
         if not store.has(present):
-            made[present] = field, np.full(store.sample_count, store.has(path))
+            own_arrays[present] = field, np.full(store.sample_count, store.has(path))
 
 
-def _add_extents(of_stores: Made, stores: Sequence[StoreView], key: str, path: str) -> None:
+def _add_extents(of_stores: ArraysOfStores, stores: Sequence[StoreView], key: str, path: str) -> None:
     """Say how far the rows of a column reach in each episode, if some are smaller."""
     extent = f"{EXTENT}/{key}"
     shapes = {store.array(path).shape[1:] for store in stores if store.has(path)}
     if len(shapes) == 1 and not any(store.has(extent) for store in stores):
         return
-    for store, made in zip(stores, of_stores, strict=True):
+    for store, own_arrays in zip(stores, of_stores, strict=True):
         if store.has(extent):
             continue
         extents = np.zeros((store.sample_count, max(map(len, shapes))), np.int32)
@@ -169,12 +169,13 @@ def _add_extents(of_stores: Made, stores: Sequence[StoreView], key: str, path: s
             description=f"how far rows of {path.removeprefix(f'{STEPS}/')} reach; behind it is padding",
             attributes={"array": path},
         )
-        made[extent] = field, extents
+        own_arrays[extent] = field, extents
 
 
 def _next_field(store: StoreView, path: str, final: str) -> Field:
     array = store.array(final)
     key = path.removeprefix(f"{NEXT}/")
     field = column_field(f"observation/{key}", array.dtype.name, array.shape[1:])
-    said = {name: value for name, value in array.attributes.items() if name not in ("units", "long_name")}
-    return replace(moved(field, NEXT), attributes=said)
+    from_field = ("units", "long_name")
+    attributes = {name: value for name, value in array.attributes.items() if name not in from_field}
+    return replace(moved(field, NEXT), attributes=attributes)

@@ -1,4 +1,4 @@
-"""Make columns of one episode from its arrays."""
+"""Make columns of one episode from its arrays: their names, forms, and rows of any length."""
 
 # Arrays of other rates become columns of the tables of their clocks. Only the names of arrays of shape (T, 0)
 # are stored. Small arrays that are not per step become attributes.
@@ -44,7 +44,6 @@ from unistore.system.hints import AnyArray, Shape, UInt8s
 #   single dataset ``observations`` is ``observation/state``.
 # - Every other dataset keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``), so that
 #   only what the source calls actions becomes the action.
-
 
 _ROLES = {
     "action": ("actions", "action"),
@@ -113,7 +112,6 @@ def is_core(path: str, column: str) -> bool:
 #
 # `lidar/points` (M, 3) beside `lidar/offsets` (N + 1,), or `lidar/points_offsets`: scan t is
 # points[offsets[t]:offsets[t + 1]]. In HDF5 a dataset (N,) of variable length says as much by itself.
-
 
 _OFFSETS = "offsets"
 _SUFFIX = "_offsets"

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from unistore.converters.trajectory.scan import EpisodeOrigin, ScannedFile
 
 
-# Robot trajectories: robomimic, LIBERO, MimicGen, robosuite. ACT/ALOHA. D4RL. Flat files.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Trajectory(TrajectoryOptions, Family):
     """Robot trajectories; see `TrajectoryOptions`."""

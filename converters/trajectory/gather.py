@@ -194,7 +194,6 @@ def _no_episodes(scanned: Sequence[ScannedFile]) -> list[Problem]:
 
 # Completing a trajectory store when all sources are read: index arrays, tables of next observations.
 
-
 # Bytes of JSON up to which an attribute that all sources share is also an attribute of `episodes`.
 _MAX_SHARED_BYTES = 64 << 10
 _SPLIT_NAMES = ("train", "valid", "val", "validation", "test")

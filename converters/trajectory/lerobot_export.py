@@ -33,7 +33,6 @@ from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, Shape,
 
 # Statistics as LeRobot keeps them: of each episode and of the whole dataset, exact, in float64.
 
-
 Read = Callable[[int, int], AnyArray]  # reads the rows of steps (start, stop)
 Bounds = Sequence[tuple[int, int]]  # steps (start, stop) of each episode
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 # Index of one source: its episodes, their rows in the file, and the columns of each.
 
-
 Clocks = Mapping[str, int]  # rows of an episode, by the names of the clocks that are not that of the steps
 
 

@@ -147,10 +147,11 @@ def _append(family: str | None, arguments: Mapping[str, Any]) -> int:
     from unistore.store.versions import open_stores
 
     context = click.get_current_context()
-    given = click.core.ParameterSource.COMMANDLINE
-    others = [name for name in arguments if context.get_parameter_source(name) is given]
-    if foreign := [f"--{name.replace('_', '-')}" for name in others if name not in (*_OF_APPEND, *_BESIDE)]:
-        msg = f"{', '.join(foreign)}: with --append, options are those of the store"
+    command_line = click.core.ParameterSource.COMMANDLINE
+    further = sorted(arguments.keys() - {*_OF_APPEND, *_BESIDE})
+    if foreign := [name for name in further if context.get_parameter_source(name) is command_line]:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
+        msg = f"{flags}: with --append, options are those of the store"
         raise click.UsageError(msg)
     store = arguments["destination"]
     if family is not None:

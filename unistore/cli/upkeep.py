@@ -25,7 +25,6 @@ from unistore.system.sizes import count_of, size
 
 # Commands for stores that grow: ``remove``, ``versions``, ``compact``.
 
-
 _REMOVE_EXAMPLES = """\b
 Examples:
   unistore remove train.zarr bad_run.h5
@@ -228,7 +227,6 @@ def warm(
 
 # Commands for side tables: attach, derive.
 
-
 _ATTACH_EXAMPLES = """\b
 Examples:
   unistore attach clouds.zarr prediction prediction.npy
@@ -313,7 +311,6 @@ def derive(store: str, overwrite: bool, as_json: bool, **options: Any) -> None:
 
 
 # The command ``replay``.
-
 
 _EXAMPLES = """\b
 Examples:

@@ -36,7 +36,6 @@ from unistore.zarr3.writer import choose_codec, chunk_slices, compressor_of, pad
 
 # The end of a conversion: index arrays, metadata, manifest, and the sealed root, in this order.
 
-
 IndexArrays = Sequence[tuple[Field, IndexValues]]
 
 

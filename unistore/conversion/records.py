@@ -16,7 +16,7 @@ import numpy as np
 
 from unistore.converters.opened import Format
 
-_ITSELF = (str, int, float, type(None))
+_PLAIN = (str, int, float, type(None))
 _COLLECTIONS: dict[str, Callable[[Any], Any]] = {
     "tuple": tuple,
     "set": set,
@@ -34,7 +34,7 @@ def to_json(value: object) -> Any:
         For a value that is no text, number, array, dtype, path, collection, or record of unistore.
     """
     kind = type(value)
-    if kind in (*_ITSELF, bool):
+    if kind in (*_PLAIN, bool):
         return value
     if isinstance(value, bytes):
         return {"bytes": b64encode(value).decode()}
@@ -62,7 +62,7 @@ def from_json(document: Any) -> Any:
     TypeError, ValueError, LookupError, AttributeError, ImportError
         For any other document.
     """
-    if isinstance(document, _ITSELF):
+    if isinstance(document, _PLAIN):
         return document
     if isinstance(document, list):
         return list(map(from_json, document))
@@ -109,11 +109,11 @@ def _class(name: str) -> type:
     if not module.startswith("unistore.") or module.endswith("__main__") or not path.isidentifier():
         msg = f"{name} is no record of unistore"
         raise TypeError(msg)
-    found = getattr(sys.modules.get(module) or import_module(module), path)
-    if not isinstance(found, type) or found.__module__ != module:
+    own_class = getattr(sys.modules.get(module) or import_module(module), path)
+    if not isinstance(own_class, type) or own_class.__module__ != module:
         msg = f"{name} is no class of this module"
         raise TypeError(msg)
-    return found
+    return own_class
 
 
 def _field_names(kind: type) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from unistore.data.parts import join_batches
 from unistore.errors import StoreError
 
 if TYPE_CHECKING:
-    from unistore.system.hints import Int64s, JsonObject
+    from unistore.system.hints import Int64s
 
 # Bytes of the samples of a block: enough for large requests, and few enough that many blocks are open
 BLOCK_BYTES = 8 << 20
@@ -41,7 +41,7 @@ class ReadAhead:
         self._chosen = chosen  # ascending indices of samples; None: all
         self._restart()
 
-    def __getstate__(self) -> JsonObject:
+    def __getstate__(self) -> dict[str, Int64s | None]:
         return {"_offsets": self._offsets, "_chosen": self._chosen}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside
 from unistore.store.versions import OpenedStores, Part, Version, open_stores
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.hints import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.cache import CHUNKS
 from unistore.zarr3.gather import POOL_BYTES
@@ -212,7 +212,7 @@ class DatasetPart(NamedTuple):
         return self.store.path
 
     @property
-    def removed(self) -> Shape:
+    def removed(self) -> tuple[int, ...]:
         """Return the numbers of the sources that its version leaves out."""
         return () if self.where is None else self.where.removed
 

@@ -272,7 +272,7 @@ def _keep(store: Store, kind: SampleKind) -> dict[str, Summary]:
 
 def _to_bytes(store: Store, kind: str, summaries: Mapping[str, Summary]) -> bytes:
     keys = {}
-    arrays: JsonObject = {}
+    arrays: dict[str, Any] = {}
     for number, (key, summary) in enumerate(summaries.items()):
         dtype = summary.dtype.name
         keys[key] = {"number": number, "dtype": dtype, "axis": summary.axis}

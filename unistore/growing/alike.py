@@ -34,8 +34,8 @@ _COLUMNS_CURE = (
     "in a store of its own"
 )
 _DTYPE = "source_dtype"
-# Fields of the arrays that a store lacks or has in another form, with their values; None: it has too many
-Made = Mapping[str, tuple[Field, IndexValues] | None]
+# Fields of the arrays that a store lacks or has in another form, with their values; None: it has one too many
+NewArrays = Mapping[str, tuple[Field, IndexValues] | None]
 
 
 class AlikeStores(NamedTuple):
@@ -45,7 +45,7 @@ class AlikeStores(NamedTuple):
     fields: Mapping[str, Field]
 
 
-class _MadeArray:
+class _NewArray:
     """An array that a store has in another form, or not at all."""
 
     def __init__(self, field: Field, values: IndexValues) -> None:
@@ -119,15 +119,15 @@ class _Refilled:
 class _AlikeStore(Store):
     """A store with the arrays that it would have, were it converted together with others."""
 
-    def __init__(self, store: Store, made: Mapping[str, _MadeArray], fields: Mapping[str, Any]) -> None:
+    def __init__(self, store: Store, new_arrays: Mapping[str, _NewArray], fields: Mapping[str, Any]) -> None:
         self.__dict__.update(store.__dict__)
-        self._made = store, made, fields
-        self._arrays = {**store._arrays, **cast("dict[str, StoredArray]", made)}
+        self._arguments = store, new_arrays, fields
+        self._arrays = {**store._arrays, **cast("dict[str, StoredArray]", new_arrays)}
         self.attributes = {**store.attributes, "fields": fields}
         self.cached_indices = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _AlikeStore, self._made
+        return _AlikeStore, self._arguments
 
 
 def make_alike(
@@ -140,17 +140,18 @@ def make_alike(
     Raises an `InputError` with all arrays that no one form holds.
     """
     family = get_family(stores[0].family)
-    own: list[Made] = family.part("alike", "arrays")(stores) if family.alike else [{} for _ in stores]
+    own: list[NewArrays] = family.part("alike", "arrays")(stores) if family.alike else [{} for _ in stores]
     described = []
-    for store, made in zip(stores, own, strict=True):
-        fields = {path: _stored_field(store, path) for path in store.paths() if path not in made}
-        described.append(fields | {array[0].path: array[0] for array in made.values() if array is not None})
+    for store, new_arrays in zip(stores, own, strict=True):
+        fields = {path: _stored_field(store, path) for path in store.paths() if path not in new_arrays}
+        forms = filter(None, new_arrays.values())
+        described.append(fields | {field.path: field for field, _ in forms})
     fields = _Joining(family, stores, described).fields(sources, columns)
     axes = {path: {"axes": list(field.axes)} for path, field in fields.items()}
     alike = []
     problems = []
-    for store, made, before in zip(stores, own, described, strict=True):
-        completed = _Completed(family, store, made, before, fields)
+    for store, new_arrays, before in zip(stores, own, described, strict=True):
+        completed = _Completed(family, store, new_arrays, before, fields)
         alike.append(_AlikeStore(store, completed.arrays(), axes))
         problems += completed.problems
     if problems:
@@ -163,7 +164,8 @@ def _stored_field(store: Store, path: str) -> Field:
     array = store.array(path)
     about = store.attributes["fields"][path]
     run, *tile = array.chunk_shape
-    said = {name: value for name, value in array.attributes.items() if name not in ("units", "long_name")}
+    from_field = ("units", "long_name")
+    attributes = {name: value for name, value in array.attributes.items() if name not in from_field}
     return Field(
         path=path,
         dtype=array.dtype.name,
@@ -175,7 +177,7 @@ def _stored_field(store: Store, path: str) -> Field:
         tile=tuple(tile),
         run=run,
         statistics=path in store.attributes.get("statistics", {}),
-        attributes=said,
+        attributes=attributes,
     )
 
 
@@ -241,11 +243,11 @@ class _Joining:
         for path, field in fields.items():
             if _DTYPE not in field.attributes:
                 continue
-            said: Any = field.attributes
-            missing = {*said.get("missing_in", ())}
+            attributes: Any = field.attributes
+            missing = {*attributes.get("missing_in", ())}
             shape = () if path in self._limited else field.row_shape
-            dtypes = _spread(field.attributes[_DTYPE], count)
-            shapes = _spread(field.attributes.get(ROW_SHAPES, "x".join(map(str, shape))), count)
+            dtypes = _spread(attributes[_DTYPE], count)
+            shapes = _spread(attributes.get(ROW_SHAPES, "x".join(map(str, shape))), count)
             for number in range(count):
                 dtype = dtypes[number]
                 if dtype is not None and number not in missing:
@@ -278,17 +280,17 @@ class _Joining:
 
 
 def _count_forms(field: Field) -> int:
-    said: list[Any] = [field.attributes.get(name) for name in (_DTYPE, ROW_SHAPES)]
-    return max(len(forms) if isinstance(forms, list) else 1 for forms in said)
+    stated: list[Any] = [field.attributes.get(name) for name in (_DTYPE, ROW_SHAPES)]
+    return max(len(forms) if isinstance(forms, list) else 1 for forms in stated)
 
 
-def _spread(said: Any, count: int) -> list[str | None]:
+def _spread(stated: Any, count: int) -> list[str | None]:
     """Return a form for each source: the one of all, those of sources by form, or of a list each once."""
-    if not isinstance(said, Mapping):
-        listed = [said] if isinstance(said, str) else said
-        return [listed[number % len(listed)] for number in range(count)]
+    if not isinstance(stated, Mapping):
+        one_each = [stated] if isinstance(stated, str) else stated
+        return [one_each[number % len(one_each)] for number in range(count)]
     forms: list[str | None] = [None] * count
-    for form, numbers in said.items():
+    for form, numbers in stated.items():
         for number in numbers:
             if number < count:
                 forms[number] = form
@@ -328,7 +330,7 @@ class _Completed:
         self,
         family: FamilyRecord,
         store: Store,
-        made: Made,
+        new_arrays: NewArrays,
         before: Mapping[str, Field],
         fields: Mapping[str, Field],
     ) -> None:
@@ -337,9 +339,9 @@ class _Completed:
         self._store = store
         self._before = before
         self._fields = fields
-        self._made = {path: _MadeArray(*array) for path, array in made.items() if array is not None}
+        self._new = {path: _NewArray(*array) for path, array in new_arrays.items() if array is not None}
 
-    def arrays(self) -> dict[str, _MadeArray]:
+    def arrays(self) -> dict[str, _NewArray]:
         """Return these arrays by path."""
         for path, field in self._fields.items():
             if path not in self._before:
@@ -348,8 +350,8 @@ class _Completed:
                 missing = self._missing(path)
                 if len(missing):
                     array = self._array(path)
-                    self._made[path] = _MadeArray(field, _Refilled(array, field, missing))
-        return self._made
+                    self._new[path] = _NewArray(field, _Refilled(array, field, missing))
+        return self._new
 
     def _is_other(self, before: Field, field: Field) -> bool:
         is_of_kind = np.dtype(before.dtype).kind == np.dtype(field.dtype).kind
@@ -367,34 +369,34 @@ class _Completed:
 
     def _array(self, path: str) -> ArrayView:
         """Return an array, which is made where the store has none."""
-        if path not in self._before and path not in self._made:
+        if path not in self._before and path not in self._new:
             field = self._fields[path]
-            self._made[path] = _MadeArray(field, self._absent(field))
-        return cast("ArrayView", self._made[path]) if path in self._made else self._store.array(path)
+            self._new[path] = _NewArray(field, self._absent(field))
+        return cast("ArrayView", self._new[path]) if path in self._new else self._store.array(path)
 
     def _absent(self, field: Field) -> IndexValues:
         """Return what the store would have of an array that it lacks."""
         path = field.path
         spec = self._store.specs.of(path, self._fields)
         group, _, name = path.rpartition("/")
-        told = self._store.specs.absent_value(path)
-        if isinstance(told, str):
-            length = len(told.encode())
+        absent = self._store.specs.absent_value(path)
+        if isinstance(absent, str):
+            length = len(absent.encode())
             offsets = self._store.specs.of(f"{group}/offsets", self._fields)
             bounds = self._rows(offsets)
             if name == "offsets":
                 return np.arange(bounds, dtype=np.int64) * length
-            return np.tile(np.frombuffer(told.encode(), np.uint8), bounds - 1)
+            return np.tile(np.frombuffer(absent.encode(), np.uint8), bounds - 1)
         is_bound = spec.rows is not None and spec.rows[1] == 1
         if _DTYPE in field.attributes:
-            told = missing_value(field.dtype)
+            absent = missing_value(field.dtype)
         elif is_bound and {*spec.needs}.isdisjoint(self._before):
-            told = 0
-        elif told is None:
+            absent = 0
+        elif absent is None:
             message = f"array {path} is in some of its parts alone"
             self.problems.append(Problem(self._store.path, message, CURE, "compact"))
             return np.empty((0, *field.row_shape), field.dtype)
-        return _Constant(np.full(field.row_shape, told, field.dtype), self._rows(spec))
+        return _Constant(np.full(field.row_shape, absent, field.dtype), self._rows(spec))
 
     def _rows(self, spec: ArraySpec) -> int:
         if spec.rows is None:

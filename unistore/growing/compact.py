@@ -231,7 +231,7 @@ def compact(
     check.text("split", split, none=True)
     conditions = parse_where(check, where, None)
     check.integer("largest_index", largest_index)
-    check.raise_problems()
+    check.expect("store", store, bool(store), "a folder, or several")
     if columns is not None:
         check.one_of("columns", columns, ("exact", "union"))
     check.raise_problems()

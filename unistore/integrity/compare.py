@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.build import FolderBuild
+from unistore.conversion.columns import Corner
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor, R, T, asking
 from unistore.conversion.job import ShardJob
@@ -41,12 +42,11 @@ from unistore.errors import (
 )
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, IndexValues, text_values
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, JsonObject, Shape
+from unistore.system.hints import AnyArray, JsonObject
 from unistore.system.progress import Progress
 from unistore.zarr3.writer import compressor_of
 
 # Plan once more the conversion that made a store, from its recorded options and its sources.
-
 
 _SHOWN = 5
 
@@ -435,7 +435,7 @@ class _Comparison:
 
 
 def _compare_block(
-    store: Store, path: str, corner: Shape, expected: IndexValues, findings: _Findings
+    store: Store, path: str, corner: Corner, expected: IndexValues, findings: _Findings
 ) -> bool:
     step = max(1, _BLOCK_BYTES // max(1, expected[:1].nbytes))
     return all(
@@ -444,7 +444,7 @@ def _compare_block(
     )
 
 
-def _compare_box(store: Store, path: str, corner: Shape, expected: AnyArray, findings: _Findings) -> bool:
+def _compare_box(store: Store, path: str, corner: Corner, expected: AnyArray, findings: _Findings) -> bool:
     # Axes that `corner` does not name begin at 0
     low = [*corner, *(0 for _ in expected.shape[len(corner) :])]
     high = [first + extent for first, extent in zip(low, expected.shape, strict=True)]

@@ -1,10 +1,10 @@
-"""A cache of decoded samples: one memory-mapped file that the workers of a Loader share."""
+"""A cache of decoded samples or chunks: one memory-mapped file that workers share, or one kept on disk."""
 
 # The sparse file begins with the number of allocated bytes and an index: the offset of each sample. A
 # process allocates a region for itself under a lock and appends samples to it. It writes an offset into the
 # index, without a lock, after the sample itself, so that samples in the index are complete even if a
 # process is killed. A sample that two processes add at the same time is stored twice and found once. The
-# file has no name: it ends with the last process that uses it
+# file has no name: it ends with the last process that uses it. That of ``cache="disk"`` has one, see below
 
 from __future__ import annotations
 
@@ -200,7 +200,6 @@ def aligned(size: SizeT, unit: int = ALIGNMENT) -> SizeT:
 
 
 # Reading through the cache: chunks of stores, and samples of which nothing is random.
-
 
 # Format of a sample in the cache: bytes of its forms; the forms of its keys, the same for most samples; the
 # lengths of all axes in which samples differ; the values by key.
@@ -405,7 +404,6 @@ class _SharedChunks:
 # The file is that of the cache in memory, complete and followed by its xxh3-128. Its name is a digest of all
 # that samples depend on. One process makes it while the others of the machine wait for its lock. It is
 # renamed once all is on disk, so it is complete or absent, and never changes afterwards
-
 
 _FORMAT = 2
 _DIGEST_BYTES = 16

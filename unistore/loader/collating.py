@@ -1,4 +1,4 @@
-"""What workers do with torch: collate into the memory of a batch, and set up a process for user code."""
+"""What is done with torch: collate into the memory of a batch, set up workers, copy to a device."""
 
 # Imports torch, in the parent too and before it forks: a child that is forked while another thread of the
 # parent imports torch would wait for that import for ever

@@ -50,6 +50,7 @@ class Replayed:
     sources: NDArray[np.str_]
 
     def to_json(self) -> JsonObject:
+        """Return plain JSON values."""
         index = self.index.tolist()
         return {"epoch": self.epoch, "first": self.first, "index": index, "sources": self.sources.tolist()}
 

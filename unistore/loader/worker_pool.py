@@ -1,4 +1,4 @@
-"""The pool of worker processes: starts them, sends tasks, receives batches, notices deaths."""
+"""The pool of worker processes and what they run: tasks, batches, messages between them, deaths."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ from unistore.system.hints import AnyArray, Shape
 #
 # Arrays of a batch that lie in its slab are sent as their place there, others are copied into it first, and
 # what does not fit travels inside the message
-
 
 # The connection to a worker, over which descriptors go as well.
 
@@ -103,8 +102,6 @@ def _close_parent_ends() -> None:
 
 os.register_at_fork(after_in_child=_close_parent_ends)
 
-
-# Batches.
 
 # Whether it is a tensor, offset in the slab, dtype, shape, strides
 _Place: TypeAlias = tuple[bool, int, str, Shape, Shape]

@@ -1,4 +1,4 @@
-"""Shuffled orders as keyed bijections of ``range(n)``, and indices with their epoch."""
+"""Random numbers by seed, epoch and sample: shuffled orders as bijections, and seeds of user code."""
 
 # Computed at any position: no array of n indices is needed, and an epoch starts anywhere at once
 
@@ -172,7 +172,6 @@ def _shift(
 
 
 # Random numbers in functions that users give: a transform, a collation, a dataset of their own.
-
 
 # Keeps what a transform draws apart from what the sample itself was drawn with.
 SAMPLE_SALT = 0x6A09E667F3BCC908

@@ -1,4 +1,4 @@
-"""An epoch as a sequence of samples, and the share of it that each rank delivers."""
+"""An epoch as a sequence of samples, in each order, and the share of it that each rank delivers."""
 
 # ``indices(epoch, start, stop)`` is a pure function of (seed, epoch). Ranks, workers, batch size and
 # prefetching only decide who delivers which positions, so a run that stops after ``delivered`` positions
@@ -246,9 +246,6 @@ def sample_indices(name: str, given: Any, samples: int) -> Int64s:
     return chosen.astype(np.int64)
 
 
-# Chooses the shuffle: full, or of blocks if a full one would decode too much.
-
-
 # Block shuffle: nearly as mixed as a full shuffle, but every chunk is decoded once.
 #
 # Samples that share chunks form a **block**. Every epoch shuffles the blocks, divides them into **groups**
@@ -410,6 +407,8 @@ class _Lanes:
             samples[mask] = lane(lane_positions[mask])
         return samples
 
+
+# Chooses the shuffle: full, or of blocks if a full one would decode too much.
 
 # Kinds that a user names.
 ShuffleKind = Literal[True, "full", "blocks", "sources"]

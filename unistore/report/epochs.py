@@ -107,6 +107,7 @@ class _CountedEpoch:
 
 
 class _CountedReader(ChunkReader):
+    # Counts what a read would fetch, and gives zeros
     epoch: _CountedEpoch
 
     def _decode_stored(

@@ -33,7 +33,6 @@ from unistore.system.sizes import count_of, size
 
 # What `inspect` says of a grown store: its version, parts, and older versions.
 
-
 # From so many parts on a compacted store is suggested: the first sample of a process opens all of them
 MANY_PARTS = 100
 _SHOWN = 20

@@ -1,4 +1,4 @@
-"""The renderer that makes one self-contained page of HTML: script and data inside, nothing loaded."""
+"""One self-contained page of HTML, with script and data inside, and the server of ``unistore.view``."""
 
 from __future__ import annotations
 
@@ -45,9 +45,8 @@ from unistore.system.sizes import count_of, size
 
 # How a view of a sample travels to a page: JSON, then arrays, in one piece of bytes.
 
-
 _ALIGN = 8
-_MAX_WORDS = 200
+_VIEW_TEXT = 200  # characters
 # What a script has typed arrays of
 _DTYPES = frozenset(("uint8", "int8", "uint16", "int16", "uint32", "int32", "float32", "float64"))
 
@@ -78,8 +77,8 @@ def pack_error(message: str) -> bytes:
 def clean(value: Any) -> Any:
     """Return JSON values with short printable texts without secrets, and None for what is no number."""
     if isinstance(value, str):
-        text = printable(redact_urls(value[: 4 * _MAX_WORDS]))
-        return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}…"
+        text = printable(redact_urls(value[: 4 * _VIEW_TEXT]))
+        return text if len(text) <= _VIEW_TEXT else f"{text[:_VIEW_TEXT]}…"
     if isinstance(value, Mapping):
         return {key: clean(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -365,7 +364,6 @@ def _bars(counts: Sequence[int]) -> str:
 
 
 # ``unistore.view``: the page of a store with any sample on demand, for a browser on this machine.
-
 
 FULL = ViewLimits(shown=256 << 20, read=1 << 30, edge=1024, points=1_000_000, side=4096, frames=1000)
 _HOST = "127.0.0.1"

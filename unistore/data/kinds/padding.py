@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unistore.data.kinds.protocol import Reach
 from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
-from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
+from unistore.system.hints import AnyArray, Int64s, Shape
 
 # None: an error. ``"valid"``: zeros, and keys with the valid extent. ``"edge"``: the last value is
 # repeated. ``"zero"`` or a number: a constant. ``"drop"``: such samples are left out.
@@ -38,7 +38,7 @@ def normalize_pad(pad: Any) -> Pad:
     return int(pad) if isinstance(pad, Integral) else float(pad)
 
 
-def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> JsonObject:
+def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, float]:
     """Return the fill value of each key, 0 unless `pad` is a number."""
     if pad is None or isinstance(pad, str):
         return dict.fromkeys(dtypes, 0)

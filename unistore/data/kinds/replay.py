@@ -343,7 +343,7 @@ class ReplayBuffer:
         self._changed_weights = changed
         self._has_new_weights = True
 
-    def state_dict(self) -> JsonObject:
+    def state_dict(self) -> dict[str, Any]:
         """Return where the draws stand: the next batch is the same in a buffer that loads it.
 
         JSON values. After `set_weights` also ``weights``, a float32 tensor. It is the same on every rank

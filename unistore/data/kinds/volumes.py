@@ -48,7 +48,6 @@ from unistore.system.hints import Int64s, Shape
 
 # Boxes centred on voxels of labels, masks and windows, by the locations that a store holds.
 
-
 Shares = tuple[tuple[str, float], ...]  # Share of the boxes that are centred on each name
 _PARTS = 1 << 31  # Parts into which a share is divided to be drawn
 _WORDS = 3  # Random words of a box: which name, which class, which voxel
@@ -464,6 +463,6 @@ class GridCell(NamedTuple):
     """Where a cell of a grid lies."""
 
     volume: int  # number of its volume among those of the split
-    corner: Shape  # its first voxel
+    corner: tuple[int, ...]  # its first voxel
     extent: Shape  # depth, height and width of the volume, in steps
     cells: int  # that cover the volume
