@@ -233,6 +233,8 @@ def test_a_split_or_conditions_select_whole_sources(tmp_path: Path) -> None:
     for message, options in refused:
         with pytest.raises(unistore.InputError, match=message):
             unistore.compact(store, tmp_path / "none.zarr", **options)
+    with pytest.raises(unistore.InputError, match="store: must be a folder, or several"):
+        unistore.compact([], tmp_path / "none.zarr")
 
 
 def test_a_killed_one_goes_on_and_nothing_is_overwritten(tmp_path: Path) -> None:
