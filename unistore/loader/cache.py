@@ -289,7 +289,14 @@ def cached(dataset: Any, fetch: Fetch, region: CacheRegion) -> Fetch:
     """Return a `Fetch` of the same batches that reads through the cache."""
     if keeps_samples(dataset, fetch):
         return CachedBatches(fetch, region)
-    return CachedChunks(fetch, dataset, region)
+    # Decoded chunks are kept, from which random crops are drawn anew
+    arrays = dataset.arrays()
+    first = 0
+    for array in arrays:
+        array.share(_SharedChunks(region, first))
+        first += array.chunk_count
+    weakref.finalize(fetch, _stop_sharing, arrays)
+    return fetch
 
 
 # What comes after decoding is kept, too, where it is the same every time: points of a mask take twenty times
@@ -348,28 +355,6 @@ class CachedBatches:
                 break
             self._region.add(index, dump_sample(batch, number))
         return batch
-
-
-class CachedChunks:
-    """A cache of the decoded chunks that a dataset reads. Random crops are drawn anew from them."""
-
-    def __init__(
-        self,
-        fetch: Fetch,  # reads batches of `dataset`
-        dataset: Any,  # its arrays read through the cache from now on
-        region: CacheRegion,
-    ) -> None:
-        self._fetch = fetch
-        self.packed = fetch.packed
-        arrays = dataset.arrays()
-        first = 0
-        for array in arrays:
-            array.share(_SharedChunks(region, first))
-            first += array.chunk_count
-        weakref.finalize(self, _stop_sharing, arrays)
-
-    def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
-        return self._fetch(indices, epoch, allocate)
 
 
 def _stop_sharing(arrays: Sequence[Any]) -> None:
