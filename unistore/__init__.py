@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from unistore.report.doctor import doctor as doctor
     from unistore.report.inspection import Inspection as Inspection
     from unistore.report.inspection import inspect as inspect
-    from unistore.report.page import view as view
+    from unistore.report.serve import view as view
     from unistore.side.attach import attach as attach
     from unistore.side.derive import derive as derive
     from unistore.store.reader import Store as Store
@@ -116,7 +116,7 @@ _NAMES = {
     "order.sampler": "Shuffle",
     "report.doctor": "Checkup doctor",
     "report.inspection": "Inspection inspect",
-    "report.page": "view",
+    "report.serve": "view",
     "side.attach": "attach",
     "side.derive": "derive",
     "store.reader": "Store open_zarr",

@@ -149,16 +149,17 @@ Examples:
 @store_argument
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of 127.0.0.1. 0: a free one.")
 @click.option("--browser/--no-browser", default=True, help="Open a browser.  [default: browser]")
-def view(store: str, port: int, browser: bool) -> int:
+@version_option
+def view(store: str, port: int, browser: bool, version: str | None) -> int:
     """Serve the page of STORE to this machine, with any sample in full resolution, until Ctrl-C.
 
     It reads the store and nothing else, and changes nothing. Only who knows the printed address sees it.
 
     Exit codes: 0 when it is ended, 1 if the store is damaged, 2 if there is none or the port is taken.
     """
-    from unistore.report.page import view
+    from unistore.report.serve import view
 
-    view(store, port=port, open_browser=browser)
+    view(store, port=port, open_browser=browser, version=version)
     return 0
 
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import json
-import re
-import secrets
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -33,14 +28,14 @@ from unistore.pictures import (
     text_html,
 )
 from unistore.remote.url import redact_urls
-from unistore.report.blocks import number, store_blocks
+from unistore.report.blocks import number
 from unistore.report.sealed import StoreReport, describe_store, with_attached
 from unistore.report.sources import SourceReport
 from unistore.report.text import Block
 from unistore.report.values import sample_noun
 from unistore.store.reader import Store
 from unistore.system.arguments import wrong_argument
-from unistore.system.hints import AnyArray, JsonObject, PathLike, UInt8s
+from unistore.system.hints import AnyArray, JsonObject, UInt8s
 from unistore.system.sizes import count_of, size
 
 # How a view of a sample travels to a page: JSON, then arrays, in one piece of bytes.
@@ -130,6 +125,8 @@ def render_page(
         parts = _store_parts(with_attached(Store(path), report), report, samples, parts, live=live)
     elif isinstance(report, SourceReport) and report.sources is not None:
         parts.insert(1, _trial(path, report, report.sources))
+    elif live:
+        parts.insert(1, _samples_of_version(sample_noun(report.sample_table), report.samples))
     title = text_html(path.rstrip("/").rpartition("/")[2] or path)
     style = _resource("page.css")
     script = _resource("page.js")
@@ -241,10 +238,21 @@ def _samples(store: Store, report: StoreReport, requested: Sequence[int], *, liv
     if left_out:
         sentence = f"{count_of(left_out, noun)} more would take too long to read: unistore view"
         note = f"<p>{text_html(sentence)}</p>"
+    return _viewer(data, f"<noscript>{stills}</noscript>{note}")
+
+
+def _samples_of_version(noun: str, count: int) -> str:
+    """Return the viewer of a grown store, which begins at the first sample."""
+    if not count:
+        return _section("samples", "<p>none</p>")
+    first = {"number": 0, "caption": f"{noun} 0"}
+    return _viewer({"live": True, "noun": noun, "count": count, "samples": [first]}, "")
+
+
+def _viewer(data: JsonObject, note: str) -> str:
     text = json.dumps(data).replace("<", "\\u003c")
-    viewer = '<div id="viewer"></div>'
     data_block = f'<script type="application/json" id="samples">{text}</script>'
-    return _section("samples", f"{viewer}<noscript>{stills}</noscript>{note}{data_block}")
+    return _section("samples", f'<div id="viewer"></div>{note}{data_block}')
 
 
 def _add_views(store: Store, shown: Sequence[JsonObject], read_left: int) -> tuple[str, int]:
@@ -361,120 +369,3 @@ def _bars(counts: Sequence[int]) -> str:
         bars += f'<rect {place} width="{_BAR_WIDTH - 1}" height="{height:g}"/>'
     box = f"0 0 {_BAR_WIDTH * len(counts)} {_CHART_HEIGHT}"
     return f'<svg viewBox="{box}" preserveAspectRatio="none" role="img">{bars}</svg>'
-
-
-# ``unistore.view``: the page of a store with any sample on demand, for a browser on this machine.
-
-FULL = ViewLimits(shown=256 << 20, read=1 << 30, edge=1024, points=1_000_000, side=4096, frames=1000)
-_HOST = "127.0.0.1"
-_SAMPLE = re.compile(r"samples/(0|[1-9][0-9]{0,17})", re.ASCII)
-_TIMEOUT = 30  # seconds that a browser may take to send a request
-
-
-class ViewServer(ThreadingHTTPServer):
-    """Serves the page and the samples of one store, to who knows the address alone."""
-
-    daemon_threads = True
-
-    def __init__(self, path: PathLike, port: int = 0) -> None:
-        report = describe_store(path)
-        self.store = with_attached(Store(path), report)
-        blocks = store_blocks(self.store.path, report)
-        self.page = render_page(self.store.path, report, blocks, live=True).encode()
-        self.token = secrets.token_urlsafe(24)
-        try:
-            super().__init__((_HOST, port), _Handler)
-        except (OSError, OverflowError) as error:
-            message = f"{port} cannot be used ({error})"
-            raise wrong_argument("port", message, "leave out --port") from error
-
-    @property
-    def address(self) -> str:
-        return f"http://{_HOST}:{self.server_port}/{self.token}/"
-
-    def sample(self, number: int) -> bytes:
-        """Return one sample, packed, or the reason why it cannot be shown."""
-        try:
-            return pack(sample_view(self.store, number, FULL))
-        except UnistoreError as error:
-            return pack_error(str(error))
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: ViewServer
-    timeout = _TIMEOUT
-    server_version = "unistore"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        place = self._place()
-        if place is None:
-            self._answer(HTTPStatus.NOT_FOUND, b"", "text/plain")
-        elif not place:
-            self._answer(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
-        elif (match := _SAMPLE.fullmatch(place)) and int(match[1]) < self.server.store.sample_count:
-            packed = self.server.sample(int(match[1]))
-            self._answer(HTTPStatus.OK, packed, "application/octet-stream")
-        else:
-            self._answer(HTTPStatus.NOT_FOUND, b"", "text/plain")
-
-    def _place(self) -> str | None:
-        """Return what is asked for behind the token, or None if host or token are not ours."""
-        port = self.server.server_port
-        # A page of another site whose name was made to lead here does not know the host
-        if self.headers.get_all("Host") not in ([f"{_HOST}:{port}"], [f"localhost:{port}"]):
-            return None
-        token, separator, place = self.path.removeprefix("/").partition("/")
-        is_ours = hmac.compare_digest(token.encode(), self.server.token.encode())
-        return place if is_ours and separator else None
-
-    def _answer(self, status: HTTPStatus, content: bytes, form: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", form)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("X-Frame-Options", "DENY")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
-def view(path: PathLike, *, port: int = 0, open_browser: bool = True) -> None:
-    """Serve a page about a store on this machine, with any sample in full resolution, until interrupted.
-
-    Parameters
-    ----------
-    path
-        A store or the URL of one.
-    port
-        The port of 127.0.0.1. 0: a free one.
-    open_browser
-        Whether a browser is started. The address is printed either way.
-
-    Raises
-    ------
-    InputError
-        If the port cannot be used.
-    StoreError
-        If it is no sealed store.
-
-    Examples
-    --------
-    >>> unistore.view("train.zarr")  # doctest: +SKIP
-    """
-    with ViewServer(path, port) as server:
-        try:
-            shown = printable(redact_urls(server.store.path))
-            print(f"{server.address}\nshows {shown} to who knows this address; Ctrl-C ends it", flush=True)
-            if open_browser:
-                import webbrowser
-
-                webbrowser.open(server.address)
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print(flush=True)

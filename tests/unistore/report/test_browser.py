@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import unistore
 from tests.cases import DATA, MAKERS, REAL
 from unistore.pictures import COLOURS
-from unistore.report.page import ViewServer
+from unistore.report.serve import ViewServer
 from unistore.store.reader import Store
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -411,4 +411,4 @@ def test_the_served_page_asks_for_samples(server: ViewServer, tmp_path: Path) ->
     shown = chromium(tmp_path, server.address, "--dump-dom")
     assert 'data-shown="0"' in shown
     assert "all points" in shown
-    assert f"of {Store(server.store.path).sample_count}" in shown
+    assert f"of {Store(server.opened.path).sample_count}" in shown

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import unistore
 from unistore.errors import InputError
 from unistore.pictures import sample_view
-from unistore.report.page import FULL, ViewServer, pack
+from unistore.report.page import pack
+from unistore.report.serve import FULL, ViewServer
 
 
 @pytest.fixture
@@ -58,7 +60,22 @@ def test_the_page_and_every_sample(server: ViewServer) -> None:
     assert headers["X-Content-Type-Options"] == "nosniff"
     status, packed, _ = answer(server, f"/{server.token}/samples/7")
     assert status == 200
-    assert packed == pack(sample_view(server.store, 7, FULL))
+    assert packed == pack(sample_view(server.opened.stores[0], 7, FULL))
+
+
+def test_samples_of_a_version_are_those_of_the_grown_store() -> None:
+    # version 3 leaves out a source of the first part
+    grown = Path(__file__).parents[2] / "data" / "golden" / "grown.zarr"
+    expected = unistore.Dataset(grown, version=3).read_batch(range(8))["x"]
+    with ViewServer(grown, version=3) as server:
+        assert b'"live": true' in server.page
+        assert b'"count": 8' in server.page
+        for sample in range(8):
+            store, row = server.opened.row_of(sample)
+            np.testing.assert_array_equal(store.array("rows/x").read(row, row + 1)[0], expected[sample])
+            assert server.sample(sample) == pack(sample_view(store, row, FULL))
+    with pytest.raises(InputError, match="has no version 9"):
+        ViewServer(grown, version=9)
 
 
 @pytest.mark.parametrize(

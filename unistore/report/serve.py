@@ -1,0 +1,144 @@
+"""``unistore.view``: the page of a store with any sample on demand, for a browser on this machine."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from unistore.converters.views import ViewLimits
+from unistore.errors import UnistoreError, printable
+from unistore.pictures import sample_view
+from unistore.remote.url import redact_urls
+from unistore.report.inspection import inspect
+from unistore.report.page import pack, pack_error, render_page
+from unistore.report.sealed import StoreReport, with_attached
+from unistore.store.versions import open_stores
+from unistore.system.arguments import wrong_argument
+from unistore.system.hints import PathLike
+
+FULL = ViewLimits(shown=256 << 20, read=1 << 30, edge=1024, points=1_000_000, side=4096, frames=1000)
+_HOST = "127.0.0.1"
+_SAMPLE = re.compile(r"samples/(0|[1-9][0-9]{0,17})", re.ASCII)
+_TIMEOUT = 30  # seconds that a browser may take to send a request
+
+
+class ViewServer(ThreadingHTTPServer):
+    """Serves the page and the samples of a version of a store, to who knows the address alone."""
+
+    daemon_threads = True
+
+    def __init__(self, path: PathLike, port: int = 0, version: int | str | None = None) -> None:
+        opened = open_stores(os.fspath(path), version)
+        number = version if opened.version is None else opened.version.number
+        inspection = inspect(path, version=number)
+        report = inspection.report
+        if isinstance(report, StoreReport):
+            opened = opened._replace(stores=(with_attached(opened.stores[0], report),))
+        self.opened = opened
+        self.count = sum(opened.counts)
+        self.page = render_page(opened.path, report, inspection.blocks, live=True).encode()
+        self.token = secrets.token_urlsafe(24)
+        try:
+            super().__init__((_HOST, port), _Handler)
+        except (OSError, OverflowError) as error:
+            message = f"{port} cannot be used ({error})"
+            raise wrong_argument("port", message, "leave out --port") from error
+
+    @property
+    def address(self) -> str:
+        return f"http://{_HOST}:{self.server_port}/{self.token}/"
+
+    def sample(self, number: int) -> bytes:
+        """Return one sample, packed, or the reason why it cannot be shown."""
+        try:
+            return pack(sample_view(*self.opened.row_of(number), FULL))
+        except UnistoreError as error:
+            return pack_error(str(error))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ViewServer
+    timeout = _TIMEOUT
+    server_version = "unistore"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        place = self._place()
+        if place is None:
+            self._answer(HTTPStatus.NOT_FOUND, b"", "text/plain")
+        elif not place:
+            self._answer(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
+        elif (match := _SAMPLE.fullmatch(place)) and int(match[1]) < self.server.count:
+            packed = self.server.sample(int(match[1]))
+            self._answer(HTTPStatus.OK, packed, "application/octet-stream")
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"", "text/plain")
+
+    def _place(self) -> str | None:
+        """Return what is asked for behind the token, or None if host or token are not ours."""
+        port = self.server.server_port
+        # A page of another site whose name was made to lead here does not know the host
+        if self.headers.get_all("Host") not in ([f"{_HOST}:{port}"], [f"localhost:{port}"]):
+            return None
+        token, separator, place = self.path.removeprefix("/").partition("/")
+        is_ours = hmac.compare_digest(token.encode(), self.server.token.encode())
+        return place if is_ours and separator else None
+
+    def _answer(self, status: HTTPStatus, content: bytes, form: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", form)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("X-Frame-Options", "DENY")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def view(
+    path: PathLike, *, port: int = 0, open_browser: bool = True, version: int | str | None = None
+) -> None:
+    """Serve a page about a store on this machine, with any sample in full resolution, until interrupted.
+
+    Parameters
+    ----------
+    path
+        A store or the URL of one.
+    port
+        The port of 127.0.0.1. 0: a free one.
+    open_browser
+        Whether a browser is started. The address is printed either way.
+    version
+        Number or name of the version of a grown store. None: the newest.
+
+    Raises
+    ------
+    InputError
+        If the port cannot be used, or there is no such version.
+    StoreError
+        If it is no sealed store.
+
+    Examples
+    --------
+    >>> unistore.view("train.zarr")  # doctest: +SKIP
+    """
+    with ViewServer(path, port, version) as server:
+        try:
+            shown = printable(redact_urls(server.opened.path))
+            print(f"{server.address}\nshows {shown} to who knows this address; Ctrl-C ends it", flush=True)
+            if open_browser:
+                import webbrowser
+
+                webbrowser.open(server.address)
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print(flush=True)
