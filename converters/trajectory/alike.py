@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -66,13 +67,15 @@ class _NextRows:
 def arrays(stores: Sequence[StoreView]) -> ArraysOfStores:
     """Return the arrays that each store would have, were all converted together, and None for others."""
     of_stores: ArraysOfStores = [{} for _ in stores]
-    columns = [_columns(store) for store in stores]
-    for key, path in {key: path for own in columns for key, path in own.items()}.items():
+    columns: dict[str, str] = {}
+    for store in stores:
+        columns |= _columns(store)
+    for key, path in columns.items():
         _add_present(of_stores, stores, key, path)
         if not path.endswith("/data"):
             _add_extents(of_stores, stores, key, path)
-    following = {path for store in stores for path in store.paths() if path.startswith(f"{NEXT}/")}
-    for path in sorted(following):
+    paths = set(chain.from_iterable(store.paths() for store in stores))
+    for path in sorted(path for path in paths if path.startswith(f"{NEXT}/")):
         final = path.replace(NEXT, FINAL, 1)
         now = path.replace(NEXT, OBSERVATION, 1)
         for store, own_arrays in zip(stores, of_stores, strict=True):

@@ -6,7 +6,7 @@ import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
             f"{next(iter(layouts))}: {counted}",
             *_notes(used, stored, options),
             *texts.notes(),
-            *(note for one in scanned for note in one.notes),
+            *chain.from_iterable(one.notes for one in scanned),
         ),
         estimated_rows={name: nbytes // len(spilled) // size for name, size in spilled.items()},
         possible=tuple(
@@ -187,7 +187,7 @@ def _is_stored(index: EpisodeIndex) -> Callable[[str], bool]:
 
 
 def _no_episodes(scanned: Sequence[ScannedFile]) -> list[Problem]:
-    notes = [note for one in scanned for note in one.notes][:_LISTED]
+    notes = islice(chain.from_iterable(one.notes for one in scanned), _LISTED)
     name = count_of(len(scanned), "file")
     return [Problem(name, "; ".join(["no episode is left", *notes]), kind="empty")]
 

@@ -194,7 +194,8 @@ class _Joining:
         self._paths = dict.fromkeys(chain.from_iterable(described))
         self._specs = {path: store.specs.of(path, self._paths) for path in self._paths}
         # whose rows are padded in all families, as another array says how far they reach
-        self._limited = {limit.path for spec in self._specs.values() for limit in spec.limits}
+        limits = chain.from_iterable(spec.limits for spec in self._specs.values())
+        self._limited = {limit.path for limit in limits}
         self._has_columns = "columns" in store.attributes.get("options", {})
         self._may_pad = bool(family.alike) or store.sample_table == store.attributes["main_table"]
 
