@@ -30,7 +30,7 @@ class ArrayInfo:
 SAMPLES = ""
 
 # Shape of the array at a path; of `SAMPLES`, (samples,)
-ShapeOf = Callable[[str], tuple[int, ...]]
+ShapeOf = Callable[[str], Shape]
 
 
 class Limit(NamedTuple):

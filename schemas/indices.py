@@ -209,7 +209,7 @@ class IndexColumn:
         """For offsets: lengths of all ranges, (n,)."""
         return np.diff(whole(self._store, self._path))
 
-    def _shape_of(self, path: str) -> tuple[int, ...]:
+    def _shape_of(self, path: str) -> Shape:
         return _shape(self._store, path)
 
 
@@ -326,7 +326,7 @@ def _spec(store: StoreView, path: str) -> ArraySpec:
     return store.specs.of(path, store.attributes["fields"])
 
 
-def _shape(store: StoreView, path: str) -> tuple[int, ...]:
+def _shape(store: StoreView, path: str) -> Shape:
     return (store.sample_count,) if path == SAMPLES else store.array(path).shape
 
 

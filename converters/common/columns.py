@@ -189,7 +189,7 @@ def _sizes(row_shape: Shape) -> str:
     return "x".join(map(str, row_shape))
 
 
-def row_shapes(attributes: Mapping[str, Any]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+def row_shapes(attributes: Mapping[str, Any]) -> Iterator[tuple[Shape, list[int]]]:
     """Yield the row shapes that the sources of a padded array have, with the indices of the sources."""
     shapes = attributes.get(ROW_SHAPES)
     for sizes, sources in shapes.items() if isinstance(shapes, Mapping) else ():

@@ -213,7 +213,7 @@ def _ome(**members: Any) -> JsonObject:
 
 
 def _multiscale(volume: Volume) -> tuple[JsonObject, list[str]]:
-    # Multiscale metadata with one level, and notes on what is left out
+    # Multiscale metadata with one level, and notes on what is left out.
     # The specification requires a scale: it is 1 where the spacing is unknown.
     geometry = volume.geometry
     axes = [{"name": axis, "type": "space"} for axis in _AXES]

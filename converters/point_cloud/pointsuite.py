@@ -307,8 +307,8 @@ def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Des
 def _objects_inside(
     segments: SegmentGroups, members: Sequence[str], further: dict[str, None]
 ) -> Iterator[tuple[str, h5py.HLObject]]:
-    # Groups of the segments and those of their datasets that are read, none of them linked
-    # Names of what else they hold are added to `others`.
+    # Groups of the segments and those of their datasets that are read, none of them linked.
+    # Names of what else they hold are added to `further`.
     for key in segments.keys:
         path = f"{SEGMENTS}/{key}"
         group = unlinked(segments.parent, key)

@@ -258,7 +258,7 @@ def _tables(
     """Yield tables of time steps, and of voxels and images if any, with kept images one each."""
     # Rows are padded to the most pixels of spikes and voxels, and of images.
     lengths = [source.extent.length for source in spikes.values()]
-    sizes: list[tuple[int, ...]] = [source.extent[1:] for source in spikes.values()]
+    sizes: list[Shape] = [source.extent[1:] for source in spikes.values()]
     sizes += [grid.shape[1:] for grid in voxels.existing]
     height, width = map(max, zip(*sizes, strict=True))
     if lengths:

@@ -458,7 +458,7 @@ def _is_ragged(problems: Sequence[Problem]) -> bool:
 
 
 def _encoded(path: str, array: Array, location: Location) -> Feature | None:
-    # Return a feature of compressed frames, if the first of a few rows that is not empty is such a frame
+    # A feature of compressed frames, if the first of a few rows that is not empty is such a frame.
     # A recorder may miss the first frame.
     kind: Kind = "padded" if array.dtype == np.uint8 else "variable"
     if (kind == "variable" and len(array.shape) != 1) or array.problems(as_objects=True):

@@ -92,7 +92,7 @@ PREVIEW = Preview(view=view, measures=measures)
 
 
 def _curve_columns(store: StoreView, columns: Sequence[StoredStepColumn]) -> list[StoredStepColumn]:
-    # Actions, rewards, joints and other numbers of a step, in this order
+    # Actions, rewards, joints and other numbers of a step, in this order.
     # Kept frames and ragged rows have no array of this name
     plain = [column for column in columns if not column.is_image and store.has(f"{STEPS}/{column.name}")]
     numeric = [one for one in plain if one.dtype.kind in "iuf" and prod(one.row_shape) <= _NUMBERS]

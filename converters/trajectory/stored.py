@@ -99,7 +99,7 @@ class _EpisodeRun(NamedTuple):
         return not self.store.has(presence) or bool(whole(self.store, presence)[self.first])
 
     def values(self, path: str, *, with_first: bool = False) -> ExportedArray:
-        # Rows of a column, in the shape and dtype of its source
+        # Rows of a column, in the shape and dtype of its source.
         # `with_first`: next observations of an episode with the one before its first step, too.
         array = self.store.array(path)
         lo, hi = self.rows_in(path)
@@ -270,7 +270,7 @@ def _is_resized(store: StoreView, path: str) -> bool:
 def _with_kept(
     told: Mapping[str, Mapping[str, Any]], paths: Iterable[str], kept: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
-    # Attributes and single values of a file, where exactly stored ones replace the JSON ones
+    # Attributes and single values of a file, where exactly stored ones replace the JSON ones.
     # The JSON has those of the root among those of another group, and single values as attributes.
     below = (path.rsplit("/", depth)[0] for path in paths for depth in range(path.count("/") + 1))
     places = {"", *below}

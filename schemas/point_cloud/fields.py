@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from unistore.schemas.indices import StoreView, contradiction, whole
 from unistore.schemas.tables import Field, bounds_field, own_axes
-from unistore.system.hints import Float64s
+from unistore.system.hints import Float64s, Shape
 
 FAMILY_NAME = "point_cloud"
 # Attribute of quantised coordinates that are decimals: their scale and offset, the same for all sources.
@@ -89,7 +89,7 @@ def column_field(
     table: str,
     name: str,
     dtype: str,
-    row_shape: tuple[int, ...],
+    row_shape: Shape,
     attributes: Mapping[str, Any] | None = None,
     run: int = 1,
 ) -> Field:

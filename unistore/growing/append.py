@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -138,14 +139,17 @@ class _Sources:
 
     def check_digests(self, new: Store) -> None:
         """Refuse sources that the store has under another name, as names begin at another folder."""
-        new_names = {(size, digest): name for name, size, digest in _source_rows(new)}
+        new_names = defaultdict(list)
+        for name, size, digest in _source_rows(new):
+            if name not in self.known:
+                new_names[size, digest].append(name)
         problems = []
         for other, known in self.known.items():
-            name = new_names.get((known.size, known.digest), other)
-            if other != name and (f"/{name}".endswith(f"/{other}") or f"/{other}".endswith(f"/{name}")):
-                message = f"holds the values of {other}, which the store has"
-                cure = f"give the folder at which its names begin, or --exclude {name}"
-                problems.append(Problem(name, message, cure, "changed", name))
+            for name in new_names.get((known.size, known.digest), ()):
+                if f"/{name}".endswith(f"/{other}") or f"/{other}".endswith(f"/{name}"):
+                    message = f"holds the values of {other}, which the store has"
+                    cure = f"give the folder at which its names begin, or --exclude {name}"
+                    problems.append(Problem(name, message, cure, "changed", name))
         if problems:
             raise InputError(problems)
 

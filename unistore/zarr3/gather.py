@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray, Int64s, Shape
 from unistore.zarr3.cache import CHUNKS, Key
 from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.compiled import can_read, read_boxes, read_ranges
@@ -239,7 +239,7 @@ def _selections(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> list
     return selections
 
 
-def _whole_chunk(places: Sequence[Selection], out: AnyArray, chunk_shape: tuple[int, ...]) -> AnyArray | None:
+def _whole_chunk(places: Sequence[Selection], out: AnyArray, chunk_shape: Shape) -> AnyArray | None:
     # None where parts of the chunk are needed
     source, place = places[0]
     rows = source[0]

@@ -178,6 +178,7 @@ def test_copied_sources_are_known_by_their_values(
 def test_a_source_under_a_longer_name_is_refused(tmp_path: Path, store: Path) -> None:
     shutil.copytree(tmp_path / "old", tmp_path / "all" / "day1")
     write_source(tmp_path / "all" / "day2", "e")
+    shutil.copy(tmp_path / "old" / "a.npz", tmp_path / "all" / "day2" / "z.npz")
     with pytest.raises(unistore.InputError, match=r"day1/a\.npz: holds the values of a\.npz"):
         unistore.append(tmp_path / "all", store)
     assert [one.number for one in unistore.versions(store)] == [1]

@@ -321,15 +321,15 @@ def parts_of(store: Store, kind: Windows) -> list[WindowPart]:
         horizon = RowFinder(offsets=offsets, clock=None, steps=np.arange(kind.horizon))
         return [WindowPart("history", STEPS, past, history), WindowPart("horizon", STEPS, other, horizon)]
     ticks = _clock_of(clocks, store, "clock", kind.clock)
-    taken = set[str]()
+    windowed = set[str]()
     parts = []
     problems = []
     for name, steps in kind.around.items():
         own = _clock_of(clocks, store, "around", name)
         columns = clocks.columns[own] if name == own else {name: clocks.columns[own][name]}
-        if twice := taken.intersection(columns):
+        if twice := windowed.intersection(columns):
             problems.append((name, f"{', '.join(sorted(twice))} is in two windows", "leave one out"))
-        taken.update(columns)
+        windowed.update(columns)
         problems += _problems(store, kind, clocks, (name, own, ticks), columns)
         if not problems:
             parts.append(WindowPart(name, own, columns, _stream(kind, clocks, name, own, steps)))
