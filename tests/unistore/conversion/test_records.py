@@ -39,7 +39,7 @@ def test_arrays_and_their_scalars_are_made_again() -> None:
     assert type(from_json(to_json(np.float32(0.1)))) is np.float32
 
 
-@pytest.mark.parametrize("value", [object(), np.array([object()]), print, np.dtype(object)], ids=repr)
+@pytest.mark.parametrize("value", [object(), np.array([object()]), print, np.dtype(object)], ids=range(4))
 def test_other_values_are_refused(value: object) -> None:
     with pytest.raises(TypeError):
         to_json(value)
