@@ -16,7 +16,7 @@ import numpy as np
 
 from unistore.converters.opened import Format
 
-_PLAIN = (str, int, float, type(None))
+_PLAIN = (str, int, float, bool, type(None))
 _COLLECTIONS: dict[str, Callable[[Any], Any]] = {
     "tuple": tuple,
     "set": set,
@@ -34,7 +34,7 @@ def to_json(value: object) -> Any:
         For a value that is no text, number, array, dtype, path, collection, or record of unistore.
     """
     kind = type(value)
-    if kind in (*_PLAIN, bool):
+    if kind in _PLAIN:
         return value
     if isinstance(value, bytes):
         return {"bytes": b64encode(value).decode()}
@@ -46,7 +46,7 @@ def to_json(value: object) -> Any:
         return {"scalar" if isinstance(value, np.generic) else "array": _npy(np.asarray(value))}
     if kind is list:
         return list(map(to_json, value))  # type: ignore[call-overload]
-    if kind.__name__ in _COLLECTIONS and kind is _COLLECTIONS[kind.__name__]:
+    if kind in _COLLECTIONS.values():
         items = value.items() if isinstance(value, dict) else value
         return {kind.__name__: list(map(to_json, items))}  # type: ignore[call-overload]
     if isinstance(value, Enum):

@@ -84,9 +84,8 @@ class Dequantiser:
     ) -> None:
         """Write ``absolute``, or with an origin ``absolute - origin``, to `out`."""
         library = kernel()
-        if library is not None and self._affine is not None and stored.dtype == np.int32:
-            assert stored.flags.c_contiguous
-            assert out.flags.c_contiguous
+        in_rows = stored.flags.c_contiguous and out.flags.c_contiguous and len(stored) == len(out)
+        if library is not None and self._affine is not None and stored.dtype == np.int32 and in_rows:
             rows = [*self._affine, np.zeros(3) if origin is None else origin.astype(np.float64)]
             addresses = [row.ctypes.data for row in rows]
             form = self._decimal, out.dtype == np.float64
