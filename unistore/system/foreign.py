@@ -38,6 +38,7 @@ class NeedsWorkerError(BaseException):
 class _OpenFile(NamedTuple):
     note: bytes
     seconds: float
+    thread: int
 
 
 class _OpenWorker:
@@ -58,7 +59,8 @@ class _OpenWorker:
             message = f"is damaged: it {self.damaged[note]}"
             raise InputError(Problem.at(location, message, "get or write it again", "damaged"))
         with self._lock:
-            self._open[path] = _OpenFile(note, self._seconds + status.st_size / BYTES_PER_SECOND)
+            seconds = self._seconds + status.st_size / BYTES_PER_SECOND
+            self._open[path] = _OpenFile(note, seconds, threading.get_ident())
             self.begin_reading(path)
 
     def begin_reading(self, path: str) -> None:
@@ -66,9 +68,11 @@ class _OpenWorker:
             if not self._open:
                 return
             file = self._open.get(path) or self._open[next(reversed(self._open))]
-            if file.note != self._written:
-                os.pwrite(self._descriptor, file.note.ljust(NOTE_BYTES, b"\0"), 0)
-                self._written = file.note
+            threads = {other.thread for other in self._open.values()}
+            note = file.note if len(threads) == 1 else b""  # any of several threads may be the one that dies
+            if note != self._written:
+                os.pwrite(self._descriptor, note.ljust(NOTE_BYTES, b"\0"), 0)
+                self._written = note
             self._limit(math.ceil(time.process_time() + file.seconds))
 
     def close(self, path: str) -> None:
@@ -105,7 +109,7 @@ def set_damaged_files(damaged: DamagedFiles) -> None:
 
 
 def last_note(descriptor: int) -> bytes:
-    """Return the note of the file that a worker was reading when it died, empty if it was reading none."""
+    """Return the note of the file that a worker was reading when it died, empty unless it was one file."""
     return os.pread(descriptor, NOTE_BYTES, 0).rstrip(b"\0")
 
 

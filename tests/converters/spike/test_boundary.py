@@ -13,7 +13,7 @@ import unistore
 from tests.converters.spike.recordings import sequences
 
 STAND_IN = """
-import os, signal, struct
+import os, signal, struct, time
 from pathlib import Path
 import numpy as np
 
@@ -22,7 +22,9 @@ IMREAD_COLOR = IMREAD_IGNORE_ORIENTATION = COLOR_BGR2RGB = 0
 
 def imdecode(data, flags):
     if bytes(data) == Path(os.environ["CRASHES"]).read_bytes():
+        time.sleep(0.3)  # another thread has opened another image meanwhile
         os.kill(os.getpid(), signal.SIGSEGV)
+    time.sleep(0.2)
     width, height = struct.unpack(">II", bytes(data[16:24]))
     return np.full((height, width, 3), 7, np.uint8)
 

@@ -39,6 +39,7 @@ class Job(ABC, Generic[T_contra]):
 
     __slots__ = ()
     is_journaled: ClassVar[bool] = False  # Whether a conversion that stops after some steps continues behind
+    threads: int = 1  # of a step, however many processes there are
 
     @abstractmethod
     def __call__(self, item: T_contra, /) -> Outcome:
@@ -109,8 +110,12 @@ class AskJob(Job[range]):
 
     def __call__(self, numbers: range) -> Outcome:
         """Ask about the items with these numbers."""
-        items = self._items_of(numbers)
-        return Outcome({"answers": list(ask_here(self.function, items, threads=self.threads))})
+        return self.threaded(numbers, self.threads)
+
+    def threaded(self, numbers: range, threads: int) -> Outcome:
+        """Ask on the threads of the job, or on one."""
+        threads = min(threads, self.threads)
+        return Outcome({"answers": list(ask_here(self.function, self._items_of(numbers), threads=threads))})
 
     def describe(self, numbers: range) -> str:
         """Return the first item, for messages."""
