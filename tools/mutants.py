@@ -135,7 +135,7 @@ def lines_of(tree: ast.Module, node: ast.AST) -> range:
 
 
 def tests_of(tree: Path, module: str, lines: range, measured: CoverageData) -> list[str]:
-    """Return tests of a module's room that run one of the lines, the likeliest to notice a change first."""
+    """Return tests of a module's room that run one of the lines, the likeliest and fastest first."""
     own = f"test_{Path(module).name}"
     imported = module.removesuffix(".py").replace("/", ".")
 
@@ -145,14 +145,16 @@ def tests_of(tree: Path, module: str, lines: range, measured: CoverageData) -> l
         return 1 if imported in file.read_text() else 2
 
     room = tree / "tests" / Path(*Path(module).parts[:2])
-    files = sorted(sorted(room.rglob("test_*.py")), key=distance)
+    distances = {path.relative_to(tree).as_posix(): distance(path) for path in room.rglob("test_*.py")}
+    durations = json.loads(Path(measured.data_filename()).with_suffix(".json").read_text())
     contexts = measured.contexts_by_lineno(str(tree / module))
     running = {test for line in lines for test in contexts.get(line, ()) if test}
-    chosen = []
-    for file in files:
-        name = file.relative_to(tree).as_posix()
-        chosen += sorted(test for test in running if test.startswith(f"{name}::"))
-    return chosen
+    return sorted(
+        running, key=lambda test: (distances[test.partition("::")[0]], durations.get(test, 0), test)
+    )
+
+
+_durations: dict[str, float] = {}  # seconds of each test, while a room is measured
 
 
 def pytest_runtest_protocol(item: pytest.Item) -> None:
@@ -162,17 +164,29 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
         coverage.switch_context(item.nodeid.partition("[")[0])
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up the seconds of a test: a hook, while a room is measured."""
+    test = report.nodeid.partition("[")[0]
+    _durations[test] = _durations.get(test, 0) + report.duration
+
+
+def pytest_sessionfinish() -> None:
+    """Keep the seconds of all tests: a hook, while a room is measured."""
+    Path(os.environ["DURATIONS"]).write_text(json.dumps(_durations))
+
+
 def measure(tree: Path, room: str, data: Path, limit: float) -> bool | None:
     """Run the tests of a room and keep which of them run which line; return as `passes`."""
     settings = data.with_suffix(".ini")
     settings.write_text(f"[run]\nsource = {tree / 'unistore' / room}\n")
     tracer = ["coverage", "run", f"--rcfile={settings}", f"--data-file={data}", "-m"]
+    os.environ["DURATIONS"] = str(data.with_suffix(".json"))
     return passes(tree, ["-p", "tools.mutants", f"tests/unistore/{room}"], limit, tracer)
 
 
 def passes(tree: Path, tests: list[str], limit: float, tracer: Sequence[str] = ()) -> bool | None:
     """Run tests until the first fails; None if they take longer than the limit."""
-    arguments = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    arguments = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--timeout", "60"]
     command = [sys.executable, "-m", *tracer, "pytest", *tests, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     null = subprocess.DEVNULL
