@@ -1,6 +1,6 @@
 """Point clouds: segments of about 9,000 points, 16 bytes each, from several HDF5 files.
 
-    python benchmarks/point_cloud.py [--quick] [--only PATTERN …] [--json FILE] [--markdown FILE]
+    python benchmarks/point_cloud.py [--quick] [--dense] [--only PATTERN …] [--json FILE] [--markdown FILE]
 
 The files are synthetic, laid out as PointSuite lays them out: columns x, y, z in metres with two decimals at
 UTM-sized coordinates, classes, gzip chunks of 8,192 rows, and a segment's points as sorted row numbers. A
@@ -29,7 +29,8 @@ import unistore
 
 BATCH = 8
 ROWS = 8192
-POINTS = 9000
+POINTS = 9_000
+DENSE = 27_500
 CODES = np.array([1, 2, 3, 4, 5, 6, 9, 17], np.int32)
 
 
@@ -38,14 +39,14 @@ def as_recorded(metres: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.rint(metres * 100).astype(np.int32) * 0.01
 
 
-def make_file(path: Path, windows: int, seed: int) -> None:
-    """One file: a square of ground, `windows` by `windows` of 50 m with about 9,000 points each.
+def make_file(path: Path, windows: int, seed: int, points_each: int) -> None:
+    """One file: a square of ground, `windows` by `windows` of 50 m with about so many points each.
 
     Points are in the order of a scanner that sweeps across the whole square while it flies along it, so that
     a window's points lie in many short runs of rows.
     """
     rng = np.random.default_rng(seed)
-    edge, points = 50.0 * windows, POINTS * windows**2
+    edge, points = 50.0 * windows, points_each * windows**2
     north = np.sort(rng.uniform(0, edge, points))
     line = (north // 0.5).astype(np.int64)  # a sweep every half metre
     east = rng.uniform(0, edge, points)
@@ -239,24 +240,24 @@ class Tensorstore:
         return [{name: future.result() for name, future in each.items()} for each in pending]
 
 
-def make_source(folder: Path, *, quick: bool) -> list[Path]:
+def make_source(folder: Path, *, quick: bool, points: int = POINTS) -> list[Path]:
     """Files of the benchmark, made where they are missing."""
     count, windows = (3, 8) if quick else (8, 13)
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"tile_{number}.h5" for number in range(count)]
     for number, path in enumerate(files):
         if not path.exists():
-            make_file(path.with_suffix(".part"), windows, number)
+            make_file(path.with_suffix(".part"), windows, number, points)
             path.with_suffix(".part").rename(path)
     return files
 
 
-def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], dict[str, Path]]:
+def prepare(folder: Path, *, quick: bool, points: int) -> tuple[list[Path], dict[str, Path]]:
     """Source files, and every form of them that is raced."""
     from harness.plain import write_tensorstore
 
     sources = folder / "source"
-    files = make_source(sources, quick=quick)
+    files = make_source(sources, quick=quick, points=points)
     stores = {"store": folder / "store.zarr", "plain": folder / "plain.zarr"}
     for key, codec in (("store", "fast"), ("plain", "none")):
         if not stores[key].exists():
@@ -300,7 +301,9 @@ def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], dict[str, Path]]:
 
 def ways(options: Options) -> list[Way]:
     """Every contender."""
-    files, made = prepare(options.folder, quick=options.quick)
+    points = DENSE if options.flag else POINTS
+    folder = options.folder / "dense" if options.flag else options.folder
+    files, made = prepare(folder, quick=options.quick, points=points)
     found: list[Way] = []
 
     def add(name: str, setting: str, kind: Any, make: Any, places: Sequence[Path], **more: Any) -> None:
@@ -413,7 +416,7 @@ def ways(options: Options) -> list[Way]:
 
 def main() -> None:
     """Run the benchmark."""
-    options = parse(__doc__, "point_cloud")
+    options = parse(__doc__, "point_cloud", dense=f"segments of {DENSE:,} points")
     targets = [
         Target(
             text="Loader, 2 workers, over preload-all's best",
