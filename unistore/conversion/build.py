@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
-from unistore.conversion.parts import JobPart, begun_part, check_begun_parts
+from unistore.conversion.parts import SEALING, JobPart, check_begun_parts, sealing_part
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.store.names import build_folder
+from unistore.store.names import ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.system.hints import JsonObject, PathLike
 from unistore.zarr3.durable import Folder, Target, sync_folder
@@ -145,7 +145,9 @@ class Build(ABC):
         self.folder = folder
         self.spill = folder / "spill"
         self.local = folder / local
-        self.part = begun_part(folder, part)
+        self.part = part
+        if part is SEALING:
+            self.part = sealing_part(folder, is_sealed=is_store(destination))
         self.suffix = "" if self.part is None else self.part.suffix
         self._restart = restart
         self._lock_path = folder / f"lock{self.suffix}"
@@ -159,6 +161,16 @@ class Build(ABC):
     @abstractmethod
     def check(self, *, overwrite: bool) -> None:
         """Refuse a destination that exists already."""
+
+    def check_early(self, *, overwrite: bool) -> None:
+        """Refuse a destination before sources are scanned: a part may be late, the store that of others."""
+        if self.folder.exists() or (self.part is not None and is_store(self.destination)):
+            return
+        self.check(overwrite=overwrite)
+
+    @abstractmethod
+    def sealed_at(self) -> int:
+        """Return when the store at the destination was sealed, in ns since 1970."""
 
     @abstractmethod
     def move_into_place(self) -> None:
@@ -243,6 +255,18 @@ class Build(ABC):
         self._lock.release()
 
     @property
+    def is_begun(self) -> bool:
+        """Return whether any part has begun."""
+        return next(self.journal.each("begin"), None) is not None
+
+    def withdraw(self) -> None:
+        """End what was not begun, in its turn: parts that wait for theirs keep the folder."""
+        if self.parts_at_work():
+            self.journal.path.unlink(missing_ok=True)
+        else:
+            self.remove()
+
+    @property
     def is_removed(self) -> bool:
         """Return whether another part has sealed the store, and removed the folder."""
         return not self.journal.path.exists()
@@ -296,7 +320,7 @@ class Build(ABC):
                 shutil.rmtree(path)
             elif path not in kept:
                 path.unlink(missing_ok=True)
-        journal.unlink()
+        journal.unlink(missing_ok=True)  # of a part that another one took for dead
         self._lock.release()
         _remove_empty(self.folder)
         sync_folder(self.folder.parent)
@@ -395,6 +419,10 @@ class FolderBuild(Build):
             raise InputError(msg)
         msg = f"{destination}: exists, is not a unistore store and will not be touched: choose another path"
         raise InputError(msg)
+
+    def sealed_at(self) -> int:
+        """Return when the root was written."""
+        return (self.output_path / ROOT).stat().st_mtime_ns
 
     def move_into_place(self) -> None:
         """Rename the sealed store to the destination, moving an older one to ``old/`` first."""

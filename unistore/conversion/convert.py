@@ -256,8 +256,7 @@ def local_sources(
     from unistore.conversion.staging import stage
 
     build = open_build(destination, work=settings.work, restart=settings.restart, part=settings.own_part)
-    if not build.folder.exists():
-        build.check(overwrite=settings.overwrite)
+    build.check_early(overwrite=settings.overwrite)
     with resolve_progress(progress) as callbacks:
         paths = stage(urls, _copies_folder(destination, settings), callbacks)
     path_of_url = dict(zip(urls, paths, strict=True))

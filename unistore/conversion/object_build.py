@@ -163,6 +163,10 @@ class ObjectBuild(Build):
             msg = f"{self.location}: holds objects that are not a unistore store: choose another place"
             raise InputError(msg)
 
+    def sealed_at(self) -> int:
+        """Return when the root was put, by the server's clock, in whole seconds."""
+        return int(self._client.described(ROOT).modified) * 10**9
+
     def discard_on_input_error(self) -> None:
         """Claim the destination, before objects are written."""
         if self._begun is None:

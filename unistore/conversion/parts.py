@@ -50,15 +50,13 @@ class JobPart:
 SEALING = JobPart(0, 0)  # until the build folder says how many there are
 
 
-def begun_part(folder: Path, part: JobPart | None) -> JobPart | None:
-    """Return the part, with the number of parts that were begun in a build folder where it only seals."""
-    if part is not SEALING:
-        return part
+def sealing_part(folder: Path, *, is_sealed: bool) -> JobPart:
+    """Return the part that seals what was begun in a build folder, of no parts where that is done."""
     counts = begun_counts(folder)
-    if not counts:
+    if not counts and not is_sealed:
         msg = f"{folder}: no part of a conversion was begun there: nothing to seal"
         raise InputError(msg)
-    return JobPart(0, min(counts))
+    return JobPart(0, min(counts, default=0))
 
 
 def check_begun_parts(folder: Path, part: JobPart | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,7 +43,7 @@ from unistore.conversion.new_store import (
     versions,
     with_codecs,
 )
-from unistore.conversion.parts import JobPart
+from unistore.conversion.parts import SEALING, JobPart
 from unistore.conversion.plan import Plan, ShardTask, json_digest
 from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import (
@@ -71,7 +73,7 @@ from unistore.errors import (
     writing_failed,
 )
 from unistore.remote.url import local_path, require_local_path
-from unistore.store.names import ROOT, build_folder
+from unistore.store.names import copies_folder
 from unistore.store.reader import Store
 from unistore.system.hints import Int64s, JsonObject, PathLike
 from unistore.system.packed import view
@@ -91,11 +93,12 @@ class Report:
     ``samples`` counts the rows of ``sample_table``: frames, episodes, volumes, segments. A `Dataset` may make
     more or fewer samples of them: clips of frames, transitions of episodes. ``source_bytes`` are the sizes of
     the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the stored sizes of all arrays.
-    ``resumed`` counts the tasks that an earlier run had finished. ``skipped`` has an entry for each problem
-    for which something was left out (see `unistore.conversion.skipping`). ``verdicts`` counts the files under
-    the given paths: ``verdict`` (``"taken"``, ``"left out"``, ``"refused"``), ``why``, ``files``, and the
-    names of the first as ``examples``. ``unfinished_parts``: numbers of the other parts that are not done.
-    Nothing is sealed then: ``digest`` is empty, ``files`` and ``stored_bytes`` are 0.
+    ``resumed`` counts the tasks that an earlier run had finished. A part that began after the seal has 0
+    ``tasks``. ``skipped`` has an entry for each problem for which something was left out (see
+    `unistore.conversion.skipping`). ``verdicts`` counts the files under the given paths: ``verdict``
+    (``"taken"``, ``"left out"``, ``"refused"``), ``why``, ``files``, and the names of the first as
+    ``examples``. ``unfinished_parts``: numbers of the other parts that are not done. Nothing is sealed then:
+    ``digest`` is empty, ``files`` and ``stored_bytes`` are 0.
     """
 
     destination: str
@@ -437,36 +440,75 @@ def is_up_to_date(
     settings: Settings,
     claims: Claims | None = None,
 ) -> bool:
-    """Return whether the store in a folder was made from these sources, with these options and versions."""
-    # Values are not read: names and sizes are the same, and nothing under the given paths, lists of splits
-    # included, was modified or changed status after the seal
-    folder = local_path(destination)
-    if folder is None or build_folder(Path(os.path.abspath(folder))).exists():  # noqa: PTH100  links stay links
-        return False
-    try:
-        store = Store(folder)
-        sealed = (folder / ROOT).stat().st_mtime_ns
-    except (StoreError, OSError):
-        return False
-    recorded = store.attributes
-    if recorded.get("skipped") or recorded.get("created_with") != versions():
+    """Return whether there is a store that was made from these sources, with these options and versions."""
+    build = open_build(destination, work=settings.work)
+    if build.folder.exists() or _whole_store(build) is None:
         return False
     with Processes() as executor:
         scan = scan_valid_sources(converter, paths, skip=False, ask=asking(executor), claims=claims).scan
     rule = prepare_splits(settings.rule, paths, scan)
-    options = json.loads(json.dumps(plan_options(scan, settings.codec, rule)))
-    before = dict(recorded.get("options", {}))
-    for recorded_options in (options, before):
+    options = plan_options(scan, settings.codec, rule)
+    return _finished_report(build, Inputs.of(converter, scan), options, paths) is not None
+
+
+def _whole_store(build: Build) -> Store | None:
+    try:
+        store = Store(build.destination)
+    except (StoreError, OSError):
+        return None
+    recorded = store.attributes
+    is_whole = not recorded.get("skipped") and recorded.get("created_with") == versions()
+    return store if is_whole else None
+
+
+def _finished_report(
+    build: Build, inputs: Inputs, options: JsonObject, paths: Sequence[Path]
+) -> Report | None:
+    # Values are not read: names and sizes are the same, and nothing under the given paths, lists of splits
+    # included, was modified or changed status after the seal
+    store = _whole_store(build)
+    if store is None:
+        return None
+    scan = inputs.scan
+    now = json.loads(json.dumps(options))
+    before = dict(store.attributes.get("options", {}))
+    for recorded_options in (now, before):
         recorded_options.pop("found", None)  # known only from the values of the sources
-    if (scan.family, options) != (recorded["family"], before):
-        return False
+    if (scan.family, now) != (store.family, before):
+        return None
+    sizes = inputs.sizes()
     names = list(scan.sources.names)
-    sizes = Inputs.of(converter, scan).sizes().tolist()
-    if names != store.text("sources/path") or sizes != store.array("sources/bytes").read().tolist():
-        return False
+    if names != store.text("sources/path") or sizes.tolist() != store.array("sources/bytes").read().tolist():
+        return None
     every = chain.from_iterable(chain((path,), path.rglob("*")) for path in paths)
-    states = (path.stat() for path in every)
-    return all(max(state.st_mtime_ns, state.st_ctime_ns) < sealed for state in states)
+    copies = copies_folder(build.folder.with_suffix(""))
+    if max(_changed(path, is_copy=copies in path.parents) for path in every) >= build.sealed_at():
+        return None
+    seal = store.attributes["seal"]
+    return Report(
+        destination=build.destination,
+        family=store.family,
+        samples=store.sample_count,
+        sample_table=store.sample_table,
+        sources=len(names),
+        source_bytes=int(sizes.sum()),
+        raw_bytes=sum(math.prod(array.shape) * array.dtype.itemsize for array in store.arrays().values()),
+        stored_bytes=seal["bytes"],
+        files=seal["files"] + 2,
+        tasks=0,
+        resumed=0,
+        digest=seal["digest"],
+        notes=tuple(scan.notes),
+        verdicts=tuple(count.to_json() for count in counted_scan(scan)),
+    )
+
+
+def _changed(path: Path, *, is_copy: bool) -> int:
+    # Copies of sources in a bucket have the modification times of their objects; all else of them is new
+    state = path.stat()
+    if is_copy:
+        return 0 if S_ISDIR(state.st_mode) else state.st_mtime_ns
+    return max(state.st_mtime_ns, state.st_ctime_ns)
 
 
 def open_build(
@@ -509,8 +551,7 @@ def run(
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`."""
     opened = open_build(destination, work=settings.work, restart=settings.restart, part=settings.own_part)
-    if not opened.folder.exists():
-        opened.check(overwrite=settings.overwrite)
+    opened.check_early(overwrite=settings.overwrite)
     _check_no_overlap(paths, opened)
     executor = executor or Serial()
     scan_valid = partial(
@@ -530,6 +571,11 @@ def run(
     try:
         with opened as build:
             with build.turn():
+                if build.part is not None and not build.is_begun:
+                    options = plan_options(inputs.scan, settings.codec, rule)
+                    if (report := _finished_report(build, inputs, options, paths)) is not None:
+                        build.withdraw()
+                        return report
                 build.begin(
                     _identity(converter, valid, settings.codec, rule),
                     _source_states(inputs),
@@ -538,7 +584,7 @@ def run(
                 check_resumed(build.journal, skips=settings.skips)
                 if (report := finished_before(build)) is not None:
                     return report
-                build.check(overwrite=settings.overwrite)
+                build.check(overwrite=settings.overwrite and build.part != SEALING)
                 build.discard_on_input_error()
             if not build.journal.of(SKIP):
                 leave_out(build.journal, valid.problems)

@@ -259,8 +259,7 @@ def compact(
     inputs = _StoredInputs.of(converter, scan)
     states = [(one.name, stores[one.part].attributes["seal"]["digest"]) for one in kept]
     build = open_build(destination, restart=restart)
-    if not build.folder.exists():
-        build.check(overwrite=overwrite)
+    build.check_early(overwrite=overwrite)
     identity = {"compact": [*map(os.path.abspath, folders)], "order": order, "codec": chosen}
     with (
         build,

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import wait_until
 from unistore.cli.main import main
 from unistore.conversion.build import Journal
 from unistore.conversion.clean import clean
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import STOP, AskJob, Serial
 from unistore.conversion.lock import Lock
+from unistore.conversion.new_store import NewStore
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError, StoppedError
@@ -44,8 +47,56 @@ def test_parts_in_any_order(toys: Path, toy: Any, store: Path, whole: str) -> No
         assert store.exists() == (number == 3)
     assert report.digest == digest_of(store) == whole
     assert not store.with_name(BUILD).exists()
+
+
+@pytest.mark.parametrize("late", [{"part": "1/2"}, {"part": "1/2", "overwrite": True}, {"seal": True}])
+def test_a_job_after_the_seal(toys: Path, toy: Any, store: Path, whole: str, late: dict[str, Any]) -> None:
+    reports = [run(toy(), [toys], store, Settings(part=part)) for part in ("1/2", "2/2")]
+    before = (store / "zarr.json").stat()
+    again = run(toy(), [toys], store, Settings(**late))
+    assert replace(again, tasks=reports[1].tasks, resumed=reports[1].resumed) == reports[1]
+    assert (again.digest, again.tasks) == (whole, 0)
+    assert (store / "zarr.json").stat() == before
+    assert not store.with_name(BUILD).exists()
+
+
+@pytest.mark.parametrize("late", [{"part": "1/2"}, {"seal": True}, {"seal": True, "overwrite": True}])
+@pytest.mark.parametrize("differs", ["option", "codec", "time", "name"])
+def test_a_job_after_the_seal_of_another_conversion(
+    toys: Path, toy: Any, store: Path, late: dict[str, Any], differs: str
+) -> None:
+    run(toy(), [toys], store, Settings(part="1/1"))
+    if differs == "time":
+        os.utime(toys / "train" / "s0.npz", ns=(1, 1))
+    if differs == "name":
+        (toys / "train" / "s0.npz").rename(toys / "train" / "s9.npz")
+    converter = toy(brightness=int(differs == "option"))
+    settings = Settings(codec="small" if differs == "codec" else "auto", **late)
     with pytest.raises(InputError, match="a finished store is there already"):
-        run(toy(), [toys], store, Settings(part="1/3"))
+        run(converter, [toys], store, settings)
+    assert not store.with_name(BUILD).exists()
+
+
+@pytest.mark.timeout(60)
+def test_the_same_part_twice_while_a_third_seals(
+    toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs of it begin before the seal, and wait for their turn until it is over."""
+    run(toy(), [toys], store, Settings(part="1/3"))
+    run(toy(), [toys], store, Settings(part="2/3"))
+    late: list[BaseProcess] = []
+    seal = NewStore.seal
+
+    def seal_late(*arguments: Any) -> Any:
+        late.extend(start(toy, toys, store, part) for part in ("1/3", "2/3"))
+        wait_until(lambda: len(list(store.with_name(BUILD).glob("lock-[12]-of-3"))) == 2, "they do not begin")
+        return seal(*arguments)
+
+    monkeypatch.setattr(NewStore, "seal", seal_late)
+    assert run(toy(), [toys], store, Settings(part="3/3")).digest == digest_of(store) == whole
+    for job in late:
+        job.join()
+    assert [job.exitcode for job in late] == [0, 0]
     assert not store.with_name(BUILD).exists()
 
 
@@ -118,7 +169,7 @@ def test_a_kill_before_the_seal(
     with pytest.raises(ConversionError, match=r"parts that are not finished: 2; run them, then --seal"):
         run(toy(), [toys], store, Settings(seal=True))
     with monkeypatch.context() as patch:
-        patch.setattr("unistore.conversion.new_store.NewStore.seal", _interrupt)
+        patch.setattr(NewStore, "seal", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(toy(), [toys], store, Settings(part="2/2"))
     assert not store.exists()

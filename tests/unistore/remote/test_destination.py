@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,6 +18,7 @@ import unistore
 from tests.programs import call
 from tests.steps import Disturbing, Stopping
 from tests.stores import tree
+from tests.waiting import wait_until
 from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.run import run
@@ -58,6 +60,24 @@ def test_parts_write_into_one_prefix(bucket: Any, sources: Path, local: Path, wo
     assert [report.unfinished_parts for report in reports] == [(1, 3), (3,), ()]
     assert bucket.objects("a.zarr/") == tree(local)
     assert bucket.keys() == [f"a.zarr/{key}" for key in sorted(tree(local))]
+    assert not list(work.iterdir())
+
+
+def test_a_part_after_the_seal(bucket: Any, make_sources: Any, tmp_path: Path, work: Path) -> None:
+    sources = make_sources(tmp_path / "rows")
+    url = bucket.url("a.zarr")
+    second = int(time.time())  # the server tells the time of the seal in whole seconds
+    wait_until(lambda: time.time() > second + 1, "the clock stands still")
+    first, last = (unistore.convert(sources, url, work=work, part=part) for part in ("1/2", "2/2"))
+    assert first.unfinished_parts == (2,)
+    before = bucket.objects("a.zarr/")
+    for late in ({"part": "1/2"}, {"seal": True}):
+        assert unistore.convert(sources, url, work=work, **late).digest == last.digest
+    assert call("convert", str(sources), url, "--work", str(work), "--part", "2/2") == 0
+    os.utime(sources / "0.npz")
+    with pytest.raises(InputError, match="a finished store is there already"):
+        unistore.convert(sources, url, work=work, part="1/2")
+    assert bucket.objects("a.zarr/") == before
     assert not list(work.iterdir())
 
 

@@ -147,3 +147,5 @@ def test_parts_share_the_copies(raw: str, proxy: Proxy, tmp_path: Path) -> None:
     assert unistore.convert(raw, store, part="2/2").digest
     assert not copies(store).exists()
     assert proxy.count("GET", "0.npz") == 1
+    assert unistore.convert(raw, store, part="1/2").tasks == 0
+    assert not copies(store).exists()
