@@ -7,6 +7,7 @@ tests of its room that run its line, those of its own test file first. If these 
 are tried (not with ``--quick``): lines also run in other processes, in imports, and for data that tests
 share. A mutant whose tests outlast the limit is listed, and does not count as noticed. Results are kept line
 by line in ``build/mutants``: the same command goes on where it stopped, and ``--minutes`` ends it early.
+With ``--processes`` several are tried at once, each in a clone of its own.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -135,7 +139,10 @@ def lines_of(tree: ast.Module, node: ast.AST) -> range:
 
 
 def tests_of(tree: Path, module: str, lines: range, measured: CoverageData) -> list[str]:
-    """Return tests of a module's room that run one of the lines, the likeliest and fastest first."""
+    """Return tests of a module's room that run one of the lines, the likeliest and fastest first.
+
+    `tree` is the clone in which the room was measured.
+    """
     own = f"test_{Path(module).name}"
     imported = module.removesuffix(".py").replace("/", ".")
 
@@ -202,9 +209,9 @@ def passes(tree: Path, tests: list[str], limit: float, tracer: Sequence[str] = (
 
 
 def try_mutant(
-    tree: Path, mutant: Mutant, measured: CoverageData, limit: float, *, quick: bool
+    tree: Path, first: Path, mutant: Mutant, measured: CoverageData, limit: float, *, quick: bool
 ) -> dict[str, Any]:
-    """Write a mutant into the clone, run its tests, and write the module back."""
+    """Write a mutant into a clone, run its tests, and write the module back."""
     path = tree / mutant.module
     whole = path.read_text()
     parsed = ast.parse(whole)
@@ -212,7 +219,7 @@ def try_mutant(
     new = changes(old)[mutant.choice]
     before, after, line = ast.unparse(old), ast.unparse(new), getattr(old, "lineno", 0)
     room = Path(*Path(mutant.module).parts[:2]).as_posix()
-    tests = tests_of(tree, mutant.module, lines_of(parsed, old), measured)
+    tests = tests_of(first, mutant.module, lines_of(parsed, old), measured)
     changed = ast.unparse(ast.fix_missing_locations(_Replacing(old, new).visit(parsed)))
     started = time.monotonic()
     path.write_text(changed)
@@ -229,6 +236,16 @@ def try_mutant(
     return {"mutant": asdict(mutant), **result}
 
 
+def clone(tree: Path, commit: str) -> Path:
+    """Clone the repository, with the compiled kernel."""
+    if not tree.exists():
+        subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(tree)], check=True)
+    subprocess.run(["git", "checkout", "--quiet", "--force", commit], cwd=tree, check=True)
+    for kernel in (ROOT / "unistore/system").glob("_kernel*"):
+        shutil.copy(kernel, tree / "unistore/system")
+    return tree
+
+
 def main() -> None:
     """Try the mutants that have no result yet, and print score and survivors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -236,39 +253,49 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--limit", type=float, default=600, help="seconds of a mutant's tests")
     parser.add_argument("--quick", action="store_true", help="try only tests that are seen to run the line")
+    parser.add_argument("--processes", type=int, default=1, help="mutants at once")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of this run, which can go on later")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "mutants")
     options = parser.parse_args()
     commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
     work = options.work / f"{commit[:12]}-{options.seed}{'-quick' if options.quick else ''}"
-    tree, results = work / "tree", work / "results.jsonl"
-    if not tree.exists():
-        subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(tree)], check=True)
-    subprocess.run(["git", "checkout", "--quiet", "--force", commit], cwd=tree, check=True)
+    results = work / "results.jsonl"
+    trees = [clone(work / f"tree{number}", commit) for number in range(options.processes)]
     lines = results.read_text().splitlines() if results.exists() else []
     done = {json.dumps(result["mutant"]): result for result in map(json.loads, lines)}
-    mutants = all_mutants(tree)
+    mutants = all_mutants(trees[0])
     chosen = random.Random(options.seed).sample(mutants, options.count)  # noqa: S311  a sample, no secret
     measured = {}
     for room in ROOMS:
         data = work / f"{room}.coverage"
-        if not data.exists() and not measure(tree, room, data, options.limit):
+        if not data.exists() and not measure(trees[0], room, data, options.limit):
             data.unlink(missing_ok=True)
             sys.exit(f"the tests of {room} fail, or take too long, without a mutant")
         measured[room] = CoverageData(str(data))
         measured[room].read()
     end = time.monotonic() + 60 * options.minutes
-    for number, mutant in enumerate(chosen):
-        key = json.dumps(asdict(mutant))
-        if key not in done:
-            if time.monotonic() > end:
-                sys.exit(f"{number} of {len(chosen)} mutants were tried: the same command goes on")
+    lock = threading.Lock()
+    waiting = iter([mutant for mutant in chosen if json.dumps(asdict(mutant)) not in done])
+
+    def try_some(tree: Path) -> None:
+        while time.monotonic() < end:
+            with lock:
+                mutant = next(waiting, None)
+            if mutant is None:
+                return
             room = Path(mutant.module).parts[1]
-            done[key] = try_mutant(tree, mutant, measured[room], options.limit, quick=options.quick)
-            with results.open("a") as file:
-                file.write(f"{json.dumps(done[key])}\n")
-        result = done[key]
-        print(f"{number + 1}/{len(chosen)} {result['outcome']} {mutant.module}:{result['line']}", flush=True)
+            result = try_mutant(tree, trees[0], mutant, measured[room], options.limit, quick=options.quick)
+            with lock:
+                done[json.dumps(asdict(mutant))] = result
+                with results.open("a") as file:
+                    file.write(f"{json.dumps(result)}\n")
+                told = f"{result['outcome']} {mutant.module}:{result['line']}"
+                print(f"{len(done)}/{len(chosen)} {told}", flush=True)
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        list(pool.map(try_some, trees))
+    if len(done) < len(chosen):
+        sys.exit(f"{len(done)} of {len(chosen)} mutants were tried: the same command goes on")
     tried = [done[json.dumps(asdict(mutant))] for mutant in chosen]
     missed = [result for result in tried if result["outcome"] != "killed"]
     score = 1 - len(missed) / len(tried)
