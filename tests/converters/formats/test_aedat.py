@@ -36,8 +36,3 @@ def test_events(recording: Path) -> None:
         assert array[100:200].tolist() == events[100:200].tolist()
     for name, other in zip(("t", "x", "y", "on"), "txyp", strict=True):
         assert np.array_equal(events[name], near[other]), name
-
-
-def test_an_older_version_is_of_others(tmp_path: Path) -> None:
-    (tmp_path / "a.aedat4").write_bytes(b"#!AER-DAT2.0\r\n")
-    assert Aedat4().recognise(SourceFile(tmp_path / "a.aedat4", "a.aedat4")).certainty == "no"

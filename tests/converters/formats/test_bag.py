@@ -23,13 +23,6 @@ def test_a_file_of_another_library_has_what_that_returns() -> None:
     check_format(Rosbag(), SAMPLES / "robot.mcap", expected, {})
 
 
-@pytest.mark.parametrize("name", ["metadata.yaml", "a.mcap", "a.bag", "a.db3"])
-def test_other_files_are_no_bags(name: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_bytes(b"something else: 1\n")
-    assert Rosbag().recognise(SourceFile(path, name)).certainty == "no"
-
-
 def read_all(path: Path) -> None:
     with Rosbag().open(SourceFile(path, path.name)) as opened:
         for array in opened.arrays.values():

@@ -79,12 +79,6 @@ def test_numbers_of_more_bits_than_are_told(tmp_path: Path) -> None:
         values(tmp_path / "a.dcm")
 
 
-def test_a_file_without_its_mark(tmp_path: Path) -> None:
-    (tmp_path / "a.dcm").write_bytes(real("MR_small.dcm").read_bytes()[128:])
-    with pytest.raises(InputError, match="does not begin as dicom does"):
-        Dicom().recognise(SourceFile(tmp_path / "a.dcm", "a.dcm"))
-
-
 def test_an_enhanced_file_has_its_frames_by_their_places(tmp_path: Path) -> None:
     """Synthetic: frames of a multi-frame file in any order, each with a slope of its own."""
     data_set = pydicom.dcmread(real("MR_small.dcm"))

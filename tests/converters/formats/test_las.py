@@ -132,8 +132,10 @@ def test_a_real_file_is_as_numpy_reads_it() -> None:
     check_format(Las(), REAL, real_arrays())
 
 
-@pytest.mark.parametrize(("name", "form"), [("a.las", Las()), ("a.laz", Laz()), ("a.copc.laz", Laz())])
-@pytest.mark.parametrize("extended", [False, True])
+@pytest.mark.parametrize(
+    ("name", "form", "extended"),
+    [("a.las", Las(), False), ("a.las", Las(), True), ("a.laz", Laz(), True), ("a.copc.laz", Laz(), False)],
+)
 def test_scaled_extra_bytes_flags_and_records_behind_the_points(
     tmp_path: Path, name: str, form: Las, extended: bool
 ) -> None:

@@ -64,12 +64,6 @@ def test_a_missing_partner_and_one_outside(tmp_path: Path) -> None:
         pass
 
 
-def test_what_is_no_metaimage(tmp_path: Path) -> None:
-    (tmp_path / "a.mha").write_bytes(b"NDims = 3\n")
-    with pytest.raises(InputError, match="does not begin as metaimage does"):
-        MetaImage().recognise(SourceFile(tmp_path / "a.mha", "a.mha"))
-
-
 def edited(path: Path, old: bytes, new: bytes) -> Path:
     content = path.read_bytes()
     assert old in content

@@ -50,18 +50,13 @@ def test_a_store_has_what_minari_returns(dataset: Path, tmp_path: Path) -> None:
                 following = as_stored(rows[first + step][f"next.{key}"])
                 np.testing.assert_array_equal(following, values[step + 1], err_msg=path)
     assert unistore.verify(store, against=dataset).receipt is not None
+    assert_exported(store, dataset, tmp_path / "out")
 
 
-def as_stored(value: Any) -> np.ndarray[Any, Any]:
-    """Images with channels last."""
-    array: np.ndarray[Any, Any] = np.asarray(value)
-    return array.transpose(1, 2, 0) if array.ndim == 3 else array
-
-
-def test_an_export_is_the_same_dataset(dataset: Path, tmp_path: Path) -> None:
-    unistore.convert(dataset, tmp_path / "store.zarr", workers=0)
-    unistore.export(tmp_path / "store.zarr", tmp_path / "out")
-    (exported,) = (tmp_path / "out").rglob("main_data.hdf5")
+def assert_exported(store: Path, dataset: Path, out: Path) -> None:
+    """An export is the same dataset."""
+    unistore.export(store, out)
+    (exported,) = out.rglob("main_data.hdf5")
     before: dict[str, Any] = {}
     with h5py.File(dataset / "data/main_data.hdf5") as file:
         file.visititems(
@@ -73,6 +68,12 @@ def test_an_export_is_the_same_dataset(dataset: Path, tmp_path: Path) -> None:
         assert file["episode_1"].attrs["total_steps"] == 7
     metadata = exported.with_name("metadata.json")
     assert json.loads(metadata.read_text()) == json.loads((dataset / "data/metadata.json").read_text())
+
+
+def as_stored(value: Any) -> np.ndarray[Any, Any]:
+    """Images with channels last."""
+    array: np.ndarray[Any, Any] = np.asarray(value)
+    return array.transpose(1, 2, 0) if array.ndim == 3 else array
 
 
 def test_the_format_keeps_its_promises(tmp_path: Path) -> None:

@@ -130,29 +130,6 @@ def test_axes_of_one_voxel_are_dropped_behind_the_third(tmp_path: Path) -> None:
     assert opened(tmp_path / "a.nii")[0].shape == (6, 5, 4)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is empty"),
-        (b"\x1f\x8b garbage", "is damaged|ends before"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-    ],
-)
-def test_what_is_no_nifti(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "a.nii.gz"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        Nifti().recognise(SourceFile(path, "a.nii.gz"))
-
-
-def test_a_wrong_magic_and_the_header_of_a_pair(tmp_path: Path) -> None:
-    nibabel.save(nibabel.Nifti1Pair(VOXELS, AFFINE), tmp_path / "a.hdr")
-    for name, content in (("a.nii", (tmp_path / "a.hdr").read_bytes()), ("b.nii", bytes(400))):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match="does not begin as nifti does"):
-            Nifti().recognise(SourceFile(tmp_path / name, name))
-
-
 def test_a_damaged_checksum_is_noticed(tmp_path: Path) -> None:
     nibabel.save(nibabel.Nifti1Image(VOXELS, AFFINE), tmp_path / "a.nii.gz")
     content = bytearray((tmp_path / "a.nii.gz").read_bytes())

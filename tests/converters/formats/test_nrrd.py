@@ -152,10 +152,3 @@ def test_headers_that_are_refused(tmp_path: Path, old: bytes, new: bytes, messag
     edited(tmp_path / "a.nrrd", old, new)
     with pytest.raises(InputError, match=message):
         opened(tmp_path / "a.nrrd")
-
-
-def test_what_is_no_nrrd(tmp_path: Path) -> None:
-    for content, message in ((b"", "is empty"), (b"NRDD0004\n", "does not begin as nrrd does")):
-        (tmp_path / "a.nrrd").write_bytes(content)
-        with pytest.raises(InputError, match=message):
-            Nrrd().recognise(SourceFile(tmp_path / "a.nrrd", "a.nrrd"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -83,11 +84,16 @@ def test_fields_are_read_in_every_form(tmp_path: Path, data: str) -> None:
     check_format(Pcd(), tmp_path / "a.pcd", {**oracle, "rgb": colours}, facts)
 
 
-def test_alpha_is_the_fourth_of_rgba(tmp_path: Path) -> None:
-    text = "VERSION 0.7\nFIELDS x y z rgba\nSIZE 4 4 4 4\nTYPE F F F U\nCOUNT 1 1 1 1\nWIDTH 1\nHEIGHT 1\n"
-    (tmp_path / "a.pcd").write_text(f"{text}POINTS 1\nDATA ascii\n0 0 0 {0x80010203}\n")
+@pytest.mark.parametrize(
+    ("field", "kind", "value", "read"), [("rgba", "U", 0x80010203, [[1, 2, 3, 0x80]]), ("_x", "F", 4, [4])]
+)
+def test_alpha_and_a_field_that_begins_like_padding(
+    tmp_path: Path, field: str, kind: str, value: int, read: list[Any]
+) -> None:
+    text = f"VERSION .7\nFIELDS x y z {field}\nSIZE 4 4 4 4\nTYPE F F F {kind}\nCOUNT 1 1 1 1\n"
+    (tmp_path / "a.pcd").write_text(f"{text}WIDTH 1\nHEIGHT 1\nPOINTS 1\nDATA ascii\n1 2 3 {value}\n")
     with Pcd().open(SourceFile(tmp_path / "a.pcd", "a.pcd")) as opened:
-        assert opened.arrays["rgba"][0:1].tolist() == [[1, 2, 3, 0x80]]
+        assert opened.arrays[field][:].tolist() == read
 
 
 def test_damage_is_told(tmp_path: Path) -> None:
@@ -137,15 +143,3 @@ def test_points_that_are_not_finite_are_refused_or_in_no_segment(tmp_path: Path,
     receipt = verify(tmp_path / "store", against=[folder]).receipt
     assert receipt is not None
     assert receipt.left_out == (), "the point is in the store"
-
-
-def test_other_files_are_no_pcd(tmp_path: Path) -> None:
-    (tmp_path / "a.pcd").write_bytes(b"")
-    assert Pcd().recognise(SourceFile(tmp_path / "a.pcd", "a.pcd")).reason == "has no header of PCD"
-
-
-def test_a_field_that_begins_like_padding_is_kept(tmp_path: Path) -> None:
-    header = "VERSION .7\nFIELDS x y z _x\nSIZE 4 4 4 4\nTYPE F F F F\nCOUNT 1 1 1 1\nWIDTH 1\nHEIGHT 1\n"
-    (tmp_path / "a.pcd").write_text(f"{header}VIEWPOINT 0 0 0 1 0 0 0\nPOINTS 1\nDATA ascii\n1 2 3 4\n")
-    with Pcd().open(SourceFile(tmp_path / "a.pcd", "a.pcd")) as opened:
-        assert opened.arrays["_x"][:].tolist() == [4]

@@ -104,9 +104,3 @@ def test_damage_is_told(tmp_path: Path, message: str) -> None:
     with pytest.raises(InputError) as caught, calling(Ply(), path.name), Ply().open(file) as opened:
         opened.arrays["x"][0:2]
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"plywood", b"OFF"])
-def test_other_files_are_no_ply(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a.ply").write_bytes(content)
-    assert Ply().recognise(SourceFile(tmp_path / "a.ply", "a.ply")).reason == "does not begin with ply"

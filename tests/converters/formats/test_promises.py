@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +15,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from unistore.converters.formats.aedat import Aedat4
+from unistore.converters.formats.bags import Rosbag
+from unistore.converters.plugin import SourceFile
 from unistore.converters.seam.formats import LATER, OWN, formats
+from unistore.errors import InputError
 from unistore.testing import check_format
 
 RANDOM = np.random.default_rng(11)
@@ -107,3 +112,38 @@ def test_a_format_keeps_its_promises(kind: str, case: Case, tmp_path: Path) -> N
     path = tmp_path / case.name
     case.write(path)
     check_format(formats()[kind], path, case.read(path), case.facts)
+
+
+HEADER_OF_A_PAIR = (348).to_bytes(4, "little") + bytes(340) + b"ni1\0"
+OTHERS = [
+    ("metaimage", "a.mha", b"NDims = 3\n", "does not begin as metaimage does"),
+    ("nrrd", "a.nrrd", b"", "is empty"),
+    ("nrrd", "a.nrrd", b"NRDD0004\n", "does not begin as nrrd does"),
+    ("nifti", "a.nii.gz", b"", "is empty"),
+    ("nifti", "a.nii.gz", b"\x1f\x8b garbage", "is damaged|ends before"),
+    ("nifti", "a.nii.gz", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+    ("nifti", "a.nii", bytes(400), "does not begin as nifti does"),
+    ("nifti", "a.nii", HEADER_OF_A_PAIR, "does not begin as nifti does"),
+    ("tiff", "a.tif", b"", "is empty"),
+    ("tiff", "a.tif", b"JFIF", "does not begin as tiff does"),
+    ("dicom", "a.dcm", b"x" * 400, "does not begin as dicom does"),
+    *(("ply", "a.ply", content, "does not begin with ply") for content in (b"", b"plywood", b"OFF")),
+    ("pcd", "a.pcd", b"", "has no header of PCD"),
+    *((Rosbag, f"a.{ending}", b"something: 1\n", "") for ending in ("mcap", "bag", "db3", "yaml")),
+    (Aedat4, "a.aedat4", b"#!AER-DAT2.0\r\n", ""),
+    *(("text_points", "a.txt", content, "") for content in (b"", b"read me\n", b"1 2\n3 4\n", b"1 2 3")),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "content", "said"), OTHERS)
+def test_other_files_are_refused(tmp_path: Path, kind: Any, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    form = formats()[kind] if isinstance(kind, str) else kind()
+    try:
+        claim = form.recognise(SourceFile(tmp_path / name, name))
+    except InputError as error:
+        reason = str(error)
+    else:
+        assert claim.certainty == "no"
+        reason = claim.reason
+    assert re.search(said, reason)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unistore.converters.formats.arrays import Raw
 from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError
 
@@ -19,18 +18,6 @@ CONTENT = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
 def source(tmp_path: Path) -> SourceFile:
     CONTENT.tofile(tmp_path / "a.dat")
     return SourceFile(tmp_path / "a.dat", "case/a.dat")
-
-
-def test_its_bytes_are_an_array(source: SourceFile, tmp_path: Path) -> None:
-    assert Raw().recognise(source).certainty == "maybe"
-    with Raw().open(source) as opened:
-        array = opened.arrays["bytes"]
-        assert (array.shape, array.dtype) == ((1000,), np.uint8)
-        for lo, hi in ((0, 1000), (0, 0), (17, 500), (999, 1000)):
-            np.testing.assert_array_equal(array[lo:hi], CONTENT[lo:hi])
-        np.testing.assert_array_equal(array[5:90:7], CONTENT[5:90:7])
-        Raw().write(tmp_path / "again.dat", opened.arrays, {})
-    np.testing.assert_array_equal(np.fromfile(tmp_path / "again.dat", np.uint8), CONTENT)
 
 
 def test_bytes_are_read_into_memory_of_bytes(source: SourceFile) -> None:

@@ -90,12 +90,6 @@ def test_rooms_become_samples_and_other_texts_only_if_they_are_named(tmp_path: P
     assert unistore.Dataset(tmp_path / "poses")[0]["xyz"].shape == (2, 3)
 
 
-@pytest.mark.parametrize("content", [b"", b"read me\n", b"1 2\n3 4\n", b"1 2 3"])
-def test_other_texts_are_no_points(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a.txt").write_bytes(content)
-    assert TextPoints().recognise(SourceFile(tmp_path / "a.txt", "a.txt")).certainty == "no"
-
-
 def test_a_line_that_is_cut_off_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_text("1 2 3\n4 5 6\n7 8")
     with pytest.raises(InputError, match=r"a\.xyz: line 3 is no point: '7 8' \(correct that line\)"):

@@ -114,13 +114,6 @@ def test_a_compression_that_tifffile_does_not_decode_by_itself(tmp_path: Path) -
     assert error.value.problems[0].cure == "pip install imagecodecs"
 
 
-def test_what_is_no_tiff(tmp_path: Path) -> None:
-    for content, message in ((b"", "is empty"), (b"JFIF", "does not begin as tiff does")):
-        (tmp_path / "a.tif").write_bytes(content)
-        with pytest.raises(InputError, match=message):
-            Tiff().recognise(SourceFile(tmp_path / "a.tif", "a.tif"))
-
-
 def test_volumes_and_stacks_in_folders(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     tifffile.imwrite(tmp_path / "in/brain1.tif", VOXELS, **GRAY)
