@@ -7,7 +7,7 @@ import hashlib
 import json
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -29,11 +29,13 @@ from unistore.pictures import (
 )
 from unistore.remote.url import redact_urls
 from unistore.report.blocks import number
+from unistore.report.inspection import GrownReport
 from unistore.report.sealed import StoreReport, describe_store, with_attached
 from unistore.report.sources import SourceReport
 from unistore.report.text import Block
 from unistore.report.values import sample_noun
 from unistore.store.reader import Store
+from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
 from unistore.system.hints import AnyArray, JsonObject, UInt8s
 from unistore.system.sizes import count_of, size
@@ -111,6 +113,9 @@ _BAR_WIDTH = 10
 _CHART_HEIGHT = 40
 
 
+RowOf = Callable[[int], tuple[Store, int]]  # of a sample: its store and its row there
+
+
 def render_page(
     path: str, report: Any, blocks: Sequence[Block], samples: Sequence[int] = (), *, live: bool = False
 ) -> str:
@@ -125,8 +130,8 @@ def render_page(
         parts = _store_parts(with_attached(Store(path), report), report, samples, parts, live=live)
     elif isinstance(report, SourceReport) and report.sources is not None:
         parts.insert(1, _trial(path, report, report.sources))
-    elif live:
-        parts.insert(1, _samples_of_version(sample_noun(report.sample_table), report.samples))
+    elif isinstance(report, GrownReport):
+        parts.insert(1, _samples_of_version(path, report, live=live))
     title = text_html(path.rstrip("/").rpartition("/")[2] or path)
     style = _resource("page.css")
     script = _resource("page.js")
@@ -232,7 +237,7 @@ def _samples(store: Store, report: StoreReport, requested: Sequence[int], *, liv
     left_out = 0
     if not live:
         read_left = int(_READ_BYTES * max(1.0, report.ratio or 1.0))
-        stills, left_out = _add_views(store, shown, read_left)
+        stills, left_out = _add_views(lambda sample: (store, sample), shown, read_left)
         data["samples"] = shown[: len(shown) - left_out]
     note = ""
     if left_out:
@@ -241,12 +246,21 @@ def _samples(store: Store, report: StoreReport, requested: Sequence[int], *, liv
     return _viewer(data, f"<noscript>{stills}</noscript>{note}")
 
 
-def _samples_of_version(noun: str, count: int) -> str:
-    """Return the viewer of a grown store, which begins at the first sample."""
+def _samples_of_version(path: str, report: GrownReport, *, live: bool) -> str:
+    """Return the viewer of a grown store: its first and last sample, and some at random."""
+    count = report.samples
+    noun = sample_noun(report.sample_table)
     if not count:
         return _section("samples", "<p>none</p>")
-    first = {"number": 0, "caption": f"{noun} 0"}
-    return _viewer({"live": True, "noun": noun, "count": count, "samples": [first]}, "")
+    numbers = np.random.default_rng(0).integers(0, count, _MAX_SAMPLES - 2).tolist()
+    chosen = dict.fromkeys([0, count - 1, *numbers])
+    shown: list[JsonObject] = [{"number": sample, "caption": f"{noun} {sample:,}"} for sample in chosen]
+    stills = ""
+    if not live:
+        stills, left_out = _add_views(open_stores(path, report.version).row_of, shown, _READ_BYTES)
+        shown = shown[: len(shown) - left_out]
+    data = {"live": live, "noun": noun, "count": count, "samples": shown}
+    return _viewer(data, f"<noscript>{stills}</noscript>")
 
 
 def _viewer(data: JsonObject, note: str) -> str:
@@ -255,7 +269,7 @@ def _viewer(data: JsonObject, note: str) -> str:
     return _section("samples", f'<div id="viewer"></div>{note}{data_block}')
 
 
-def _add_views(store: Store, shown: Sequence[JsonObject], read_left: int) -> tuple[str, int]:
+def _add_views(row_of: RowOf, shown: Sequence[JsonObject], read_left: int) -> tuple[str, int]:
     """Add the packed view of each sample. Return still pictures, and how many samples were left out."""
     stills = ""
     room = _PAGE_BYTES
@@ -268,7 +282,7 @@ def _add_views(store: Store, shown: Sequence[JsonObject], read_left: int) -> tup
         share = room // min(2, remaining) if position == 0 else room // remaining
         caption = entry["caption"]
         try:
-            still, text, read = _fitting(store, entry["number"], share, read_left)
+            still, text, read = _fitting(*row_of(entry["number"]), share, read_left)
             stills += image_html(still, caption)
         except InputError as error:  # of all samples: the family is not installed
             entry["data"] = _encoded(pack_error(f"no pictures: {error}"))

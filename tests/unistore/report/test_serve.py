@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
+import json
+import re
 import signal
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ from unistore.errors import InputError
 from unistore.pictures import sample_view
 from unistore.report.page import pack
 from unistore.report.serve import FULL, ViewServer
+from unistore.store.versions import open_stores
 
 
 @pytest.fixture
@@ -76,6 +81,17 @@ def test_samples_of_a_version_are_those_of_the_grown_store() -> None:
             assert server.sample(sample) == pack(sample_view(store, row, FULL))
     with pytest.raises(InputError, match="has no version 9"):
         ViewServer(grown, version=9)
+
+
+def test_a_page_about_a_version_shows_its_samples() -> None:
+    grown = Path(__file__).parents[2] / "data" / "golden" / "grown.zarr"
+    (text,) = re.findall('id="samples">(.*?)</script>', unistore.inspect(grown, version=3).to_html())
+    shown = json.loads(text)
+    assert (shown["live"], shown["count"]) == (False, 8)
+    opened = open_stores(str(grown), 3)
+    for sample in shown["samples"]:
+        packed = zlib.decompress(base64.b64decode(sample["data"]))
+        assert packed == pack(sample_view(*opened.row_of(sample["number"]), FULL))
 
 
 @pytest.mark.parametrize(
