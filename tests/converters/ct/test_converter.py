@@ -82,25 +82,6 @@ def assert_valid(converted: Any) -> None:
     assert get_family("ct").part("specs").problems(infos, converted.finalized.samples) == []
 
 
-def test_bundled_volumes() -> None:
-    files = sorted((DATA / "ct").glob("*.npy"))
-    images = [np.load(file) for file in files]
-    converted = check_contract(
-        ct_converter(window=("lung", "bone")),
-        [DATA / "ct"],
-        {
-            "volumes/image": padded(images, "int16"),
-            "volumes/extent": np.array([image.shape for image in images], np.int32),
-            "windows/lung/offsets": np.cumsum([0, *(inside(image, "lung").sum() for image in images)]),
-        },
-    )
-    assert text(converted, "volumes/name") == [file.stem for file in files]
-    np.testing.assert_array_equal(
-        unpacked(converted, "windows/bone/mask"), padded([inside(image, "bone") for image in images], "bool")
-    )
-    assert_valid(converted)
-
-
 @pytest.mark.parametrize("sparse", ["auto", "coords", "mask"])
 def test_real_volume_in_every_form(ct_samples: Path, sparse: str) -> None:
     image = np.load(ct_samples / VOLUME)
@@ -261,14 +242,6 @@ def test_sparse_files_are_the_only_source(tmp_path: Path) -> None:
     assert "volumes/image" not in converted.arrays
     with pytest.raises(InputError, match="which a mask would lose"):
         scan_sources(ct_converter(sparse="mask"), [tmp_path])
-
-
-def test_long_axes_get_wider_indices(tmp_path: Path) -> None:
-    image = np.zeros((2, 1, 65537), "i2")
-    image[1, 0, 65536] = 1200
-    np.save(tmp_path / "ct.npy", image)
-    oracle = {"windows/w/coords": np.array([[1, 0, 65536]], "i4")}
-    check_contract(ct_converter(window=("w:10:1200",)), [tmp_path], oracle)
 
 
 def test_auto_takes_the_smaller_form(tmp_path: Path) -> None:

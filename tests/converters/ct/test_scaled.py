@@ -24,7 +24,7 @@ def save(path: Path, values: np.ndarray) -> np.ndarray:
     return values
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4"])
+@pytest.mark.parametrize("dtype", ["f2", ">f4"])
 def test_beside_the_volume(tmp_path: Path, dtype: str) -> None:
     save(tmp_path / "in" / "a" / "ct_original.npy", IMAGE)
     save(tmp_path / "in" / "a" / "windows" / NAME, np.asfortranarray(SCALED.astype(dtype)))
@@ -36,9 +36,8 @@ def test_beside_the_volume(tmp_path: Path, dtype: str) -> None:
     assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "in"]).ok
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4"])
-def test_alone(tmp_path: Path, dtype: str) -> None:
-    scaled = save(tmp_path / "in" / "a" / "windows" / NAME, SCALED.astype(dtype))
+def test_alone(tmp_path: Path) -> None:
+    scaled = save(tmp_path / "in" / "a" / "windows" / NAME, SCALED.astype("f2"))
     ones = save(tmp_path / "in" / "b" / "windows" / NAME, (IMAGE > 0).astype("u1"))
     report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct")
     assert any("the voxels above 0 are its points, with these values" in note for note in report.notes)

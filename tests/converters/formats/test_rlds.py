@@ -50,11 +50,12 @@ def test_a_store_has_what_tensorflow_datasets_returns(tmp_path: Path) -> None:
     for split, lengths in LENGTHS.items():
         steps = unistore.Dataset(store, unistore.Transitions(), split=split)
         assert len(steps) == sum(lengths)
+        samples = list(steps)
         names = [name.partition("/")[2] for name in dump.files if name.startswith(f"{split}/")]
-        assert [steps[step][TEXT] for step in range(len(steps))] == dump[f"{split}/{TEXT}"].tolist()
+        assert [sample[TEXT] for sample in samples] == dump[f"{split}/{TEXT}"].tolist()
         for name in set(names) - {TEXT}:
             key = {"is_terminal": "terminated"}.get(name, name.replace("/", "."))
-            ours = np.stack([steps[step][key].numpy() for step in range(len(steps))])
+            ours = np.stack([sample[key].numpy() for sample in samples])
             expected = dump[f"{split}/{name}"]
             if name == "observation/image":
                 distance = np.abs(ours.transpose(0, 2, 3, 1).astype(int) - expected)

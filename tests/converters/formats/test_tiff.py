@@ -131,6 +131,8 @@ def test_volumes_and_stacks_in_folders(tmp_path: Path) -> None:
     unistore.export(tmp_path / "a.zarr", tmp_path / "out")
     back = [np.load(path) for path in sorted((tmp_path / "out").rglob("p_08*.npy"))]
     np.testing.assert_array_equal(back, [-VOXELS])
+    tifffile.imwrite(tmp_path / "in/stack/p_10.tif", VOXELS[0])
+    assert not unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
 
 
 def problems_of(folder: Path) -> str:
@@ -149,10 +151,3 @@ def test_stacks_that_are_refused(tmp_path: Path) -> None:
     pages(tmp_path / "c")
     pages(tmp_path / "c", VOXELS[:1], "p_{}.tif", first=8)
     assert "is a stack with two pages 8" in problems_of(tmp_path / "c")
-
-
-def test_a_page_that_changed_while_it_is_converted(tmp_path: Path) -> None:
-    pages(tmp_path / "in")
-    unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
-    tifffile.imwrite(tmp_path / "in/p_10.tif", VOXELS[0])
-    assert not unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok

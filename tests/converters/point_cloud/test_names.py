@@ -57,7 +57,7 @@ def xyz_of(converted: Any) -> np.ndarray:
     return np.asarray(converted.arrays["points/xyz"][order])
 
 
-NAMES = ("xyz", "coord", "coords", "points", "pos", "point_cloud", "vertices", "Coord")
+NAMES = ("xyz", "coord", "points", "pos", "point_cloud", "vertices", "Coord")
 
 
 @pytest.mark.parametrize(("name", "write"), [*((name, hdf5) for name in NAMES), ("xyz", npz), ("pos", npz)])

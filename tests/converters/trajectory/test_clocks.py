@@ -266,7 +266,7 @@ def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
     assert converted(folder / "b.h5").group("episodes")["clocks"]["force"]["unit"] == "ms"
 
 
-@pytest.mark.parametrize("name", ["observations/force", "observation/force", "force"])
+@pytest.mark.parametrize("name", ["observations/force", "force"])
 def test_a_rate_that_the_user_states(name: str, tmp_path: Path) -> None:
     arrays = without(act(FORCE, TIMES), "observations/force_timestamps")
     path = written(tmp_path / "a.h5", arrays)

@@ -53,9 +53,7 @@ def check_schema(converted) -> None:
 
 REAL = {
     "samples/trajectory/robosuite030_SawyerLift_demo.hdf5": [1058, 837],
-    "samples/trajectory/robosuite030_BaxterPegInHole_demo.hdf5": [1382, 1138],
     "trajectory/robosuite100_lift_panda_demo.hdf5": [412],
-    "trajectory/robosuite100_door_panda_demo.hdf5": [261],
 }
 
 

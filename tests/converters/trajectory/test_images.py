@@ -242,25 +242,24 @@ def test_plain_and_compressed_frames_of_one_camera(tmp_path: Path) -> None:
         scan_sources(trajectory(images="keep"), [tmp_path])
 
 
-def test_224_set_beside_originals_and_final_observations(tmp_path: Path) -> None:
+def test_a_resized_set_beside_originals_with_channels_first(tmp_path: Path) -> None:
     image = np.stack([picture() for _ in range(6)])
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["data/demo_0/actions"] = np.zeros((5, 2))
-        file["data/demo_0/obs/image"] = image[:-1].transpose(0, 3, 1, 2)
-        file["data/demo_0/next_obs/image"] = image[1:].transpose(0, 3, 1, 2)
-        file["data/demo_0/obs/depth"] = np.zeros((5, 48, 64, 1), np.float32)
-        file["data/demo_0/next_obs/depth"] = np.zeros((5, 48, 64, 1), np.float32)
-    small = np.stack([cv2.resize(one, (224, 224), interpolation=cv2.INTER_LINEAR) for one in image])
+        for name, images in (("obs", image[:-1]), ("next_obs", image[1:])):
+            file[f"data/demo_0/{name}/image"] = images.transpose(0, 3, 1, 2)
+            file[f"data/demo_0/{name}/depth"] = np.zeros((5, 48, 64, 1), np.float32)
+    small = np.stack([cv2.resize(one, (24, 24), interpolation=cv2.INTER_LINEAR) for one in image])
     oracle = {
         "steps/observation/image": image[:-1],
-        "steps/observation/image_224": small[:-1],
+        "steps/observation/image_24": small[:-1],
         "episodes/final_observation/image": image[-1:],
-        "episodes/final_observation/image_224": small[-1:],
+        "episodes/final_observation/image_24": small[-1:],
     }
-    converted = check_contract(trajectory(image_size=224), [tmp_path], oracle)
-    assert "steps/observation/depth_224" not in converted.arrays
-    axes = converted.fields["steps/observation/image_224"].axes
-    assert axes == ("step", "image_224_y", "image_224_x", "channel")
+    converted = check_contract(trajectory(image_size=24), [tmp_path], oracle)
+    assert "steps/observation/depth_24" not in converted.arrays
+    axes = converted.fields["steps/observation/image_24"].axes
+    assert axes == ("step", "image_24_y", "image_24_x", "channel")
 
 
 def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path) -> None:

@@ -152,11 +152,11 @@ def test_a_dataset_of_lerobot_comes_back(tmp_path: Path) -> None:
     first = unistore.Dataset(tmp_path / "toy.zarr", unistore.Transitions())
     again = unistore.Dataset(tmp_path / "again.zarr", unistore.Transitions())
     encoded = unistore.Dataset(tmp_path / "video.zarr", unistore.Transitions())
-    for step in range(len(first)):
-        for name, value in first[step].items():
-            np.testing.assert_array_equal(again[step][name], value, err_msg=name)
+    for own, same, near in zip(first, again, encoded, strict=True):
+        for name, value in own.items():
+            np.testing.assert_array_equal(same[name], value, err_msg=name)
             if np.ndim(value) < 3:
-                np.testing.assert_array_equal(encoded[step][name], value, err_msg=name)
+                np.testing.assert_array_equal(near[name], value, err_msg=name)
     expected = first[9]["observation.images.top"].numpy().astype(float)
     error = np.abs(encoded[9]["observation.images.top"].numpy() - expected).mean()
     assert 0 < error < 6

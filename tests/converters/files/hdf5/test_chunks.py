@@ -120,11 +120,11 @@ def test_structures_are_read_as_h5py_reads_them(tmp_path: Path, seed: int) -> No
 
 @pytest.mark.parametrize("name", LIBRARY)
 def test_every_filter_is_read_as_h5py_reads_it(tmp_path: Path, name: str) -> None:
-    values = np.cumsum(np.random.default_rng(0).normal(size=(50, 40, 33)), axis=1).astype("f4")
+    values = np.cumsum(np.random.default_rng(0).normal(size=(25, 20, 33)), axis=1).astype("f4")
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=values, chunks=(16, 40, 33), **LIBRARY[name])
+        file.create_dataset("x", data=values, chunks=(8, 20, 33), **LIBRARY[name])
         if name != "scaleoffset":
-            file.create_dataset("y", data=values, chunks=(16, 40, 33), fletcher32=True, **LIBRARY[name])
+            file.create_dataset("y", data=values, chunks=(8, 20, 33), fletcher32=True, **LIBRARY[name])
     with h5py.File(tmp_path / "a.h5") as file:
         check_like_h5py(file["x"], random.Random(1))
         check_like_h5py(file.get("y", file["x"]), random.Random(2))
@@ -154,7 +154,7 @@ def test_n_bit_is_read_as_h5py_reads_it(tmp_path: Path) -> None:
         check_like_h5py(file["x"], random.Random(1))
 
 
-LIES = ("less", "more", "cut", "random", "one", "nothing")
+LIES = ("less", "more", "cut", "random", "nothing")
 MANY = (64, 100)
 
 
@@ -169,7 +169,7 @@ def lie(path: Path, filters: Mapping[str, Any]) -> None:
             masks[name], stored[name] = file[name].id.read_direct_chunk((0, 0))
             del file[name]
         good = stored["good"]
-        stored |= {"cut": good[: len(good) // 2], "one": good[:1], "nothing": bytes(2)}
+        stored |= {"cut": good[: len(good) // 2], "nothing": bytes(2)}
         stored["random"] = np.random.default_rng(1).bytes(len(good))
         for name in LIES:
             dataset = file.create_dataset(name, MANY, "f4", chunks=MANY, **filters)

@@ -159,32 +159,37 @@ def test_an_export_has_every_attribute(write: Callable[[h5py.File], None], tmp_p
         assert receipt.values == 6 * 3 + 5 + 1 + 2 + 3 + 3 + 1 + 1 + 2 + 1 + unused
 
 
-@pytest.mark.parametrize(
-    ("write", "place", "name", "value"),
-    [
-        (rows, "/", "crs", "EPSG:25833"),
-        (rows, "/", "written", None),
-        (rows, "/", "new", "x"),
-        (rows, "tile", "bounds", np.array([[0.5, 1.5], [np.nan, np.inf]], ">f4")),
-        (rows, "label", "nothing", np.float64(0)),
-        (indices, "header", "name", "other"),
-        (indices, "data/y", "unit", "other"),
-        (indices, "segments/segment_0007", "room", "other"),
-        (indices, "notes", "author", "other"),
-        (demos, "data/demo_1/obs/eef_pos", "unit", np.bytes_("f")),
+CHANGES: dict[Callable[[h5py.File], None], list[tuple[str, str, Any]]] = {
+    rows: [
+        ("/", "crs", "EPSG:25833"),
+        ("/", "written", None),
+        ("/", "new", "x"),
+        ("tile", "bounds", np.array([[0.5, 1.5], [np.nan, np.inf]], ">f4")),
+        ("label", "nothing", np.float64(0)),
     ],
-)
-def test_a_changed_attribute_is_found(
-    write: Callable[[h5py.File], None], place: str, name: str, value: Any, tmp_path: Path
-) -> None:
+    indices: [
+        ("header", "name", "other"),
+        ("data/y", "unit", "other"),
+        ("segments/segment_0007", "room", "other"),
+        ("notes", "author", "other"),
+    ],
+    demos: [("data/demo_1/obs/eef_pos", "unit", np.bytes_("f"))],
+}
+
+
+@pytest.mark.parametrize("write", CHANGES)
+def test_a_changed_attribute_is_found(write: Callable[[h5py.File], None], tmp_path: Path) -> None:
     source, store = converted(tmp_path, write)
-    with h5py.File(source, "r+") as file:
-        if value is None:
-            del file[place].attrs[name]
-        else:
-            file[place].attrs.create(name, value, dtype=getattr(value, "dtype", None))
-    with pytest.raises(InputError, match=rf"source a\.h5: attribute {name} of {place}$"):
-        unistore.verify(store, against=source)
+    sound = source.read_bytes()
+    for place, name, value in CHANGES[write]:
+        source.write_bytes(sound)
+        with h5py.File(source, "r+") as file:
+            if value is None:
+                del file[place].attrs[name]
+            else:
+                file[place].attrs.create(name, value, dtype=getattr(value, "dtype", None))
+        with pytest.raises(InputError, match=rf"source a\.h5: attribute {name} of {place}$"):
+            unistore.verify(store, against=source)
 
 
 def test_attributes_of_several_files_are_counted_and_bounded(

@@ -65,7 +65,9 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "a.h5", folder
 
 
-def test_they_are_kept_compared_and_exported(source: tuple[Path, str], tmp_path: Path) -> None:
+def test_they_are_kept_compared_exported_and_told_when_they_change(
+    source: tuple[Path, str], tmp_path: Path
+) -> None:
     path, folder = source
     report = unistore.convert(path, tmp_path / "a.zarr")
     assert any(f"{folder}class" in note for note in report.notes)
@@ -90,10 +92,6 @@ def test_they_are_kept_compared_and_exported(source: tuple[Path, str], tmp_path:
     (again,) = unistore.Store(tmp_path / "again.zarr").text("sources/hdf5_attributes")
     assert {name: json.loads(again)[name] for name in json.loads(text)} == json.loads(text)
 
-
-def test_a_changed_one_is_named(source: tuple[Path, str], tmp_path: Path) -> None:
-    path, folder = source
-    unistore.convert(path, tmp_path / "a.zarr")
     changed: dict[str, Any] = {"instruction": "pick it", "scale": 0.25, "both": np.array((1, 2.0), COMPOUND)}
     for name, value in changed.items():
         with h5py.File(path, "r+") as file:

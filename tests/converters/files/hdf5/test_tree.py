@@ -88,7 +88,7 @@ def by_h5py(path: Path, names: list[str]) -> dict[str, np.ndarray]:
         return {name: file[name][()] for name in names}
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(tree=TREES)
 def test_a_tree_is_read_as_h5py_reads_it(tree: dict[str, Any]) -> None:
     with written(tree) as path:
@@ -99,7 +99,7 @@ def test_a_tree_is_read_as_h5py_reads_it(tree: dict[str, Any]) -> None:
         assert {name for name, item in tree.items() if item.get("rows")} <= set(found)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(tree=TREES, data=st.data())
 def test_a_damaged_tree_is_refused_or_read_as_h5py_reads_it(
     tree: dict[str, Any], data: st.DataObject

@@ -83,18 +83,6 @@ def test_python_2_header(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole(path), np.arange(6).reshape(2, 3))
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=["stored", "deflated"])
-def test_npz_equals_numpy(tmp_path: Path, save: object) -> None:
-    path = tmp_path / "a.npz"
-    save(path, **ARRAYS)
-    members = npz_members(path)
-    assert list(members) == list(ARRAYS)
-    for name, found in members.items():
-        assert found.shape == ARRAYS[name].shape
-        assert found.dtype == ARRAYS[name].dtype
-        np.testing.assert_array_equal(found, ARRAYS[name])
-
-
 SAVES = {"npy": np.save, "stored": np.savez, "deflated": np.savez_compressed}
 
 
