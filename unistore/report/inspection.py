@@ -13,7 +13,7 @@ from unistore.errors import InputError, Problem, first_few
 from unistore.growing.history import versions
 from unistore.remote.url import local_path
 from unistore.report.blocks import source_blocks, store_blocks, unfinished_blocks, verdict_table, zarr_blocks
-from unistore.report.sealed import StoreReport, describe_store
+from unistore.report.sealed import GrownReport, StoreReport, describe_store
 from unistore.report.sources import (
     BUILD_SUFFIX,
     UnfinishedReport,
@@ -36,21 +36,6 @@ from unistore.system.sizes import count_of, size
 # From so many parts on a compacted store is suggested: the first sample of a process opens all of them
 MANY_PARTS = 100
 _SHOWN = 20
-
-
-@dataclass(slots=True, kw_only=True)
-class GrownReport:
-    """A version of a grown store, from its document."""
-
-    family: str
-    version: int
-    sample_table: str
-    samples: int
-    sources: int
-    splits: dict[str, int]
-    stored_bytes: int
-    parts: list[JsonObject]  # path, sources, samples and bytes, and what is left out
-    versions: list[JsonObject]
 
 
 def describe_grown(path: str, number: int | str | None = None) -> GrownReport:

@@ -102,6 +102,21 @@ class StoreReport:
     snippet: str
 
 
+@dataclass(slots=True, kw_only=True)
+class GrownReport:
+    """A version of a grown store, from its document."""
+
+    family: str
+    version: int
+    sample_table: str
+    samples: int
+    sources: int
+    splits: dict[str, int]
+    stored_bytes: int
+    parts: list[JsonObject]  # path, sources, samples and bytes, and what is left out
+    versions: list[JsonObject]
+
+
 def describe_store(path: PathLike) -> StoreReport:
     """Describe a sealed store, or raise `StoreError`."""
     store = Store(path)
