@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -77,14 +78,17 @@ def is_warning(problem: Problem) -> bool:
 
 def read_root(path: str) -> RootDocument:
     """Read the root document, whole or damaged."""
-    storage = open_storage(path)
+    store = None
+    with suppress(StoreError):
+        store = Store(path)
+    storage = open_storage(path) if store is None else store.storage
     try:
         document = storage.get(ROOT)
     except AbsentError:
         Store(path)  # raises: says what is there instead
         raise
     if root_is_intact(document):
-        return RootDocument(document=document, attributes=Store(path).attributes, intact=True)
+        return RootDocument(document=document, attributes=(store or Store(path)).attributes, intact=True)
     try:
         attributes = parse_document(document)["attributes"]["unistore"]
     except (DocumentError, KeyError, TypeError):

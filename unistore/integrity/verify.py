@@ -22,6 +22,7 @@ from unistore.errors import InputError, NoStoreError, Problem, StoreError, Unsup
 from unistore.integrity.compare import Receipt, compare
 from unistore.integrity.files import UNKNOWN_FAMILY, RootDocument, check_files, is_warning
 from unistore.progress import resolve_progress
+from unistore.remote.url import local_path
 from unistore.schemas.array_specs import GENERAL, ArrayInfo, offsets_errors
 from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken, first_row
@@ -334,6 +335,9 @@ def verify(
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
     path = os.fspath(store)
     with resolve_progress(progress) as callbacks, make_executor(workers, scheduler, callbacks) as executor:
+        if version is None and local_path(path) is None:  # a store without versions is not asked for them
+            with suppress(NoStoreError):
+                return verify_with(executor, path, sources, sample, callbacks)
         opened = listed_stores(path, version)
         if opened is None:
             return verify_with(executor, path, sources, sample, callbacks)

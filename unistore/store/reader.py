@@ -322,20 +322,23 @@ class Store:
 
     def _group_attributes(self, key: str, storage: Storage | None = None) -> dict[str, Any]:
         try:
-            document = parse_document((storage or self.storage).get(key))
+            raw = (storage or self.storage).get(key)
+            document = parse_document(raw)
         except DocumentError as error:
             raise self._damaged(key, str(error)) from error
         attributes = document.get("attributes", {})
         if not isinstance(attributes, dict):
             raise self._damaged(key, "not the metadata of a Zarr group")
         if key == ROOT:
-            self._keep_documents(document.get("consolidated_metadata"))
+            self._keep_documents(document.get("consolidated_metadata"), raw)
         return attributes
 
-    def _keep_documents(self, consolidated: Any) -> None:
+    def _keep_documents(self, consolidated: Any, root: bytes) -> None:
         # The root repeats all documents: those of a store in a bucket are not asked for again
         documents = consolidated.get("metadata") if isinstance(consolidated, dict) else None
         known: dict[str, bytes] | None = getattr(self.storage, "documents", None)
+        if known is not None:
+            known[ROOT] = root
         if known is not None and isinstance(documents, dict):
             for path, document in documents.items():
                 known[f"{path}/{ROOT}"] = json.dumps(document).encode()

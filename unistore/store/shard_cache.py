@@ -153,8 +153,9 @@ class ShardCache:
         with _locked_file("lock", folder):
             if not self._evict(folder, size):
                 return False
-            if hasattr(os, "posix_fallocate") and size:
-                os.posix_fallocate(part, 0, size)
+            free = os.fstatvfs(part)  # to reserve the blocks would double the time of writing them
+            if free.f_bavail * free.f_frsize < size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.ftruncate(part, size)
         return True
 

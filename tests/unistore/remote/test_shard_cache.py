@@ -181,10 +181,21 @@ def test_one_fetches_while_others_wait(tmp_path: Path) -> None:
     assert list(copies(tmp_path)) == [name]
 
 
+def no_space(_: int) -> os.statvfs_result:
+    return os.statvfs_result([0] * 10)
+
+
+@pytest.mark.parametrize(("call", "fails"), [("fstatvfs", no_space), ("pwrite", full_disk)])
 def test_a_full_disk_is_said_once_and_read_around(
-    uploaded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: Path, truth: Any
+    uploaded: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sources: Path,
+    truth: Any,
+    call: str,
+    fails: Any,
 ) -> None:
-    monkeypatch.setattr("os.posix_fallocate", full_disk)
+    monkeypatch.setattr(os, call, fails)
     with pytest.warns(UserWarning, match="the disk is full before cache_limit is reached"):
         found = Store(uploaded, cache_dir=tmp_path / "cache").array("rows/data").read_rows([3, 500])
     assert np.array_equal(found, truth(sources)["data"][[3, 500]])
