@@ -6,9 +6,11 @@ when they happen.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 from collections.abc import Callable, Generator
@@ -159,16 +161,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize("family_case", REAL)
 
 
-def maker(folders: pytest.TempPathFactory) -> Callable[[str], tuple[Case, Path]]:
-    """Return a function that makes the case of a name and its sealed store, once."""
+def maker(folder: Path) -> Callable[[str], tuple[Case, Path]]:
+    """Return a function that makes the case of a name and its sealed store, once for all processes."""
     from tests.cases import MAKERS
 
     @cache
     def make(name: str) -> tuple[Case, Path]:
-        folder = folders.mktemp(name)
-        (folder / "sources").mkdir()
-        case = MAKERS[name](folder / "sources")
-        return case, case.convert(folder / "store.zarr")
+        place, record = folder / name, folder / f"{name}.pickle"
+        with (folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not record.exists():
+                shutil.rmtree(place, ignore_errors=True)  # what failed in another process
+                (place / "sources").mkdir(parents=True)
+                case = MAKERS[name](place / "sources")
+                case.convert(place / "store.zarr")
+                record.write_bytes(pickle.dumps(case))
+        return pickle.loads(record.read_bytes()), place / "store.zarr"
 
     return make
 
@@ -176,7 +184,11 @@ def maker(folders: pytest.TempPathFactory) -> Callable[[str], tuple[Case, Path]]
 @pytest.fixture(scope="session")
 def make_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Case, Path]]:
     """``make_case(name)``: the case and its sealed store, made once; neither is to be changed."""
-    return maker(tmp_path_factory)
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    (folder / "cases").mkdir(exist_ok=True)
+    return maker(folder / "cases")
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-"""What may import what: the rooms of the house, held with ast; and what `import unistore` loads."""
+"""The text of all modules: what may import what, names of families and classes, kinds of problems."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -105,8 +106,20 @@ MODULES = modules()
 
 
 @cache
-def imports(path: Path) -> tuple[set[str], set[str], set[str]]:
-    """Names imported at the top of a file, at the top or in functions, and for types too."""
+def parsed(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget() -> Iterator[None]:
+    """Free what was parsed: a million objects."""
+    yield
+    parsed.cache_clear()
+
+
+@cache
+def imports(module: str) -> tuple[set[str], set[str], set[str]]:
+    """Names imported at the top of a module, at the top or in functions, and for types too."""
     top, run, anywhere = set[str](), set[str](), set[str]()
 
     def visit(node: ast.AST, inside: tuple[set[str], ...]) -> None:
@@ -114,7 +127,7 @@ def imports(path: Path) -> tuple[set[str], set[str], set[str]]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
+            assert node.level == 0, f"{module}: relative import"
             names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             inside = (anywhere,)
@@ -126,7 +139,7 @@ def imports(path: Path) -> tuple[set[str], set[str], set[str]]:
             if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):  # which imports stand in
                 visit(child, inside)
 
-    visit(ast.parse(path.read_text()), (top, run, anywhere))
+    visit(parsed(module), (top, run, anywhere))
     return top, run, anywhere
 
 
@@ -140,7 +153,7 @@ def room(module: str) -> str:
 
 def own_imports(module: str) -> set[str]:
     """Modules of unistore that a module imports; of ``from package import module`` the latter."""
-    names = {name for name in imports(MODULES[module])[2] if within(name, {"unistore"})}
+    names = {name for name in imports(module)[2] if within(name, {"unistore"})}
     found = {name for name in names if name in MODULES}
     return {name for name in found if not any(other.startswith(f"{name}.") for other in names & found)}
 
@@ -256,7 +269,7 @@ def test_what_a_module_never_imports(package: str) -> None:
     wrong = [
         f"{name} imports {imported}"
         for name in checked
-        for imported in sorted(imports(MODULES[name])[1])
+        for imported in sorted(imports(name)[1])
         if within(imported, NEVER[package])
     ]
     assert not wrong
@@ -266,7 +279,7 @@ def test_heavy_imports() -> None:
     """None at the top of a module or in functions but those of the tables."""
     wrong = []
     for name in MODULES:
-        top, run, _ = imports(MODULES[name])
+        top, run, _ = imports(name)
         at_top = set[str]().union(*(AT_TOP[package] for package in within(name, set(AT_TOP))))
         late = set[str]().union(*(IN_FUNCTIONS[package] for package in within(name, set(IN_FUNCTIONS))))
         if name == "unistore":
@@ -296,8 +309,71 @@ def test_the_dataset_needs_neither_dask_nor_h5py_nor_zarr() -> None:
 
 def test_a_class_name_is_defined_in_one_place() -> None:
     places: dict[str, list[str]] = {}
-    for module, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+    for module in MODULES:
+        for node in ast.walk(parsed(module)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(module)
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+WORDS = re.compile(r"\b(point[_-]cloud|trajectory|spikes?|ct)\b")
+"""Names of families in texts; ``rows`` is a word of its own meaning."""
+
+
+def test_core_names_no_family() -> None:
+    wrong = []
+    for module in MODULES:
+        if family(module) or within(module, {"unistore.data.kinds"}):
+            continue
+        allowed: list[ast.expr] = []
+        for node in ast.walk(parsed(module)):
+            if isinstance(node, ast.Expr):
+                allowed.append(node.value)  # a docstring
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_OURS":
+                allowed += [part for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and WORDS.search(node.value):
+                wrong.append((module, node))
+        wrong = [found for found in wrong if found[1] not in allowed]
+    assert [(module, node.value) for module, node in wrong] == []
+
+
+def kinds_of_problems() -> set[str]:
+    """Every kind that the text of a program gives a problem, also by functions with a parameter `kind`."""
+    constants = {
+        ast.unparse(node.targets[0]): node.value
+        for module in MODULES
+        for node in parsed(module).body
+        if isinstance(node, ast.Assign)
+    }
+    kinds = {"invalid"}
+    for module, path in MODULES.items():
+        lines = path.read_text().splitlines()
+        nodes = list(ast.walk(parsed(module)))
+        places = {"Problem": 3, "at": 3, "problem": 2}
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef) and "Problem" in str(lines[node.lineno : node.end_lineno]):
+                parameters = [argument.arg for argument in node.args.args if argument.arg != "self"]
+                places |= {node.name: parameters.index("kind")} if "kind" in parameters else {}
+        for node in nodes:
+            called = ""
+            if isinstance(node, ast.Call):
+                called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if isinstance(node, ast.Call) and called in places:
+                values = node.args[places[called] :][:1]
+                values += [keyword.value for keyword in node.keywords if keyword.arg == "kind"]
+                for value in values:
+                    kinds |= strings(constants.get(ast.unparse(value), value))
+    return kinds
+
+
+def strings(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.IfExp):
+        return strings(node.body) | strings(node.orelse)
+    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+
+
+def test_every_kind_has_an_anchor_in_the_guide() -> None:
+    guide = (ROOT.parent / "docs" / "errors.md").read_text()
+    kinds = kinds_of_problems()
+    assert len(kinds) > 70
+    assert sorted(re.findall(r"^### (.+)$", guide, re.MULTILINE)) == sorted(kinds)

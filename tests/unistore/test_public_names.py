@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
+import importlib
+import pickle
+import pkgutil
 import tomllib
+import types
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import unistore
+from tests.programs import printed
 
 SOURCE = Path(unistore.__file__)
 ROOT = Path(__file__).parents[2]
-
-
-def in_a_fresh_process(code: str, *arguments: object) -> str:
-    command = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SOURCE.parent.parent)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_exported_names() -> None:
@@ -55,23 +51,19 @@ def test_dir_shows_public_names_alone() -> None:
         "unistore.Problem, unistore.Store\n"
         "print(*(name for name in dir(unistore) if not (name[:2] == name[-2:] == '__')))"
     )
-    assert in_a_fresh_process(code).split() == unistore.__all__
+    assert printed("-W", "error", "-c", code, cwd=ROOT).split() == unistore.__all__
     assert {"__all__", "__doc__", "__file__", "__name__"} <= set(dir(unistore))
 
 
 def test_no_module_shadows_a_public_name() -> None:
-    code = (
-        "import importlib, pkgutil, types\n"
-        "import unistore\n"
-        "modules = [found.name for found in pkgutil.walk_packages(unistore.__path__, 'unistore.')]\n"
-        "modules = [name for name in modules if not name.endswith(('__main__', '._kernel'))]\n"  # not Python
-        "for name in modules: importlib.import_module(name)\n"
-        "assert len(modules) > 150, modules\n"
-        "for name in unistore.__all__:\n"
-        "    assert not isinstance(getattr(unistore, name), types.ModuleType), name\n"
-        "print(type(unistore).__name__)"
-    )
-    assert in_a_fresh_process(code) == "module\n", "a class of its own does not pickle"
+    modules = [found.name for found in pkgutil.walk_packages(unistore.__path__, "unistore.")]
+    for name in modules:
+        if not name.endswith(("__main__", "._kernel")):
+            importlib.import_module(name)
+    assert len(modules) > 150
+    for name in unistore.__all__:
+        assert not isinstance(getattr(unistore, name), types.ModuleType), name
+    assert type(unistore) is types.ModuleType, "a class of its own does not pickle"
 
 
 def test_a_task_that_names_unistore_is_pickled(tmp_path: Path) -> None:
@@ -87,9 +79,5 @@ def test_a_task_that_names_unistore_is_pickled(tmp_path: Path) -> None:
         "        return type(error).__name__\n"
         "pathlib.Path(sys.argv[1]).write_bytes(cloudpickle.dumps(task))"
     )
-    in_a_fresh_process(dump, sent)
-    run = (
-        "import pathlib, pickle, sys\n"
-        "print(pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())(sys.argv[2]))"
-    )
-    assert in_a_fresh_process(run, sent, store) == "NoStoreError\n"
+    printed("-W", "error", "-c", dump, sent, cwd=ROOT)
+    assert pickle.loads(sent.read_bytes())(store) == "NoStoreError"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import metadata
@@ -27,61 +25,7 @@ from unistore.errors import InputError, StoreError
 from unistore.report.suggestions import convert_command
 from unistore.schemas.array_specs import GENERAL, SAMPLES, ArraySpec, ArraySpecs
 
-ROOT = Path(unistore.__file__).parent
 OURS = ("ct", "events", "point_cloud", "rows", "spike", "trajectory")
-EXCEPTIONS = ("data/kinds/",)
-"""Kinds of samples."""
-WORDS = re.compile(r"\b(point[_-]cloud|trajectory|spikes?|ct)\b")
-"""Names of families in texts; ``rows`` is a word of its own meaning, found only where a family stands."""
-
-
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    """All modules but those of the families themselves."""
-    own = tuple(f"{folder}/{family}/" for folder in ("converters", "schemas") for family in OURS)
-    for folder in (ROOT, ROOT / "converters", ROOT / "schemas"):
-        for path in sorted(folder.resolve().rglob("*.py")):
-            name = (folder.relative_to(ROOT) / path.relative_to(folder.resolve())).as_posix()
-            if not name.startswith((*own, *EXCEPTIONS)):
-                yield name, ast.parse(path.read_text())
-
-
-def table(tree: ast.Module) -> set[int]:
-    """The names in the registry's table of our families."""
-    found = [node.value for node in tree.body if isinstance(node, ast.Assign) and "_OURS" in names(node)]
-    return {id(each) for value in found for each in ast.walk(value)}
-
-
-def names(node: ast.Assign) -> list[str]:
-    return [each.id for each in node.targets if isinstance(each, ast.Name)]
-
-
-def docstrings(tree: ast.Module) -> set[int]:
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
-    return {id(each.value) for body in bodies for each in body if isinstance(each, ast.Expr)}
-
-
-def test_core_names_no_family() -> None:
-    wrong, seen = [], set()
-    for name, tree in sources():
-        seen.add(name)
-        documentation = docstrings(tree)
-        if name == "converters/registry.py":
-            documentation |= table(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found = id(node) not in documentation and WORDS.search(node.value)
-                wrong += [f"{name}:{node.lineno}: {node.value!r}"] if found else []
-            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            modules += [each.name for each in node.names] if isinstance(node, ast.Import) else []
-            for module in modules:
-                if set(module.split(".")[2:3]) & set(OURS) and module.startswith(
-                    ("unistore.converters.", "unistore.schemas.")
-                ):
-                    wrong.append(f"{name}:{node.lineno}: imports {module}")
-    assert len(seen) > 150
-    assert {"converters/registry.py", "converters/common/columns.py", "schemas/array_specs.py"} <= seen
-    assert not wrong
 
 
 def test_records_are_whole() -> None:

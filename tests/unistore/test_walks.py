@@ -75,6 +75,7 @@ class Walk:
 import unistore
 
 conversion, shard, batch, next_batch = Walk(), Walk("ShardJob._write"), Walk(), Walk()
+unistore.convert(SOURCE, STORE + ".first")  # what is imported and found once
 conversion.follow(unistore.convert, SOURCE, STORE)
 loaded = [name for name in sys.modules if name.split(".")[0] == "unistore"]
 # with a codec that is named, rows are not read before by a trial

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +19,7 @@ from numpy.typing import NDArray
 import unistore
 from tests.stores import attributes_of
 from unistore.conversion.convert import make_converter
-from unistore.conversion.run import run
-from unistore.conversion.settings import Settings
+from unistore.conversion.run import Report, run
 from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import ConversionError
 
@@ -41,29 +41,45 @@ def manifest(store: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-@pytest.mark.parametrize("codec", ["auto", "none"])
-def test_every_array_equals_the_truth(tmp_path: Path, toys: Path, toy: Any, truth: Truth, codec: str) -> None:
-    store = tmp_path / "out.zarr"
-    report = run(toy(), [toys], store, Settings(codec=codec))
-    expected = truth(toys)
-    found = stored(store)
-    assert set(found) == {*expected, "sources/digest"}
-    for path, values in expected.items():
-        read = found[path][...]
+@dataclass
+class Converted:
+    """Toys, their store, which no test changes, what it must hold and what zarr-python finds."""
+
+    toys: Path
+    store: Path
+    report: Report
+    truth: Arrays
+    arrays: dict[str, zarr.Array]
+
+
+@pytest.fixture(scope="module")
+def converted(
+    tmp_path_factory: pytest.TempPathFactory, toy: Any, make_toys: Callable[[Path], Path], truth: Truth
+) -> Converted:
+    folder = tmp_path_factory.mktemp("converted")
+    toys, store = make_toys(folder / "sources"), folder / "out.zarr"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unistore.conversion.plan.SHARD", 16 << 10)  # as in every test
+        report = run(toy(), [toys], store)
+    return Converted(toys, store, report, truth(toys), stored(store))
+
+
+def test_every_array_equals_the_truth(converted: Converted) -> None:
+    assert set(converted.arrays) == {*converted.truth, "sources/digest"}
+    for path, values in converted.truth.items():
+        read = converted.arrays[path][...]
         assert read.dtype == values.dtype, path
         np.testing.assert_array_equal(read, values, err_msg=path)
-        other = tensorstore.open(
-            {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store / path}/"}}, open=True
-        ).result()
+        place = {"driver": "file", "path": f"{converted.store / path}/"}
+        other = tensorstore.open({"driver": "zarr3", "kvstore": place}, open=True).result()
         np.testing.assert_array_equal(other.read().result(), values, err_msg=path)
-    assert report.samples == len(expected["rows/value"])
-    assert report.tasks > 5, "the toy must fill several shards to be a test of anything"
+    assert converted.report.samples == len(converted.truth["rows/value"])
+    assert converted.report.tasks > 5, "the toy must fill several shards to be a test of anything"
 
 
-def test_root_attributes(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> None:
-    run(toy(brightness=3), [toys], tmp_path / "out.zarr")
-    attributes = attributes_of(tmp_path / "out.zarr")
-    rows = len(truth(toys)["rows/value"])
+def test_root_attributes(converted: Converted) -> None:
+    attributes = attributes_of(converted.store)
+    rows = len(converted.truth["rows/value"])
     assert attributes["format_version"] == 1
     assert attributes["family"] == "rows"
     assert attributes["samples"] == {"count": rows, "table": "rows"}
@@ -72,36 +88,32 @@ def test_root_attributes(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> 
     } - {"points/offsets", "windows/low/offsets"}
     assert attributes["options"] == {
         "tables": ["rows", "points", "windows/low"],
-        "brightness": 3,
+        "brightness": 0,
         "exclude": [],
         "codec": "auto",
         "split": None,
     }
-    assert set(attributes["fields"]) == {*truth(toys), "sources/digest"}
+    assert set(attributes["fields"]) == {*converted.truth, "sources/digest"}
     assert attributes["fields"]["rows/value"]["axes"] == ["row", "component"]
     assert attributes["fields"]["rows/value"]["unit"] == "m"
     assert set(attributes["created_with"]) == {"unistore", "numcodecs"}
-    group = zarr.open_group(tmp_path / "out.zarr", mode="r")
+    group = zarr.open_group(converted.store, mode="r")
     assert dict(group["windows/low"].attrs) == {"level": -1}
     assert dict(group["splits"].attrs) == {"names": ["train", "val"]}
 
 
-def test_the_manifest_holds_rows_and_content_of_every_shard(tmp_path: Path, toys: Path, toy: Any) -> None:
-    store = tmp_path / "out.zarr"
-    run(toy(), [toys], store)
-    arrays = stored(store)
-    shards = [line for line in manifest(store) if "/c/" in line["key"]]
+def test_the_manifest_holds_rows_and_content_of_every_shard(converted: Converted) -> None:
+    shards = [line for line in manifest(converted.store) if "/c/" in line["key"]]
     assert shards
     for line in shards:
         lo, hi = line["rows"]
-        values = arrays[line["key"].split("/c/")[0]][lo:hi]
+        values = converted.arrays[line["key"].split("/c/")[0]][lo:hi]
         plain = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
         assert line["content"] == xxhash.xxh3_128_hexdigest(plain), line["key"]
 
 
-def test_the_seal_agrees_with_the_manifest(tmp_path: Path, toys: Path, toy: Any) -> None:
-    store = tmp_path / "out.zarr"
-    report = run(toy(), [toys], store)
+def test_the_seal_agrees_with_the_manifest(converted: Converted) -> None:
+    store, report = converted.store, converted.report
     seal = attributes_of(store)["seal"]
     lines = manifest(store)
     assert seal["digest"] == report.digest
@@ -114,23 +126,24 @@ def test_the_seal_agrees_with_the_manifest(tmp_path: Path, toys: Path, toy: Any)
     assert seal["content_digest"] == xxhash.xxh3_128_hexdigest(content.encode())
 
 
-def test_source_digests_tell_sources_apart(tmp_path: Path, toys: Path, toy: Any) -> None:
+def test_source_digests_tell_sources_apart(
+    tmp_path: Path, converted: Converted, toys: Path, toy: Any
+) -> None:
     """A changed value changes the digest of its own source and of no other."""
-    run(toy(), [toys], tmp_path / "a")
     path = toys / "train/s0.npz"
     arrays = dict(np.load(path))
     arrays["value"][5, 1] += 1
     np.savez(path, **arrays)
     run(toy(), [toys], tmp_path / "b")
-    before, after = (stored(tmp_path / name)["sources/digest"][...] for name in "ab")
+    before = converted.arrays["sources/digest"][...]
+    after = stored(tmp_path / "b")["sources/digest"][...]
     assert (before != after).any(axis=1).tolist() == [True, False, False, False]
     assert before.shape == (4, 16)
 
 
-def test_statistics_are_those_of_numpy(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> None:
-    run(toy(), [toys], tmp_path / "out.zarr")
-    statistics = attributes_of(tmp_path / "out.zarr")["statistics"]
-    values = truth(toys)["rows/value"]
+def test_statistics_are_those_of_numpy(converted: Converted) -> None:
+    statistics = attributes_of(converted.store)["statistics"]
+    values = converted.truth["rows/value"]
     assert list(statistics) == ["rows/value"]
     found = statistics["rows/value"]
     assert found["count"] == [len(values)] * 3
@@ -141,7 +154,7 @@ def test_statistics_are_those_of_numpy(tmp_path: Path, toys: Path, toy: Any, tru
     assert (found["ddof"], found["accumulator"]) == (0, "float64")
 
 
-def test_tables_may_be_empty(tmp_path: Path, toy: Any, truth: Truth) -> None:
+def test_tables_may_be_empty(tmp_path: Path, toy: Any) -> None:
     """No row anywhere: every array is there, with no shard."""
     folder = tmp_path / "sources/train"
     folder.mkdir(parents=True)

@@ -345,4 +345,4 @@ def test_any_history_ends_in_what_the_sources_hold(
 ) -> None:
     parts = {"toy": toy, "truth": staticmethod(truth_of_files), "stopping": stopping, "place": tmp_path}
     machine = type("Toys", (Conversions,), parts)
-    run_machine(machine, histories=7, steps=20)
+    run_machine(machine, histories=5, steps=20)

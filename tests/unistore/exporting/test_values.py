@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import pytest
 import zarr
 
 import unistore
-from tests.stores import attributes_of
+from tests.stores import attributes_of, tree
 from unistore import export
 from unistore.converters.common.exported import File, row_blocks
 from unistore.errors import ConversionError, StoreError
 from unistore.schemas.indices import StoreView
 
 Make = Callable[[str], Any]
+Exported = Callable[[str], tuple[Path, Path]]
 
 HDF5 = {
     "rows_hdf5": set(),
@@ -40,12 +42,22 @@ HDF5 = {
 FLAGS = ("dones", "terminals", "timeouts")
 
 
-def exported(name: str, make_case: Make, folder: Path) -> tuple[Path, Path]:
-    """Folder of the originals and folder of the export."""
-    case, store = make_case(name)
-    export(store, folder / "export")
-    first = case.sources[0]
-    return (first if first.is_dir() else first.parent), folder / "export"
+@pytest.fixture(scope="module")
+def exported(make_case: Make, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """``exported(name)``: folder of the originals and folder of the export, made once."""
+
+    @cache
+    def make(name: str) -> tuple[Path, Path]:
+        case, store = make_case(name)
+        folder = tmp_path_factory.mktemp(name) / "export"
+        done = export(store, folder)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        assert done.files == len(files) > 0
+        assert done.bytes == sum(path.stat().st_size for path in files)
+        first = case.sources[0]
+        return (first if first.is_dir() else first.parent), folder
+
+    return make
 
 
 def datasets(path: Path) -> dict[str, Any]:
@@ -74,8 +86,8 @@ def assert_same(name: str, one: np.ndarray, two: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", HDF5)
-def test_hdf5_datasets(name: str, make_case: Make, tmp_path: Path) -> None:
-    before, after = exported(name, make_case, tmp_path)
+def test_hdf5_datasets(name: str, exported: Exported) -> None:
+    before, after = exported(name)
     files = sorted(path for path in after.rglob("*") if path.is_file())
     assert files
     for path in files:
@@ -91,8 +103,8 @@ def test_hdf5_datasets(name: str, make_case: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows_npz", "rows_npy", "rows_side_by_side", "ct_cases", "ct_sparse"])
-def test_numpy_files(name: str, make_case: Make, tmp_path: Path) -> None:
-    before, after = exported(name, make_case, tmp_path)
+def test_numpy_files(name: str, exported: Exported) -> None:
+    before, after = exported(name)
     compared = 0
     for path in (path for path in before.rglob("*.np?") if path.is_file()):
         relative = path.relative_to(before)
@@ -109,8 +121,8 @@ def test_numpy_files(name: str, make_case: Make, tmp_path: Path) -> None:
     assert compared >= 2
 
 
-def test_ct_files_beside_the_volumes(make_case: Make, tmp_path: Path) -> None:
-    before, after = exported("ct_cases", make_case, tmp_path)
+def test_ct_files_beside_the_volumes(exported: Exported) -> None:
+    before, after = exported("ct_cases")
     for number in range(2):
         case = ["train/case_0", "test/case_1"][number]
         assert (after / case / "info.json").read_bytes() == (before / case / "info.json").read_bytes()
@@ -136,9 +148,9 @@ def test_names_of_ct_files_are_not_trusted(
 
 
 @pytest.mark.parametrize("name", ["spike_real", "spike_tiles", "spike_keep", "spike_bytes", "spike_arrays"])
-def test_spike_files(name: str, make_case: Make, tmp_path: Path) -> None:
+def test_spike_files(name: str, make_case: Make, exported: Exported) -> None:
     case, _ = make_case(name)
-    before, after = exported(name, make_case, tmp_path)
+    before, after = exported(name)
     originals = case.sources if case.sources[0].is_file() else [p for p in before.rglob("*") if p.is_file()]
     for path in originals:
         found = after / path.relative_to(before)
@@ -172,14 +184,10 @@ def content(store: Path) -> dict[str, np.ndarray]:
 
 
 def test_the_export_converts_to_equal_content(
-    case_name: str, make_case: Callable[..., Any], tmp_path: Path
+    case_name: str, make_case: Make, exported: Exported, tmp_path: Path
 ) -> None:
     case, store = make_case(case_name)
-    done = export(store, tmp_path / "export")
-    files = [path for path in (tmp_path / "export").rglob("*") if path.is_file()]
-    assert done.files == len(files) > 0
-    assert done.bytes == sum(path.stat().st_size for path in files)
-    again = content(case.convert(tmp_path / "again.zarr", [tmp_path / "export"]))
+    again = content(case.convert(tmp_path / "again.zarr", [exported(case_name)[1]]))
     before = content(store)
     assert set(again) == set(before)
     for name, values in before.items():
@@ -189,15 +197,11 @@ def test_the_export_converts_to_equal_content(
 
 
 def test_two_exports_are_the_same_bytes(
-    family_case: str, make_case: Callable[..., Any], tmp_path: Path
+    family_case: str, make_case: Make, exported: Exported, tmp_path: Path
 ) -> None:
     _, store = make_case(family_case)
-    trees = []
-    for number in range(2):
-        root = tmp_path / str(number)
-        export(store, root)
-        trees.append({p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()})
-    assert trees[0] == trees[1]
+    export(store, tmp_path / "again")
+    assert tree(tmp_path / "again") == tree(exported(family_case)[1])
 
 
 def streams(fails: bool = False) -> Callable[[StoreView], Iterator[File]]:

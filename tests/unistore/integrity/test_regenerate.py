@@ -66,7 +66,7 @@ def test_killed_at_any_operation(copy_case: Copy, tree: Tree) -> None:
     inodes = {key: (store / key).stat().st_ino for key in sound if key not in damaged}
     operations = 1
     while killed_before(operations, place, lambda: repair(store, case.sources).ok):
-        operations += rng.randrange(40, 150)
+        operations += rng.randrange(100, 200)
         now = tree(store)
         assert now.keys() - before.keys() <= {key for key in now if key.endswith(".part")}
         assert all(now[key] in (before[key], sound.get(key)) for key in before)

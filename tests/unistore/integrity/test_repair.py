@@ -43,19 +43,19 @@ def damage(store: Path, key: str, rng: random.Random) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["cloud_real", "ct_real"])
-def test_one_damaged_file_of_every_kind(name: str, copy_case: Copy, tree: Tree) -> None:
-    case, store = copy_case(name)
+def test_one_damaged_file_of_every_kind(copy_case: Copy, tree: Tree) -> None:
+    case, store = copy_case("cloud_indices")
     before = tree(store)
-    rng = random.Random(name)
-    keys = sorted(before)
-    chosen = [ROOT, MANIFEST, "sources/digest/c/0/0", *rng.sample(keys, 1)]
-    for key in dict.fromkeys(chosen):
-        damage(store, key, rng)
+    rng = random.Random(0)
+    shard, document = "points/xyz/c/0/0", "points/rgb/zarr.json"
+    for keys in ([ROOT], [MANIFEST], ["sources/digest/c/0/0"], [shard, document, MANIFEST, ROOT]):
+        for key in keys:
+            damage(store, key, rng)
         assert not verify(store).ok
         repaired = repair(store, case.sources)
         assert repaired.ok
-        assert repaired.repaired == (key,)
+        assert set(repaired.repaired) == set(keys)
+        assert repaired.repaired[-2:] == tuple(keys[-2:]), "manifest and root last"
         assert tree(store) == before
     assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
 
@@ -79,12 +79,20 @@ def test_everything_damaged(family_case: str, copy_case: Copy, tree: Tree) -> No
     assert tree(store) == before
 
 
+def root_of_many_wrong_bytes(store: Path) -> Any:
+    """Return the root as it still tells the options; no single byte could be tried without its signature."""
+    root = json.loads((store / ROOT).read_bytes())
+    root["attributes"]["unistore"]["statistics"] = {}
+    root["attributes"]["unistore"]["seal"]["root"] = ""
+    return root
+
+
 SMALL_SHARD = 32 << 10
 
 
 @pytest.fixture(scope="module")
 def make_many_shards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Case, Path]]:
-    return maker(tmp_path_factory)
+    return maker(tmp_path_factory.mktemp("shards"))
 
 
 @pytest.mark.parametrize("lost", ["shards", "digests of sources", "lines of the manifest", "root"])
@@ -111,8 +119,9 @@ def test_some_of_many_shards(
         (store / MANIFEST).write_bytes(b"\n".join(lines))
     if lost == "root":
         damaged.add(ROOT)
-        root = json.loads(before[ROOT])
-        root["attributes"]["unistore"]["statistics"] = {}
+        root = root_of_many_wrong_bytes(store)
+        root["attributes"]["unistore"]["fields"]["points/xyz"]["unit"] = "parsec"
+        root["attributes"]["unistore"]["seal"]["content_digest"] = "0" * 32
         (store / ROOT).write_text(json.dumps(root, indent=1))
     inodes = {key: (store / key).stat().st_ino for key in before if key not in damaged}
     repaired = repair(store, case.sources)
@@ -135,43 +144,13 @@ def test_a_changed_source_of_many_shards(
     (shards,) = [folder for folder in store.glob("rows/*/c") if len(list(folder.iterdir())) > 20]
     damage(store, f"{shards.relative_to(store).as_posix()}/7/0", random.Random(0))
     if lost == "root":
-        root = json.loads((store / ROOT).read_bytes())
-        root["attributes"]["unistore"]["statistics"] = {}
-        (store / ROOT).write_text(json.dumps(root, indent=1))
+        (store / ROOT).write_text(json.dumps(root_of_many_wrong_bytes(store), indent=1))
     before = tree(store)
     rows = len(values) // len(list(shards.iterdir()))
     values[7 * rows + rows // 2, 0] += 1
     np.save(tmp_path / "values.npy", values)
     with pytest.raises(ConversionError, match="no longer give the same values"):
         repair(store, [tmp_path / "values.npy"])
-    assert tree(store) == before
-
-
-def test_root_and_manifest_and_shards(copy_case: Copy, tree: Tree) -> None:
-    case, store = copy_case("cloud_real")
-    before = tree(store)
-    rng = random.Random(2)
-    for key in (ROOT, MANIFEST, "points/xyz/c/0/0", "points/rgb/zarr.json"):
-        if (store / key).exists():
-            damage(store, key, rng)
-    repaired = repair(store, case.sources)
-    assert repaired.repaired[-2:] == (MANIFEST, ROOT)
-    assert tree(store) == before
-
-
-def test_a_root_of_many_wrong_bytes_that_still_tells_the_options(copy_case: Copy, tree: Tree) -> None:
-    """Statistics and descriptions are made again, from all sources."""
-    case, store = copy_case("robot_robomimic")
-    before = tree(store)
-    root = json.loads(before[ROOT])
-    unistore = root["attributes"]["unistore"]
-    unistore["statistics"] = {}
-    unistore["seal"]["content_digest"] = "0" * 32
-    unistore["fields"]["steps/action"]["unit"] = "parsec"
-    (store / ROOT).write_text(json.dumps(root, indent=1))
-    damage(store, "steps/reward/c/0", random.Random(3))
-    repaired = repair(store, case.sources)
-    assert set(repaired.repaired) >= {"steps/reward/c/0", ROOT}
     assert tree(store) == before
 
 

@@ -15,9 +15,9 @@ from unistore.conversion import columns
 from unistore.conversion.convert import convert
 from unistore.converters.ct import stored as exported
 
-SHAPE = (96, 160, 160)
+SHAPE = (96, 144, 144)
 TILE = (8, 32, 32)
-BYTES = 2 * 96 * 160 * 160
+BYTES = 2 * 96 * 144 * 144
 
 
 @pytest.fixture(params=["C", "F"])
@@ -71,7 +71,7 @@ def test_a_volume_is_compared_by_planes(volume: Path, tmp_path: Path, forge: Cal
     forge(store, {"volumes/image": values})
     (problem,) = [each for each in verify(store, against=[volume]).problems if "image" in each.location]
     assert problem.message.startswith("planes 64:72 of row 0: ")
-    assert "2 of 204800 values differ" in problem.message
+    assert "2 of 165888 values differ" in problem.message
 
 
 @pytest.mark.parametrize("volume", ["F"], indirect=True)

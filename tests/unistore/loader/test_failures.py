@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -107,13 +108,6 @@ def test_a_worker_that_hangs_does_not_hold_up_the_end(data):
     assert not Path(f"/proc/{worker}").exists()
 
 
-def run_script(body: str, **options) -> subprocess.Popen:
-    script = "from tests.unistore.loader.conftest import *\n" + textwrap.dedent(body)
-    return subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-    )
-
-
 def alive(pids) -> list[int]:
     found = []
     for pid in pids:
@@ -123,25 +117,35 @@ def alive(pids) -> list[int]:
     return found
 
 
-LOOP = """
-    from unistore.loader import Loader
-    loader = Loader(Batched(), 10, shuffle=True, num_workers=2)
-    while True:
-        for batch in loader:
-            print(*children(), flush=True)
-            time.sleep(0.01)
-"""
+def train_in_a_group(dataset, pids, errors):
+    os.setsid()
+    sys.stderr = errors.open("w")
+    os.dup2(sys.stderr.fileno(), 2)
+    with Loader(dataset, 10, shuffle=True, num_workers=2) as loader:
+        while True:
+            for _ in loader:
+                pids.send(loader.worker_pids)
 
 
-def test_workers_go_with_their_parent_at_ctrl_c():
-    process = run_script(LOOP, start_new_session=True)
-    pids = [int(pid) for pid in process.stdout.readline().split()]
+def test_workers_go_with_their_parent_at_ctrl_c(data, tmp_path):
+    context = multiprocessing.get_context("fork")
+    received, sent = context.Pipe(duplex=False)
+    errors = tmp_path / "errors"
+    process = context.Process(target=train_in_a_group, args=(data.Batched(), sent, errors))
+    process.start()
+    pids = received.recv()
     assert len(alive(pids)) == 2
     os.killpg(process.pid, signal.SIGINT)  # it reaches the whole group
-    _, errors = process.communicate()
+    sent.close()
+    with suppress(EOFError):
+        while True:
+            received.recv()
+    process.join()
+    process.close()
+    received.close()
     wait_until(lambda: not alive(pids), "workers stay")
-    assert errors.count("Traceback") == 1
-    assert "KeyboardInterrupt" in errors
+    assert errors.read_text().count("Traceback") == 1
+    assert "KeyboardInterrupt" in errors.read_text()
 
 
 def test_workers_go_with_a_parent_that_is_killed(data):  # as Python ends at once by SIGTERM, too
@@ -163,7 +167,8 @@ def test_workers_go_with_a_parent_that_is_killed(data):  # as Python ends at onc
 
 def test_a_script_is_interrupted_runs_out_of_shared_memory_and_leaves_without_closing():
     """An error each, after which a Loader works, and nothing at all is said at the end."""
-    process = run_script("""
+    script = """
+        from tests.unistore.loader.conftest import *
         import resource
         import signal
         from unistore.loader import Loader, LoaderError
@@ -194,10 +199,11 @@ def test_a_script_is_interrupted_runs_out_of_shared_memory_and_leaves_without_cl
         for iterator in iterators:
             next(iterator)
         print(*children(), flush=True)
-    """)
-    output, errors = process.communicate()
-    assert (process.returncode, errors) == (0, "")
-    *lines, workers = output.splitlines()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    *lines, workers = done.stdout.splitlines()
     assert lines == ["interrupted 9 0", "200", "True"]
     assert len(workers.split()) == 3
     wait_until(lambda: not alive(map(int, workers.split())), "workers stay")

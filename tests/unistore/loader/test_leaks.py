@@ -77,7 +77,7 @@ def test_many_lifetimes_leave_nothing(data, store, census):
         one_life(data, store, rng, number % 3, ENDS[number % 5])
     gc.collect()
     before = census.descriptors(), census.children(), shared_memory(), resident()
-    for number in range(80):  # each end twice with one worker, and with two
+    for number in range(40):  # each end once with one worker, and with two
         one_life(data, store, rng, (0, 0, 0, 1, 0, 0, 0, 2)[number % 8], ENDS[number % 5])
     gc.collect()
     assert census.descriptors() == before[0]
@@ -87,9 +87,9 @@ def test_many_lifetimes_leave_nothing(data, store, census):
 
 
 def test_a_long_iteration_does_not_grow(data):
-    with Loader(data.Batched(6_000, 16), 4, shuffle=True, num_workers=1) as loader:
-        list(zip(loader, range(500), strict=False))
+    with Loader(data.Batched(4_000, 16), 4, shuffle=True, num_workers=1) as loader:
+        list(zip(loader, range(250), strict=False))
         before = resident()
         for _ in loader:
             pass
-        assert resident() - before < 8 << 20
+        assert resident() - before < 6 << 20

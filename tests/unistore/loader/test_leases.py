@@ -43,13 +43,13 @@ def remembered(view):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_views_of_a_batch_stay_intact_while_thousands_of_batches_flow(data, workers):
+def test_views_of_a_batch_stay_intact_while_hundreds_of_batches_flow(data, workers):
     """Views of the first three batches are held all the time; others come and go meanwhile."""
     rng = random.Random(0)
     first, passing = [], []
     flowed = 0
     with Loader(
-        data.Batched(3_024, 8), 4, shuffle=True, seed=1, num_workers=workers, prefetch_factor=3
+        data.Batched(1_512, 8), 4, shuffle=True, seed=1, num_workers=workers, prefetch_factor=3
     ) as loader:
         for batch in itertools.chain(loader, loader):
             flowed += 1
@@ -66,7 +66,7 @@ def test_views_of_a_batch_stay_intact_while_thousands_of_batches_flow(data, work
                 del view
         stats = loader.stats()
     del batch
-    assert flowed - 3 >= 1_500
+    assert flowed - 3 >= 750
     assert stats["slab_misses"] < flowed / 10
     assert 0 < stats["copies"] < flowed  # some lie where they were decoded, some were copied
     for view, expected in first + passing:
@@ -79,12 +79,12 @@ def test_views_of_a_batch_stay_intact_while_thousands_of_batches_flow(data, work
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_all_batches_of_an_epoch_may_be_held_even_past_the_loader(data, workers):
-    with Loader(data.Batched(2000, 100), 8, shuffle=False, num_workers=workers) as loader:
+    with Loader(data.Batched(800, 100), 8, shuffle=False, num_workers=workers) as loader:
         first = list(loader)
         second = list(loader)
     del loader
     for batches in (first, second):
-        assert torch.equal(torch.cat([batch["index"] for batch in batches]), torch.arange(2000))
+        assert torch.equal(torch.cat([batch["index"] for batch in batches]), torch.arange(800))
         assert all(torch.equal(batch["x"][:, 99], batch["index"] * 1000 + 99) for batch in batches)
 
 

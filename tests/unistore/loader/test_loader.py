@@ -147,11 +147,11 @@ def test_stats_and_report(data, capsys):
 def test_empty_datasets_and_short_ones(data):
     for workers in (0, 1):
         with Loader(data.Batched(0), 8, shuffle=True, num_workers=workers) as loader:
-            assert list(loader) == []
+            assert [list(loader) for _ in range(3)] == [[], [], []]
         with Loader(data.Batched(3), 8, shuffle=True, num_workers=workers) as loader:
             assert [len(batch["x"]) for batch in loader] == [3]
         with Loader(data.Batched(3), 8, shuffle=True, drop_last=True, num_workers=workers) as loader:
-            assert list(loader) == []
+            assert [list(loader) for _ in range(3)] == [[], [], []]
 
 
 def test_pinning_without_an_accelerator_is_ignored_and_said(data):
@@ -334,9 +334,3 @@ def test_errors_of_batches_that_nobody_asks_for_are_not_raised(tmp_path: Path, n
         with pytest.raises(SampleError, match="read once too often"):
             next(iteration)
         assert np.asarray(next(iteration)).tolist() == [4, 5]
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-def test_epochs_without_a_whole_batch_end(rows: int, nothing_left: None) -> None:
-    with Loader(range(rows), 2, num_workers=1, drop_last=True) as loader:
-        assert [epoch_of(loader) for _ in range(3)] == [[], [], []]

@@ -20,7 +20,7 @@ OVER = "this iteration is over"
 @pytest.mark.parametrize("workers", [0, 2])
 def test_three_threads_share_one_iterator(workers: int) -> None:
     seen: list[int] = []
-    with Loader(Batched(2000), 8, shuffle=True, num_workers=workers) as loader:
+    with Loader(Batched(800), 8, shuffle=True, num_workers=workers) as loader:
         iterator = iter(loader)
 
         def take() -> None:
@@ -28,14 +28,14 @@ def test_three_threads_share_one_iterator(workers: int) -> None:
                 seen.extend(batch["index"].tolist())
 
         run_together([take] * 3)
-        assert sorted(seen) == list(range(2000))
+        assert sorted(seen) == list(range(800))
         assert loader.state_dict()["epoch"] == 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_three_threads_that_iterate_one_loader_each_end_by_an_error_of_its_own(workers: int) -> None:
     ends: list[str] = []
-    with Loader(Batched(2000), 8, shuffle=True, num_workers=workers) as loader:
+    with Loader(Batched(800), 8, shuffle=True, num_workers=workers) as loader:
 
         def iterate() -> None:
             try:
@@ -47,9 +47,9 @@ def test_three_threads_that_iterate_one_loader_each_end_by_an_error_of_its_own(w
 
         run_together([iterate] * 3)
         assert len(ends) == 3
-        assert all(end.startswith(OVER) or end == "whole: 2000" for end in ends)
-        assert "whole: 2000" in ends
-        assert sum(len(batch["index"]) for batch in loader) == 2000
+        assert all(end.startswith(OVER) or end == "whole: 800" for end in ends)
+        assert "whole: 800" in ends
+        assert sum(len(batch["index"]) for batch in loader) == 800
 
 
 def run_together(jobs: list[Callable[[], None]]) -> None:

@@ -72,9 +72,8 @@ def test_draws_agree_for_all_workers_and_batch_sizes(path, transform):
     serial = [{i: float(dataset[At(i, epoch)]["r"]) for i in range(SAMPLES)} for epoch in (0, 1)]
     values = [value for draws in serial for value in draws.values()]
     assert len(set(values)) == 2 * SAMPLES
-    for workers in (0, 1, 2):
-        for batch_size in (8, 16):
-            assert epochs_of(dataset, batch_size, workers) == serial
+    for workers, batch_size in ((0, 16), (2, 8)):
+        assert epochs_of(dataset, batch_size, workers) == serial
     assert epochs_of(dataset, 8, 0, cache="all") == serial
     other = unistore.Dataset(path, transform=transform, seed=SEED + 1)
     assert not set(epochs_of(other)[0].values()) & set(values)

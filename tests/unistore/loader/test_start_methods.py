@@ -9,17 +9,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 
 import numpy as np
 import pytest
 
-from tests.programs import printed
 from tests.unistore.loader.conftest import Batched
-from unistore.loader import Loader, LoaderError, SampleError
+from unistore.loader import Loader, LoaderError, SampleError, WorkerDiedError
 
-METHODS = [
-    method for method in ("fork", "forkserver", "spawn") if method in multiprocessing.get_all_start_methods()
-]
 STATES = ("idle", "has read", "reading in a thread")
 
 SCRIPT = """
@@ -30,6 +27,17 @@ SCRIPT = """
     def read(dataset, stop):
         while not stop.wait(0.0005):
             dataset[1]
+
+    def fork_while_torch_is_imported():
+        # else workers would inherit the lock of the module, held by a thread that they do not have
+        assert "torch" not in sys.modules
+        thread = threading.Thread(target=__import__, args=("torch",))
+        thread.start()
+        while "torch" not in sys.modules:
+            pass
+        with Loader(Plain(), 10, num_workers=2, multiprocessing_context="fork") as loader:
+            assert sum(len(batch["label"]) for batch in loader) == 200
+        thread.join()
 
     def main(method, state, repetitions):
         import torch
@@ -52,6 +60,7 @@ SCRIPT = """
         print(f"{method}, {state}: {repetitions}")
 
     if __name__ == "__main__":
+        fork_while_torch_is_imported()
         for words in sys.argv[1:]:
             method, state, repetitions = words.split(", ")
             main(method, state, int(repetitions))
@@ -74,26 +83,6 @@ def test_every_start_method_in_every_state(tmp_path):
     assert done.stdout.splitlines() == [": ".join(run.rsplit(", ", 1)) for run in runs]
 
 
-def test_a_fork_waits_until_torch_is_imported(tmp_path):
-    """Else workers would inherit the lock of the module, held by a thread that they do not have."""
-    script = """
-        import sys, threading
-        from tests.unistore.loader.conftest import Plain
-        from unistore.loader import Loader
-
-        assert "torch" not in sys.modules
-        thread = threading.Thread(target=__import__, args=("torch",))
-        thread.start()
-        while "torch" not in sys.modules:
-            pass
-        with Loader(Plain(), 10, num_workers=2, multiprocessing_context="fork") as loader:
-            print(sum(len(batch["label"]) for batch in loader))
-        thread.join()
-    """
-    output = printed("-c", textwrap.dedent(script), env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"})
-    assert output == "200\n"
-
-
 class Importing(Batched):
     """Imports a module in a thread of the worker."""
 
@@ -108,63 +97,50 @@ class Importing(Batched):
         return super().read_batch(indices, allocate)
 
 
-@pytest.mark.parametrize("method", METHODS[1:2])
 def test_workers_that_are_not_forked_do_not_wait_for_imports_of_the_parent(
-    servers, tmp_path, monkeypatch, method, nothing_left
+    servers, tmp_path, monkeypatch, nothing_left
 ):
-    name = f"slow_{os.getpid()}_{method}"
+    name = f"slow_{os.getpid()}"
     (tmp_path / f"{name}.py").write_text("import time\nfor _ in range(30): time.sleep(0.01)\n")
     monkeypatch.syspath_prepend(tmp_path)
     thread = threading.Thread(target=importlib.import_module, args=(name,))
     thread.start()
     while name not in sys.modules:
         pass
-    with Loader(Importing(name), 10, num_workers=1, multiprocessing_context=method) as loader:
+    with Loader(Importing(name), 10, num_workers=1, multiprocessing_context="forkserver") as loader:
         assert len(list(loader)) == 20
     thread.join()
 
 
-def test_a_worker_that_cannot_even_begin_is_an_error_and_not_a_hang(tmp_path):
+def test_a_worker_that_cannot_even_begin_is_an_error_and_not_a_hang(data, tmp_path, monkeypatch):
     """A script without a main guard: its workers run the script again, and die of that."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        textwrap.dedent("""
-            import numpy as np
-            from tests.unistore.loader.conftest import Batched
-            from unistore.loader import Loader
-            dataset = Batched()
-            dataset.ballast = np.ones(10_000_000)
-            list(Loader(dataset, 10, shuffle=True, num_workers=1, multiprocessing_context="spawn"))
-        """)
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "WorkerDiedError: worker 0" in done.stderr
-    assert "what it printed says why" in done.stderr
+    main = types.ModuleType("__main__")
+    main.__file__ = str(tmp_path / "train.py")
+    (tmp_path / "train.py").write_text("raise RuntimeError('before the dataset has arrived')")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    dataset = data.Batched()
+    dataset.ballast = np.ones(10_000_000)
+    with (
+        Loader(dataset, 10, shuffle=True, num_workers=1, multiprocessing_context="spawn") as loader,
+        pytest.raises(WorkerDiedError, match=r"worker 0(.|\n)*what it printed says why"),
+    ):
+        list(loader)
 
 
-@pytest.mark.parametrize("method", METHODS[:2])
-def test_a_dataset_that_cannot_be_unpickled(servers, data, method, nothing_left):
+def test_a_dataset_that_cannot_be_unpickled(servers, data, nothing_left):
     class Hidden(data.Batched):
         def __reduce__(self):
             return eval, ("1 / 0",)
 
-    with Loader(Hidden(), 10, shuffle=True, num_workers=1, multiprocessing_context=method) as loader:
-        if method == "fork":
-            assert len(list(loader)) == 20
-        else:
-            with pytest.raises(SampleError, match="worker 0 could not start: ZeroDivisionError") as caught:
-                list(loader)
-            del caught
+    with Loader(Hidden(), 10, shuffle=True, num_workers=1, multiprocessing_context="fork") as loader:
+        assert len(list(loader)) == 20
+    with Loader(Hidden(), 10, shuffle=True, num_workers=1, multiprocessing_context="forkserver") as loader:
+        with pytest.raises(SampleError, match="worker 0 could not start: ZeroDivisionError") as caught:
+            list(loader)
+        del caught
 
 
-@pytest.mark.parametrize("method", METHODS[:2])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_dataset_that_can_only_be_inherited(servers, data, method, nothing_left):
     dataset = data.Batched()
     dataset.lock = multiprocessing.get_context(method).Lock()
@@ -172,12 +148,11 @@ def test_a_dataset_that_can_only_be_inherited(servers, data, method, nothing_lef
         assert len(list(loader)) == 20
 
 
-@pytest.mark.parametrize("method", METHODS[1:2])
-def test_a_dataset_that_cannot_be_pickled(servers, data, method, nothing_left):
+def test_a_dataset_that_cannot_be_pickled(servers, data, nothing_left):
     dataset = data.Batched()
     dataset.function = lambda: None
     with pytest.raises(LoaderError, match=r"lambda.*at the top of a module"):
-        list(Loader(dataset, 10, shuffle=True, num_workers=2, multiprocessing_context=method))
+        list(Loader(dataset, 10, shuffle=True, num_workers=2, multiprocessing_context="forkserver"))
 
 
 def mine(samples):

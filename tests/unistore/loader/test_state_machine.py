@@ -211,4 +211,4 @@ class Training(RuleBasedStateMachine):
 
 def test_any_history_delivers_what_serial_passes_do(data: Any) -> None:
     machine = type("Batches", (Training,), {"make_dataset": data.Batched})
-    run_machine(machine, histories=50, steps=25)
+    run_machine(machine, histories=30, steps=25)

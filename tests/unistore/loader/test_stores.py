@@ -82,14 +82,14 @@ def test_blocks_follow_the_chunks(rows):
 
 @pytest.fixture(scope="module")
 def small_rows(tmp_path_factory):
-    """A store of 1.2 million rows of 64 bytes, more than the decoded chunks that may be kept."""
+    """A store of rows of 64 bytes, more than the decoded chunks that may be kept."""
     folder = tmp_path_factory.mktemp("small")
-    rows = np.zeros((1_200_000, 16), np.int32)
+    rows = np.zeros((150_000, 16), np.int32)
     rows[:, 0] = np.arange(len(rows))
     np.save(folder / "rows.npy", rows)
     unistore.convert(folder / "rows.npy", folder / "rows.zarr", "rows", codec="none")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "POOL_BYTES", 64 << 20)
+        patch.setattr(parts, "POOL_BYTES", 8 << 20)
         yield unistore.Dataset(folder / "rows.zarr")
 
 

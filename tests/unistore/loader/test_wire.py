@@ -43,7 +43,7 @@ def there_and_back(batch, size=1 << 16, *, copy=False):
     return decode(encode(batch, memory.arena), memory.lease(), copy=copy)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     array=npst.arrays(
         st.one_of(

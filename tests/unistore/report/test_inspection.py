@@ -23,7 +23,7 @@ from unistore.cli.main import cli
 from unistore.conversion.lock import Lock
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.errors import InputError, StoreError
+from unistore.errors import StoreError
 from unistore.report.suggestions import convert_command
 from unistore.store.names import build_folder
 
@@ -231,14 +231,6 @@ def test_a_conversion_that_will_replace_a_store(unfinished: Path) -> None:
     assert "--overwrite" in str(found)
 
 
-def test_a_damaged_journal_is_no_obstacle(unfinished: Path) -> None:
-    journal = build_folder(unfinished) / "journal.jsonl"
-    journal.write_bytes(b"garbage\n\xff\n[]\n")
-    found = unistore.inspect(unfinished)
-    assert found.details["tasks_done"] == 0
-    assert "not known yet" in str(found)
-
-
 def test_sources_read_before_some_were_left_out_are_not_counted_twice(unfinished: Path) -> None:
     steps = [{"step": "derive", "sources": 3, "round": 0}, {"step": "derive", "sources": 2, "round": 1}]
     with (build_folder(unfinished) / "journal.jsonl").open("a") as journal:
@@ -290,11 +282,6 @@ def test_other_zarr(tmp_path: Path) -> None:
     assert about["zarr_format"] == 2
 
 
-def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file or folder"):
-        unistore.inspect(tmp_path / "nowhere")
-
-
 def test_a_store_that_cannot_be_read(make_store: Any) -> None:
     path = make_store("rows", {"rows/x": np.arange(9)}, count=9)
     document = json.loads((path / "zarr.json").read_text())
@@ -302,18 +289,6 @@ def test_a_store_that_cannot_be_read(make_store: Any) -> None:
     (path / "zarr.json").write_text(json.dumps(document))
     with pytest.raises(StoreError, match="format version 99"):
         unistore.inspect(path)
-
-
-def test_names_from_files_cannot_steer_a_terminal(tmp_path: Path, make_store: Callable[..., Path]) -> None:
-    path = make_store(
-        "rows",
-        {"rows/x": np.arange(9), "sources/path": ["evil\x1b[2J\n.h5"], "sources/bytes": np.array([7])},
-        count=9,
-        splits={"tr\x1bain": range(9)},
-    )
-    text = str(unistore.inspect(path))
-    assert "\x1b" not in text
-    assert "evil\\x1b[2J\\x0a.h5" in text
 
 
 def test_the_seal_says_what_was_checked(tmp_path: Path) -> None:

@@ -33,16 +33,8 @@ def groups_of(store: Path) -> list[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "rows_hdf5",
-            "rows_structured",
-            "cloud_indices",
-            "cloud_real",
-            "ct_cases",
-            "ct_sparse",
-            "spike_tiles",
-        ),
-        *("spike_keep", "events_of_two_cameras", "robot_streams", "robot_robomimic", "robot_act_keep"),
+        *("rows_structured", "cloud_indices", "ct_cases", "ct_sparse", "spike_tiles", "spike_keep"),
+        *("events_of_two_cameras", "robot_streams", "robot_act_keep"),
     ],
 )
 def test_xarray_opens_every_group(name: str, make_case: MakeCase) -> None:

@@ -29,7 +29,7 @@ from unistore.system.foreign import BYTES_PER_SECOND, SECONDS, begin_reading, op
 
 NODE = 24
 """Bytes of a tree's node before its entries."""
-FEW_SECONDS = "import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (2, 2)); import h5py; "
+FEW_SECONDS = "import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 1)); import h5py; "
 LOOK = "f = h5py.File(sys.argv[1]); [dict(each.attrs) for each in (f, *map(f.get, f))]"
 CRASHES = "is damaged: it crashes the HDF5 library (signal 11)"
 HANGS_IT = "is damaged: it hangs the HDF5 library"
@@ -77,7 +77,7 @@ def changed(path: Path, change: Change) -> Path:
 
 
 def ends_itself(path: Path) -> bool:
-    """Whether h5py alone comes to an end with a file, of whatever kind, within 2 s of processor time."""
+    """Whether h5py alone comes to an end with a file, of whatever kind, within 1 s of processor time."""
     done = subprocess.run(
         [sys.executable, "-c", FEW_SECONDS + LOOK, str(path)], capture_output=True, check=False
     )
@@ -213,14 +213,14 @@ def test_many_readings_are_no_hang(tmp_path: Path) -> None:
     """The limit is for one reading, not for all of a file, and not for what is done afterwards."""
 
     def readings(first: Path, _: Path) -> None:
-        for _ in range(8):
-            work(0.3)
+        for _ in range(4):
+            work(0.4)
             begin_reading(first)
 
     class Lasting(Reading):
         def __call__(self, item: str) -> Outcome:
             outcome = super().__call__(item)
-            work(2.2)
+            work(1.4)
             return outcome
 
     assert read(tmp_path, readings).record == {"item": "one"}
@@ -231,12 +231,12 @@ def test_many_readings_are_no_hang(tmp_path: Path) -> None:
 
 def test_the_limit_grows_with_the_file(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
-        file.truncate(int(2 * BYTES_PER_SECOND))
+        file.truncate(int(BYTES_PER_SECOND))
 
     class Large(Reading):
         def __call__(self, item: str) -> Outcome:
             with opening(self.marks / item, item):
-                work(2.2)
+                work(1.4)
             return Outcome()
 
     with Processes() as executor:

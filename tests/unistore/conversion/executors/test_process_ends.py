@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -76,13 +75,11 @@ def test_a_lost_worker_shows_as_our_line_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_ctrl_c_and_kill_leave_no_process_and_are_resumed(tmp_path: Path, sent: signal.Signals) -> None:
+def test_ctrl_c_and_kill_leave_no_process_and_are_resumed(
+    tmp_path: Path, sent: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
-    arguments = ("convert", "rows", DATA / "rows", out)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unistore.conversion.plan.SHARD", SHARD)
-        digest = unistore.convert(DATA / "rows", tmp_path / "whole", "rows").digest
-    process = start(*arguments, "--workers", "2")
+    process = start("convert", "rows", DATA / "rows", out, "--workers", "2")
     wait_until(lambda: journal_lines(out) > 10, "nothing was written")
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) == 2, "two workers"
@@ -96,13 +93,11 @@ def test_ctrl_c_and_kill_leave_no_process_and_are_resumed(tmp_path: Path, sent: 
     done = journal_lines(out)
     assert done > 10
     assert not out.exists()
-    again = start(*arguments, "--workers", "2", "--json")
-    answer, errors = again.communicate()
-    assert again.returncode == 0, errors
-    report = json.loads(answer)
-    assert report["digest"] == digest
-    assert report["resumed"] >= done - 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+    monkeypatch.setattr("unistore.conversion.plan.SHARD", SHARD)
+    report = unistore.convert(DATA / "rows", out, "rows", workers=2)
+    assert report.resumed >= done - 3
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert report.digest == unistore.convert(DATA / "rows", tmp_path / "whole", "rows").digest
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

@@ -176,8 +176,8 @@ CROPS = ((40, 6), (8, 40), (39, 41), (4, 4))
 @pytest.mark.parametrize(
     ("pad", "crop", "ratio"),
     [
-        *((pad, CROPS[0], ratio) for pad in PADS for ratio in (1, 2)),
-        *((pad, crop, ratio) for pad in ("valid", "edge") for crop in CROPS[1:] for ratio in (1, 2)),
+        *((pad, CROPS[0], 2) for pad in PADS),
+        *((pad, crop, ratio) for pad, ratio in (("valid", 1), ("edge", 2)) for crop in CROPS[1:]),
     ],
 )
 def test_clips(make_store: Any, pad: Any, crop: tuple[int, int], ratio: int) -> None:

@@ -227,9 +227,8 @@ def test_windows_of_a_robot_are_those_of_numpy(
     number = 0
     for arrays in episodes:
         ticks = arrays["obs/images/left_timestamps"]
-        for tick in range(len(ticks)):
-            sample = dataset[number]
-            number += 1
+        for tick in sorted({*range(0, len(ticks), 3), len(ticks) - 1}):
+            sample = dataset[number + tick]
             for name, (array, key) in ARRAYS.items():
                 own = align if isinstance(align, str) else align.get(name, "previous")
                 steps, in_time = scaled(name)
@@ -253,6 +252,7 @@ def test_windows_of_a_robot_are_those_of_numpy(
                 assert found.dtype == expected.dtype
                 assert np.array_equal(found[mask], expected[mask]), name
                 assert pad == "edge" or not found[~mask].any()
+        number += len(ticks)
     assert number == len(dataset)
 
 
