@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3  # Exit code of a conversion that left something out because of problems
 # Options of a conversion that an append has, too; all others are the store's own
-_OF_APPEND = ("replace", "check", "exclude", "restart", "workers", "scheduler", "memory", "on_error")
+_OF_APPEND = ("replace", "check", "exclude", "restart", "work", "workers", "scheduler", "memory", "on_error")
 _BESIDE = ("sources", "destination", "append", "as_json")
 MAX_REASON = 100  # Characters of a reason in the table of what was left out
 MAX_ROWS = 50  # Rows of that table

@@ -133,8 +133,13 @@ def _clean_bucket(url: str, remove: bool) -> Iterator[Leftover]:
     location = parse_url(url)
     client = writing_client(location)
     sizes = client.list()
-    for mark in sorted(key for key in sizes if key.rpartition("/")[2] == BUILD_MARK):
-        prefix = mark.removesuffix(BUILD_MARK)
+    prefixes = [key.removesuffix(BUILD_MARK) for key in sizes if key.rpartition("/")[2] == BUILD_MARK]
+    outer = "/"
+    for prefix in sorted(prefixes):
+        if prefix.startswith(outer):  # of a conversion for a store that grows
+            continue
+        outer = prefix
+        mark = f"{prefix}{BUILD_MARK}"
         keys = [key for key in sizes if key.startswith(prefix)]
         if f"{prefix}{ROOT}" in sizes:  # a finished store, of which the mark alone is left
             keys = [mark]

@@ -79,26 +79,56 @@ def commit(location: StoreLocation, root: bytes) -> None:
     writing_client(location).put(ROOT, [root])
 
 
+def copy_objects(source: StoreLocation, location: StoreLocation, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Copy objects inside a bucket, and return the sizes of all that are at `location` then."""
+    bucket = writing_client(StoreLocation(location.scheme, location.bucket, ""))
+    for _ in map_concurrently(
+        lambda key: bucket.copy(f"{source.prefix}/{key}", f"{location.prefix}/{key}"), sizes
+    ):
+        pass
+    copied = writing_client(location).list()
+    wrong = [key for key, size in sizes.items() if copied.get(key) != size]
+    if wrong:
+        msg = f"{location}: {len(wrong)} objects were not copied whole, {wrong[0]} among them; run again"
+        raise ConversionError(msg)
+    return copied
+
+
 def swap_in(staging: StoreLocation, location: StoreLocation, root: bytes, mark: bytes) -> None:
     """Replace the store at `location` by the one at `staging`, by copies inside the object store."""
     # The old root is deleted first and the new one written last: in between there is no store, never a
     # mixture, and the mark says why. Idempotent
-    bucket = writing_client(StoreLocation(location.scheme, location.bucket, ""))
     old = writing_client(location)
     new = ObjectTarget(staging, Path()).sizes()
     old.put(BUILD_MARK, [mark])
     old.delete([ROOT])
-    for _ in map_concurrently(
-        lambda key: bucket.copy(f"{staging.prefix}/{key}", f"{location.prefix}/{key}"), new
-    ):
-        pass
-    copied = old.list()
-    wrong = [key for key, size in new.items() if copied.get(key) != size]
-    if wrong:
-        msg = f"{location}: {len(wrong)} objects were not copied whole, {wrong[0]} among them; run again"
-        raise ConversionError(msg)
+    copied = copy_objects(staging, location, new)
     old.delete([key for key in copied if key not in new and key != BUILD_MARK])
     commit(location, root)
+
+
+def bucket_location(url: str) -> StoreLocation:
+    """Parse the URL of a store that is written to, or raise `InputError` if none can be there."""
+    location = parse_url(url)
+    if location.scheme not in BUCKETS:
+        places = ", ".join(f"{scheme}://" for scheme in BUCKETS)
+        msg = f"{location}: stores are written to {places} or a folder"
+        raise InputError(msg)
+    if not location.prefix:
+        msg = f"{location}: name a place in the bucket: {location}/name.zarr"
+        raise InputError(msg)
+    return location
+
+
+def new_mark(token: str, folder: Path) -> bytes:
+    """Return the content of the object that says who writes below a prefix."""
+    return json.dumps({"token": token, "host": socket.gethostname(), "folder": str(folder)}).encode()
+
+
+def place_of_owner(mark: bytes | None) -> str:
+    """Return where the owner of a prefix is, by its mark."""
+    owner = _parsed(mark)
+    return f"on {owner.get('host', 'another machine')} in {owner.get('folder', 'another folder')}"
 
 
 class ObjectBuild(Build):
@@ -118,14 +148,7 @@ class ObjectBuild(Build):
         restart: bool = False,
         part: JobPart | None = None,
     ) -> None:
-        location = parse_url(url)
-        if location.scheme not in BUCKETS:
-            places = ", ".join(f"{scheme}://" for scheme in BUCKETS)
-            msg = f"{location}: stores are written to {places} or a folder"
-            raise InputError(msg)
-        if not location.prefix:
-            msg = f"{location}: name a place in the bucket: {location}/name.zarr"
-            raise InputError(msg)
+        location = bucket_location(url)
         self.location = location
         self._client = writing_client(location)
         self._claimed = False
@@ -177,8 +200,10 @@ class ObjectBuild(Build):
         if self._begun["staged"] and client.size(BUILD_MARK) is None and client.list(limit=1):
             msg = f"{self._written}: the new store is made there, but it holds other objects: remove them"
             raise InputError(msg)
-        owner = client.create(BUILD_MARK, self._mark())
-        if not self._is_mine(owner):
+        owner = client.create(BUILD_MARK, self._mark()) or client.get(BUILD_MARK)
+        if owner is None:  # where there is no conditional put, two may begin at once
+            client.put(BUILD_MARK, [self._mark()])
+        elif not self._is_mine(owner):
             if not self._restart:
                 raise ConversionError(self._taken_message(owner))
             client.put(BUILD_MARK, [self._mark()])
@@ -227,19 +252,15 @@ class ObjectBuild(Build):
 
     def _mark(self) -> bytes:
         assert self._begun is not None
-        owner = {"token": self._begun["token"], "host": socket.gethostname(), "folder": str(self.folder)}
-        return json.dumps(owner).encode()
+        return new_mark(self._begun["token"], self.folder)
 
     def _is_mine(self, mark: bytes | None) -> bool:
         assert self._begun is not None
         return bool(_parsed(mark).get("token") == self._begun["token"])
 
     def _taken_message(self, mark: bytes | None) -> str:
-        owner = _parsed(mark)
-        host = owner.get("host", "another machine")
-        folder = owner.get("folder", "another folder")
         return (
-            f"{self.location}: another conversion to it was started on {host} in {folder}: continue it "
+            f"{self.location}: another conversion to it was started {place_of_owner(mark)}: continue it "
             "there, or add --restart to take its place"
         )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,8 +22,9 @@ from unistore.converters.survey import Claims
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
 from unistore.data.parts import DatasetPart, bind_parts, default_kind
 from unistore.errors import InputError, Problem, StoreError, first_few
-from unistore.growing.folder import Growth, growing
+from unistore.growing.growth import Growth, growing
 from unistore.progress import resolve_progress
+from unistore.remote.url import local_path
 from unistore.store.joined import OF_SOURCES
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
@@ -164,7 +163,13 @@ def known_sources(stores: Sequence[Store], parts: Sequence[Part]) -> dict[str, _
     """Return the sources of a version and those that it leaves out, by name."""
     known: dict[str, _Known] = {}
     for number, (store, part) in enumerate(zip(stores, parts, strict=True)):
-        sealed = Path(store.path, ROOT).stat().st_mtime
+        folder = local_path(store.path)
+        if folder is None:
+            from unistore.remote.client import ObjectClient
+
+            sealed = ObjectClient(store.path).sealed(ROOT)
+        else:
+            sealed = (folder / ROOT).stat().st_mtime
         removed = frozenset(part.removed)
         for row, (name, size, digest) in enumerate(_source_rows(store)):
             source = _Known(number, row, size, digest, sealed, row in removed)
@@ -183,6 +188,7 @@ def append(
     check: PathLike | Iterable[PathLike] = (),
     exclude: Sequence[str] = (),
     restart: bool = False,
+    work: PathLike | None = None,
     workers: int = 0,
     scheduler: str | Client | None = None,
     memory: str | int | None = None,
@@ -202,7 +208,7 @@ def append(
         since, else by their values, which are read. So are those that were removed, unless their files are
         given.
     store
-        Folder of the store.
+        Folder of the store, or its URL in a bucket.
     replace
         Put changed sources in the place of those of the same name. False: they are refused.
     check
@@ -211,7 +217,7 @@ def append(
         Names of sources to leave out.
     restart
         Discard an unfinished append instead of continuing it.
-    workers, scheduler, memory, on_error, progress
+    work, workers, scheduler, memory, on_error, progress
         As of `unistore.convert`.
 
     Raises
@@ -227,7 +233,7 @@ def append(
     >>> unistore.append("recordings/", "train.zarr")  # doctest: +SKIP
     """
     paths = source_paths(sources)
-    with growing(store) as growth:
+    with growing(store, work) as growth:
         sources_by_name = known_sources(growth.stores, growth.version.parts)
         known = _Sources(
             known={name: source for name, source in sources_by_name.items() if not source.is_removed},
@@ -240,6 +246,7 @@ def append(
             split=_split_rule(growth, options),
             overwrite=True,
             restart=restart,
+            work=growth.place.build_folder or work,
             workers=workers,
             scheduler=scheduler,
             memory=memory,
@@ -260,7 +267,7 @@ def _append(
     settings: Settings,
     progress: Progress | bool | None,
 ) -> Appended:
-    store = os.fspath(growth.store)
+    store = growth.store
     claims = Claims(paths, converter)
     found = _sources_under(converter, claims)
     stored_parts = [part for part in found.parts if known.is_stored(part, claims.listing.given)]
@@ -293,12 +300,11 @@ def _append(
         known.check_digests(new)
         same = known.same_rows(new)
     except InputError:
-        shutil.rmtree(growth.new_store)
+        growth.place.clear()
         raise
     names = new.text("sources/path")
     skipped += tuple(names[row] for row in same)
     if len(same) == len(names):
-        shutil.rmtree(growth.new_store)
         return Appended(store=store, version=growth.version.number, skipped=skipped)
     replaced = tuple(name for name in names if name in known.known and name not in skipped)
     schemas = list(growth.version.schemas)
@@ -326,7 +332,7 @@ def _split_rule(growth: Growth, options: Mapping[str, Any]) -> SplitRule | None:
         return rule
     message = "has splits that depend on all sources (exact: shares, or a list)"
     cure = "convert all sources together, with --split train=0.8,val=0.2, whose splits stay when it grows"
-    raise InputError(Problem(str(growth.store), message, cure, "split"))
+    raise InputError(Problem(growth.store, message, cure, "split"))
 
 
 def _check_sources(converter: Converter, folders: Sequence[Path], known: _Sources) -> None:

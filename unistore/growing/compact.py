@@ -26,7 +26,7 @@ from unistore.growing.alike import make_alike
 from unistore.growing.append import differing_options
 from unistore.growing.merging import CURE, KeptSource, Merging, kept_sources, name_arrays
 from unistore.progress import resolve_progress
-from unistore.remote.url import require_local_path
+from unistore.remote.url import is_url
 from unistore.schemas.indices import sample_sources, table_columns
 from unistore.schemas.tables import Field, Table
 from unistore.store.joined import joined_attributes
@@ -162,7 +162,7 @@ def _scan(converter: StoredSources, options: Mapping[str, Any]) -> Scan:
         firsts = {table: int(first[place]) for table, (first, _) in rows.items()}
         sources.add(
             name=name,
-            files=[f"{converter.stores[part].path}/{ROOT}"],
+            files=[] if is_url(converter.stores[part].path) else [f"{converter.stores[part].path}/{ROOT}"],
             rows={table: int(count[place]) for table, (_, count) in rows.items()},
             detail={"part": part, "first": firsts, "bytes": sizes[part][number]},
         )
@@ -199,10 +199,10 @@ def compact(
     Parameters
     ----------
     store
-        Folder of the store, or folders of several ones of the same family and options. Dtypes of columns may
-        differ where one dtype holds the values of all.
+        Folder or URL of the store, or those of several ones of the same family and options. Dtypes of columns
+        may differ where one dtype holds the values of all.
     destination
-        Folder of the new store. After a kill the same call continues there.
+        Folder of the new store, or its URL in a bucket. After a kill the same call continues there.
     version
         Number or name of the version, of a single store. None: the newest.
     columns
@@ -236,7 +236,7 @@ def compact(
         check.one_of("columns", columns, ("exact", "union"))
     check.raise_problems()
     paths = [store] if isinstance(store, str | os.PathLike) else store
-    folders = [os.fspath(require_local_path(path, "a store to compact")) for path in paths]
+    folders = [os.fspath(path) for path in paths]
     opened = _opened(folders, version)
     options = _options(opened, columns)
     stores: list[Store] = []
@@ -260,7 +260,8 @@ def compact(
     states = [(one.name, stores[one.part].attributes["seal"]["digest"]) for one in kept]
     build = open_build(destination, restart=restart)
     build.check_early(overwrite=overwrite)
-    identity = {"compact": [*map(os.path.abspath, folders)], "order": order, "codec": chosen}
+    places = [folder if is_url(folder) else os.path.abspath(folder) for folder in folders]  # noqa: PTH100
+    identity = {"compact": places, "order": order, "codec": chosen}
     with (
         build,
         resolve_progress(progress) as callbacks,

@@ -10,7 +10,7 @@ from typing import Any
 
 from unistore.errors import InputError, Problem, first_few
 from unistore.growing.append import known_sources, without_sources
-from unistore.growing.folder import growing, tag_version
+from unistore.growing.growth import growing, tag_version
 from unistore.store.versions import Version, find_grown, first_version, open_stores
 from unistore.system.arguments import Arguments
 from unistore.system.hints import PathLike
@@ -45,7 +45,7 @@ def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
     Parameters
     ----------
     store
-        Folder of the store.
+        Folder or URL of the store.
     pattern
         Names of sources, or patterns: ``"lab_a/*"``. ``*`` stands for slashes, too.
 
@@ -78,9 +78,7 @@ def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
             msg = f"{growth.store}: nothing would be left; remove the folder to remove the store"
             raise InputError(msg)
         version = growth.commit(parts, schemas)
-    return Removed(
-        store=os.fspath(growth.store), version=version.number, sources=tuple(chosen), samples=version.samples
-    )
+    return Removed(store=growth.store, version=version.number, sources=tuple(chosen), samples=version.samples)
 
 
 def versions(store: PathLike, *, tag: str | None = None, version: int | None = None) -> list[VersionSummary]:

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, cached_property, lru_cache, partial
@@ -159,6 +158,8 @@ _CLIENT_KEYS = (
     *("connect_timeout", "read_timeout", "timeout"),
     *("proxy_url", "proxy_excludes", "proxy_ca_certificate"),
 )
+# Attribute of an object: when it was written before it was copied to its key.
+_SEALED = "sealed"
 _owner_pid: int | None = None
 # (scheme, bucket) pairs for which a server has answered this process, be it that it is busy
 _responsive_buckets: set[tuple[str, str]] = set()
@@ -256,13 +257,23 @@ class ObjectClient:
             return None
         return total, self.get_range(key, max(0, total - size), min(size, total))
 
-    def put(self, key: str, buffers: Sequence[bytes | memoryview]) -> None:
+    def sealed(self, key: str) -> float:
+        """Return when an object was written, or what `put` was told, in seconds since 1970."""
+
+        def read(obs: Any, handle: Any) -> float:
+            answer = obs.get(handle, key, options={"head": True})
+            return float(answer.attributes.get(_SEALED, answer.meta["last_modified"].timestamp()))
+
+        return self._require(read, key)
+
+    def put(self, key: str, buffers: Sequence[bytes | memoryview], sealed: float | None = None) -> None:
         """Write an object atomically, in one request, and check the size it got."""
+        attributes = {} if sealed is None else {_SEALED: str(sealed)}
         body = [memoryview(buffer).cast("B") for buffer in buffers]  # not copied by obstore
         size = sum(map(len, body))
 
         def write(obs: Any, handle: Any) -> None:
-            obs.put(handle, key, body, use_multipart=False)
+            obs.put(handle, key, body, attributes=attributes, use_multipart=False)
             actual = int(obs.head(handle, key)["size"])
             if actual != size:
                 msg = f"{actual} bytes arrived of {size}"
@@ -270,21 +281,21 @@ class ObjectClient:
 
         self._require(write, key)
 
-    def create(self, key: str, content: bytes) -> bytes:
-        """Write an object unless it exists, and return the content it has afterwards."""
-        # Atomic, except on servers without conditional writes
+    def create(self, key: str, content: bytes) -> bytes | None:
+        """Write an object unless it exists, and return the content it has afterwards.
 
-        def write(obs: Any, handle: Any) -> bytes:
+        None: the server has no conditional put, and nothing was written.
+        """
+
+        def write(obs: Any, handle: Any) -> bytes | None:
             try:
                 obs.put(handle, key, content, mode="create", use_multipart=False)
             except obs.exceptions.AlreadyExistsError:
                 return bytes(obs.get(handle, key).bytes())
             except (obs.exceptions.NotSupportedError, obs.exceptions.GenericError) as error:
-                if not lacks_conditional_put(error):
-                    raise
-                with suppress(FileNotFoundError):
-                    return bytes(obs.get(handle, key).bytes())
-                obs.put(handle, key, content, use_multipart=False)
+                if lacks_conditional_put(error):
+                    return None
+                raise
             return content
 
         return self._require(write, key)

@@ -17,6 +17,8 @@ REPAIR = "unistore-repair"
 # Suffix of the folder beside a store that holds its side tables, and the family in their roots.
 SIDE_TABLES = "unistore-side"
 SIDE_FAMILY = "side_table"
+# Suffix of the folder beside a store in which its next version is made.
+GROWTH = "unistore-growth"
 # Metadata of the root group; written last, which completes the store.
 ROOT = "zarr.json"
 
@@ -61,7 +63,7 @@ def folder_beside(store: Path, suffix: str) -> Path:
 
 def growth_folder(store: Path) -> Path:
     """Return the folder beside a store in which its next version is made."""
-    return folder_beside(store, "unistore-growth")
+    return folder_beside(store, GROWTH)
 
 
 def part_folder(manifest: str) -> str:

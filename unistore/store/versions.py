@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from unistore.errors import CorruptionError, InputError, Problem, StoreError, first_few
-from unistore.remote.url import is_url, local_path
+from unistore.remote.url import BUCKETS, local_path, parse_url
 from unistore.schemas.indices import sample_sources
 from unistore.store.listing import (
     Listing,
@@ -276,20 +275,29 @@ class GrownStore:
 
     def numbers(self) -> list[int]:
         """Return the numbers of its versions, ascending."""
-        folder = local_path(self.path)
-        if folder is not None:
-            files = [file.name for file in (folder / VERSIONS).iterdir()]
-            return sorted(int(name.removesuffix(".json")) for name in files if _VERSION_FILE.fullmatch(name))
+        names = self._names(VERSIONS)
+        if names is not None:
+            return sorted(int(name.removesuffix(".json")) for name in names if _VERSION_FILE.fullmatch(name))
         number = 1
         while self._storage.size(f"{VERSIONS}/{number + 1}.json") is not None:
             number += 1
         return list(range(1, number + 1))
 
     def tags(self) -> dict[str, int]:
-        """Return the numbers of its named versions, by name, of a folder."""
-        folder = Path(self.path, TAGS)
-        names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+        """Return the numbers of its named versions, by name, none of one on a web server."""
+        names = self._names(TAGS) or []
         return {name: self._tagged(name) for name in names if _TAG.fullmatch(name)}
+
+    def _names(self, folder: str) -> list[str] | None:
+        """Return the names of files in a folder, None on a web server, which lists none."""
+        root = local_path(self.path)
+        if root is not None:
+            return sorted(os.listdir(root / folder)) if (root / folder).is_dir() else []  # noqa: PTH208
+        if parse_url(self.path).scheme not in BUCKETS:
+            return None
+        from unistore.remote.client import ObjectClient
+
+        return sorted(ObjectClient(f"{self.path}/{folder}").list())
 
     def _tagged(self, name: str) -> int:
         text = self._storage.get(f"{TAGS}/{name}", _TAG_BYTES).strip()
@@ -307,7 +315,7 @@ class GrownStore:
             try:
                 version = self._tagged(version)
             except AbsentError as error:
-                tags = first_few([*self.tags()] if not is_url(self.path) else []) or "none"
+                tags = first_few([*self.tags()]) or "none"
                 raise _no_version(self.path, version, f"its named versions: {tags}") from error
         if not str(version).isdecimal() or int(version) not in numbers:
             raise _no_version(self.path, version, f"it has {numbers[0]} to {numbers[-1]}")

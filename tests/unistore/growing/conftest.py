@@ -14,7 +14,7 @@ import pytest
 
 import unistore
 from tests import cases
-from unistore.growing.folder import growing
+from unistore.growing.growth import growing
 from unistore.store.versions import describe_part
 
 WIDTHS = {"a": 3, "b": 5, "c": 5, "d": 3}

@@ -15,7 +15,7 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
-from unistore.growing.folder import Growth, growing
+from unistore.growing.growth import Growth, growing
 from unistore.store.manifest import sign_root
 from unistore.zarr3 import durable
 from unistore.zarr3.storage import LocalStorage, OpenFiles
@@ -231,7 +231,7 @@ def test_arguments_are_refused_by_name(tmp_path: Path, store: Path) -> None:
         ("nothing would be left", lambda: unistore.remove(store, "*")),
         ("matches no source", lambda: unistore.remove(store, "z")),
         ("cannot name a version", lambda: unistore.versions(store, tag="../x")),
-        ("grow a copy in a folder", lambda: unistore.remove("s3://bucket/s.zarr", "a")),
+        ("stores are written to", lambda: unistore.remove("https://host/s.zarr", "a")),
     ]
     for message, call in cases:
         with pytest.raises(unistore.InputError, match=message):

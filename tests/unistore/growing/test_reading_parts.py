@@ -16,7 +16,7 @@ import pytest
 import unistore
 from tests.unistore.growing.conftest import CASES, Make
 from unistore.errors import InputError
-from unistore.growing.folder import growing
+from unistore.growing.growth import growing
 from unistore.store.joined import JoinedStore
 from unistore.store.manifest import root_digest, sign_root
 from unistore.store.versions import open_stores
@@ -99,21 +99,17 @@ def test_many_parts_keep_few_files_open_and_open_with_first_use(tmp_path: Path) 
         np.savez(tmp_path / "src" / f"{number}.npz", **{f"x{key}": np.arange(9) for key in range(10)})
     unistore.convert(tmp_path / "src" / "0.npz", tmp_path / "s.zarr")
     unistore.append(tmp_path / "src" / "1.npz", tmp_path / "s.zarr")
-    with growing(tmp_path / "s.zarr") as growth:
-        # the second part, once more under every name
-        first, second = growth.version.parts
-        parts = [first, second]
-        for number in range(30):
-            seal = {**second.seal, "digest": f"{number:032x}", "root": "0" * 32}
-            part = dataclasses.replace(second, seal=seal)
-            folder = shutil.copytree(growth.store / second.key, growth.store / part.key)
+    for number in range(30):  # the second part, once more under every name
+        with growing(tmp_path / "s.zarr") as growth:
+            parts = list(growth.version.parts)
+            seal = {**parts[1].seal, "digest": f"{number:032x}", "root": "0" * 32}
+            folder = shutil.copytree(Path(growth.store, parts[1].key), Path(growth.new_store))
             root = json.loads((folder / "zarr.json").read_bytes())
             root["attributes"]["unistore"]["seal"] = seal
             document = sign_root(json.dumps(root).encode())
             (folder / "zarr.json").write_bytes(document)
-            part = dataclasses.replace(part, seal={**seal, "root": root_digest(document)})
-            parts.append(part)
-        growth.commit(parts, list(growth.version.schemas))
+            parts.append(dataclasses.replace(parts[1], seal={**seal, "root": root_digest(document)}))
+            growth.commit(parts, list(growth.version.schemas), unistore.Store(folder))
     dataset = unistore.Dataset(tmp_path / "s.zarr")
     assert not any(part.store.cached_indices for part in dataset.parts)
     assert [dataset[index]["x3"].item() for index in range(len(dataset))] == [*range(9)] * 32

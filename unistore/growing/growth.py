@@ -1,0 +1,136 @@
+"""The next version of a store, which is made beside it and gets into place whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unistore.conversion.lock import Lock, check_own, check_plain
+from unistore.errors import ConversionError, InputError, NoStoreError, writing_failed
+from unistore.growing.folder import FolderPlace, Place
+from unistore.remote.url import local_path, require_local_path
+from unistore.store.listing import Listing, describe_arrays, extended
+from unistore.store.names import TAGS, VERSIONS
+from unistore.store.reader import Store
+from unistore.store.versions import GrownStore, Part, Version, check_tag, first_version, open_stores
+from unistore.system.hints import PathLike
+
+
+class Growth:
+    """A store that no other process grows, the version that it has, and the place of the next one."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.store = place.store
+        self.new_store = place.new_store
+        opened = open_stores(place.store)
+        self.stores = opened.stores
+        self.is_plain = opened.version is None
+        self.version = opened.version or first_version(self.stores[0])
+
+    def commit(
+        self,
+        parts: Sequence[Part],
+        schemas: Sequence[Mapping[str, Any]],
+        new: Store | None = None,  # the new store, if it is the last part
+    ) -> Version:
+        """Write the next version, and return it."""
+        if self.is_plain:
+            self._write(self.version)
+        version = Version(
+            number=self.version.number + 1,
+            parent=self.version.digest,
+            schemas=tuple(schemas),
+            parts=tuple(parts),
+            arrays=self._list_arrays(parts, new),
+        )
+        if new is not None:
+            self._add_store(parts[-1].key, new)
+        self._write(version)
+        if self.is_plain:
+            self.place.take_place()
+        return version
+
+    def _write(self, version: Version) -> None:
+        self.place.create(f"{VERSIONS}/{version.number}.json", version.data)
+
+    def _list_arrays(self, parts: Sequence[Part], new: Store | None) -> Listing:
+        """Return the arrays of parts, of which only the new store is opened."""
+        before = self.version
+        numbers = {part.key: number for number, part in enumerate(before.parts)}
+        further = []
+        if new is not None and parts[-1].key not in numbers:
+            numbers[parts[-1].key] = len(before.parts)
+            further.append(describe_arrays(new))
+        listing = extended(before.arrays, len(before.parts), further)
+        kept = np.array([numbers[part.key] for part in parts])
+        return {path: array.of(kept) for path, array in listing.items()}
+
+    def _add_store(self, key: str, new: Store) -> None:
+        place = f"{self.place.root}/{key}"
+        try:
+            present = Store(place)  # of a killed process, or of an older version
+        except NoStoreError:
+            self.place.move_in(key)
+            return
+        if present.attributes["seal"] != new.attributes["seal"]:
+            msg = f"{place}: is not the store of this name; restore it from a copy, then run this again"
+            raise ConversionError(msg)
+
+
+def _place_of(path: PathLike, work: PathLike | None) -> Place:
+    folder = local_path(path)
+    if folder is None:
+        from unistore.conversion.object_build import bucket_location
+        from unistore.growing.bucket import BucketPlace
+
+        return BucketPlace(bucket_location(os.fspath(path)), Path(require_local_path(work or ".", "--work")))
+    store = Path(os.path.abspath(folder))  # noqa: PTH100  links stay links
+    if store.is_symlink():
+        msg = f"{store}: is a link and will not be touched: give the path that it points to"
+        raise InputError(msg)
+    return FolderPlace(store)
+
+
+@contextmanager
+def growing(path: PathLike, work: PathLike | None = None) -> Iterator[Growth]:
+    """Lock a store, and go on where a killed process stopped."""
+    place = _place_of(path, work)
+    open_stores(place.store)
+    check_plain(place.work)
+    try:
+        with Lock(place.work / "lock"):
+            check_own(place.work, place.work / "lock")
+            try:
+                place.begin()
+                yield Growth(place)
+                place.clear()
+            finally:
+                place.release()
+    except OSError as error:
+        raise writing_failed(error, place.work) from error
+    finally:
+        with suppress(OSError):
+            place.work.rmdir()
+
+
+def tag_version(path: PathLike, name: str, version: int | None = None) -> int:
+    """Name a version of a grown store, by default the newest, for ever, and return its number."""
+    check_tag(name)
+    with growing(path) as growth:
+        if growth.is_plain:
+            msg = f"{growth.store}: has one version, which needs no name; append something first"
+            raise InputError(msg)
+        grown = GrownStore(growth.store)
+        number = grown.number_of(version)
+        if grown.tags().get(name, number) != number:
+            msg = f"{growth.store}: {name!r} is version {grown.tags()[name]}; choose another name"
+            raise InputError(msg)
+        if name not in grown.tags():
+            growth.place.create(f"{TAGS}/{name}", f"{number}\n".encode())
+    return number
