@@ -7,9 +7,11 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,9 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
+from tests.programs import call, loaded
+
+ROOT = Path(__file__).parents[2]
 SEAL = {
     "manifest": "unistore-manifest.jsonl",
     "digest": "0" * 32,
@@ -135,6 +140,33 @@ def _write(
         config={"write_empty_chunks": True},  # a sealed store has every shard
     )
     array[...] = values
+
+
+@pytest.fixture(scope="session")
+def demo() -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "examples")
+        return loaded(ROOT / "examples" / "demo.py")
+
+
+@pytest.fixture(scope="session")
+def demo_sources(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Source files of every family, where the guides have them."""
+    folder = tmp_path_factory.mktemp("sources")
+    demo.lay_out(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def demo_stores(demo: ModuleType, demo_sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make demo` leaves, as far as guides and examples open it."""
+    folder = tmp_path_factory.mktemp("demo-out")
+    shutil.copytree(demo_sources, folder, dirs_exist_ok=True)
+    with chdir(folder):
+        for conversion in demo.CONVERSIONS:
+            if conversion.name not in ("scan", "stream", "returns"):
+                assert call(*conversion.words) == 0
+    return folder
 
 
 @pytest.fixture(scope="session")

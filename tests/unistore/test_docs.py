@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
@@ -19,7 +18,7 @@ import pytest
 import yaml
 
 import unistore
-from tests.programs import printed
+from tests.programs import loaded, printed
 from unistore.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -36,44 +35,6 @@ def blocks(document: Path, language: str) -> str:
             inside = fence[1] if inside is None else None
         lines.append(line if inside == language and not fence else "")
     return "\n".join(lines)
-
-
-def loaded(path: Path) -> Any:
-    """A module that is in no package."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def demo() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "examples")
-        return loaded(ROOT / "examples" / "demo.py")
-
-
-@pytest.fixture(scope="module")
-def sources(demo: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Source files of every family, where the guides have them."""
-    folder = tmp_path_factory.mktemp("sources")
-    demo.lay_out(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def stores(demo: Any, sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make demo` leaves, as far as the guides open it."""
-    folder = tmp_path_factory.mktemp("demo-out")
-    shutil.copytree(sources, folder, dirs_exist_ok=True)
-    with chdir(folder):
-        for conversion in demo.CONVERSIONS:
-            if conversion.name not in ("scan", "stream", "returns"):
-                with pytest.raises(SystemExit, match="0"):
-                    main(conversion.words)
-    return folder
 
 
 def run(places: Mapping[str, Path]) -> None:
@@ -115,26 +76,26 @@ RUN = (
 
 
 @pytest.mark.nightly
-def test_a_store_is_read_without_unistore(stores: Path) -> None:
+def test_a_store_is_read_without_unistore(demo_stores: Path) -> None:
     """The page's code gives the values of the sources."""
     code = blocks(ROOT / "docs" / "without-unistore.md", "python")
     assert "import unistore" not in code
     names: dict[str, Any] = {}
-    with chdir(stores):
+    with chdir(demo_stores):
         exec(compile(code, "without-unistore.md", "exec"), names)
         rows = names["clouds"]["points/source_row"][names["lo_3"] : names["hi_3"]]
-    with h5py.File(stores / "clouds" / "thin_a.h5") as file:
+    with h5py.File(demo_stores / "clouds" / "thin_a.h5") as file:
         xyz = np.stack([file[f"data/{axis}"][:] for axis in "xyz"], axis=1)
         assert np.array_equal(names["points"], xyz[rows])
         assert names["segments"][names["third"]].tolist() == file["data/intensity"][:][rows].tolist()
-    image = np.load(stores / "volumes" / "totalseg_b_hu.npy")
+    image = np.load(demo_stores / "volumes" / "totalseg_b_hu.npy")
     assert np.array_equal(names["image"], image)
     assert np.array_equal(names["bone"], (image >= -450) & (image <= 1050))
-    counts = unistore.Store(stores / "recordings.zarr").array("frames/voxel/5").read()[2]
+    counts = unistore.Store(demo_stores / "recordings.zarr").array("frames/voxel/5").read()[2]
     assert np.array_equal(names["spikes"].sum(axis=0), counts.sum(axis=0))
-    with h5py.File(stores / "episodes" / "run.hdf5") as file:
+    with h5py.File(demo_stores / "episodes" / "run.hdf5") as file:
         assert np.array_equal(names["actions"], file["actions"][:30])
-    held_out = unistore.Dataset(stores / "arrays.zarr", split="val")
+    held_out = unistore.Dataset(demo_stores / "arrays.zarr", split="val")
     assert np.array_equal(names["validation"]["label"], [sample["label"] for sample in held_out])
 
 
@@ -144,7 +105,7 @@ FRAMEWORKS = {"lightning": "training", "accelerate": "training", "rerun": "inspe
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_frameworks(stores: Path, tmp_path: Path, framework: str) -> None:
+def test_frameworks(demo_stores: Path, tmp_path: Path, framework: str) -> None:
     guide = ROOT / "docs" / f"{FRAMEWORKS[framework]}.md"
     pytest.importorskip(
         framework, reason=f"{framework} is not installed: its example in {guide.name} is not run"
@@ -152,7 +113,7 @@ def test_frameworks(stores: Path, tmp_path: Path, framework: str) -> None:
     found = re.findall(r"^```py\n(.*?)^```$", guide.read_text(), re.DOTALL | re.MULTILINE)
     (code,) = [code for code in found if code.startswith(f"import {framework}\n")]
     for name in ("arrays.zarr", "clouds.zarr"):
-        shutil.copytree(stores / name, tmp_path / name)
+        shutil.copytree(demo_stores / name, tmp_path / name)
     (tmp_path / "example.py").write_text(code)
     printed(
         "-W",
@@ -173,17 +134,17 @@ COMMANDS = {"converting": 5, "growing": 6, "inspect": 6} | {
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_commands_and_python_of_guides_run(
-    sources: Path,
-    stores: Path,
+    demo_sources: Path,
+    demo_stores: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    places = dict.fromkeys(RUN, stores)
+    places = dict.fromkeys(RUN, demo_stores)
     for name, least in COMMANDS.items():
         document = f"docs/{name}.md"
         folder = places[document] = tmp_path / name
-        shutil.copytree(stores if name == "inspect" else sources, folder)
+        shutil.copytree(demo_stores if name == "inspect" else demo_sources, folder)
         monkeypatch.chdir(folder)
         commands = [line for line in blocks(ROOT / document, "console").splitlines() if line]
         assert len(commands) >= least

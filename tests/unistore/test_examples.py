@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from contextlib import chdir
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import nbformat
 import nibabel
@@ -18,45 +14,20 @@ import torch
 from nbclient import NotebookClient
 
 import unistore
-from unistore.cli.main import main
+from tests.programs import loaded
 
 ROOT = Path(__file__).parents[2]
-
-
-def example(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def demo_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make demo` leaves, as far as the examples open it."""
-    folder = tmp_path_factory.mktemp("examples") / "demo-out"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "examples")
-        demo = example("demo")
-    demo.lay_out(folder)
-    with chdir(folder):
-        for conversion in demo.CONVERSIONS:
-            if conversion.name in ("clouds", "recordings", "volumes", "demos"):
-                with pytest.raises(SystemExit, match="0"):
-                    main(conversion.words)
-    return folder
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", ["train_pointnet", "train_deblur", "train_ct_autoencoder", "train_behaviour_cloning"]
 )
-def test_the_loss_of_an_example_falls(name: str, demo_out: Path) -> None:
-    module, threads = example(name), torch.get_num_threads()
+def test_the_loss_of_an_example_falls(name: str, demo_stores: Path) -> None:
+    module, threads = loaded(ROOT / "examples" / f"{name}.py"), torch.get_num_threads()
     named = re.findall(r"\[demo-out/([\w.-]+)\]", module.__doc__)
     try:
-        losses = module.train(str(demo_out / named[0]), steps=24, workers=0)
+        losses = module.train(str(demo_stores / named[0]), steps=24, workers=0)
     finally:
         torch.set_num_threads(threads)
     assert len(losses) >= 24
@@ -80,7 +51,7 @@ def test_affines_of_the_field_place_voxels_as_nibabel_does(tmp_path: Path) -> No
     nibabel.save(nibabel.Nifti1Image(volume, affine), tmp_path / "scan.nii")
     unistore.convert(tmp_path / "scan.nii", tmp_path / "ct.zarr", "ct")
     placed = nibabel.load(tmp_path / "scan.nii").affine
-    module = example("medical_meta")
+    module = loaded(ROOT / "examples" / "medical_meta.py")
     for kind in (unistore.Volumes(), unistore.Patches(3, per_volume=4), unistore.Patches(2, step=2)):
         dataset = unistore.Dataset(tmp_path / "ct.zarr", kind, fields=["image", "affine"])
         for sample in dataset:

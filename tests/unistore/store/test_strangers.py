@@ -333,7 +333,7 @@ def test_rows_that_no_memory_holds(path: Path) -> None:
     assert any("but the manifest has" in problem.message for problem in verify(path).problems)
 
 
-QUIET = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=100)
+QUIET = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=50)
 
 
 @QUIET

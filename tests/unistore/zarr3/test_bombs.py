@@ -103,7 +103,7 @@ def test_a_stored_chunk_of_a_terabyte(tmp_path: Path, write: Any) -> None:
 DOCUMENT = array_metadata((12, 30), "i2", (2, 30), (6, 30), "fast").to_json()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(changed(json.loads(json.dumps(DOCUMENT))))
 def test_any_metadata_parses_or_is_refused(document: Any) -> None:
     if not isinstance(document, dict):

@@ -58,7 +58,7 @@ def values_of(case: dict[str, Any], fill: np.generic) -> Any:
     return values
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(case=cases())
 def test_any_array_of_the_engine(case: dict[str, Any], write: Any, same_bits: Any) -> None:
     if case["dtype"].kind not in "fc" and case["fill"] != case["fill"]:

@@ -66,7 +66,7 @@ def random_bits(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtyp
     return np.frombuffer(rng.bytes(count * dtype.itemsize), dtype).reshape(shape)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(case=arrays(), data=st.data())
 def test_any_array_of_zarr_python(case: dict[str, Any], data: st.DataObject, same_bits: Any) -> None:
     create, rng = case["create"], np.random.default_rng(case["seed"])

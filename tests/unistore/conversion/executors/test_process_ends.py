@@ -59,7 +59,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def test_a_lost_worker_shows_as_our_line_alone(tmp_path: Path) -> None:
-    process = start("convert", "rows", DATA / "rows", tmp_path / "out", "--workers", "3")
+    process = start("convert", "rows", DATA / "rows", tmp_path / "out", "--workers", "2")
     killed = 0
     for strike in (1, 2):  # a third might end a step for good
         wait_until(lambda strike=strike: journal_lines(tmp_path / "out") > 8 * strike, "nothing was written")

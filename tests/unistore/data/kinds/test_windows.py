@@ -107,7 +107,7 @@ some_ticks = st.lists(st.integers(0, 5), min_size=1, max_size=6).map(
     st.none() | st.integers(0, 3),
     st.integers(-3, 3),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_rows_around_ticks_are_those_of_the_reference(
     episodes: Any, steps: list[int], align: Any, in_time: bool, tolerance: int | None, shift: int
 ) -> None:
