@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -128,7 +127,7 @@ def _remove(build: Path) -> bool:
 
 
 def _clean_bucket(url: str, remove: bool) -> Iterator[Leftover]:
-    from unistore.conversion.object_build import writing_client
+    from unistore.conversion.object_build import place_of_owner, writing_client
 
     location = parse_url(url)
     client = writing_client(location)
@@ -145,21 +144,14 @@ def _clean_bucket(url: str, remove: bool) -> Iterator[Leftover]:
             keys = [mark]
         kept = "" if not prefix else f"name it to remove it: unistore clean {location}/{prefix[:-1]} --remove"
         removed = remove and not kept
+        owner = place_of_owner(client.get(mark))
         if removed:
             client.delete([key for key in keys if key != mark])
             client.delete([mark])
         yield Leftover(
-            path=f"{location}/{prefix}".rstrip("/") + _owner(client.get(mark)),
+            path=f"{location}/{prefix}".rstrip("/") + f" (begun {owner})",
             files=len(keys),
             bytes=sum(sizes[key] for key in keys),
             kept=kept,
             removed=removed,
         )
-
-
-def _owner(mark: bytes | None) -> str:
-    try:
-        owner = json.loads(mark or b"{}")
-        return f" (from {owner['host']}, folder {owner['folder']})"
-    except (ValueError, KeyError, TypeError):
-        return ""

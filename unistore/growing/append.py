@@ -77,7 +77,6 @@ class _Known(NamedTuple):
     size: int  # bytes of its files
     digest: bytes  # of its values
     sealed: float  # modification time of the root of its part, seconds
-    is_removed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +158,11 @@ def _source_rows(store: Store) -> Iterable[tuple[str, int, bytes]]:
     return zip(store.text("sources/path"), sizes, digests, strict=True)
 
 
-def known_sources(stores: Sequence[Store], parts: Sequence[Part]) -> dict[str, _Known]:
-    """Return the sources of a version and those that it leaves out, by name."""
+def known_sources(growth: Growth) -> tuple[dict[str, _Known], dict[str, _Known]]:
+    """Return the sources of a version, and those that it leaves out, by name."""
     known: dict[str, _Known] = {}
-    for number, (store, part) in enumerate(zip(stores, parts, strict=True)):
+    removed: dict[str, _Known] = {}
+    for number, (store, part) in enumerate(zip(growth.stores, growth.version.parts, strict=True)):
         folder = local_path(store.path)
         if folder is None:
             from unistore.remote.client import ObjectClient
@@ -170,14 +170,11 @@ def known_sources(stores: Sequence[Store], parts: Sequence[Part]) -> dict[str, _
             sealed = ObjectClient(store.path).sealed(ROOT)
         else:
             sealed = (folder / ROOT).stat().st_mtime
-        removed = frozenset(part.removed)
+        left_out = frozenset(part.removed)
         for row, (name, size, digest) in enumerate(_source_rows(store)):
-            source = _Known(number, row, size, digest, sealed, row in removed)
-            if source.is_removed:
-                known.setdefault(name, source)
-            else:
-                known[name] = source
-    return known
+            sources = removed if row in left_out else known
+            sources[name] = _Known(number, row, size, digest, sealed)
+    return known, removed
 
 
 def append(
@@ -234,12 +231,8 @@ def append(
     """
     paths = source_paths(sources)
     with growing(store, work) as growth:
-        sources_by_name = known_sources(growth.stores, growth.version.parts)
-        known = _Sources(
-            known={name: source for name, source in sources_by_name.items() if not source.is_removed},
-            removed={name: source for name, source in sources_by_name.items() if source.is_removed},
-            replaces=replace,
-        )
+        sources_by_name, removed = known_sources(growth)
+        known = _Sources(known=sources_by_name, removed=removed, replaces=replace)
         options = growth.stores[0].attributes.get("options", {})
         settings = Settings(
             codec=options.get("codec", "auto"),

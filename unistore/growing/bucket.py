@@ -44,14 +44,10 @@ class BucketPlace(Place):
         work = growth_folder(folder / location.name)
         growth = location.with_suffix(f".{GROWTH}")
         super().__init__(str(location), f"{growth}/{_NEW_STORE}", work)
+        self.build_folder = work
         self._client = writing_client(location)
         self._growth = writing_client(growth)
         self._mark = b""
-
-    @property
-    def build_folder(self) -> Path:
-        """Return the local folder of the conversion."""
-        return self.work
 
     def begin(self) -> None:
         """Keep others out, and go on where a killed process stopped."""
@@ -123,6 +119,8 @@ class BucketPlace(Place):
     def clear(self) -> None:
         """Remove what no later command needs."""
         super().clear()
+        if self._growth.get(BUILD_MARK) != self._mark:  # removed by `clean`: these are of another process
+            return
         keys = [key for key in self._growth.list() if key != BUILD_MARK]
         # Last what says whose the other objects are
         owners = [key for key in keys if key.endswith((f"/{BUILD_MARK}", f"{_NEW_STORE}/{ROOT}"))]

@@ -23,16 +23,12 @@ class Place(ABC):
         self.store = store
         self.new_store = new_store  # path or URL at which a store is converted that becomes a part
         self.work = work  # local folder, locked
+        self.build_folder: Path | None = None  # local folder of the conversion. None: beside the new store
 
     @property
     def root(self) -> str:
         """Return the path or URL below which versions and parts are written."""
         return self.store
-
-    @property
-    def build_folder(self) -> Path | None:
-        """Return the local folder of the conversion. None: it is beside the new store."""
-        return None
 
     @abstractmethod
     def begin(self) -> None:

@@ -59,8 +59,7 @@ def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
     check.raise_problems()
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     with growing(store) as growth:
-        sources = known_sources(growth.stores, growth.version.parts)
-        known = {name: source for name, source in sources.items() if not source.is_removed}
+        known, _ = known_sources(growth)
         chosen: dict[str, None] = {}
         problems = []
         for one in patterns:
@@ -102,11 +101,9 @@ def versions(store: PathLike, *, tag: str | None = None, version: int | None = N
     """
     if tag is not None:
         tag_version(store, tag, version)
-    opened = open_stores(os.fspath(store))
-    if opened.version is None:
-        return _summaries([first_version(opened.stores[0])], {})
     grown = find_grown(os.fspath(store))
-    assert grown is not None
+    if grown is None:
+        return _summaries([first_version(open_stores(os.fspath(store)).stores[0])], {})
     return _summaries(map(grown.read, grown.numbers()), grown.tags())
 
 

@@ -407,7 +407,7 @@ def test_clean_removes_what_is_named(bucket: Any, sources: Path, work: Path) -> 
     unistore.convert(sources, bucket.url("a/begun.zarr"), work=work, part="1/2")
     bucket.put("a/begun.zarr-not/x", b"mine")
     (found,) = unistore.clean(bucket.url("a"), remove=True)
-    assert found.path.startswith(bucket.url("a/begun.zarr (from "))
+    assert found.path.startswith(bucket.url("a/begun.zarr (begun on "))
     assert "name it to remove it" in found.kept
     keys = bucket.keys("a/begun.zarr/")
     assert found.files == len(keys) > 1

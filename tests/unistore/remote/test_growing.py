@@ -17,6 +17,7 @@ import pytest
 import unistore
 from tests.stores import tree
 from unistore.conversion.lock import LockedError
+from unistore.conversion.run import Conversion
 from unistore.growing.growth import growing
 from unistore.remote.client import ObjectClient
 
@@ -179,7 +180,7 @@ ACTIONS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "stride"), [("append", 8), ("remove", 1)])
+@pytest.mark.parametrize(("name", "stride"), [("append", 12), ("remove", 1)])
 def test_killed_at_any_write_it_is_old_or_new(store: Objects, folder: Path, name: str, stride: int) -> None:
     plain = store.content("p")
     grown = uploaded(folder / f"{name}.zarr")
@@ -292,3 +293,19 @@ def test_refused_sources_change_nothing(store: Objects, folder: Path, tmp_path: 
         unistore.append(tmp_path / "bad", URL)
     assert store.content("p") == before
     assert not [*Path().iterdir()]
+
+
+def test_a_store_that_is_replaced_while_it_is_compacted_is_told(
+    store: Objects, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unistore.convert(folder / "new", tmp_path / "other.zarr")
+    execute = Conversion.execute
+
+    def replacing(conversion: Conversion, split: Any) -> Any:
+        report = execute(conversion, split)
+        store.reset("p", uploaded(tmp_path / "other.zarr"))
+        return report
+
+    monkeypatch.setattr(Conversion, "execute", replacing)
+    with pytest.raises(unistore.ConversionError, match=r"was replaced while .*run again with --overwrite"):
+        unistore.compact(URL, tmp_path / "one.zarr")
