@@ -175,7 +175,7 @@ def test_the_ct_document(read, text: str) -> None:
     assert config.unused == ["dataset.args.precompute_sparse"]
 
 
-@pytest.mark.parametrize(("samples", "workers"), [(20, 2), (49, 2), (50, 4), (200, 4), (201, 8), (5000, 8)])
+@pytest.mark.parametrize(("samples", "workers"), [(49, 2), (50, 4), (200, 4), (201, 8)])
 def test_workers_by_the_size_of_a_ct_set(read, samples: int, workers: int) -> None:
     config = read(CT, "c.json", samples=samples)
     assert config.train.loader["num_workers"] == workers
@@ -296,20 +296,11 @@ def test_what_it_comes_to_is_printed(
     read, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = read(CT, "c.json", store="s3://me:secret@here/printed.zarr", samples=20)
-    assert capsys.readouterr().err.splitlines() == [
-        (
-            "loader workers: 40 usable cores × 0.8 = 32, 2 because there are only 20 samples, at most 8: "
-            "2 train"
-        ),
-        (
-            "training: {'seed': 0, 'samples': SparsePoints(window='lung', min_points=100, "
-            "max_points=100000), 'batch_size': 1, 'shuffle': True, 'pin_memory': False, 'num_workers': 2, "
-            "'prefetch_factor': 4, 'cache': 'all'}"
-        ),
-        "validation: None",
-        "conversion: {'resolution': 512, 'window': ('lung',)}",
-        "not used here: ['dataset.args.precompute_sparse']",
-    ]
+    workers, training, *others = capsys.readouterr().err.splitlines()
+    assert workers.endswith("2 because there are only 20 samples, at most 8: 2 train")
+    assert "'num_workers': 2, 'prefetch_factor': 4, 'cache': 'all'}" in training
+    assert others[-1] == "not used here: ['dataset.args.precompute_sparse']"
+    assert "secret" not in "".join((workers, training, *others))
     assert config.train.dataset["path"] == "s3://me:secret@here/printed.zarr"
     monkeypatch.setenv("RANK", "1")
     read(CT, "c.json", samples=20)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import unistore
+from unistore import testing
 from unistore.converters import registry
 from unistore.converters.seam import formats
 from unistore.data.kinds import named
@@ -45,18 +48,33 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def forget_installed() -> None:
+    """Have packages be looked for again."""
+    for found in (registry.families, formats.formats, formats.offered_suffixes, named.installed_kinds):
+        found.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     root = Path(registry.__file__).parents[2]
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("PYTHONPATH", f"{site}:{root}")
     importlib.invalidate_caches()
-    registry.families.cache_clear()
-    formats.formats.cache_clear()
-    formats.offered_suffixes.cache_clear()
-    named.installed_kinds.cache_clear()
+    forget_installed()
     yield
-    registry.families.cache_clear()
-    formats.formats.cache_clear()
-    formats.offered_suffixes.cache_clear()
-    named.installed_kinds.cache_clear()
+    forget_installed()
+
+
+def check_schema(
+    family: str, sources: Path, work: Path, oracle: Mapping[str, np.ndarray], **options: float
+) -> None:
+    """Assert the promises of `unistore.testing.check_family` that depend on the schema of a family."""
+    store = work / "store.zarr"
+    unistore.convert(sources, store, family, **options)
+    for path, expected in oracle.items():
+        np.testing.assert_array_equal(unistore.Store(store).array(path).read(), expected, path)
+    testing._check_verify(sources, store, work)
+    testing._check_repair(sources, store, work / "damaged.zarr")
+    testing._check_export(family, store, work, options)
+    testing._check_truncated(family, sources, work / "truncated", options)
+    assert "<img" in unistore.inspect(store).to_html()

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import unistore
+from tests.plugins.conftest import forget_installed
 from unistore import plugin
 from unistore.converters.registry import families
 from unistore.converters.seam import formats
@@ -97,11 +98,9 @@ class Tuned(formats.Hdf5):
 @pytest.fixture
 def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(formats, "OWN", (*formats.OWN, Tuned))
-    formats.formats.cache_clear()
-    formats.offered_suffixes.cache_clear()
+    forget_installed()
     yield
-    formats.formats.cache_clear()
-    formats.offered_suffixes.cache_clear()
+    forget_installed()
 
 
 @pytest.mark.usefixtures("another")

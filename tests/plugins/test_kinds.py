@@ -18,22 +18,29 @@ IMPORTS = "import dataclasses, unistore.plugin\n@dataclasses.dataclass\n"
 FRAMES = {"a.wav": 9000, "b.wav": 50}
 
 
-@pytest.fixture
-def pcm(tmp_path: Path) -> dict[str, np.ndarray]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kinds")
+
+
+@pytest.fixture(scope="module")
+def pcm(folder: Path) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
     pcm = {name: rng.integers(-30_000, 30_000, (frames, 2)).astype("<i2") for name, frames in FRAMES.items()}
+    (folder / "wav").mkdir()
     for name, values in pcm.items():
-        (tmp_path / "wav").mkdir(exist_ok=True)
-        with wave.open(str(tmp_path / "wav" / name), "wb") as file:
+        with wave.open(str(folder / "wav" / name), "wb") as file:
             file.setparams((2, 2, 4000, len(values), "NONE", ""))
             file.writeframes(values.tobytes())
     return pcm
 
 
 @pytest.fixture
-def store(pcm: dict[str, np.ndarray], tmp_path: Path) -> Path:
-    unistore.convert(tmp_path / "wav", tmp_path / "a.zarr", "audio", seconds=1.0)
-    return tmp_path / "a.zarr"
+def store(pcm: dict[str, np.ndarray], folder: Path) -> Path:
+    """Converted once the packages are installed, for all tests."""
+    if not (folder / "a.zarr").exists():
+        unistore.convert(folder / "wav", folder / "a.zarr", "audio", seconds=1.0)
+    return folder / "a.zarr"
 
 
 def test_a_kind_is_given_by_name(store: Path, pcm: dict[str, np.ndarray]) -> None:

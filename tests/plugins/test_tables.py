@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.plugins.conftest import check_schema
 from unistore import plugin
 from unistore.converters.seam.record import record_of
 from unistore.errors import InputError
-from unistore.testing import check_family
 
 pytestmark = pytest.mark.timeout(400)
 READINGS = {"a.h5": (30, 500), "b.h5": (20, 0), "c.h5": (10, 170)}
@@ -60,9 +60,7 @@ def joined(episodes: list[dict[str, np.ndarray]], name: str) -> np.ndarray:
     return np.concatenate([values[name] for values in episodes])
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("forked_workers")
-def test_a_family_of_several_tables_keeps_every_promise(
+def test_a_family_of_several_tables_keeps_its_promises(
     robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path
 ) -> None:
     folder, episodes = robots
@@ -77,7 +75,7 @@ def test_a_family_of_several_tables_keeps_every_promise(
         "touches/count": np.array(counts),
         "sources/touches/offsets": np.cumsum([0, *map(len, computed)]),
     }
-    check_family("robot", folder, tmp_path, oracle, {"least": 1.5})
+    check_schema("robot", folder, tmp_path, oracle, least=1.5)
 
 
 @pytest.mark.usefixtures("in_this_process")

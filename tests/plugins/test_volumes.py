@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.plugins.conftest import check_schema
 from unistore import plugin
 from unistore.converters.seam.record import record_of
 from unistore.errors import InputError
-from unistore.testing import check_family
 
 pytestmark = pytest.mark.timeout(400)
 EXTENTS = {"a.scan": (5, 40, 7), "b.scan": (9, 6, 50)}
@@ -35,9 +35,12 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Volumes]:
 
 
 @pytest.fixture
-def store(scans: tuple[Path, Volumes], tmp_path: Path) -> Path:
-    unistore.convert(scans[0], tmp_path / "s.zarr", "scans")
-    return tmp_path / "s.zarr"
+def store(scans: tuple[Path, Volumes]) -> Path:
+    """Converted once the packages are installed, for all tests."""
+    path = scans[0].with_name("scans.zarr")
+    if not path.exists():
+        unistore.convert(scans[0], path, "scans")
+    return path
 
 
 def padded(volumes: list[np.ndarray]) -> np.ndarray:
@@ -45,16 +48,14 @@ def padded(volumes: list[np.ndarray]) -> np.ndarray:
     return np.stack([np.pad(v, [(0, n - m) for m, n in zip(v.shape, largest, strict=True)]) for v in volumes])
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("forked_workers")
-def test_the_scans_family_keeps_every_promise(scans: tuple[Path, Volumes], tmp_path: Path) -> None:
+def test_the_scans_family_keeps_its_promises(scans: tuple[Path, Volumes], tmp_path: Path) -> None:
     folder, volumes = scans
     oracle = {
         "scans/density": padded([density for density, _ in volumes.values()]),
         "scans/mask": padded([mask for _, mask in volumes.values()]),
         "scans/extent": np.array(list(EXTENTS.values())),
     }
-    check_family("scans", folder, tmp_path, oracle)
+    check_schema("scans", folder, tmp_path, oracle)
 
 
 def test_samples_are_volumes_of_their_extent(store: Path, scans: tuple[Path, Volumes]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import inspect
 import itertools
+import os
 import random
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
@@ -363,6 +365,19 @@ def local(tmp_path_factory: pytest.TempPathFactory, sources: Path, small_shards:
     store = tmp_path_factory.mktemp("local") / "local.zarr"
     unistore.convert(sources, store)
     return store
+
+
+def in_environment(environment: dict[str, str], function: Callable[..., None], *arguments: str) -> None:
+    """Call a function in a process of a server of processes, which was started with another environment."""
+    os.environ.clear()
+    os.environ.update(environment)
+    function(*arguments)
+
+
+def process_of(function: Callable[..., None], *arguments: str) -> Any:
+    """Return a process that calls a function in the environment of this one."""
+    given = (dict(os.environ), function, *arguments)
+    return get_context("forkserver").Process(target=in_environment, args=given)
 
 
 def upload(bucket: Bucket, store: Path) -> str:

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import unistore
 from tests.programs import call
 from tests.steps import Disturbing, Stopping
 from tests.stores import tree
+from tests.unistore.remote.conftest import process_of
 from tests.waiting import wait_until
 from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
@@ -148,21 +148,12 @@ def convert_small_shards(sources: str, url: str, work: str, overwrite: str = "")
 
 def killed(proxy: Any, arguments: list[str], method: str, path: str, skip: int) -> None:
     """Run a conversion and kill it when a request arrives (which is carried out), after `skip` like it."""
-    process = get_context("forkserver").Process(
-        target=in_environment, args=(dict(os.environ), convert_small_shards, *arguments)
-    )
+    process = process_of(convert_small_shards, *arguments)
     proxy.spoil("kill", method=method, path=path, skip=skip, act=process.kill)
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
     proxy.settle()
-
-
-def in_environment(environment: dict[str, str], function: Callable[..., None], *arguments: str) -> None:
-    """The server of processes was started with another one."""
-    os.environ.clear()
-    os.environ.update(environment)
-    function(*arguments)
 
 
 @pytest.mark.parametrize("step", [("PUT", MARK, 0), ("PUT", "x.zarr/zarr.json", 0)])

@@ -196,11 +196,10 @@ def test_after_a_fork_it_raises_at_once(uploaded: str) -> None:
         dataset.read_batch(range(300))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_loaders_give_what_the_local_store_gives(uploaded: str, local: Path, workers: int) -> None:
+def test_loaders_give_what_the_local_store_gives(uploaded: str, local: Path) -> None:
     with unistore.Loader(unistore.Dataset(local), 64, shuffle=True, seed=1, num_workers=0) as near:
         expected = [batch["data"].clone() for batch in near]
-    with unistore.Loader(unistore.Dataset(uploaded), 64, shuffle=True, seed=1, num_workers=workers) as far:
+    with unistore.Loader(unistore.Dataset(uploaded), 64, shuffle=True, seed=1, num_workers=0) as far:
         assert far.start_method == "spawn"
         assert all(map(torch.equal, [batch["data"].clone() for batch in far], expected))
     assert len(expected) > 5
@@ -208,14 +207,15 @@ def test_loaders_give_what_the_local_store_gives(uploaded: str, local: Path, wor
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_counts_what_its_workers_repeat_and_find(
-    proxy: Any, uploaded: str, tmp_path: Path, workers: int
+    proxy: Any, uploaded: str, sources: Path, truth: Any, tmp_path: Path, workers: int
 ) -> None:
     proxy.spoil(503, times=2, path="rows/data/c/")
     dataset = unistore.Dataset(uploaded, fields=["data"], cache_dir=tmp_path / "cache")
     with unistore.Loader(dataset, 300, num_workers=workers) as loader:
         list(loader)
-        list(loader)
+        data = np.concatenate([batch["data"].numpy() for batch in loader])
         stats = loader.stats()
+    np.testing.assert_array_equal(data, truth(sources)["data"])
     assert stats["store"] == uploaded
     assert stats["retries"] == 2
     shards = proxy.count("GET", "rows/data/c/") - 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ import xxhash
 
 import unistore
 from tests.stores import full_disk
-from tests.unistore.remote.conftest import upload
+from tests.unistore.remote.conftest import process_of, upload
 from unistore.errors import CorruptionError, InputError, StoreError
 from unistore.store.reader import Store
 from unistore.store.shard_cache import ShardCache
@@ -76,19 +74,13 @@ def test_the_limit_holds_and_the_least_recently_used_go_first(tmp_path: Path) ->
     assert not cache.ensure("00" * 16, 1001, lambda: [b""], "too large")
 
 
-READ = """
-import sys
-import numpy as np
-from unistore.store.reader import Store
-
-url, cache, limit, seed, truth = sys.argv[1:]
-expected = np.load(truth)
-array = Store(url, cache_dir=cache, cache_limit=limit).array("rows/data")
-rng = np.random.default_rng(int(seed))
-for _ in range(40):
-    rows = rng.integers(0, 600, 20)
-    assert np.array_equal(array.read_rows(rows), expected[rows])
-"""
+def read_at_random(url: str, cache: str, limit: str, seed: str, truth: str) -> None:
+    expected = np.load(truth)
+    array = Store(url, cache_dir=cache, cache_limit=limit).array("rows/data")
+    rng = np.random.default_rng(int(seed))
+    for _ in range(40):
+        rows = rng.integers(0, 600, 20)
+        assert np.array_equal(array.read_rows(rows), expected[rows])
 
 
 @pytest.mark.parametrize("limit", ["1GB", "30kB"])
@@ -98,27 +90,24 @@ def test_several_processes_at_once(
     """With room each object is fetched once by all of them; without, they evict from under each other."""
     np.save(tmp_path / "truth.npy", truth(sources)["data"])
     cache = tmp_path / "cache"
+    arguments = [uploaded, str(cache), limit]
     readers = [
-        subprocess.Popen(
-            [sys.executable, "-c", READ, uploaded, str(cache), limit, str(seed), str(tmp_path / "truth.npy")],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for seed in range(3)
+        process_of(read_at_random, *arguments, str(seed), str(tmp_path / "truth.npy")) for seed in range(3)
     ]
+    for reader in readers:
+        reader.start()
     most = 0
     try:
-        while any(reader.poll() is None for reader in readers):
+        while any(reader.is_alive() for reader in readers):
             looks = [{path: size(path) for path in cache.glob("[0-9a-f]" * 32 + "*")} for _ in range(2)]
             if looks[0] == looks[1]:  # else it changed meanwhile, and the sum is of no moment
                 most = max(most, sum(looks[0].values()))
             time.sleep(0.002)
-        errors = [reader.communicate()[1] for reader in readers]
     finally:
         for reader in readers:
             reader.kill()
-            reader.wait()
-    assert not any(errors), errors
+            reader.join()
+    assert [reader.exitcode for reader in readers] == [0] * 3
     if limit == "1GB":
         assert most > 50_000
         for number in range(5):
