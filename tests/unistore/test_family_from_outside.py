@@ -166,16 +166,16 @@ def test_commands_and_code_of_the_page(installed: Installed) -> None:
         assert (prompt, program) == ("$", "unistore")
         installed.unistore(*arguments)
     load, check = blocks(FAMILY, "python")[-2:]
-    assert installed.script(load).splitlines() == ["50 torch.Size([16]) 17", "50 torch.Size([3]) 4"]
-    installed.script(f"{blocks(FORMAT, 'python')[-1]}\ntest_pings()\n")
+    windows = "import unistore\nprint(unistore.Dataset('pings.zarr', 'Window(pings=1)')[0]['echoes'].shape)"
+    expected = ["50 torch.Size([16]) 17", "50 torch.Size([3]) 4", "torch.Size([1, 50])"]
+    assert installed.script(f"{load}\n{windows}").splitlines() == expected
     (installed.folder / "checked").mkdir()
-    installed.script(f"{check}\nif __name__ == '__main__':\n    test_sonar(Path('checked'))\n")
+    tests = "if __name__ == '__main__':\n    test_pings()\n    test_sonar(Path('checked'))\n"
+    installed.script(f"{blocks(FORMAT, 'python')[-1]}\n{check}\n{tests}")
     page = (installed.folder / "pings.html").read_text()
     assert page.count("<img") >= 4
     assert "64 pings, the largest" in page
     assert tree(installed.folder / "again") == tree(installed.folder / "pings")
-    windows = "import unistore\nprint(unistore.Dataset('pings.zarr', 'Window(pings=1)')[0]['echoes'].shape)"
-    assert installed.script(windows) == "torch.Size([1, 50])\n"
     low = zarr.open_group(installed.folder / "low.zarr", mode="r")["sources/rate"]
     assert low[:].tolist() == [96, 96]
 

@@ -71,7 +71,7 @@ def test_a_task_that_names_unistore_is_pickled(tmp_path: Path) -> None:
     sent, store = tmp_path / "task", tmp_path / "not-there.zarr"
     dump = (
         "import pathlib, sys, cloudpickle, unistore\n"
-        "unistore.Dataset; unistore.verify\n"
+        "unistore.Problem; unistore.verify\n"
         "def task(path):\n"
         "    try:\n"
         "        return unistore.verify(path)\n"

@@ -17,7 +17,18 @@ import pytest
 import unistore
 from tests.programs import call
 
-COMMAND = [sys.executable, "-c", "from unistore.cli.main import main; main()", "inspect"]
+BETWEEN = "-- the next --"
+INSPECTING = f"""
+import json, os, sys
+from unistore.cli.main import main
+for columns, options in json.loads(sys.argv[2]):
+    os.environ["COLUMNS"] = str(columns)
+    try:
+        main(["inspect", sys.argv[1], *options])
+    except SystemExit as end:
+        assert not end.code
+    print({BETWEEN!r})
+"""
 
 
 @pytest.fixture
@@ -63,13 +74,13 @@ def test_a_broken_seal_exits_with_1(store: Path, capsys: pytest.CaptureFixture[s
     assert "DAMAGED" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("columns", "every"), [(160, True), (80, True), (80, False)])
-def test_a_terminal_gets_tables(store: Path, columns: int, every: bool) -> None:
+def test_a_terminal_gets_tables(store: Path) -> None:
     """Through a real pseudo-terminal: colours and boxes, every fact that it has room for."""
+    cases = ((160, ["--all"]), (80, ["--all"]), (80, []))
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
+    environment = {**os.environ, "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
-    command = [*COMMAND, str(store), *(["--all"] if every else [])]
+    command = [sys.executable, "-c", INSPECTING, str(store), json.dumps(cases)]
     process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=environment)
     os.close(theirs)
     shown = b""
@@ -84,12 +95,14 @@ def test_a_terminal_gets_tables(store: Path, columns: int, every: bool) -> None:
     os.close(ours)
     _, error = process.communicate()
     assert process.returncode == 0, error
-    text = shown.decode()
-    assert "\x1b[" in text
-    for expected in ("rows/data", "1000 × 4", "float32", "agrees with manifest", "unistore"):
-        assert expected in text
-    assert ("blosc lz4" in text) == (columns == 160 and every)
-    assert ("as the terminal is narrow: codec" in text) == (columns == 80 and every)
-    assert ("+ storage of all 8 arrays: --all" in text) == (not every)
-    table = re.sub(r"\x1b\[[0-9;]*m", "", text).partition("arrays")[2].partition("load it")[0]
-    assert max(map(len, table.splitlines())) <= columns
+    texts = shown.decode().split(BETWEEN)
+    assert len(texts) == len(cases) + 1
+    for text, (columns, options) in zip(texts, cases, strict=False):
+        assert "\x1b[" in text
+        for expected in ("rows/data", "1000 × 4", "float32", "agrees with manifest", "unistore"):
+            assert expected in text
+        assert ("blosc lz4" in text) == (columns == 160)
+        assert ("as the terminal is narrow: codec" in text) == (columns == 80 and bool(options))
+        assert ("+ storage of all 8 arrays: --all" in text) == (not options)
+        table = re.sub(r"\x1b\[[0-9;]*m", "", text).partition("arrays")[2].partition("load it")[0]
+        assert max(map(len, table.splitlines())) <= columns

@@ -68,20 +68,6 @@ def test_a_kill_after_both_renames_is_done(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
 
 
-def test_a_kill_before_tidying_up_reports_success_without_overwrite(
-    tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = tmp_path / "out.zarr"
-    with monkeypatch.context() as patch:
-        patch.setattr("unistore.conversion.build.Build.remove", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(toy(), [toys], store)
-    report = run(toy(), [toys], store)
-    assert report.notes == ("toys",)
-    assert Store(store).attributes["seal"]["digest"] == report.digest
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
-
-
 def test_an_old_store_set_aside_is_not_lost_to_something_new(
     tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
