@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from unistore.errors import CorruptionError, StoreError, UnistoreError
 from unistore.remote.url import StoreLocation, parse_url, redact_urls
 from unistore.system.progress import COUNTS
-from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
+from unistore.zarr3.storage import DOCUMENT_LIMIT, ROOT, AbsentError, replaced
 from unistore.zarr3.writer import ordered_map
 
 # Exceptions of obstore as one-line faults with a cure, and whether a retry may help.
@@ -193,6 +193,8 @@ class ObjectClient:
         self.location = parse_url(location) if isinstance(location, str) else location
         self.requests = 0
         self.documents_read = 0
+        self._tags: dict[str, str] = {}  # what each object was when it was read first
+        self._confirmed = 0  # number of those that were read before the root was seen to stand
         self._writing = writing
         self._raises = raises
         self._handle: Any = None
@@ -219,6 +221,8 @@ class ObjectClient:
             size = int(answer.meta["size"])
             if size > limit:
                 raise self.error(key, Fault(f"{size:,} bytes, expected at most {limit:,}"))
+            if key == ROOT:
+                self._check_tag(key, answer.meta)
             return bytes(answer.bytes())
 
         return self._retry(read, key)
@@ -231,7 +235,9 @@ class ObjectClient:
         """Return exactly `size` bytes of an object, or raise `CorruptionError` if it ends before."""
 
         def read(obs: Any, handle: Any) -> bytes:
-            raw = bytes(obs.get_range(handle, key, start=start, length=size))
+            answer = obs.get(handle, key, options={"range": (start, start + size)})
+            raw = bytes(answer.bytes())
+            self._check_tag(key, answer.meta)
             if len(raw) != size:
                 msg = f"ends at byte {start + len(raw)}, inside a range of {size} bytes from {start}"
                 raise ShortRead(msg)
@@ -246,6 +252,7 @@ class ObjectClient:
             answer = obs.get(handle, key, options={"range": {"suffix": size}})
             total = int(answer.meta["size"])
             raw = bytes(answer.bytes())
+            self._check_tag(key, answer.meta)
             if len(raw) != min(size, total):
                 msg = f"{len(raw)} bytes arrived of its last {min(size, total)}"
                 raise ShortRead(msg)
@@ -265,6 +272,25 @@ class ObjectClient:
             return float(answer.attributes.get(_SEALED, answer.meta["last_modified"].timestamp()))
 
         return self._require(read, key)
+
+    def _check_tag(self, key: str, meta: Mapping[str, Any]) -> None:
+        # A replaced object is of another store
+        tag = str(meta["e_tag"] or meta["last_modified"])
+        if self._tags.setdefault(key, tag) != tag:
+            raise replaced(str(self.location))
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Return whether the root is not known, or was seen to stand since an object was read first."""
+        return ROOT not in self._tags or self._confirmed == len(self._tags)
+
+    def confirm(self) -> None:
+        """Raise `StoreError` unless the root stands that a store was opened with."""
+        # Who replaces a store deletes its root first: what was read while that stood is of the same store
+        count = len(self._tags)
+        if self._retry(lambda obs, handle: (self._check_tag(ROOT, obs.head(handle, ROOT)),), ROOT) is None:
+            raise replaced(str(self.location))
+        self._confirmed = max(self._confirmed, count)
 
     def put(self, key: str, buffers: Sequence[bytes | memoryview], sealed: float | None = None) -> None:
         """Write an object atomically, in one request, and check the size it got."""
@@ -475,11 +501,13 @@ class ObjectStorage(ObjectClient):
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
         """Fill `out`."""
-        out[:] = self.get_range(key, offset, len(out))
+        for raw in self.read_many([key], [offset], [len(out)]):
+            out[:] = raw
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Read many ranges."""
         self.check_process()  # our thread pool does not survive a fork, either
+        confirming = None if self.is_confirmed else _thread_pool().submit(self.confirm)
         arriving = map_concurrently(self._fetch, coalesce(keys, offsets, sizes))
         received: dict[int, bytes] = {}
         for position in range(len(keys)):
@@ -488,6 +516,11 @@ class ObjectStorage(ObjectClient):
                 for member in request.members:
                     low = offsets[member] - request.start
                     received[member] = raw[low : low + sizes[member]]  # all of it: not a copy
+            if confirming is not None:
+                confirming.result()
+                confirming = None
+            if not self.is_confirmed:
+                self.confirm()
             yield received.pop(position)
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from unistore.errors import UnistoreError
-from unistore.remote.client import LIMIT, ObjectStorage, coalesce
+from unistore.remote.client import PART, ObjectStorage, coalesce
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
 from unistore.system.hints import AnyArray
@@ -57,7 +57,7 @@ def epoch_costs(dataset: Dataset, batch_size: int) -> list[EpochCost]:
             costs.append(EpochCost(order=order, requests=requests, bytes=whole + round(epoch.bytes / share)))
     except UnistoreError:  # zeros are no samples of this kind
         return costs
-    parts = sum(-(-size // LIMIT) for size in sizes)
+    parts = sum(-(-size // PART) for size in sizes)
     copied = epoch.storage.documents_read + 1 + parts
     return [*costs, EpochCost(order="full, cache_dir", requests=copied, bytes=sum(sizes))]
 
@@ -113,6 +113,8 @@ class _CountedReader(ChunkReader):
     def _decode_stored(
         self, located: ChunkLocations, targets: Sequence[AnyArray | None]
     ) -> Iterator[AnyArray]:
+        if not self.epoch.storage.is_confirmed:
+            self.epoch.storage.confirm()
         requests = coalesce(located.keys, located.offsets, located.sizes)
         self.epoch.requests += len(requests)
         self.epoch.bytes += sum(request.stop - request.start for request in requests)

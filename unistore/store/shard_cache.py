@@ -32,6 +32,7 @@ from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, St
 
 # Seconds between updates of a copy's modification time, which records its last use.
 PART = ".part"
+PART_BYTES = 4 << 20  # of a file that are read at a time
 TOUCH_INTERVAL = 60.0
 _BLOCK = 1 << 20
 _OTHERS_WRITE = 0o022
@@ -330,7 +331,12 @@ class CachedStorage:
     def _contents(self, sizes: Mapping[str, int]) -> Iterator[Iterator[bytes]]:
         if isinstance(self.inner, SupportsReadObjects):
             return self.inner.read_objects(sizes)
-        return (iter(self._fetch(key, size)) for key, size in sizes.items())
+        return (self._parts(key, size) for key, size in sizes.items())
+
+    def _parts(self, key: str, size: int) -> Iterator[bytes]:
+        starts = range(0, size, PART_BYTES)
+        sizes = [min(PART_BYTES, size - start) for start in starts]
+        return self.inner.read_many([key] * len(starts), starts, sizes)
 
     def fetch_all(self, progress: Progress) -> None:
         """Copy all objects if there is room for them."""
@@ -365,11 +371,7 @@ class CachedStorage:
         yield from self.inner.read_many([key] * len(sizes), offsets, sizes)
 
     def _fetch(self, key: str, size: int) -> Iterable[bytes]:
-        from unistore.remote.client import LIMIT
-
-        starts = range(0, size, LIMIT)
-        sizes = [min(LIMIT, size - start) for start in starts]
-        return self.inner.read_many([key] * len(starts), starts, sizes)
+        return next(self._contents({key: size}))
 
     @property
     def _own_entries(self) -> dict[str, tuple[int, str]]:

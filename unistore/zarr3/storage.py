@@ -10,15 +10,18 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import xxhash
 
 from unistore.errors import CorruptionError, StoreError
 from unistore.system.hints import AnyArray, PathLike
 
 # Bytes of one object that is read whole, where the reader names no other limit.
 DOCUMENT_LIMIT = 256 << 20
+# The document that a store is opened with, which is written last.
+ROOT = "zarr.json"
 
 
 class AbsentError(StoreError):
@@ -167,7 +170,8 @@ class OpenFiles:
     def __init__(self, most: int) -> None:
         self._most = most
         self._checked_folders: set[str] = set()
-        self.open = lru_cache(most)(partial(_open_object, self._checked_folders))
+        self._roots: dict[str, _Root] = {}  # by folder, where the root was read
+        self.open = lru_cache(most)(partial(_open_object, self._checked_folders, self._roots))
 
     def __reduce__(self) -> tuple[type[OpenFiles], tuple[int]]:
         return type(self), (self._most,)
@@ -175,6 +179,18 @@ class OpenFiles:
     def path(self, root: str, key: str) -> str:
         """Return the path of an object, or raise `NotRegularError` if a folder above it is a link."""
         return _checked_path(self._checked_folders, root, key)
+
+    def get(self, root: str, key: str, limit: int) -> bytes:
+        """Return a whole object. With the root document a store is opened, of which all others must be."""
+        path = self.path(root, key)
+        if key != ROOT or root in self._roots:
+            raw = read_regular(path, limit)
+            _check_root(self._roots, root)
+            return raw
+        identity = _identity(os.stat(path))  # noqa: PTH116
+        raw = read_regular(path, limit)
+        self._roots[root] = _Root(identity, xxhash.xxh3_128_digest(raw))
+        return raw
 
 
 class LocalStorage:
@@ -209,7 +225,7 @@ class LocalStorage:
         """Return a whole object."""
         path = self.path(key)
         try:
-            return read_regular(path, limit)
+            return self._files.get(self._folder, key, limit)
         except OSError as error:
             raise _read_error(path, error) from error
 
@@ -228,8 +244,7 @@ class LocalStorage:
 
     def identity(self, key: str) -> tuple[int, ...]:
         """Return device, inode, size and times of the last changes of an object."""
-        status = os.fstat(self._open(key).fd)
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return _identity(os.fstat(self._open(key).fd))
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
         """Fill `out`."""
@@ -321,8 +336,42 @@ def _checked_path(checked_folders: set[str], root: str, key: str) -> str:
     return os.path.join(root, key)  # noqa: PTH118 - a quarter of the time of pathlib
 
 
-def _open_object(checked_folders: set[str], root: str, key: str) -> _FileHandle:
-    return _FileHandle(_checked_path(checked_folders, root, key))
+class _Root(NamedTuple):
+    identity: tuple[int, ...]
+    digest: bytes
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _open_object(checked_folders: set[str], roots: dict[str, _Root], root: str, key: str) -> _FileHandle:
+    file = _FileHandle(_checked_path(checked_folders, root, key))
+    _check_root(roots, root)
+    return file
+
+
+def _check_root(roots: dict[str, _Root], root: str) -> None:
+    # A store is replaced whole: what was opened while its root was the same is of the same store
+    opened = roots.get(root)
+    if opened is None:
+        return
+    path = f"{root}/{ROOT}"
+    try:
+        identity = _identity(os.stat(path))  # noqa: PTH116  twice as fast as Path.stat
+        if identity == opened.identity:
+            return
+        digest = xxhash.xxh3_128_digest(read_regular(path, DOCUMENT_LIMIT))
+    except (OSError, StoreError):
+        digest = b""
+    if digest != opened.digest:
+        raise replaced(root)
+    roots[root] = _Root(identity, digest)  # repaired, or copied back
+
+
+def replaced(store: str) -> StoreError:
+    """Return the error of a reader whose store is another one by now."""
+    return StoreError(f"{store}: was replaced or moved since it was opened: open it again")
 
 
 class _FileHandle:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -221,6 +224,37 @@ def test_overwrite_replaces_a_store(
     gone = next(i for i, seen in enumerate(proxy.seen) if seen.method in ("POST", "DELETE"))
     copied = [seen for seen in proxy.seen[gone:] if seen.method == "PUT"]
     assert len(copied) >= len(tree(other)) - 1, "the new store was whole before the old one was touched"
+
+
+@pytest.mark.parametrize("place", ["bucket", "folder"])
+def test_open_readers_are_told_of_a_replacement(
+    bucket: Any, make_sources: Callable[..., Path], truth: Any, tmp_path: Path, work: Path, place: str
+) -> None:
+    """Both stores have chunks of the same sizes at the same places."""
+    url = bucket.url("x.zarr") if place == "bucket" else str(tmp_path / "x.zarr")
+    options = {"codec": "none", "work": work if place == "bucket" else None}
+    old, new = (make_sources(tmp_path / name, seed=seed) for name, seed in (("old", 1), ("new", 2)))
+    unistore.convert(old, url, **options)
+    expected = truth(old)["data"]
+    untouched, begun, busy = (Store(url) for _ in range(3))
+    begun.array("rows/data").read_rows([0])
+    array = busy.array("rows/data")
+    replacing = Thread(target=partial(unistore.convert, new, url, overwrite=True, **options))
+    replacing.start()
+    reads = 0
+    while replacing.is_alive():  # none gives rows of the new store
+        for row in (reads % 600, 599 - reads % 600):
+            with contextlib.suppress(StoreError):
+                assert np.array_equal(array.read_rows([row])[0], expected[row])
+        reads += 1
+    replacing.join()
+    assert np.array_equal(Store(url).array("rows/data").read(), truth(new)["data"])
+    for row in (1, 300, 599):  # chunks in memory, and files that are open, are those of the old store
+        with contextlib.suppress(StoreError):
+            assert np.array_equal(array.read_rows([row])[0], expected[row])
+    for store in (untouched, begun):
+        with pytest.raises(StoreError, match="was replaced or moved since it was opened"):
+            store.array("rows/data").read_rows([599])
 
 
 def test_overwrite_keeps_the_old_store_until_the_new_one_is_sealed(
