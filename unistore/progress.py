@@ -202,7 +202,8 @@ class JsonLog:
     def _end(self, error: str | None) -> None:
         if self._stage:
             seconds = round(time.perf_counter() - self._began, 3)
-            self._write("end", seconds=seconds, retries=COUNTS["retries"], error=error)
+            counts = {name: COUNTS[name] for name in ("retries", "cache_hits", "waited_ms")}
+            self._write("end", seconds=seconds, error=error, **counts)
         self._stage = ""
 
     def _write(self, event: str, **fields: object) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 
 import xxhash
 
-from unistore.conversion.build import TURN_SECONDS
+from unistore.conversion.build import wait_turn
 from unistore.conversion.lock import Lock, check_plain
 from unistore.conversion.new_store import versions
 from unistore.conversion.records import from_json, to_json
@@ -90,7 +89,7 @@ def _write_once(path: Path, content: Iterator[bytes], lock: Lock, progress: Prog
         if not is_told:
             is_told = True
             progress.tell("another job scans the sources: waiting for it")
-        time.sleep(TURN_SECONDS)
+        wait_turn()
 
 
 def _digest(function: Any, items: Sequence[Any], paths: Sequence[Path]) -> str:

@@ -20,6 +20,7 @@ from unistore.errors import ConversionError, InputError, StoreError
 from unistore.store.names import ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.system.hints import JsonObject, PathLike
+from unistore.system.progress import COUNTS
 from unistore.zarr3.durable import Folder, Target, sync_folder
 
 # The journal of a conversion: one fsynced JSON line for each finished step, to continue after a kill.
@@ -122,8 +123,14 @@ def _record(line: bytes) -> JsonObject:
     return cast("JsonObject", record)
 
 
-TURN_SECONDS = 0.2  # Between attempts of a part to do alone what is done once
+TURN_MS = 200  # Between attempts of a part to do alone what is done once
 SOURCES_PER_RECORD = 1000  # Sources in one record of the journal
+
+
+def wait_turn() -> None:
+    """Wait for another job, and count the time."""
+    COUNTS["waited_ms"] += TURN_MS
+    time.sleep(TURN_MS / 1000)
 
 
 class Build(ABC):
@@ -227,7 +234,7 @@ class Build(ABC):
         lock = Lock(self.folder / "lock")
         while not lock.take():
             check_begun_parts(self.folder, self.part)
-            time.sleep(TURN_SECONDS)
+            wait_turn()
         try:
             yield
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from unistore.conversion.answers import asked_once
-from unistore.conversion.build import TURN_SECONDS, Build, FolderBuild
+from unistore.conversion.build import Build, FolderBuild, wait_turn
 from unistore.conversion.columns import bounded_columns, check_plan, in_planes
 from unistore.conversion.executors.local import STOP, Executor, Job, Serial, asking
 from unistore.conversion.executors.processes import Processes
@@ -331,7 +330,7 @@ class Conversion:
                         is_told = True
                         self.progress.tell(f"part {other.number} reads its sources: waiting for it")
             self._raise_if_stopped()
-            time.sleep(TURN_SECONDS)
+            wait_turn()
         return self._derived_before()
 
     def _underived(self, batches: Sequence[tuple[int, ...]]) -> set[tuple[int, ...]]:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from unistore.conversion.build import TURN_SECONDS, Journal
+from unistore.conversion.build import Journal, wait_turn
 from unistore.conversion.lock import Lock, check_plain
 from unistore.errors import InputError, Problem, first_few
 from unistore.remote.client import ObjectStorage, RemoteObject
 from unistore.remote.url import StoreLocation, parse_url
 from unistore.store.names import file_name_problem
 from unistore.system.hints import JsonObject
-from unistore.system.progress import Progress
+from unistore.system.progress import COUNTS, Progress
 from unistore.system.sizes import count_of, size
 from unistore.zarr3.durable import AtomicFiles
 
@@ -47,7 +46,7 @@ def stage(urls: Sequence[str], folder: Path, progress: Progress) -> list[Path]:
         if not is_told:
             progress.tell(f"{folder}: another process copies the sources: waiting for it")
             is_told = True
-        time.sleep(TURN_SECONDS)
+        wait_turn()
     try:
         return [_Copies(url, folder).fetch(progress) for url in urls]
     finally:
@@ -104,6 +103,7 @@ class _Copies:
         journal = Journal(self._folder / _JOURNAL)
         try:
             missing = self._missing(journal)
+            COUNTS["cache_hits"] += len(self.objects) - len(missing)
             self._check_space(missing)
             progress.begin("copying sources", sum(self.objects[key].bytes for key in missing))
             for first in range(0, len(missing), _FILES):

@@ -28,5 +28,6 @@ class _Silent:
 NO_PROGRESS: Progress = _Silent()
 
 # Of this process, and of its processes that convert, under the names of `unistore.loader.iteration.Stats`:
-# ``retries``, ``shard_hits``, ``shard_misses``, ``cache_hits``, ``cache_misses``
+# ``retries``, ``shard_hits``, ``shard_misses``, ``cache_hits``, ``cache_misses``; ``waited_ms`` for
+# other jobs of a conversion. ``cache_hits`` of one are copies of sources in a bucket that were there
 COUNTS: Counter[str] = Counter()

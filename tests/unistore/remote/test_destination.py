@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,6 +23,7 @@ from tests.steps import Disturbing, Stopping
 from tests.stores import tree
 from tests.unistore.remote.conftest import process_of
 from tests.waiting import wait_until
+from unistore.conversion import lock
 from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.run import run
@@ -157,6 +159,43 @@ def killed(proxy: Any, arguments: list[str], method: str, path: str, skip: int) 
     process.join()
     assert process.exitcode == -signal.SIGKILL
     proxy.settle()
+
+
+def convert_part_on(host: str, sources: str, url: str, work: str, part: str) -> None:
+    """As a machine of another name would, which flock and the boot do not tell from this one."""
+    socket.gethostname = lambda: host
+    lock._machine = lambda: host  # type: ignore[attr-defined]
+    lock.DEAD_AFTER, lock.BEAT = 2.0, 0.2
+    layout.SHARD, layout.ROW_CHUNK = 16 << 10, 2 << 10
+    unistore.convert(sources, url, "rows", work=work, part=part)
+
+
+@pytest.mark.timeout(120)
+def test_parts_of_two_machines_are_killed(
+    proxy: Any, bucket: Any, sources: Path, local: Path, work: Path
+) -> None:
+    url = bucket.url("x.zarr")
+
+    def begin(number: int) -> Any:
+        words = (f"host-{number % 2}", str(sources), url, str(work), f"{number}/4")
+        job = process_of(convert_part_on, *words)
+        job.start()
+        return job
+
+    jobs = [begin(number) for number in range(1, 5)]
+    for victim in jobs[:2]:  # of one machine each, while they write
+        wait_until(lambda: proxy.count("PUT", "/rows/") or not victim.is_alive(), "nothing is written")  # noqa: B023
+        victim.kill()
+    for job in jobs:
+        job.join()
+    proxy.settle()
+    assert jobs[0].exitcode == -signal.SIGKILL
+    again = [begin(1), begin(2)]
+    for job in again:
+        job.join()
+    assert [job.exitcode for job in (*jobs[2:], *again)] == [0] * 4
+    assert bucket.objects("x.zarr") == tree(local)
+    assert not list(work.iterdir())
 
 
 @pytest.mark.parametrize("step", [("PUT", MARK, 0), ("PUT", "x.zarr/zarr.json", 0)])

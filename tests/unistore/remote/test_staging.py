@@ -16,6 +16,7 @@ from tests.programs import call
 from tests.unistore.remote.conftest import Bucket, Proxy
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
+from unistore.system.progress import COUNTS
 
 
 @pytest.fixture
@@ -144,7 +145,9 @@ def test_parts_share_the_copies(raw: str, proxy: Proxy, tmp_path: Path) -> None:
     store = tmp_path / "train.zarr"
     assert unistore.convert(raw, store, part="1/2").unfinished_parts == (2,)
     assert [leftover.path for leftover in unistore.clean(store)][1:] == [str(copies(store))]
+    before = COUNTS["cache_hits"]
     assert unistore.convert(raw, store, part="2/2").digest
+    assert COUNTS["cache_hits"] - before == 3
     assert not copies(store).exists()
     assert proxy.count("GET", "0.npz") == 1
     assert unistore.convert(raw, store, part="1/2").tasks == 0
