@@ -58,7 +58,7 @@ def test_the_ranges_of_a_batch_are_few_requests(uploaded: str, proxy: Any) -> No
     array.read_rows(range(600))
     indexes = [seen for seen in proxy.seen if seen.range and seen.range.startswith("bytes=-")]
     assert len(indexes) == shards, "one request an index, size included"
-    assert proxy.count() == 2 * shards, "one more a shard for all its chunks"
+    assert proxy.count() == 2 * shards + 1, "one more a shard for all its chunks, and whether the root stands"
     proxy.seen.clear()
     array.read_rows(range(600))
     assert proxy.count() == shards, "indexes are kept"
@@ -77,7 +77,7 @@ def test_a_truncated_shard_is_an_error(uploaded: str, bucket: Any, quick: None) 
     array = Store(uploaded).array("rows/data")
     array.read_rows([0])
     bucket.put(key, bucket.get(key)[:100])
-    with pytest.raises(CorruptionError, match=r"rows/data/c/0/0"):
+    with pytest.raises(StoreError, match=r"rows/data/c/0/0.* was replaced"):
         array.read_rows(range(array.shard_shape[0]))  # type: ignore[index]
     with pytest.raises(CorruptionError, match=r"crc32c of the shard index|less than its index"):
         Store(uploaded).array("rows/data").read_rows([0])
