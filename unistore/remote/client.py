@@ -288,7 +288,12 @@ class ObjectClient:
         """Raise `StoreError` unless the root stands that a store was opened with."""
         # Who replaces a store deletes its root first: what was read while that stood is of the same store
         count = len(self._tags)
-        if self._retry(lambda obs, handle: (self._check_tag(ROOT, obs.head(handle, ROOT)),), ROOT) is None:
+
+        def stands(obs: Any, handle: Any) -> bool:
+            self._check_tag(ROOT, obs.head(handle, ROOT))
+            return True
+
+        if self._retry(stands, ROOT) is None:
             raise replaced(str(self.location))
         self._confirmed = max(self._confirmed, count)
 
