@@ -224,6 +224,15 @@ def test_one_writer_at_a_time(store: Objects, folder: Path, tmp_path: Path) -> N
     assert values(URL) == values(folder / "plain.zarr")
 
 
+def test_a_process_that_was_cleaned_away_leaves_what_the_next_one_makes(store: Objects) -> None:
+    theirs = {"unistore-build.json": b'{"token": "theirs"}', "new.zarr/rows/x/c/0/0": b"theirs"}
+    with growing(URL) as growth:
+        store.reset("p/s.zarr.unistore-growth", theirs)
+        with pytest.raises(unistore.ConversionError, match="another process makes its next version"):
+            growth.commit(growth.version.parts, growth.version.schemas)
+    assert store.content("p/s.zarr.unistore-growth") == theirs
+
+
 def test_what_a_killed_process_left_is_found_and_cleaned(
     store: Objects, folder: Path, tmp_path: Path
 ) -> None:
