@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,15 @@ from unistore.store.names import BUILD_MARK, FIRST_VERSION, FORMAT_VERSION, PART
 from unistore.system.sizes import parse_bytes
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import DocumentError, parse_document, shown
-from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, OpenFiles, Storage, check_tree
+from unistore.zarr3.storage import (
+    DOCUMENT_LIMIT,
+    AbsentError,
+    LocalStorage,
+    OpenFiles,
+    Storage,
+    check_tree,
+    replaced,
+)
 
 if TYPE_CHECKING:
     import zarr
@@ -64,11 +72,20 @@ def with_copies(
     return CachedStorage(storage, copies, manifest)
 
 
+def _opened_again(open_store: Callable[[str], Store], path: str, digest: str) -> Store:
+    """Open a store in another process, or refuse one that took its place."""
+    store = open_store(path)
+    if store._digest != digest:
+        raise replaced(path)
+    return store
+
+
 class Store:
     """A sealed store.
 
     Opening reads one small file and keeps nothing open: files are opened by the first read of an array.
-    Pickles as its arguments. Safe with fork, forkserver and spawn (in an object store: the latter two).
+    Pickles as its arguments and the digest of its seal. Safe with fork, forkserver and spawn (in an object
+    store: the latter two).
 
     Parameters
     ----------
@@ -120,8 +137,8 @@ class Store:
         self._is_listed = listed is not None
         self._is_compared = False
         self.attributes: dict[str, Any] = self._root_attributes() if listed is None else listed
-        manifest = self.attributes["seal"]["digest"]
-        self.storage = with_copies(self.storage, manifest, cache_dir=cache_dir, cache_limit=cache_limit)
+        self._digest: str = self.attributes["seal"]["digest"]
+        self.storage = with_copies(self.storage, self._digest, cache_dir=cache_dir, cache_limit=cache_limit)
         self.family: str = self.attributes["family"]
         self.sample_table: str = self.attributes["samples"]["table"]
         self.sample_count: int = self.attributes["samples"]["count"]
@@ -131,7 +148,7 @@ class Store:
             self._add_side_table(Store(side))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **self._options), (self.path,)
+        return _opened_again, (partial(type(self), **self._options), self.path, self._digest)
 
     def __repr__(self) -> str:
         return f"Store({self.path!r}, family={self.family!r}, samples={self.sample_count})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import signal
 import socket
 import time
@@ -278,6 +279,7 @@ def test_open_readers_are_told_of_a_replacement(
     untouched, begun, busy = (Store(url) for _ in range(3))
     begun.array("rows/data").read_rows([0])
     array = busy.array("rows/data")
+    to_a_worker = pickle.dumps(busy)
     replacing = Thread(target=partial(unistore.convert, new, url, overwrite=True, **options))
     replacing.start()
     reads = 0
@@ -294,6 +296,8 @@ def test_open_readers_are_told_of_a_replacement(
     for store in (untouched, begun):
         with pytest.raises(StoreError, match="was replaced or moved since it was opened"):
             store.array("rows/data").read_rows([599])
+    with pytest.raises(StoreError, match="was replaced or moved since it was opened"):
+        pickle.loads(to_a_worker)
 
 
 def test_overwrite_keeps_the_old_store_until_the_new_one_is_sealed(
