@@ -22,7 +22,7 @@ import numpy as np
 from versions import median_interval
 
 import unistore
-from unistore.growing.folder import growing
+from unistore.growing.growth import growing
 from unistore.store.versions import describe_part
 
 BATCH = 32
@@ -108,15 +108,12 @@ def grow(folder: Path, reading: Reading, parts: int) -> Path:
     options = {**reading.options, "family": reading.family, "progress": False}
     unistore.convert(sources / "00000", store, **options)
     unistore.append(sources / "00001", store, progress=False)
-    with growing(store) as growth:
-        schemas = list(growth.version.schemas)
-        listed = list(growth.version.parts)
-        for number in range(2, parts):
+    for number in range(2, parts):
+        with growing(store) as growth:
             unistore.convert(sources / f"{number:05d}", growth.new_store, **options)
-            part = describe_part(unistore.Store(growth.new_store), schemas)
-            growth.new_store.rename(store / part.key)
-            listed.append(part)
-        growth.commit(listed, schemas)
+            new = unistore.Store(growth.new_store)
+            schemas = list(growth.version.schemas)
+            growth.commit([*growth.version.parts, describe_part(new, schemas)], schemas, new)
     unistore.compact(store, folder / "one.zarr", progress=False)
     return store
 

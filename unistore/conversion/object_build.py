@@ -74,9 +74,10 @@ def writing_client(location: StoreLocation) -> ObjectClient:
     return ObjectClient(location, writing=True, raises=ConversionError)
 
 
-def commit(location: StoreLocation, root: bytes) -> None:
-    """Put the root document, which makes the prefix a store."""
-    writing_client(location).put(ROOT, [root])
+def commit(location: StoreLocation, root: Path) -> None:
+    """Put the root document, a local file, which makes the prefix a store."""
+    # With the time of the seal by the clock of this machine, where the sources are
+    writing_client(location).put(ROOT, [root.read_bytes()], sealed=root.stat().st_mtime)
 
 
 def copy_objects(source: StoreLocation, location: StoreLocation, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -94,7 +95,7 @@ def copy_objects(source: StoreLocation, location: StoreLocation, sizes: Mapping[
     return copied
 
 
-def swap_in(staging: StoreLocation, location: StoreLocation, root: bytes, mark: bytes) -> None:
+def swap_in(staging: StoreLocation, location: StoreLocation, root: Path, mark: bytes) -> None:
     """Replace the store at `location` by the one at `staging`, by copies inside the object store."""
     # The old root is deleted first and the new one written last: in between there is no store, never a
     # mixture, and the mark says why. Idempotent
@@ -187,8 +188,8 @@ class ObjectBuild(Build):
             raise InputError(msg)
 
     def sealed_at(self) -> int:
-        """Return when the root was put, by the server's clock, in whole seconds."""
-        return int(self._client.described(ROOT).modified) * 10**9
+        """Return when the root was written, by this machine's clock or the server's, which is earlier."""
+        return int(self._client.sealed(ROOT) * 1e9)
 
     def discard_on_input_error(self) -> None:
         """Claim the destination, before objects are written."""
@@ -218,7 +219,7 @@ class ObjectBuild(Build):
         owner = writing_client(self._written).get(BUILD_MARK)
         if not self._is_mine(owner):
             raise ConversionError(self._taken_message(owner))
-        root = (self.local / ROOT).read_bytes()
+        root = self.local / ROOT
         if self._begun["staged"]:
             swap_in(self._written, self.location, root, self._mark())
         else:

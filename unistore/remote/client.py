@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, cached_property, lru_cache, partial
@@ -265,11 +266,14 @@ class ObjectClient:
         return total, self.get_range(key, max(0, total - size), min(size, total))
 
     def sealed(self, key: str) -> float:
-        """Return when an object was written, or what `put` was told, in seconds since 1970."""
+        """Return when an object was put, or what `put` was told if that is earlier, in seconds since 1970."""
 
         def read(obs: Any, handle: Any) -> float:
             answer = obs.get(handle, key, options={"head": True})
-            return float(answer.attributes.get(_SEALED, answer.meta["last_modified"].timestamp()))
+            put: float = answer.meta["last_modified"].timestamp()
+            with suppress(ValueError):
+                return min(put, float(answer.attributes.get(_SEALED, put)))
+            return put
 
         return self._require(read, key)
 

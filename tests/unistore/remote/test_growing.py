@@ -294,6 +294,21 @@ def test_a_store_that_cannot_grow_is_refused_and_stays(
     assert not [*Path().iterdir()]
 
 
+@pytest.mark.parametrize(
+    ("told", "is_taken"), [(-600.0, True), (600.0, False), ("soon", False), ("nan", False)]
+)
+def test_the_seal_has_the_earlier_time_of_two_clocks(store: Objects, told: Any, is_taken: bool) -> None:
+    """A source that was changed after the seal must not look older than it."""
+    client = ObjectClient(URL, writing=True)
+    put = client.described("zarr.json").modified
+    stated = put + told if isinstance(told, float) else told
+    client.put("zarr.json", [b"{}"], sealed=stated)
+    if is_taken:
+        assert client.sealed("zarr.json") == stated
+    else:
+        assert client.sealed("zarr.json") == client.described("zarr.json").modified
+
+
 def test_refused_sources_change_nothing(store: Objects, folder: Path, tmp_path: Path) -> None:
     before = store.content("p")
     (tmp_path / "bad").mkdir()
