@@ -39,7 +39,7 @@ def as_recorded(metres: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.rint(metres * 100).astype(np.int32) * 0.01
 
 
-def make_file(path: Path, windows: int, seed: int, points_each: int) -> None:
+def make_file(path: Path, windows: int, seed: int, points_each: int = POINTS) -> None:
     """One file: a square of ground, `windows` by `windows` of 50 m with about so many points each.
 
     Points are in the order of a scanner that sweeps across the whole square while it flies along it, so that
