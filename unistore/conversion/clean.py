@@ -12,7 +12,7 @@ from unistore.conversion.answers import ANSWERS
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.errors import ConversionError, InputError
 from unistore.remote.url import local_path, parse_url
-from unistore.store.names import BUILD_MARK, ROOT, build_folder, copies_folder
+from unistore.store.names import BUILD_MARK, FIRST_VERSION, ROOT, build_folder, copies_folder
 from unistore.system.arguments import Arguments
 from unistore.system.hints import PathLike
 
@@ -140,8 +140,8 @@ def _clean_bucket(url: str, remove: bool) -> Iterator[Leftover]:
         outer = prefix
         mark = f"{prefix}{BUILD_MARK}"
         keys = [key for key in sizes if key.startswith(prefix)]
-        if f"{prefix}{ROOT}" in sizes:  # a finished store, of which the mark alone is left
-            keys = [mark]
+        if not sizes.keys().isdisjoint((f"{prefix}{ROOT}", f"{prefix}{FIRST_VERSION}")):
+            keys = [mark]  # a finished store, or one that grew, of which the mark alone is left over
         kept = "" if not prefix else f"name it to remove it: unistore clean {location}/{prefix[:-1]} --remove"
         removed = remove and not kept
         owner = place_of_owner(client.get(mark))

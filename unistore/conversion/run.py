@@ -441,13 +441,14 @@ def is_up_to_date(
 ) -> bool:
     """Return whether there is a store that was made from these sources, with these options and versions."""
     build = open_build(destination, work=settings.work)
-    if build.folder.exists() or _whole_store(build) is None:
+    store = _whole_store(build)
+    if build.folder.exists() or store is None:
         return False
     with Processes() as executor:
         scan = scan_valid_sources(converter, paths, skip=False, ask=asking(executor), claims=claims).scan
     rule = prepare_splits(settings.rule, paths, scan)
     options = plan_options(scan, settings.codec, rule)
-    return _finished_report(build, Inputs.of(converter, scan), options, paths) is not None
+    return _finished_report(build, store, Inputs.of(converter, scan), options, paths) is not None
 
 
 def _whole_store(build: Build) -> Store | None:
@@ -461,13 +462,10 @@ def _whole_store(build: Build) -> Store | None:
 
 
 def _finished_report(
-    build: Build, inputs: Inputs, options: JsonObject, paths: Sequence[Path]
+    build: Build, store: Store, inputs: Inputs, options: JsonObject, paths: Sequence[Path]
 ) -> Report | None:
     # Values are not read: names and sizes are the same, and nothing under the given paths, lists of splits
     # included, was modified or changed status after the seal
-    store = _whole_store(build)
-    if store is None:
-        return None
     scan = inputs.scan
     now = json.loads(json.dumps(options))
     before = dict(store.attributes.get("options", {}))
@@ -570,9 +568,10 @@ def run(
     try:
         with opened as build:
             with build.turn():
-                if build.part is not None and not build.is_begun:
+                is_first = build.part is not None and not build.is_begun
+                if is_first and (store := _whole_store(build)) is not None:
                     options = plan_options(inputs.scan, settings.codec, rule)
-                    if (report := _finished_report(build, inputs, options, paths)) is not None:
+                    if (report := _finished_report(build, store, inputs, options, paths)) is not None:
                         build.withdraw()
                         return report
                 build.begin(

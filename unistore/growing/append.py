@@ -158,18 +158,20 @@ def _source_rows(store: Store) -> Iterable[tuple[str, int, bytes]]:
     return zip(store.text("sources/path"), sizes, digests, strict=True)
 
 
+def _seal_times(stores: Sequence[Store]) -> list[float]:
+    if local_path(stores[0].path) is not None:
+        return [Path(store.path, ROOT).stat().st_mtime for store in stores]
+    from unistore.remote.client import ObjectClient, map_concurrently
+
+    return [*map_concurrently(lambda store: ObjectClient(store.path).sealed(ROOT), stores)]
+
+
 def known_sources(growth: Growth) -> tuple[dict[str, _Known], dict[str, _Known]]:
     """Return the sources of a version, and those that it leaves out, by name."""
     known: dict[str, _Known] = {}
     removed: dict[str, _Known] = {}
-    for number, (store, part) in enumerate(zip(growth.stores, growth.version.parts, strict=True)):
-        folder = local_path(store.path)
-        if folder is None:
-            from unistore.remote.client import ObjectClient
-
-            sealed = ObjectClient(store.path).sealed(ROOT)
-        else:
-            sealed = (folder / ROOT).stat().st_mtime
+    parts = zip(growth.stores, growth.version.parts, _seal_times(growth.stores), strict=True)
+    for number, (store, part, sealed) in enumerate(parts):
         left_out = frozenset(part.removed)
         for row, (name, size, digest) in enumerate(_source_rows(store)):
             sources = removed if row in left_out else known

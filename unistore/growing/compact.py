@@ -21,7 +21,7 @@ from unistore.converters.protocol import Facts, SourceReader
 from unistore.converters.scan import Finalized, Scan, Sources
 from unistore.data.parts import open_parts
 from unistore.data.where import Condition, Where, parse_where
-from unistore.errors import ConversionError, InputError, Problem
+from unistore.errors import InputError, Problem
 from unistore.growing.alike import make_alike
 from unistore.growing.append import differing_options
 from unistore.growing.merging import CURE, KeptSource, Merging, kept_sources, name_arrays
@@ -275,13 +275,7 @@ def compact(
         conversion = Conversion(
             inputs=inputs, build=build, settings=settings, executor=executor, progress=callbacks
         )
-        report = conversion.execute(None)
-    for one in opened:
-        if one.version is None and Store(one.path).attributes["seal"] != one.stores[0].attributes["seal"]:
-            cure = f"{destination} may mix both; run again with --overwrite"
-            msg = f"{one.path}: was replaced while it was read; {cure}"
-            raise ConversionError(msg)
-    return report
+        return conversion.execute(None)
 
 
 def _opened(folders: Sequence[str], version: int | str | None) -> list[OpenedStores]:

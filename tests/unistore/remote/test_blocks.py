@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.stores import tree
-from tests.unistore.remote.conftest import Bucket, new_bucket
+from tests.unistore.remote.conftest import new_bucket, upload
 from unistore.errors import SampleError
 from unistore.loader.ordering import reading_ahead, sequence_for
 from unistore.order.sequences import BlockShuffle, uniform_blocks
@@ -38,15 +37,9 @@ def clouds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
-def put_clouds(bucket: Bucket, clouds: Path) -> str:
-    for key, content in tree(clouds).items():
-        bucket.put(f"store.zarr/{key}", content)
-    return bucket.url("store.zarr")
-
-
 @pytest.fixture(scope="module")
 def shared(boto: Any, clouds: Path) -> str:
-    return put_clouds(new_bucket(boto), clouds)
+    return upload(new_bucket(boto), clouds)
 
 
 @pytest.fixture
@@ -132,12 +125,12 @@ def test_a_loader_and_its_transform(far: str, clouds: Path, proxy: Any) -> None:
 
 
 def test_damage_is_told_of_its_own_sample_alone(bucket: Any, clouds: Path) -> None:
-    far = put_clouds(bucket, clouds)
+    far = upload(bucket, clouds)
     store = Store(clouds)
     array = store.array("points/xyz")
     chunk = int(store.array("segments/offsets").read()[45]) // array.chunk_shape[0]
     located = array.reader.locate([chunk])
-    key = f"store.zarr/{located.keys[0]}"
+    key = f"deep/store.zarr/{located.keys[0]}"
     content = bytearray(bucket.get(key))
     content[located.offsets[0] + 3] ^= 1
     bucket.put(key, bytes(content))
