@@ -25,7 +25,7 @@ from unistore.data.kinds.protocol import (
 from unistore.data.kinds.rows import Spans
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.order.permutation import subset
-from unistore.schemas.indices import IndexColumn, contradiction
+from unistore.schemas.indices import IndexColumn, contradiction, whole
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, quantum
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
@@ -39,9 +39,15 @@ from unistore.system.kernel import kernel
 # bit for bit. Blocks stay in the processor's cache, and quantised values are decoded into the memory of the
 # result.
 
-_BLOCK_POINTS = 16384  # Points converted at a time: their float64 values fit into the second-level cache
+_BLOCK_POINTS = 4096  # Points that are converted at a time
 
-_TILE = 2048  # Repetitions of a row of three numbers: with half as many, numpy takes twice as long
+
+class Quantisation(NamedTuple):
+    """How one source's coordinates are stored as whole numbers."""
+
+    scale: Float64s  # (3,)
+    offset: Float64s  # (3,)
+    decimal: bool = False  # whether they are those of decimals
 
 
 def quantised_view(out: AnyArray) -> NDArray[np.int32]:
@@ -52,75 +58,41 @@ def quantised_view(out: AnyArray) -> NDArray[np.int32]:
     return memory[len(memory) - out.size :].reshape(out.shape)
 
 
-class Dequantiser:
-    """Converts coordinates of one source to float64, or relative to an origin."""
-
-    def __init__(
-        self,
-        # (3,) each, the source's own; None: coordinates are not quantised
-        scale: Float64s | None = None,
-        offset: Float64s | None = None,
-        *,
-        decimal: bool = False,  # whether they are those of decimals
-    ) -> None:
-        self._decimal = decimal
-        self._scaled: np.ufunc = np.divide if decimal else np.multiply
-        self._scale: Float64s | float | None = None
-        self._offset: Float64s | None = None
-        self._affine: tuple[Float64s, Float64s] | None = None
-        if scale is None or offset is None:
-            return
-        self._affine = scale.astype(np.float64), offset.astype(np.float64)
-        self._scale = float(scale[0]) if (scale == scale[0]).all() else _tiled(scale)
-        # x + 0.0 is x unless x is -0.0, which no product of an integer and a positive scale is
-        if offset.any() or (not decimal and not (scale > 0).all()):
-            self._offset = _tiled(offset)
-
-    def convert(
-        self,
-        stored: AnyArray,  # (N, 3); quantised ones may be `quantised_view` of `out`
-        out: NDArray[np.floating[Any]],  # (N, 3) float32 or float64
-        origin: Float64s | None = None,  # (3,)
-    ) -> None:
-        """Write ``absolute``, or with an origin ``absolute - origin``, to `out`."""
-        library = kernel()
-        in_rows = stored.flags.c_contiguous and out.flags.c_contiguous and len(stored) == len(out)
-        if library is not None and self._affine is not None and stored.dtype == np.int32 and in_rows:
-            rows = [*self._affine, np.zeros(3) if origin is None else origin.astype(np.float64)]
-            addresses = [row.ctypes.data for row in rows]
-            form = self._decimal, out.dtype == np.float64
-            library.unistore_dequantise(stored.ctypes.data, len(out), *addresses, *form, out.ctypes.data)
-            return
-        source = stored.reshape(-1)
-        target = out.reshape(-1)
-        origins = None if origin is None else _tiled(origin, len(out))
-        memory = np.empty(min(len(source), 3 * _BLOCK_POINTS))
-        for lo in range(0, len(source), 3 * _BLOCK_POINTS):
-            part = source[lo : lo + 3 * _BLOCK_POINTS]
-            work = memory[: len(part)]
-            np.copyto(work, part)
-            if self._decimal:
-                _row_wise(np.add, work, self._offset)
-            _row_wise(self._scaled, work, self._scale)
-            if not self._decimal:
-                _row_wise(np.add, work, self._offset)
-            _row_wise(np.subtract, work, origins)
-            target[lo : lo + len(part)] = work
-
-
-def _row_wise(operation: np.ufunc, work: Float64s, tile: Float64s | float | None) -> None:
-    if isinstance(tile, float):
-        operation(work, tile, out=work)
-    elif tile is not None:
-        whole = len(work) // len(tile) * len(tile)
-        rows = work[:whole].reshape(-1, len(tile))
-        remainder = work[whole:]
-        operation(rows, tile, out=rows)
-        operation(remainder, tile[: len(remainder)], out=remainder)
-
-
-def _tiled(row: Float64s, points: int = _TILE) -> Float64s:
-    return np.frombuffer(row.tobytes() * max(1, min(points, _TILE)), np.float64)
+def convert(
+    stored: AnyArray,  # (N, 3); quantised ones may be `quantised_view` of `out`
+    out: NDArray[np.floating[Any]],  # (N, 3) float32 or float64
+    form: Quantisation | None,  # None: coordinates are not quantised
+    origin: Float64s | None = None,  # (3,)
+) -> None:
+    """Write ``absolute``, or with an origin ``absolute - origin``, to C-contiguous `out`."""
+    library = kernel()
+    if library is not None and form is not None and stored.dtype == np.int32:
+        rows = [form.scale, form.offset, np.zeros(3) if origin is None else origin]
+        doubles = [np.ascontiguousarray(row, np.float64) for row in rows]
+        addresses = [row.ctypes.data for row in doubles]
+        is_float64 = out.dtype == np.float64
+        library.unistore_dequantise(
+            stored.ctypes.data, len(out), *addresses, form.decimal, is_float64, out.ctypes.data
+        )
+        return
+    steps: list[tuple[np.ufunc, Float64s]] = []
+    if form is not None and form.decimal:
+        steps = [(np.add, form.offset), (np.divide, form.scale)]
+    elif form is not None:
+        steps = [(np.multiply, form.scale), (np.add, form.offset)]
+    if origin is not None:
+        steps.append((np.subtract, origin))
+    # numpy takes much longer with rows of three numbers than with many rows as one
+    points = min(max(1, len(out)), _BLOCK_POINTS)
+    tiles = [(operation, np.tile(row, points)) for operation, row in steps]
+    source = stored.reshape(-1)
+    target = out.reshape(-1)
+    for lo in range(0, len(source), 3 * points):
+        block = slice(lo, lo + 3 * points)
+        values = source[block].astype(np.float64)
+        for operation, tile in tiles:
+            operation(values, tile[: len(values)], out=values)
+        target[block] = values
 
 
 _XYZ = "points/xyz"
@@ -132,7 +104,6 @@ _VOXEL_KEYS = {"voxel_coords": "coords", "voxel_counts": "counts", "point_voxel"
 _OWN = frozenset({INDEX, SOURCE, "xyz", "origin", "bounds", "number", "offsets", *_VOXEL_KEYS})
 _ON_REQUEST = ("source_row", "number", "bounds")
 _SIZE = re.compile(r"[0-9]+(\.[0-9]*)?")  # Names of voxel grids
-_BLOCK_SEGMENTS = 1 << 20  # Segment numbers looked at together
 _MOST_CELLS = 1 << 31  # Voxels along an axis, which int32 can count
 Int32s: TypeAlias = NDArray[np.int32]
 
@@ -394,39 +365,32 @@ def voxels_of(cells: Int32s) -> dict[str, Int32s]:
 class _Coordinates:
     def __init__(self, store: Store, kind: Segments) -> None:
         self._array = store.array(_XYZ)
-        self._float32 = kind.coordinates != "absolute"
-        self._local = self._float32 and not kind.unmoved(store)
+        is_absolute = kind.coordinates == "absolute"
+        self._dtype = np.dtype(np.float64 if is_absolute else np.float32)
+        self._local = not is_absolute and not kind.unmoved(store)
         self._origin = IndexColumn(store, "segments/origin")
         self._source = IndexColumn(store, "segments/source")
         self._quantum = quantum(store)
-        self._dequantisers: dict[int, Dequantiser] = {}
 
     def read(self, rows: Int64s, spans: Spans, allocate: Allocate) -> NDArray[np.floating]:
-        dtype = np.dtype(np.float32 if self._float32 else np.float64)
-        out = allocate((len(spans), 3), dtype)
-        is_direct = self._array.dtype == dtype
-        memory = quantised_view(out) if self._quantum is not None else out if is_direct else None
+        out = allocate((len(spans), 3), self._dtype)
+        memory = out if self._array.dtype == self._dtype else None
+        if self._quantum is not None:
+            memory = quantised_view(out)
         stored = spans.read(self._array, memory)
         if not self._local and self._quantum is None:
-            if not is_direct:
+            if memory is None:
                 out[...] = stored
             return out
         origins = self._origin.take(rows) if self._local else [None] * len(rows)
         sources = self._source.take(rows).tolist()
         for source, origin, (lo, hi) in zip(sources, origins, pairwise(spans.offsets.tolist()), strict=True):
-            self._dequantiser(source).convert(stored[lo:hi], out[lo:hi], origin)
-        return out
-
-    def _dequantiser(self, source: int) -> Dequantiser:
-        if source not in self._dequantisers:
-            if len(self._dequantisers) >= 64:  # 200 KB each
-                self._dequantisers.clear()
-            dequantiser = Dequantiser()
+            form = None
             if self._quantum is not None:
                 scale, offset, decimal = self._quantum
-                dequantiser = Dequantiser(scale[source], offset[source], decimal=decimal)
-            self._dequantisers[source] = dequantiser
-        return self._dequantisers[source]
+                form = Quantisation(scale[source], offset[source], decimal)
+            convert(stored[lo:hi], out[lo:hi], form, origin)
+        return out
 
 
 def _point_columns(store: Store) -> dict[str, str]:
@@ -446,12 +410,7 @@ def _outside_segments(store: Store, segments: int) -> Int64s:
     # Their number is -1: points of no segment
     if segments == store.sample_count:
         return np.empty(0, np.int64)
-    numbers = store.array("segments/number")
-    blocks = [
-        lo + np.flatnonzero(numbers.read_box([lo], [min(lo + _BLOCK_SEGMENTS, segments)]) == NO_SEGMENT)
-        for lo in range(0, segments, _BLOCK_SEGMENTS)
-    ]
-    rows = np.concatenate(blocks) if blocks else np.empty(0, np.int64)
+    rows = np.flatnonzero(whole(store, "segments/number") == NO_SEGMENT)
     if segments - len(rows) != store.sample_count:
         message = f"numbers {segments - len(rows)} segments, the root counts {store.sample_count} samples"
         raise contradiction(store, "segments/number", message)

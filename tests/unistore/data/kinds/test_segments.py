@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import unistore
-from unistore.data.kinds.segments import Dequantiser, quantised_view
+from unistore.data.kinds.segments import Quantisation, convert, quantised_view
 from unistore.errors import InputError
 from unistore.order.permutation import At
 
@@ -249,15 +249,15 @@ def test_conversion_in_place(points: int, scale: tuple[float, float, float]) -> 
     q = rng.integers(-(2**31), 2**31, (points, 3)).astype(np.int32)
     offset, origin = np.array([1e5, -2e6, 0.3]), np.array([7.7, 1e3, -1e-3])
     expected = q * np.array(scale) + offset
-    convert = Dequantiser(np.array(scale), offset)
+    form = Quantisation(np.array(scale), offset)
     absolute = np.empty((points, 3))
     quantised_view(absolute)[...] = q
-    convert.convert(quantised_view(absolute), absolute)
+    convert(quantised_view(absolute), absolute, form)
     assert absolute.tobytes() == expected.tobytes()
     local = np.empty((points, 3), np.float32)
     quantised_view(local)[...] = q
-    convert.convert(quantised_view(local), local, origin)
+    convert(quantised_view(local), local, form, origin)
     assert local.tobytes() == (expected - origin).astype(np.float32).tobytes()
     single = q.astype(np.float32)
-    Dequantiser().convert(single, local, origin)
+    convert(single, local, None, origin)
     assert local.tobytes() == (single.astype(np.float64) - origin).astype(np.float32).tobytes()

@@ -335,7 +335,6 @@ def test_points_of_a_mask(
     shape: tuple[int, int, int], density: float, has_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if has_kernel:
-        monkeypatch.setattr(sparse_points, "all_points", None)
         monkeypatch.setattr(sparse_points, "points_at_ranks", None)
     else:
         monkeypatch.setattr(sparse_points, "kernel", lambda: None)
