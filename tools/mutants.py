@@ -3,11 +3,13 @@
     python tools/mutants.py --seed 1 --count 300
 
 The mutants are a sample by the seed of all that can be made of the commit. Each is tried in a clone, on the
-tests of its room that run its line, those of its own test file first. If these pass, all tests of the room
-are tried (not with ``--quick``): lines also run in other processes, in imports, and for data that tests
-share. A mutant whose tests outlast the limit is listed, and does not count as noticed. Results are kept line
-by line in ``build/mutants``: the same command goes on where it stopped, and ``--minutes`` ends it early.
-With ``--processes`` several are tried at once, each in a clone of its own.
+tests of its room that run its line, those of its own test file first, and where none does, on the files of
+tests that import its module. If these pass, all tests of the room are tried (not with ``--quick``): lines
+also run in other processes, in imports, and for data that tests share. With ``--most`` only so many tests of
+a mutant are tried: the score is then a lower bound. A mutant whose tests outlast the limit is listed, and
+does not count as noticed. Results are kept line by line in ``build/mutants``: the same command goes on where
+it stopped, and ``--minutes`` ends it early. With ``--processes`` several are tried at once, each in a clone
+of its own.
 """
 
 from __future__ import annotations
@@ -156,6 +158,8 @@ def tests_of(tree: Path, module: str, lines: range, measured: CoverageData) -> l
     durations = json.loads(Path(measured.data_filename()).with_suffix(".json").read_text())
     contexts = measured.contexts_by_lineno(str(tree / module))
     running = {test for line in lines for test in contexts.get(line, ()) if test}
+    if not running:  # other processes run it, or the import of the module
+        return sorted(file for file, far in distances.items() if far < 2)
     return sorted(
         running, key=lambda test: (distances[test.partition("::")[0]], durations.get(test, 0), test)
     )
@@ -209,7 +213,7 @@ def passes(tree: Path, tests: list[str], limit: float, tracer: Sequence[str] = (
 
 
 def try_mutant(
-    tree: Path, first: Path, mutant: Mutant, measured: CoverageData, limit: float, *, quick: bool
+    tree: Path, first: Path, mutant: Mutant, measured: CoverageData, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Write a mutant into a clone, run its tests, and write the module back."""
     path = tree / mutant.module
@@ -219,15 +223,15 @@ def try_mutant(
     new = changes(old)[mutant.choice]
     before, after, line = ast.unparse(old), ast.unparse(new), getattr(old, "lineno", 0)
     room = Path(*Path(mutant.module).parts[:2]).as_posix()
-    tests = tests_of(first, mutant.module, lines_of(parsed, old), measured)
+    tests = tests_of(first, mutant.module, lines_of(parsed, old), measured)[: options.most]
     changed = ast.unparse(ast.fix_missing_locations(_Replacing(old, new).visit(parsed)))
     started = time.monotonic()
     times = path.stat()
     path.write_text(changed)
     try:
-        passed = not tests or passes(tree, tests, limit)
-        if passed and not (quick and tests):
-            passed = passes(tree, [f"tests/{room}"], limit)
+        passed = not tests or passes(tree, tests, options.limit)
+        if passed and not options.quick:
+            passed = passes(tree, [f"tests/{room}"], options.limit)
     finally:
         path.write_text(whole)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # its compiled code is up to date again
@@ -258,6 +262,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--limit", type=float, default=600, help="seconds of a mutant's tests")
     parser.add_argument("--quick", action="store_true", help="try only tests that are seen to run the line")
+    parser.add_argument("--most", type=int, help="tests of a mutant, the likeliest ones")
     parser.add_argument("--processes", type=int, default=1, help="mutants at once")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of this run, which can go on later")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "mutants")
@@ -289,7 +294,7 @@ def main() -> None:
             if mutant is None:
                 return
             room = Path(mutant.module).parts[1]
-            result = try_mutant(tree, trees[0], mutant, measured[room], options.limit, quick=options.quick)
+            result = try_mutant(tree, trees[0], mutant, measured[room], options)
             with lock:
                 done[json.dumps(asdict(mutant))] = result
                 with results.open("a") as file:
