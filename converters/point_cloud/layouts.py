@@ -458,6 +458,7 @@ class Batches(ColumnPoints):
             layout=layout._replace(columns={**features, **own}, segment_columns=of_segments),
             segments=count,
             segmented="ranges",
+            segments_are_rooms=True,
             memory=2 * points * 9 * 8,
         )
         return described(opened, chosen, chosen.layout.paths)

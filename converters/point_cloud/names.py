@@ -94,6 +94,7 @@ class Described(Scanned):
     points: int
     segments: int = 1  # one if the file has none of its own
     segmented: Literal["indices", "ranges"] | None = None  # rows of its own segments; None: it has none
+    segments_are_rooms: bool = False  # lists of rooms have one line for each segment
     attributes: Attributes = field(default_factory=Attributes)  # of its HDF5 groups and columns
     memory: int = 0  # bytes while rows are read, besides the rows: decoded chunks, names of segments
     notes: tuple[str, ...] = ()
@@ -111,6 +112,7 @@ class PointOrigin(NamedTuple):
     arrays: tuple[str, ...]  # as in `Group`
     layout: FileLayout
     attributes: str = NO_ATTRIBUTES  # of its HDF5 file, JSON
+    rooms: tuple[str, ...] = ()  # name of each segment
     label: tuple[int, str] | None = None  # number and name of its folder's class, if that is its label
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -46,12 +46,12 @@ from unistore.schemas.point_cloud.fields import (
     voxel_offsets_field,
     xyz_field,
 )
-from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays, offsets_of
+from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays, offsets_of, text_arrays
 from unistore.system.hints import AnyArray, Int64s
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
-# Read what folders and lists say of point clouds: splits and classes.
+# Read what folders and lists say of point clouds: splits, classes, and the rooms of S3DIS.
 #
 # A folder may name a split or, if there are several, a class: ``chair/train/0001.npy``. ``train_files.txt``
 # and ``test_files.txt`` list the files of a split. The paths in them are often of another machine, so files
@@ -67,6 +67,7 @@ class ListFiles:
     """Content of list files."""
 
     splits: dict[Path, str] = field(default_factory=dict)  # of each file that a list names
+    rooms: dict[Path, list[str]] = field(default_factory=dict)  # name of each segment of a file
     files: list[Path] = field(default_factory=list)  # the lists
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)  # files in two splits, names of several files
@@ -90,6 +91,28 @@ def read_splits(files: Sequence[Path], roots: Sequence[Path]) -> ListFiles:
     if lists.splits:
         counted = ", ".join(f"{count} {split}" for split, count in Counter(lists.splits.values()).items())
         lists.notes.append(f"splits taken from {', '.join(path.name for path in lists.files)}: {counted}")
+    return lists
+
+
+def read_rooms(segments: Mapping[Path, int], roots: Sequence[Path]) -> ListFiles:
+    """Read ``room_filelist.txt`` beside ``all_files.txt`` if it names all segments of these files."""
+    lists = ListFiles()
+    files = list(segments)
+    for folder in _folders(files, roots):
+        order = folder / "all_files.txt"
+        names = folder / "room_filelist.txt"
+        if not (order.is_file() and names.is_file()):
+            continue
+        listed_files = _matched(order, files, lists)
+        rooms = _lines(names)
+        count = sum(segments[file] for file in listed_files)
+        if len(rooms) != count:
+            differing = f"{names.name} names {len(rooms)} rows, the files of {order.name} hold {count}"
+            lists.notes.append(f"{differing}: rooms are left out")
+            continue
+        lists.files += [order, names]
+        left = iter(rooms)
+        lists.rooms |= {file: list(islice(left, segments[file])) for file in listed_files}
     return lists
 
 
@@ -199,15 +222,19 @@ def gather_clouds(parts: Parts, described: Sequence[Described], options: PointCl
     of_points, problems = reconcile(zip(parts.names, forms, strict=True), options.columns)
     forms = [{key: place.form for key, place in file.layout.segment_columns.items()} for file in files]
     of_segments, unlike = reconcile(zip(parts.names, forms, strict=True), options.columns)
-    if problems or unlike:
-        raise InputError(problems + unlike)
+    of_rooms = zip(parts.files(), files, strict=True)
+    segments = {Path(paths[0]): file.segments for paths, file in of_rooms if file.segments_are_rooms}
+    rooms = read_rooms(segments, parts.roots)
+    problems += unlike + rooms.problems
+    if problems:
+        raise InputError(problems)
     texts = AttributeCollector()
     sources = Sources()
     for name, paths, group, file in zip(parts.names, parts.files(), parts.details, files, strict=True):
         memory = derive_memory(file, options)
         sources.add(
             name=name,
-            files=[*paths, *file.further, *group.detail.files],
+            files=[*paths, *file.further, *group.detail.files, *map(str, rooms.files)],
             split=group.detail.split,
             detail=PointOrigin(
                 group.names,
@@ -215,6 +242,7 @@ def gather_clouds(parts: Parts, described: Sequence[Described], options: PointCl
                 group.arrays,
                 file.layout,
                 texts.text(name, file.attributes),
+                tuple(rooms.rooms.get(Path(paths[0]), ())),
                 file.label,
             ),
             memory=memory.on_disk,
@@ -244,6 +272,7 @@ def gather_clouds(parts: Parts, described: Sequence[Described], options: PointCl
             *_left_out(files, {*of_points, *of_segments}),
             *_folder_notes(sources, sorted(named.values())),
             *texts.notes(),
+            *rooms.notes,
         ),
         estimated_rows=dict.fromkeys([POINTS, *map(voxel_group, options.voxel_size)], points),
         shared={
@@ -406,6 +435,12 @@ def _segment_arrays(scan: Scan, joined: Facts, of_source: Int64s, unit: str | No
     }
     arrays: Arrays = [(field, values[name]) for name, field in segment_fields(unit).items()]
     arrays += [(field, joined[f"{SEGMENTS}/{key}"]) for key, field in scan.shared["segment_columns"].items()]
+    origins: Sequence[PointOrigin] = scan.sources.details
+    if any(origin.rooms for origin in origins):
+        names: list[str] = []
+        for origin, count in zip(origins, joined["counts"].tolist(), strict=True):
+            names += origin.rooms or [""] * count
+        arrays += text_arrays(f"{SEGMENTS}/name", names, axis="segment", description="room of the segment")
     return arrays
 
 

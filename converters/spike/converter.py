@@ -41,12 +41,16 @@ class SpikeConverter(SeamConverter):
     def scan(self, part: SourcePart) -> ScannedFrame:
         """Read the headers of one frame's files, and check arrays."""
         # Raises only if none of its files can be read: other problems are in the result.
+        # Asking about files of other families loads none of it.
+        from unistore.converters.spike.streams import config_of
+
         group = group_of(part)
         values: dict[str, FrameValues] = {}
         images = {}
         left_out: list[str] = []
         openings = [self.opening_of(file) for file in group.files]
         collected = ProblemCollector()
+        config = None
         for role, file, opening in zip(group.roles, group.files, openings, strict=True):
             with (
                 collected.attempt(file.name),
@@ -58,12 +62,15 @@ class SpikeConverter(SeamConverter):
                     continue
                 array = values_in(opened, FileArray(opening, file, ""), role)
                 left_out += [f"{file.name}: {name}" for name in opened.arrays if name != array.array.key]
+                if array.is_stream and None in (self.plugin.height, self.plugin.width):
+                    config = config_of(file)
                 values[role] = array
         frame = ScannedFrame(
             group=group,
             formats=tuple([opening.name for opening in openings]),
             values=values,
             images=images,
+            config=config,
             others=tuple(left_out),
         )
         problems = with_source(part.name, [*collected.problems, *self._image_problems(frame)])

@@ -54,6 +54,14 @@ class FrameValues(NamedTuple):
         return self.array.key == RAW_ARRAY
 
 
+class Config(NamedTuple):
+    """Height and width in pixels, and the name of the file beside the streams that says so."""
+
+    height: int
+    width: int
+    name: str
+
+
 class FrameName(NamedTuple):
     """What names say of a frame."""
 
@@ -69,6 +77,7 @@ class ScannedFrame(Scanned):
     formats: tuple[str, ...]
     values: Mapping[str, FrameValues]
     images: Mapping[str, ImageHeader]
+    config: Config | None = None
     others: tuple[str, ...] = ()  # arrays of the files that are not stored
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
+from math import prod
 from statistics import median_low
 from typing import NamedTuple
 
@@ -39,17 +40,14 @@ _LOOKED_AT = 24
 _BLOCKS = 8
 # Bytes that reading a block takes above which a recording is not read only to look at it
 LARGE = 64 << 20
+# Ratio of stored to source values from which a note warns of padding
+_LARGE_PADDING = 3
 
 
 def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:
     """Make the scan of all frames: at least one, in order, all of the same roles."""
     # If some have problems, the streams are still resolved, and the scan is empty.
-    streams: dict[str, list[FrameValues]] = {}
-    for frame in frames:
-        values = frame.values.get("spike")
-        if values is not None and values.is_stream:
-            streams.setdefault(frame.sequence, []).append(values)
-    resolved = resolve_streams(streams, options)
+    resolved = _resolve(frames, options)
     spikes = _spikes(frames, resolved, options)
     if any(frame.problems for frame in frames):
         return Scan(family=FAMILY_NAME, sources=Sources(), tables=(), sample_table=FRAMES, main_table=SPIKES)
@@ -67,10 +65,38 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
             *resolved.notes,
             *_firing_notes(frames, spikes),
             *voxels.notes,
+            *_padding_notes([source.extent for source in spikes.values()], list(spikes)),
             *left_out_notes(_left_out(frames, options.frames)),
         ),
         shared={"counted": voxels.counted, "upside_down": voxels.upside_down},
     )
+
+
+def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedStreams:
+    """Find the layout and the extents of the streams, of the size that options or files beside them say."""
+    by_sequence: dict[str, list[FrameValues]] = {}
+    configs = []
+    for frame in frames:
+        stream = frame.values.get("spike")
+        if stream is not None and stream.is_stream:
+            by_sequence.setdefault(frame.sequence, []).append(stream)
+            configs.append(frame.config)
+    if not by_sequence:
+        return ResolvedStreams({}, "arrays")
+    named = [config for config in configs if config is not None]
+    if not named:
+        return resolve_streams(by_sequence, options, options.height, options.width)
+    height, width, name = named[0]
+    if len(named) < len(configs) or len({config[:2] for config in named}) > 1:
+        message = "says the size of some streams, and of others another file does, or none"
+        cure = "convert them apart, or give --height and --width"
+        raise InputError(Problem(name, message, cure, "geometry"))
+    if options.height not in (None, height) or options.width not in (None, width):
+        message = f"says {height} x {width} pixels, unlike the one of --height and --width that is given"
+        raise InputError(Problem(name, message, "give both, or none", "geometry"))
+    resolved = resolve_streams(by_sequence, options, height, width)
+    note = f"streams are {height} x {width} pixels, as {name} says"
+    return resolved._replace(notes=[note, *resolved.notes])
 
 
 def _spikes(
@@ -80,10 +106,12 @@ def _spikes(
     by_name = {}
     for frame in frames:
         values = frame.values.get("spike")
-        if values is not None and values.is_stream:
+        if values is None:
+            continue
+        if values.is_stream:
             extent = resolved.extents[frame.name]
             by_name[frame.name] = Spikes(values.array, extent, resolved.layout, options.flip)
-        elif values is not None:
+        else:
             by_name[frame.name] = Spikes(values.array, Extent(*values.shape), "array", flip=False)
     return by_name
 
@@ -196,6 +224,22 @@ def _firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) 
             cure = "look at the recordings, or leave them out (--exclude)"
             notes.append(f"careful: {what} at the start of {first_few(names)}: {cure}")
     return notes
+
+
+def _padding_notes(extents: Sequence[Extent], names: Sequence[str]) -> Iterator[str]:
+    """Yield a note if padding to the most pixels makes the store several times as large as its sources."""
+    if not extents:
+        return
+    _, height, width = map(max, zip(*extents, strict=True))
+    steps = sum(extent.length for extent in extents)
+    factor = steps * height * width / sum(map(prod, extents))
+    if factor >= _LARGE_PADDING:
+        sizes = [extent.height * extent.width for extent in extents]
+        name = names[sizes.index(max(sizes))]
+        yield (
+            f"careful: all frames are padded to the largest ({name}), {height} x {width} pixels: "
+            f"{factor:.1f} times the values that the sources hold; convert it apart (--exclude {name})"
+        )
 
 
 def _left_out(frames: Sequence[ScannedFrame], images: str) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -13,7 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.spike.frames import Extent, FrameValues, Spikes
+from unistore.converters.files.paths import is_inside
+from unistore.converters.plugin import SourceFile
+from unistore.converters.spike.frames import Config, Extent, FrameValues, Spikes
 from unistore.converters.spike.options import SpikeOptions
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.spike.fields import row_bytes, unpack
@@ -179,19 +182,18 @@ class ResolvedStreams(NamedTuple):
 
 
 def resolve_streams(
-    recordings: Mapping[str, Sequence[FrameValues]], options: SpikeOptions
+    recordings: Mapping[str, Sequence[FrameValues]],
+    options: SpikeOptions,
+    height: int | None,
+    width: int | None,
 ) -> ResolvedStreams:
     """Find one layout for all streams, the resolution of each recording, and the length of each file."""
     streams = list(chain.from_iterable(recordings.values()))
-    if not streams:
-        return ResolvedStreams({}, "arrays")
     layout: str = options.layout
     reason = "as asked for"
     if layout == "auto":
         layout, reason = detect_layout(streams)
     problems: list[Problem] = []
-    height = options.height
-    width = options.width
     if height is None or width is None:
         sizes = {name: [stream.shape[0] for stream in recorded] for name, recorded in recordings.items()}
         choices, problems = choose_resolutions(sizes, layout, height, width)
@@ -256,4 +258,24 @@ def row_correlation(packed: UInt8s, width: int) -> float:
     return float(np.corrcoef(above, below)[0, 1])
 
 
+CONFIG = "config.yaml"
 # Bytes of a file that is read
+_LARGEST = 1 << 16
+_SIZE_LINE = re.compile(r"^(spike_[hw])(?:: *([1-9][0-9]*))?", re.MULTILINE | re.ASCII)
+
+
+def config_of(stream: SourceFile) -> Config | None:
+    """Read the nearest ``config.yaml`` of SpikeCV beside or above a stream, inside the given paths."""
+    parts = stream.name.split("/")
+    for level in range(len(parts)):
+        path = stream.path.parents[level] / CONFIG
+        if not path.is_file() or not is_inside(path, stream.roots):
+            continue
+        file = SourceFile(path, "/".join([*parts[: len(parts) - level - 1], CONFIG]))
+        sizes = dict(_SIZE_LINE.findall(file.head(_LARGEST).decode("utf-8", "replace")))
+        if sizes and not (sizes.get("spike_h") and sizes.get("spike_w")):
+            message = "says no whole spike_h and spike_w"
+            raise file.problem(message, "correct it, or give --height and --width")
+        if sizes:
+            return Config(int(sizes["spike_h"]), int(sizes["spike_w"]), file.name)
+    return None

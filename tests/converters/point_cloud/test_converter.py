@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import h5py
@@ -154,15 +155,21 @@ def test_pointnet_with_a_label_a_point_and_features(tmp_path: Path) -> None:
     assert "points/label" not in renamed.arrays
 
 
-def test_list_files_give_splits(tmp_path: Path) -> None:
+def test_list_files_give_splits_and_rooms(tmp_path: Path) -> None:
     for number in (0, 1, 2):
         batches(tmp_path / f"ply_data_all_{number}.h5", 3, label=np.zeros((3, 16), "u1"))
     (tmp_path / "train_files.txt").write_text(
         "/home/me/x/ply_data_all_2.h5\nold/ply_data_all_0.h5\n\nold/gone.h5\n"
     )
     (tmp_path / "test_files.txt").write_text("old\\ply_data_all_1.h5\n")
+    (tmp_path / "all_files.txt").write_text("".join(f"x/ply_data_all_{n}.h5\n" for n in (2, 0, 1)))
+    (tmp_path / "room_filelist.txt").write_text("".join(f"Area_{n}_office\n" for n in range(9)))
     converted = convert_in_memory(point_cloud(), [tmp_path])
     assert [source.split for source in converted.scan.sources] == ["train", "test", "train"]
+    offsets = converted.arrays["segments/name/offsets"]
+    text = converted.arrays["segments/name/data"].tobytes().decode()
+    rooms = [text[lo:hi] for lo, hi in pairwise(offsets)]
+    assert rooms == [f"Area_{n}_office" for n in (3, 4, 5, 6, 7, 8, 0, 1, 2)]
     assert any("gone.h5" in note for note in converted.scan.notes)
     assert tmp_path / "train_files.txt" in converted.scan.sources[0].files
 

@@ -1,0 +1,77 @@
+"""The ``config.yaml`` of SpikeCV says the size of streams; one without both sides is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.converters.spike.recordings import record, stream
+from unistore.converters.scanning import scan_sources
+from unistore.converters.spike.family import converter as spike_converter
+from unistore.errors import InputError
+
+PUBLISHED = """filename: rotation_digits
+spike_w: 16
+spike_h: 30
+is_labeled: true
+labeled_data_type: [4, 5]
+labeled_data_suffix: txt
+"""
+"""As SpikeCV publishes them, but for the size."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data set whose streams have no known size."""
+    (tmp_path / "in/train").mkdir(parents=True)
+    for name in ("a", "b"):
+        (tmp_path / f"in/train/{name}.dat").write_bytes(stream(record(9, 30, 16)))
+    return tmp_path / "in"
+
+
+@pytest.mark.parametrize("place", ["", "train"])
+def test_the_size_is_that_of_the_nearest_file(folder: Path, place: str) -> None:
+    (folder / "config.yaml").write_text(PUBLISHED if not place else PUBLISHED.replace("30", "15"))
+    (folder / place / "config.yaml").write_text(PUBLISHED)
+    scan = scan_sources(spike_converter(), [folder])
+    assert [source.detail.shapes["spike"] for source in scan.sources] == [(9, 30, 16)] * 2
+    name = f"{place}/config.yaml" if place else "config.yaml"
+    assert f"streams are 30 x 16 pixels, as {name} says" in scan.notes
+
+
+def test_a_file_outside_the_given_paths_is_not_read(folder: Path) -> None:
+    (folder / "config.yaml").write_text(PUBLISHED)
+    with pytest.raises(InputError, match="of any known camera"):
+        scan_sources(spike_converter(), [folder / "train"])
+
+
+def test_options_come_first_and_other_files_of_that_name_are_none(folder: Path) -> None:
+    (folder / "config.yaml").write_text("spike_h: eight\nfps: 20000\n")
+    scan = scan_sources(spike_converter(height=15, width=16), [folder])
+    assert [source.detail.shapes["spike"] for source in scan.sources] == [(18, 15, 16)] * 2
+    (folder / "config.yaml").write_text("DATA:\n  ROOT: x\n")
+    with pytest.raises(InputError, match="of any known camera"):
+        scan_sources(spike_converter(), [folder])
+
+
+@pytest.mark.parametrize(
+    "text", [PUBLISHED.replace("30", "thirty"), PUBLISHED.replace("30", "0"), "spike_h: 30\n"]
+)
+def test_what_is_no_size_is_refused(folder: Path, text: str) -> None:
+    (folder / "config.yaml").write_text(text)
+    with pytest.raises(InputError) as refused:
+        scan_sources(spike_converter(), [folder])
+    problem = refused.value.problems[0]
+    assert problem.location == "config.yaml"
+    assert problem.message == "says no whole spike_h and spike_w"
+    assert "--height" in problem.cure
+
+
+def test_files_and_options_that_disagree(folder: Path) -> None:
+    (folder / "train/config.yaml").write_text(PUBLISHED)
+    with pytest.raises(InputError, match=r"says 30 x 16 pixels, unlike"):
+        scan_sources(spike_converter(height=15), [folder])
+    (folder / "c.dat").write_bytes((folder / "train/a.dat").read_bytes())
+    with pytest.raises(InputError, match="says the size of some streams"):
+        scan_sources(spike_converter(), [folder])
