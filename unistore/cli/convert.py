@@ -55,6 +55,13 @@ def _detect(paths: Sequence[Path], build_folder: Path | None = None) -> Detectio
     return detection
 
 
+def _detect_command(sources: Sequence[str]) -> str:
+    from unistore.conversion.convert import source_paths
+    from unistore.converters.registry import get_family
+
+    return get_family(_detect(source_paths(sources)).family).command
+
+
 def _convert(family: str | None, **arguments: Any) -> int:
     if arguments["append"]:
         return _append(family, arguments)
@@ -206,6 +213,7 @@ def _is_up_to_date(family: str, options: Any, *arguments: Any) -> bool:
 @click.group(
     cls=FamilyGroup,
     convert=_convert,
+    detect=_detect_command,
     epilog=EXAMPLES,
     options_metavar="",
     subcommand_metavar="[FAMILY] SRC... DST [OPTIONS]",
@@ -285,9 +293,9 @@ def _cost_lines(cost: Cost, destination: str, processes: int) -> list[str]:
 
 
 def report_text(report: Report) -> str:
-    """Return what was written."""
+    """Return what was written, and how often labels are."""
     from unistore.converters.survey import verdict_counts
-    from unistore.report.values import sample_noun
+    from unistore.report.values import label_lines, sample_noun
 
     samples = count_of(report.samples, sample_noun(report.sample_table))
     written = f"{size(report.stored_bytes)} in {count_of(report.files, 'file')}"
@@ -305,6 +313,7 @@ def report_text(report: Report) -> str:
     if report.resumed:
         lines.append(f"  resumed: {report.resumed} of {report.tasks} shards were already written")
     lines += [f"  note: {note}" for note in report.notes]
+    lines += [f"  labels of {line}" for line in label_lines(report.destination)]
     return "\n".join(
         [*lines, *_skipped_table(report.skipped), f"next: unistore inspect {report.destination}"]
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from unistore.converters.options import Option, Options, declared
-from unistore.converters.registry import FamilyRecord, families, get_family
+from unistore.converters.registry import FamilyRecord, families
+from unistore.errors import InputError
 from unistore.system.arguments import MAX_COUNT
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -211,15 +214,30 @@ class ConvertCommand(click.Command):
                 with formatter.section(title):
                     formatter.write_dl(records)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Name all required arguments if one is missing."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            name = str(ctx.info_name)
+            msg = f"sources and a destination are needed: {ctx.command_path} SRC... DST"
+            if Path(name).exists():
+                msg += f"; for the folder of that name: unistore convert ./{name} …"
+            raise click.UsageError(msg, ctx) from error
+
 
 class FamilyGroup(click.Group):
     """One command per family, and a hidden one that detects the family."""
 
-    # `convert` gets a family's name and the parsed arguments, and returns the exit code
+    # `convert` gets a family's name and the parsed arguments, and returns the exit code. `detect` returns the
+    # command of the family that sources are of
 
-    def __init__(self, *, convert: Callable[..., int], **arguments: Any) -> None:
+    def __init__(
+        self, *, convert: Callable[..., int], detect: Callable[[Sequence[str]], str], **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
         self._convert = convert
+        self._detect = detect
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return sorted(family.command for family in families().values())
@@ -251,25 +269,61 @@ class FamilyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the name of the hidden command, unless a family or a help option is given."""
-        first_words = {*ctx.help_option_names, *self.list_commands(ctx)}
-        if args and args[0] not in first_words:
-            args = [self._implied_family(args, ctx) or DETECT, *args]
+        if args and args[0] not in ctx.help_option_names:
+            family = self._family(args[0], ctx)
+            words = args if family is None else args[1:]
+            args = [family or self._implied_family(args, ctx) or DETECT, *words]
         return super().parse_args(ctx, args)
 
+    def families_with(self, ctx: click.Context, option: str) -> list[str]:
+        """Return families that have an option, without those whose options cannot be imported."""
+        owners = []
+        for name in self.list_commands(ctx):
+            with suppress(InputError):
+                command = self.get_command(ctx, name)
+                assert command is not None
+                if any(option in (*own.opts, *own.secondary_opts) for own in command.params):
+                    owners.append(name)
+        return owners
+
     def _implied_family(self, args: list[str], ctx: click.Context) -> str | None:
-        # The only family that has all options that are not common ones
-        common = {"--help"}
+        # The family that has all the given options. Where several have them, the sources say which
+        flags = {arg.partition("=")[0] for arg in args if arg.startswith("--") and arg != "--"}
+        common = set[str]()
         for parameter in self.commands[DETECT].params:
             common.update(parameter.opts)
-        flags = {arg.partition("=")[0] for arg in args if arg.startswith("--") and arg != "--"}
-        own = sorted(flags - common)
-        if not own:
-            return None
-        from unistore.conversion.convert import implied_family
-
-        names = [flag.removeprefix("--").removeprefix("no-").replace("-", "_") for flag in own]
-        family = implied_family(names)
-        if family is None:
-            msg = f"{', '.join(own)}: name the family with this option: unistore convert FAMILY SRC... DST"
+        own = sorted(flags - common - {"--help"})
+        owners = {flag: self.families_with(ctx, flag) for flag in own}
+        families_with_all = sorted(set.intersection(*map(set, owners.values()))) if owners else []
+        if not families_with_all and owners and all(owners.values()):
+            owned = "; ".join(f"{flag} is an option of {', '.join(names)}" for flag, names in owners.items())
+            msg = f"no family has all of these options: {owned}"
             raise click.UsageError(msg, ctx)
-        return get_family(family).command
+        if len(families_with_all) < 2 or "--help" in flags:
+            return families_with_all[0] if families_with_all else None
+        command = self.get_command(ctx, families_with_all[0])
+        assert command is not None
+        # Any of these commands knows which words are values of the options, and which are sources.
+        parsed = command.make_context(families_with_all[0], list(args), parent=ctx).params
+        family = self._detect(parsed["sources"])
+        if family in families_with_all:
+            return family
+        msg = f"the sources are {family}, and {', '.join(own)} belongs to {', '.join(families_with_all)}"
+        raise click.UsageError(msg, ctx)
+
+    def _family(self, word: str, ctx: click.Context) -> str | None:
+        # Other spellings count where no path has the name. Misspelled ones are refused
+        names = self.list_commands(ctx)
+        if word in names:
+            return word
+        if word.startswith("-") or Path(word).exists():
+            return None
+        spellings = {name.replace("-", ""): name for name in names}
+        spelling = spellings.get(word.lower().replace("_", "").replace("-", ""))
+        if spelling is None and not set(word) & set("/\\.:"):
+            from difflib import get_close_matches
+
+            if close := get_close_matches(word.lower(), names, 1, cutoff=0.5):
+                msg = f"{word!r} is neither a family nor a file or folder: did you mean {close[0]}?"
+                raise click.UsageError(msg, ctx)
+        return spelling

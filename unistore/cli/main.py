@@ -51,6 +51,27 @@ def cli(quiet: bool, verbose: bool, color: str, debug: bool) -> None:  # noqa: A
     OUTPUT.color = color
 
 
+COMPLETION_EXAMPLES = """\b
+Examples:
+  unistore completion bash >> ~/.bashrc
+  unistore completion zsh >> ~/.zshrc
+  unistore completion fish > ~/.config/fish/completions/unistore.fish
+"""
+
+
+@cli.command(epilog=COMPLETION_EXAMPLES, short_help="Print the lines that make a shell complete.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the lines that make SHELL complete commands, options and families."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    completion_class = kind(context.find_root().command, {}, "unistore", "_UNISTORE_COMPLETE")
+    say(completion_class.source_template % completion_class.source_vars())
+
+
 COMMANDS = (
     *(convert, remove, versions, compact),
     *(inspect, view, verify, statistics),

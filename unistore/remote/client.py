@@ -192,6 +192,8 @@ class ObjectClient:
         raises: type[UnistoreError] = StoreError,
     ) -> None:
         self.location = parse_url(location) if isinstance(location, str) else location
+        self.requests = 0
+        self.documents_read = 0
         self._tags: dict[str, str] = {}  # what each object was when it was read first
         self._confirmed = 0  # number of those that were read before the root was seen to stand
         self._writing = writing
@@ -385,6 +387,7 @@ class ObjectClient:
         started = time.monotonic()
         delay = FIRST_DELAY
         for attempt in itertools.count(1):
+            self.requests += 1
             try:
                 result = operation(obs, handle)
             except (obs.exceptions.BaseError, FileNotFoundError, ShortRead) as error:
@@ -489,10 +492,16 @@ class ObjectStorage(ObjectClient):
         """Return documents that were read before, by key."""
         return {}
 
+    @cached_property
+    def shards(self) -> set[str]:
+        """Return the keys of the objects whose ends were read."""
+        return set()
+
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Return the content of an object."""
         if key in self.documents:
             return self.documents[key]
+        self.documents_read += 1
         document = super().get(key, limit)
         if document is None:
             msg = f"{self.location}/{key}: no such object"
@@ -526,6 +535,7 @@ class ObjectStorage(ObjectClient):
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
         """Yield sizes and ends of objects."""
         self.check_process()
+        self.shards.update(keys)
         return map_concurrently(lambda key: self.get_end(key, size), keys)
 
     def read_objects(self, sizes: Mapping[str, int]) -> Iterator[Iterator[bytes]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.survey import TAKEN, verdict_counts
-from unistore.errors import Problem
+from unistore.errors import Problem, printable
 from unistore.report.suggestions import format_options
 from unistore.report.text import Block, shortened
 from unistore.report.values import QUANTILES, ValueReport, sample_noun, sparkline
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from unistore.report.sealed import ArrayReport, StoreReport
     from unistore.report.sources import SourceReport, UnfinishedReport, ZarrReport
 
+SHOWN_ATTRIBUTES = 8
 SHOWN_PROBLEMS = 50
 SHOWN_COMPONENTS = 8  # Components of a key whose statistics are shown
 _MAX_REASONS = 8
@@ -45,17 +47,22 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
     count = store.samples["count"]
     table = store.samples["table"]
     splits = [f"{name} {part:,} ({100 * part / max(1, count):.3g} %)" for name, part in store.splits.items()]
+    attributes = list(map(printable, store.sources.attributes[:SHOWN_ATTRIBUTES]))
+    if len(store.sources.attributes) > SHOWN_ATTRIBUTES:
+        attributes.append("…")
     nbytes = f"{size(store.stored_bytes)} in shards, {size(store.raw_bytes)} uncompressed"
     agrees = "DAMAGED: seal, manifest and root disagree"
     if store.seal["agrees"]:
         agrees = "agrees with manifest and root; files not read: unistore verify"
     files = count_of(store.seal.get("files", 0), "file")
+    names = [source["path"] for source in store.sources.first]
     facts = [
         ("store", path),
         ("family", store.family.replace("_", " ")),
         (table.rpartition("/")[2], f"{count:,}"),
         ("splits", ", ".join(splits) or "none"),
-        ("sources", _sources(store.sources.count, store.sources.bytes, store.sources.first)),
+        ("sources", _sources(store.sources.count, store.sources.bytes, names)),
+        ("attributes", ", ".join(attributes)),
         ("size", nbytes if store.ratio is None else f"{nbytes}, ratio {store.ratio:.2f}"),
         ("seal", f"{store.seal.get('digest')} over {files}: {agrees}"),
         ("made with", ", ".join(f"{name} {version}" for name, version in store.created_with.items())),
@@ -193,9 +200,7 @@ def source_blocks(path: str, sources: SourceReport, problems: Sequence[Problem])
         family = f"{sources.family.replace('_', ' ')} ({sources.layout})"
         facts += [("family", family), ("because", sources.reason or ""), files]
     if problems:
-        command = sources.command or ""
-        next_blocks = [*verdicts, Block("then convert it", code=command)] if command else []
-        return [Block(facts=facts), _problem_list(problems), *next_blocks]
+        return [Block(facts=facts), _problem_list(problems), *_next_commands(sources, problems, verdicts)]
     return [*_planned_blocks(facts, sources, verdicts), Block("convert it", code=sources.command or "")]
 
 
@@ -204,6 +209,15 @@ def _problem_list(problems: Sequence[Problem]) -> Block:
     if len(problems) > SHOWN_PROBLEMS:
         lines.append(f"and {len(problems) - SHOWN_PROBLEMS:,} more")
     return Block(f"{count_of(len(problems), 'problem')} to solve before converting", lines=lines)
+
+
+def _next_commands(sources: SourceReport, problems: Sequence[Problem], verdicts: list[Block]) -> list[Block]:
+    if sources.command is None:
+        return []
+    ways = re.findall(r"--columns \w+", problems[0].cure) if len(problems) == 1 else []
+    code = "\n".join(f"{sources.command} {way}" for way in ways) or sources.command
+    title = "convert it in one of these ways" if ways else "then convert it"
+    return [*verdicts, Block(title, code=code)]
 
 
 def _planned_blocks(

@@ -15,6 +15,7 @@ from unistore.data.kinds.named import as_code, parse_kind
 from unistore.data.parts import samples_per_chunk
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
+from unistore.report.epochs import EpochCost, epoch_costs
 from unistore.report.suggestions import misfits, natural_suggestion
 from unistore.report.text import Block, to_text
 from unistore.report.trials import LARGEST_BATCH, Trial, best, first_batch_size, measure_speed, try_settings
@@ -93,6 +94,8 @@ class Checkup:
     trials
         Loaders that were timed: without workers in full shuffle and in blocks, then, with ``measure=True``,
         settings of workers, batch size and cache.
+    epochs
+        For a store in a bucket: requests and bytes of a first epoch in each order, and with `cache_dir`.
     """
 
     machine: Machine
@@ -100,6 +103,7 @@ class Checkup:
     advice: Sequence[Advice]
     remarks: Sequence[str]
     trials: Sequence[Trial] = ()
+    epochs: Sequence[EpochCost] = ()
 
     @property
     def line(self) -> str:
@@ -122,6 +126,11 @@ class Checkup:
                 columns=list(trials[0]) if trials else (),
                 rows=[list(trial.values()) for trial in trials],
                 optional_columns=("longest", "sample bytes", "shuffle"),
+            ),
+            Block(
+                "a first epoch",
+                columns=("shuffle", "requests", "bytes"),
+                rows=[(cost.order, f"{cost.requests:,}", size(cost.bytes)) for cost in self.epochs],
             ),
             Block("remarks", lines=self.remarks),
             Block("recommended", code=self.line),
@@ -222,7 +231,9 @@ def doctor(
         advice = _measured(advice, settings)
         trials += settings
     lines = [*misfits(opened.stores[0], natural), *remarks(machine, facts)]
-    return Checkup(machine=machine, store=facts, advice=advice, remarks=lines, trials=trials)
+    batch_size: int = advice[0].value
+    epochs = epoch_costs(dataset, batch_size) if facts.samples else []
+    return Checkup(machine=machine, store=facts, advice=advice, remarks=lines, trials=trials, epochs=epochs)
 
 
 def inspect_machine() -> Machine:

@@ -96,6 +96,9 @@ if TYPE_CHECKING:
     from unistore.report.sources import SourceReport
 
 
+_ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+
+
 @dataclass(slots=True, kw_only=True)
 class UnknownReport:
     """Something that is neither a store nor sources."""
@@ -182,14 +185,25 @@ class Inspection:
         return to_text(self.blocks)
 
     def __repr__(self) -> str:
-        problems = f", {count_of(len(self.problems), 'problem')}" if self.problems else ""
-        return f"Inspection({self.kind} {self.path!r}{problems})"
+        parts = [f"{self.kind} {self.path!r}"]
+        facts = dict(self.blocks[0].facts) if self.blocks else {}
+        if "family" in facts:
+            parts.append(facts["family"])
+        if self.problems:
+            parts.append(count_of(len(self.problems), "problem"))
+        elif self._remarks:
+            parts.append(count_of(len(self._remarks), "remark"))
+        return f"Inspection({', '.join(parts)})"
+
+    @property
+    def _remarks(self) -> Sequence[str]:
+        return self.report.remarks if isinstance(self.report, StoreReport) else ()
 
     def _repr_html_(self) -> str:
         from unistore.pictures import notebook_html
 
-        stores = [(Store(self.path), None)] if self.kind == "store" else []
-        return notebook_html(repr(self), self.blocks[0].facts, stores)
+        facts = [*self.blocks[0].facts, *(("", remark) for remark in self._remarks)]
+        return notebook_html(repr(self), facts, [(Store(self.path), None)] if self.kind == "store" else [])
 
 
 def inspect(path: PathLike, *, version: int | str | None = None) -> Inspection:
@@ -245,13 +259,16 @@ def _other(name: str, target: Path) -> Inspection:
     from unistore.conversion.executors.local import asking
     from unistore.conversion.executors.processes import Processes
     from unistore.converters.survey import survey
-    from unistore.report.sources import describe_sources
+    from unistore.report.sources import commands_behind_links, describe_sources
 
     with Processes() as executor:
         surveyed = survey([target], asking(executor))
     sources, problems = describe_sources(target, surveyed)
     if sources.families or problems:
         blocks = source_blocks(name, sources, problems)
+        if not sources.families:
+            for title, code in commands_behind_links(target, problems):
+                blocks.append(Block(f"then convert it: {title}", code=code))
         return Inspection("source", name, sources, tuple(problems), blocks)
     inside = stores_inside(target)
     message, cure = _why_unknown(target, inside)
@@ -273,6 +290,8 @@ def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
         return f"a folder with Zarr hierarchies inside: {first_few(inside, 5)}", "inspect one of them"
     if target.is_dir() and not any(target.iterdir()):
         return "an empty folder", "check the path"
+    if target.suffix.lower() in _ARCHIVES:
+        return "an archive", "unpack it, and inspect the folder"
     link = next((path for path in target.rglob("*") if not is_inside(path, [target])), None)
     if link is not None:
         return f"{link.relative_to(target)} is a link out of this folder", "inspect what it leads to"

@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unistore.converters.views import View, ViewLimits
-from unistore.errors import InputError, StoreError, printable
+from unistore.errors import InputError, StoreError, UnistoreError, printable
 from unistore.pictures import (
     MARK,
     check_sample,
@@ -27,7 +29,8 @@ from unistore.pictures import (
 )
 from unistore.remote.url import redact_urls
 from unistore.report.blocks import number
-from unistore.report.sealed import GrownReport, StoreReport, with_attached
+from unistore.report.sealed import GrownReport, StoreReport, describe_store, with_attached
+from unistore.report.sources import SourceReport
 from unistore.report.text import Block
 from unistore.report.values import sample_noun
 from unistore.store.reader import Store
@@ -100,6 +103,8 @@ _MAX_MEASURES = 2
 _MAX_SPLITS = 3
 # Characters of code, or of a line
 _MAX_TEXT = 20_000
+# Larger sources are not converted for their pictures
+_MAX_TRIAL_BYTES = 64 << 20
 _PAGE_BYTES = 4_400_000  # of all samples together, as text
 _READ_BYTES = 96 << 20  # of the store's files, for all samples
 _TRIES = 4  # times that a sample is read, until it fits
@@ -122,6 +127,8 @@ def render_page(
     parts = list(map(_block, blocks))
     if isinstance(report, StoreReport):
         parts = _store_parts(with_attached(Store(path), report), report, samples, parts, live=live)
+    elif isinstance(report, SourceReport) and report.sources is not None:
+        parts.insert(1, _trial(path, report, report.sources))
     elif isinstance(report, GrownReport):
         parts.insert(1, _samples_of_version(path, report, live=live))
     title = text_html(path.rstrip("/").rpartition("/")[2] or path)
@@ -189,55 +196,76 @@ def _store_parts(
     return [*first, _section("the store", facts), *others]
 
 
-def _samples(store: Store, report: StoreReport, requested: Sequence[int], *, live: bool) -> str:
-    """Return the viewer of a store: requested samples, those that stand out, and a random few."""
+def _trial(path: str, report: SourceReport, sources: Mapping[str, Any]) -> str:
+    nbytes = max(report.raw_bytes or 0, sources["bytes"] or 0)
+    if nbytes > _MAX_TRIAL_BYTES:
+        line = f"no pictures of {size(nbytes)} of sources: convert them, and inspect the store"
+        return _block(Block(lines=[line]))
+    from unistore.conversion.convert import convert
+
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder, "trial.zarr")
+        try:
+            convert([path], trial, report.family)
+        except UnistoreError as error:
+            return _block(Block("a trial conversion fails", lines=[str(error)]))
+        store = describe_store(trial)
+        remarks = _block(Block("remarks", lines=store.remarks)) if store.remarks else ""
+        origin = Block(lines=["from a trial conversion by the command below, into a temporary folder"])
+        return remarks + _samples(Store(trial), store, ()) + _block(origin)
+
+
+def _samples(store: Store, report: StoreReport, requested: Sequence[int], *, live: bool = False) -> str:
+    """Return the samples that the script shows, and still pictures for browsers without scripts."""
     for sample in requested:
         check_sample(store.path, store.sample_count, sample)
     noun = sample_noun(store.sample_table)
+    chosen = _chosen_samples(store, report.measures, requested)
+    if not chosen:
+        return _section("samples", "<p>none</p>")
     codes, names = _splits(store)
     captions = {}
-    for sample, reasons in _chosen_samples(store, report.measures, requested).items():
+    for sample, reasons in chosen.items():
         split = f" of {names[codes[sample]]}" if codes[sample] < len(names) else ""
-        reason = ", ".join(reasons)
         caption = f"{noun} {sample:,}{split}"
+        reason = ", ".join(filter(None, reasons))
         captions[sample] = f"{caption}: {reason}" if reason else caption
-    most_read = int(_READ_BYTES * max(1.0, report.ratio or 1.0))
-    return _viewer(lambda sample: (store, sample), captions, noun, store.sample_count, most_read, live=live)
+    shown = [{"number": sample, "caption": clean(caption)} for sample, caption in captions.items()]
+    data = {"live": live, "noun": noun, "count": store.sample_count, "samples": shown}
+    stills = "<p>The samples need a browser with scripts.</p>"
+    left_out = 0
+    if not live:
+        read_left = int(_READ_BYTES * max(1.0, report.ratio or 1.0))
+        stills, left_out = _add_views(lambda sample: (store, sample), shown, read_left)
+        data["samples"] = shown[: len(shown) - left_out]
+    note = ""
+    if left_out:
+        sentence = f"{count_of(left_out, noun)} more would take too long to read: unistore view"
+        note = f"<p>{text_html(sentence)}</p>"
+    return _viewer(data, f"<noscript>{stills}</noscript>{note}")
 
 
 def _samples_of_version(path: str, report: GrownReport, *, live: bool) -> str:
     """Return the viewer of a grown store: its first and last sample, and some at random."""
     count = report.samples
     noun = sample_noun(report.sample_table)
-    captions = {}
-    if count:
-        numbers = np.random.default_rng(0).integers(0, count, _MAX_SAMPLES - 2).tolist()
-        captions = {sample: f"{noun} {sample:,}" for sample in (0, count - 1, *numbers)}
-    row_of = open_stores(path, report.version).row_of
-    return _viewer(row_of, captions, noun, count, _READ_BYTES, live=live)
-
-
-def _viewer(
-    row_of: RowOf, captions: Mapping[int, str], noun: str, count: int, most_read: int, *, live: bool
-) -> str:
-    """Return the samples that the script shows, and still pictures for browsers without scripts."""
-    if not captions:
+    if not count:
         return _section("samples", "<p>none</p>")
-    shown: list[JsonObject] = [
-        {"number": sample, "caption": clean(caption)} for sample, caption in captions.items()
-    ]
-    stills = "<p>The samples need a browser with scripts.</p>"
-    note = ""
+    numbers = np.random.default_rng(0).integers(0, count, _MAX_SAMPLES - 2).tolist()
+    chosen = dict.fromkeys([0, count - 1, *numbers])
+    shown: list[JsonObject] = [{"number": sample, "caption": f"{noun} {sample:,}"} for sample in chosen]
+    stills = ""
     if not live:
-        stills, left_out = _add_views(row_of, shown, most_read)
+        stills, left_out = _add_views(open_stores(path, report.version).row_of, shown, _READ_BYTES)
         shown = shown[: len(shown) - left_out]
-        if left_out:
-            sentence = f"{count_of(left_out, noun)} more would take too long to read: unistore view"
-            note = f"<p>{text_html(sentence)}</p>"
     data = {"live": live, "noun": noun, "count": count, "samples": shown}
+    return _viewer(data, f"<noscript>{stills}</noscript>")
+
+
+def _viewer(data: JsonObject, note: str) -> str:
     text = json.dumps(data).replace("<", "\\u003c")
     data_block = f'<script type="application/json" id="samples">{text}</script>'
-    return _section("samples", f'<div id="viewer"></div><noscript>{stills}</noscript>{note}{data_block}')
+    return _section("samples", f'<div id="viewer"></div>{note}{data_block}')
 
 
 def _add_views(row_of: RowOf, shown: Sequence[JsonObject], read_left: int) -> tuple[str, int]:

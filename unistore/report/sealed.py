@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -25,6 +27,8 @@ from unistore.report.values import (
     measures_of,
     sample_noun,
 )
+from unistore.schemas.indices import contradiction
+from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
@@ -69,7 +73,8 @@ class SourcesReport:
 
     count: int = 0
     bytes: int | None = None
-    first: list[str]  # paths
+    first: list[JsonObject]  # path, and bytes and rows where the store has them
+    attributes: list[str]  # names of HDF5 attributes of the first ones
 
 
 @dataclass(slots=True, kw_only=True)
@@ -234,8 +239,12 @@ def _read_values(store: Store, arrays: list[ArrayReport]) -> list[str]:
             remarks.append(f"{error}: damaged? Run 'unistore verify {store.path}'")
             continue
         array.values = values
-        if values is not None and values.nan:
+        if values is None:
+            continue
+        if values.nan:
             remarks.append(f"{array.path}: {100 * values.nan / values.read:.2g} % are not finite")
+        if remark := values.unlabelled(array.path):
+            remarks.append(f"{array.path}: {remark}")
     return remarks
 
 
@@ -289,12 +298,35 @@ def _splits(store: Store) -> dict[str, int]:
 
 def _sources(store: Store) -> SourcesReport:
     if not store.has("sources/path/offsets"):
-        return SourcesReport(first=[])
-    paths = store.text("sources/path")
-    total = None
-    if store.has("sources/bytes"):
-        total = int(store.array("sources/bytes").read().sum())
-    return SourcesReport(count=len(paths), bytes=total, first=paths[:SHOWN_SOURCES])
+        return SourcesReport(first=[], attributes=[])
+    columns: dict[str, list[Any]] = {"path": store.text("sources/path")}
+    rows = np.arange(len(columns["path"]))
+    for name in ("bytes", "rows"):
+        if store.has(f"sources/{name}"):
+            columns[name] = store.array(f"sources/{name}").read_rows(rows).tolist()
+    shown = range(min(len(rows), SHOWN_SOURCES))
+    return SourcesReport(
+        count=len(rows),
+        bytes=sum(columns["bytes"]) if "bytes" in columns else None,
+        first=[{name: column[row] for name, column in columns.items()} for row in shown],
+        attributes=_attribute_names(store),
+    )
+
+
+def _attribute_names(store: Store) -> list[str]:
+    if not store.has(f"{HDF5_ATTRIBUTES}/data"):
+        return []
+    offsets = store.array(f"{HDF5_ATTRIBUTES}/offsets")
+    bounds = offsets.read(0, min(len(offsets), SHOWN_SOURCES + 1))
+    names: dict[str, None] = {}
+    try:
+        data = store.array(f"{HDF5_ATTRIBUTES}/data").read(0, int(bounds[-1]))
+        for text in text_values(data, bounds):
+            for attributes in json.loads(text).values():
+                names |= dict.fromkeys(attributes)
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise contradiction(store, HDF5_ATTRIBUTES, f"holds no attributes as JSON ({error})") from error
+    return list(names)
 
 
 def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[str]:
@@ -304,7 +336,9 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
     if left_out := store.attributes.get("skipped"):
         remarks.append(f"left out because of problems: {left_out} (listed in {REPORT})")
     for array in arrays:
-        if array.only_fill and not _is_index(array.path):
+        if "unlabelled" in array.attributes:
+            remarks.append(f"{array.path}: all zero: unlabelled?")
+        elif array.only_fill and not _is_index(array.path):
             remarks.append(f"{array.path}: nothing but zeros")
         if shapes := array.attributes.get("source_row_shape"):
             known = ", ".join(shapes)

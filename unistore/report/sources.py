@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from unistore.conversion.convert import exclude_words, make_converter
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.lock import owner_of
 from unistore.conversion.parts import begun_counts
+from unistore.converters.files.paths import folders_of_targets
+from unistore.converters.registry import families
 from unistore.converters.survey import Claims
 from unistore.errors import InputError, Problem, StoreError
 from unistore.report.suggestions import convert_command
@@ -42,6 +45,7 @@ class UnfinishedReport:
     tasks_done: int
     tasks: int | None
     sealed: bool
+    written_bytes: int
     at_work: str | None  # the process that holds the lock
     replaces: str | None  # the store that it will replace
     command: str  # that continues it
@@ -66,8 +70,10 @@ def describe_unfinished(build: Path) -> UnfinishedReport:
     local = build.with_name(build.name.removesuffix(BUILD_SUFFIX))
     if url:
         replaces = url if any(record.get("staged") for record in steps["place"]) else None
+        written = sum(map(_shard_bytes, steps["shard"]))
     else:
         replaces = next((str(path) for path in (local, build / "old") if _is_sealed(path)), None)
+        written = sum(file.stat().st_size for file in (build / "store").rglob("*") if file.is_file())
     more = ["--work", str(build.parent)] if url else []
     if replaces:
         more.append("--overwrite")
@@ -88,6 +94,7 @@ def describe_unfinished(build: Path) -> UnfinishedReport:
         tasks_done=len({str(shard.get("task")) for shard in steps["shard"]}),
         tasks=_typed(steps["plan"][0], "tasks", 0) or None if steps["plan"] else None,
         sealed=bool(steps["sealed"]),
+        written_bytes=written,
         at_work=next(filter(None, map(owner_of, sorted(build.glob("lock*")))), None),
         replaces=replaces,
         command="" if family is None else convert_command(family, paths, destination, options, more),
@@ -113,6 +120,11 @@ def _typed(record: Mapping[str, Any], name: str, default: Any) -> Any:
     # A journal may be damaged
     value = record.get(name)
     return value if isinstance(value, type(default)) else default
+
+
+def _shard_bytes(shard: Mapping[str, Any]) -> int:
+    files = _typed(shard, "files", [])
+    return sum(_typed(file, "bytes", 0) for file in files if isinstance(file, dict))
 
 
 def _is_sealed(path: Path) -> bool:
@@ -241,6 +253,21 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
         **planned,
     )
     return report, problems
+
+
+def commands_behind_links(path: Path, problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
+    """Yield titles and commands that follow links out of a path, none unless all problems are such links."""
+    if any(problem.kind != "link" for problem in problems):
+        return
+    targets = folders_of_targets((Path(problem.file) for problem in problems), [path])
+    folders = list(map(str, targets))
+    more = []
+    for folder in folders:
+        more += ["--follow-links-to", folder]
+    for family in families().values():
+        if family.follows_links:
+            yield f"files of {family.name.replace('_', ' ')}", _command(family.name, path, more=more)
+    yield "others", f"unistore inspect {shlex.join(folders[:1])}"
 
 
 def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str] = ()) -> str:

@@ -74,7 +74,8 @@ def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
     for line in "\n".join(block.lines).split("\n") if block.lines else ():
         yield from (f"{indent}{part}" for part in _fold(safe(line), room))
     if block.code:
-        yield "\n".join(map(safe, block.code.rstrip("\n").split("\n")))
+        code = "\n".join(map(safe, block.code.rstrip("\n").split("\n")))
+        yield _highlighted(code) if color else code
 
 
 def _table(block: Block, room: int, *, color: bool) -> Iterator[str]:
@@ -122,6 +123,18 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _highlighted(code: str) -> str:
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    language = "console" if code.startswith("unistore ") else "python"
+    painter = Syntax("", language, theme="ansi_dark", background_color="default")
+    console = Console(color_system="standard", force_terminal=True)
+    with console.capture() as captured:
+        console.print(painter.highlight(code), soft_wrap=True, end="")
+    return captured.get().rstrip("\n")
 
 
 def _paint(text: str, code: str, *, color: bool) -> str:

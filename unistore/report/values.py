@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from unistore.converters.preview import Measure, preview_of
+from unistore.remote.url import local_path
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, JsonObject, UInt8s
+from unistore.system.hints import AnyArray, JsonObject, PathLike, UInt8s
 from unistore.zarr3.array import StoredArray
 
 # Decoded bytes that are read of one array; one chunk may have more, up to `CHUNK_BYTES`
@@ -26,6 +27,10 @@ QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
 _MAX_GRID = 1 << 53
 _BINS = 24
 _BARS = " ▁▂▃▄▅▆▇█"
+# Labels that may mean "no class", by column; in LAS files 0 (never classified) and 1 (unclassified)
+_UNLABELLED = {"classification": (0, 1), "label": (0,), "labels": (0,)}
+# Share of unlabelled values from which on a remark is made
+_MIN_UNLABELLED = 0.005
 # Share of samples beyond a bound from which on a remark is made
 _MIN_BEYOND = 0.05
 # Shares this close to 0.5 are called half
@@ -54,6 +59,18 @@ class ValueReport:
         if len(labels) > SHOWN_LABELS:
             shares.append(f"and {len(labels) - SHOWN_LABELS} more")
         return ", ".join(shares)
+
+    def unlabelled(self, path: str) -> str:
+        """Return a remark on labels that may mean "no class". A column of zeros has a remark of its own."""
+        suspects = _UNLABELLED.get(_column(path))
+        counts = {label: count for label, count in self.labels or ()}  # noqa: C416 - typed pairs
+        if suspects is None or len(counts) < 2 or _are_balanced_classes(counts):
+            return ""
+        labels = sorted(label for label in counts if label < 0 or label in suspects)
+        share = sum(counts[label] for label in labels) / self.read
+        if share < _MIN_UNLABELLED:
+            return ""
+        return f"{100 * share:.3g} % are {' or '.join(map(str, labels))}: unlabelled?"
 
 
 def describe_values(array: StoredArray, chunks: int = MAX_CHUNKS) -> ValueReport | None:
@@ -124,6 +141,28 @@ def sparkline(counts: Sequence[int], width: int = 12) -> str:
     sums = [int(part.sum()) for part in np.array_split(np.array(counts), min(width, len(counts)))]
     most = max(sums)
     return "".join(_BARS[min(8, 1 + count * 8 // most)] if count else _BARS[0] for count in sums)
+
+
+def _are_balanced_classes(counts: Mapping[int, int]) -> bool:
+    # Where 0 stands for points without a class, it is as frequent as a class by chance alone.
+    return set(counts) == set(range(len(counts))) and max(counts.values()) <= 2 * min(counts.values())
+
+
+def _column(path: str) -> str:
+    return path.rpartition("/")[2].lower()
+
+
+def label_lines(path: PathLike) -> list[str]:
+    """Show labels of each label column of a store, from a bounded part, none of an object store."""
+    if local_path(path) is None:
+        return []
+    store = Store(path)
+    lines = []
+    for name in store.paths():
+        values = describe_values(store.array(name)) if _column(name) in _UNLABELLED else None
+        if values is not None and (shares := values.shares()):
+            lines.append("; ".join(filter(None, (f"{name}: {shares}", values.unlabelled(name)))))
+    return lines
 
 
 def measures_of(store: Store) -> list[Measure]:

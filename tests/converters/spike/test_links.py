@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
+import unistore
 from tests.converters.contract import convert_in_memory
 from tests.converters.spike.recordings import record, sequences, stream
+from unistore.cli.main import main
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError, Problem
@@ -45,6 +48,22 @@ def test_links_that_leave_are_refused_with_the_cure(tmp_path: Path, raw: Path) -
     assert {problem.kind for problem in found} == {"link"}
     assert all(f"{raw}/a/" in problem.message for problem in found)
     assert {problem.cure for problem in found} == {f"--follow-links-to {raw}/a"}
+
+
+def test_the_command_that_inspect_prints(
+    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link_sequence(tmp_path / "unified/train/a", raw / "a")
+    link_sequence(tmp_path / "unified/test/b", raw / "b")
+    monkeypatch.chdir(tmp_path)
+    printed = str(unistore.inspect("unified"))
+    command = next(line for line in printed.splitlines() if "--follow-links-to" in line)
+    assert shlex.split(command)[:2] == ["unistore", "convert"]
+    with pytest.raises(SystemExit) as ended:
+        main([*shlex.split(command)[1:], "--height", "24", "--width", "40"])
+    assert not ended.value.code
+    assert len(unistore.Dataset("unified.zarr", unistore.Clips(1, crop=None), split="train")) == 2
+    capsys.readouterr()
 
 
 def test_links_are_followed_into_the_named_folder_alone(tmp_path: Path, raw: Path) -> None:

@@ -82,17 +82,34 @@ def test_every_option_of_a_converter_can_be_typed(family: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (
+            ["convert", "pointclod", "a", "out.zarr"],
+            "neither a family nor a file or folder: did you mean point-cloud?",
+        ),
         (["convert", "nowhere/a", "out.zarr"], "no such file or folder: nowhere/a"),
-        (["convert", "rows", "arrays"], "Missing argument 'SRC...'"),
+        (
+            ["convert", "arrays"],
+            "sources and a destination are needed: unistore convert [FAMILY] SRC... DST",
+        ),
+        (
+            ["convert", "rows", "arrays"],
+            "sources and a destination are needed: unistore convert rows SRC... DST",
+        ),
         (
             ["convert", "arrays", "o.zarr", "--voxel-size", "1"],
             "a.npz: is no point cloud of a known layout",
         ),
         (
             ["convert", "arrays", "o.zarr", "--voxel-size", "1", "--window", "lung"],
-            "--voxel-size, --window: name the family with this option: unistore convert FAMILY SRC... DST",
+            "no family has all of these options: --voxel-size is an option of point-cloud; --window is an",
         ),
-        (["convert", "arrays", "o.zarr", "--map", "x=y"], "--map: name the family with this option"),
+        (
+            ["convert", "arrays", "o.zarr", "--map", "x=y"],
+            "a.npz: y: is not there",
+        ),
+        (["convert", "arrays", "o.zarr", "--colour"], "'--colour' requires an argument"),
+        (["convert", "arrays", "o.zarr", "--nonsense"], "No such option '--nonsense'"),
+        (["convert", "--ct", "arrays", "o.zarr"], "No such option '--ct'"),
         (["convert", "rows", "arrays", "o.zarr", "--codec", "fastest"], "is not one of"),
         (
             ["convert", "rows", "arrays", "o.zarr", "--scheduler", "nonsense"],

@@ -38,8 +38,15 @@ def test_quiet_prints_problems_alone(source: Path, capfd: pytest.CaptureFixture[
     assert printed.out + printed.err
 
 
-def test_completion() -> None:
-    asked = {"_UNISTORE_COMPLETE": "bash_complete", "COMP_WORDS": "unistore ins", "COMP_CWORD": "1"}
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_completion(capfd: pytest.CaptureFixture[str], shell: str) -> None:
+    assert call("completion", shell) == 0
+    script = capfd.readouterr().out
+    assert "_UNISTORE_COMPLETE" in script
+    if shell == "bash":
+        subprocess.run(["bash", "-n", "-c", script], check=True)
+    word = "ins" if shell == "fish" else "1"
+    asked = {"_UNISTORE_COMPLETE": f"{shell}_complete", "COMP_WORDS": "unistore ins", "COMP_CWORD": word}
     done = subprocess.run(
         [sys.executable, "-c", "from unistore.cli.main import main; main([])"],
         env={**os.environ, **asked},

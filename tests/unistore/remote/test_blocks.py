@@ -15,6 +15,7 @@ from tests.unistore.remote.conftest import new_bucket, upload
 from unistore.errors import SampleError
 from unistore.loader.ordering import reading_ahead, sequence_for
 from unistore.order.sequences import BlockShuffle, uniform_blocks
+from unistore.report.epochs import epoch_costs
 from unistore.store.reader import Store
 
 CLOUDS = 90
@@ -150,3 +151,20 @@ def test_few_blocks_are_mixed_and_many_divided_among_workers(blocks: int, lanes:
     assert order.group * order.lanes <= 24
     window = order.indices(0, 0, min(1024, len(order))) // 100
     assert len(np.unique(window)) >= min(blocks, 16)
+
+
+@pytest.mark.parametrize(("order", "copies"), [("full", False), ("blocks", False), ("full", True)])
+def test_doctor_counts_the_requests_of_an_epoch(
+    proxy: Any, far: str, tmp_path: Path, order: str, copies: bool
+) -> None:
+    label = "full, cache_dir" if copies else order
+    predicted = {cost.order: cost for cost in epoch_costs(unistore.Dataset(far), 8)}[label]
+    proxy.seen.clear()
+    options = {"cache_dir": tmp_path} if copies else {}
+    loader = unistore.Loader(unistore.Dataset(far, **options), 8, shuffle=order, seed=0, num_workers=0)
+    for _ in loader:
+        pass
+    requests = len(proxy.seen)
+    assert abs(predicted.requests - requests) <= max(2, 0.03 * requests), requests
+    kept = sum(path.stat().st_size for path in tmp_path.glob("[0-9a-f]" * 32))
+    assert predicted.bytes == pytest.approx(kept if copies else nbytes(proxy), rel=0.15)

@@ -48,6 +48,7 @@ def test_inspect_tells_how_an_unfinished_conversion_goes_on(
     assert found.kind == "unfinished"
     assert found.details["destination"] == url
     assert found.details["replaces"] == (url if replaced else None)
+    assert found.details["written_bytes"] > 10_000
     overwrite = " --overwrite" if replaced else ""
     assert found.details["command"] == f"unistore convert rows {sources} {url} --work {tmp_path}{overwrite}"
 

@@ -102,7 +102,7 @@ def test_without_a_store() -> None:
 
 def test_json_has_the_same_keys_always(checkup: Checkup) -> None:
     found = json.loads(json.dumps(checkup.to_json()))
-    assert list(found) == ["machine", "store", "advice", "remarks", "trials", "line"]
+    assert list(found) == ["machine", "store", "advice", "remarks", "trials", "epochs", "line"]
     assert found["line"] == checkup.line
     assert found["advice"][0]["name"] == "batch_size"
     assert found["store"]["stored_bytes"] == 12345

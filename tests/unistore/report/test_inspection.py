@@ -50,7 +50,7 @@ def test_a_store(make_case: MakeCase, family: str) -> None:
     assert about["samples"] == attributes["samples"]
     assert about["sources"]["count"] == len(sources)
     assert about["sources"]["bytes"] == sum(source.stat().st_size for source in sources)
-    assert set(about["sources"]["first"]) == {source.name for source in sources}
+    assert {each["path"] for each in about["sources"]["first"]} == {source.name for source in sources}
     assert {array["path"] for array in about["arrays"]} == set(attributes["fields"])
     for array in about["arrays"]:
         stored = zarr.open_array(path / array["path"], mode="r")
@@ -95,6 +95,24 @@ def test_splits_are_counted_and_the_snippet_takes_one(tmp_path: Path, make_store
     assert 'split="val"' in about["snippet"]
     path = make_store("rows", {"rows/x": np.arange(9)}, count=9, splits={"val": [0], "train": range(1, 9)})
     assert 'split="train"' in unistore.inspect(path).to_json()["snippet"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("label", list(range(10)), None),
+        ("label", [0, 1, 2, 0, 1, 2, 0, 1, 2, 2], None),
+        ("label", [0, 1, 2, 2, 2, 2, 2, 2, 1, 1], "10 % are 0: unlabelled?"),
+        ("classification", [0, 0, 1, 2, 2, 2, 2, 5, 5, 5], "30 % are 0 or 1: unlabelled?"),
+        ("label", [-1, 0, 1, 1, 1, 1, 1, 1, 1, 1], "20 % are -1 or 0: unlabelled?"),
+        ("classification", [2, 2, 3, 3, 3, 4, 4, 4, 5, 5], None),
+        ("intensity", [0, 0, 0, 0, 1, 1, 1, 2, 2, 2], None),
+    ],
+)
+def test_the_share_of_unlabelled_points(make_store: Any, name: str, values: Any, told: str | None) -> None:
+    found = unistore.inspect(make_store("rows", {f"rows/{name}": np.array(values, "i4")}, count=10))
+    remarks = [each for each in found.details["remarks"] if each.startswith(f"rows/{name}")]
+    assert remarks == ([] if told is None else [f"rows/{name}: {told}"])
 
 
 @pytest.mark.parametrize("damage", ["manifest", "root", "gone"])
@@ -142,6 +160,7 @@ def test_an_unfinished_conversion(unfinished: Path, where: str) -> None:
     assert (about["kind"], about["family"], about["destination"]) == ("unfinished", "rows", str(unfinished))
     assert (about["tasks_done"], about["sealed"], about["at_work"]) == (1, False, None)
     assert about["tasks"] > 5
+    assert about["written_bytes"] > 0
     words = shlex.split(about["command"])
     assert words == [
         *("unistore", "convert", "rows", str(unfinished.parent / "my data.npy"), str(unfinished)),
