@@ -37,7 +37,13 @@ import pytest
 from coverage import Coverage, CoverageData
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("order", "zarr3", "integrity", "conversion")
+# Each room, and the folders of its tests: what writes into buckets is tested beside them
+ROOMS = {
+    "order": ["order"],
+    "zarr3": ["zarr3"],
+    "integrity": ["integrity"],
+    "conversion": ["conversion", "remote"],
+}
 LEFT = (ast.Add, ast.Mult, ast.LShift, ast.BitAnd, ast.And, ast.Lt, ast.Gt, ast.Eq, ast.In, ast.Is)
 RIGHT = (
     ast.Sub,
@@ -153,8 +159,8 @@ def tests_of(tree: Path, module: str, lines: range, measured: CoverageData) -> l
             return 0
         return 1 if imported in file.read_text() else 2
 
-    room = tree / "tests" / Path(*Path(module).parts[:2])
-    distances = {path.relative_to(tree).as_posix(): distance(path) for path in room.rglob("test_*.py")}
+    files = [file for folder in test_folders(module) for file in (tree / folder).rglob("test_*.py")]
+    distances = {file.relative_to(tree).as_posix(): distance(file) for file in files}
     durations = json.loads(Path(measured.data_filename()).with_suffix(".json").read_text())
     contexts = measured.contexts_by_lineno(str(tree / module))
     running = {test for line in lines for test in contexts.get(line, ()) if test}
@@ -163,6 +169,11 @@ def tests_of(tree: Path, module: str, lines: range, measured: CoverageData) -> l
     return sorted(
         running, key=lambda test: (distances[test.partition("::")[0]], durations.get(test, 0), test)
     )
+
+
+def test_folders(module: str) -> list[str]:
+    """Return the folders of the tests of a module's room."""
+    return [f"tests/unistore/{folder}" for folder in ROOMS[Path(module).parts[1]]]
 
 
 _durations: dict[str, float] = {}  # seconds of each test, while a room is measured
@@ -192,7 +203,7 @@ def measure(tree: Path, room: str, data: Path, limit: float) -> bool | None:
     settings.write_text(f"[run]\nsource = {tree / 'unistore' / room}\n")
     tracer = ["coverage", "run", f"--rcfile={settings}", f"--data-file={data}", "-m"]
     os.environ["DURATIONS"] = str(data.with_suffix(".json"))
-    return passes(tree, ["-p", "tools.mutants", f"tests/unistore/{room}"], limit, tracer)
+    return passes(tree, ["-p", "tools.mutants", *test_folders(f"unistore/{room}/")], limit, tracer)
 
 
 def passes(tree: Path, tests: list[str], limit: float, tracer: Sequence[str] = ()) -> bool | None:
@@ -222,7 +233,6 @@ def try_mutant(
     old = list(code_nodes(parsed))[mutant.node]
     new = changes(old)[mutant.choice]
     before, after, line = ast.unparse(old), ast.unparse(new), getattr(old, "lineno", 0)
-    room = Path(*Path(mutant.module).parts[:2]).as_posix()
     tests = tests_of(first, mutant.module, lines_of(parsed, old), measured)[: options.most]
     changed = ast.unparse(ast.fix_missing_locations(_Replacing(old, new).visit(parsed)))
     started = time.monotonic()
@@ -231,7 +241,7 @@ def try_mutant(
     try:
         passed = not tests or passes(tree, tests, options.limit)
         if passed and not options.quick:
-            passed = passes(tree, [f"tests/{room}"], options.limit)
+            passed = passes(tree, test_folders(mutant.module), options.limit)
     finally:
         path.write_text(whole)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # its compiled code is up to date again
