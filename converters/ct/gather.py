@@ -18,7 +18,7 @@ from unistore.converters.common.columns import promote
 from unistore.converters.ct.names import is_plain, without_suffix
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.scan import Detail, ScannedVolume
-from unistore.converters.ct.slabs import BLOCK, MEMBERS
+from unistore.converters.ct.slabs import BLOCK
 from unistore.converters.ct.voxels import MOST_CLASSES, bit_shape, list_bytes
 from unistore.converters.files.paths import natural_key, relative_names, split_of
 from unistore.converters.protocol import Facts, Finalized, Parts, Scan, Source, Sources
@@ -160,7 +160,7 @@ def _check_windows(volumes: Volumes, names: Sequence[str], windows: Sequence[Win
     for volume, where in zip(volumes, names, strict=True):
         for name, window in volume.windows.items():
             first, origin = first_use.setdefault(name, (window, where))
-            if (first.width, first.level) != (window.width, window.level):
+            if first != window:
                 message = f"window {window} of its files differs from {first} of {origin}"
                 yield Problem(where, message, f"--window {window}, or rename one of them", "window")
 
@@ -203,11 +203,11 @@ def _sorted(names: Iterable[str]) -> list[str]:
 
 def _roles(volumes: Volumes, kinds: Sequence[str]) -> list[str]:
     # The roles of some kinds that any volume has, by kind and in natural order
-    arrays = chain.from_iterable(volume.detail.arrays for volume in volumes)
-    roles = {array.role for array in arrays}
-    return list(
-        chain.from_iterable(_sorted(role for role in roles if role.startswith(f"{kind}/")) for kind in kinds)
-    )
+    arrays = list(chain.from_iterable(volume.detail.arrays for volume in volumes))
+    roles: list[str] = []
+    for kind in kinds:
+        roles += _sorted(array.role for array in arrays if array.form == kind)
+    return roles
 
 
 def _notes(volumes: Volumes, agreement: Agreement, sparse: str) -> Iterator[str]:
@@ -231,7 +231,7 @@ def _notes(volumes: Volumes, agreement: Agreement, sparse: str) -> Iterator[str]
 def _source(volume: ScannedVolume, name: str, locations: int | None) -> Source:
     # The source of one volume. `locations` are those of each class at most
     arrays = volume.detail.arrays
-    dense = [array for array in arrays if array.role.partition("/")[0] not in MEMBERS]
+    dense = [array for array in arrays if not array.is_points]
     slab = max([array.slab_bytes for array in dense], default=0)
     held = _BUFFERS + (len(volume.windows) + 4) * slab + sum(array.memory for array in dense)
     if any(array.fortran_order for array in dense):
@@ -266,17 +266,16 @@ def _tables(volumes: Volumes, agreement: Agreement, tile: tuple[int, int, int]) 
     if masks:
         yield Table(name=schema.MASKS, fields=tuple(masks))
     for role in _roles(volumes, (schema.SDF,)):
-        arrays = [volume.detail.array(role) for volume in volumes]
-        having = [array for array in arrays if array is not None]
-        run = int(np.median([array.shape[0] for array in having]))
-        edges = [
-            array.resolution or max(volume.detail.extent or (1 << 31,))
-            for volume, array in zip(volumes, arrays, strict=True)
-            if array is not None
-        ]
-        edge = max(*agreement.shape, *edges)
+        counts = []
+        edges = [*agreement.shape]
+        for volume in volumes:
+            array = volume.detail.array(role)
+            if array is not None:
+                counts.append(array.shape[0])
+                edges.append(array.resolution or max(volume.detail.extent or (1 << 31,)))
         description = "signed distance at each point, as in the source"
-        yield schema.points_table(role, edge, agreement.values[role], run, description)
+        run = int(np.median(counts))
+        yield schema.points_table(role, max(edges), agreement.values[role], run, description)
 
 
 def _possible_tables(
@@ -330,8 +329,7 @@ class Finalizing:
         self._details: list[Detail] = list(scan.sources.details)
         self._roles = [{array.role: array for array in detail.arrays} for detail in self._details]
         self._extents = np.array([fact["extent"] for fact in facts], np.int32).reshape(-1, 3)
-        depth, height, width = self._extents.max(axis=0).tolist()
-        self._shape = (depth, height, width)
+        self._shape = tuple(self._extents.max(axis=0).tolist())
         self._tile = tuple(scan.options["tile"])
         self._arrays: list[tuple[Field, AnyArray]] = []
         self._direct: list[Table] = []
@@ -376,26 +374,28 @@ class Finalizing:
         counts = np.array([fact[f"points/{name}"] for fact in self._facts], np.int64)
         scaled = any(f"scaled/{name}" in fact for fact in self._facts)
         source = self._value_source(name, scaled=scaled)
-        has_own = source in OWN_VALUES
         dtype = self._agreement.values[name]
-        if has_own:
+        encoding: str = self._scan.options["sparse"]
+        usage = f'as the volumes say; Volumes(window="{name}", scale=True) gives them'
+        if source in OWN_VALUES:
+            if encoding == "mask":
+                raise InputError(lost_values(name))
             dtype = self._agreement.scaled.get(name, dtype)
+            encoding = "coords"
+            usage = "the voxels above 0 are its points, with these values"
         points = window_points(group, counts, self._extents, dtype, source)
-        encoding = self._encoding(name, int(counts.sum()), points, has_own=has_own)
-        if encoding == "coords":
-            self._direct.append(points)
-            self._rows[group] = tuple(counts.tolist())
+        if encoding == "auto":
+            encoding = smaller_encoding(int(counts.sum()), points, self._extents)
         self._arrays.append((schema.offsets_field(group), offsets_of(counts)))
         self._add_present(group, {"image", group, f"sparse/{name}"})
         self._groups[group] = window_attributes(window, encoding, source)
         if scaled:
-            usage = f'as the volumes say; Volumes(window="{name}", scale=True) gives them'
-            if has_own:
-                usage = "the voxels above 0 are its points, with these values"
             self._notes.append(f"{group}: floats scaled to 0…1: {usage}")
-        if encoding == "coords":
-            return None
-        return schema.mask_field(group, self._shape, self._tile)
+        if encoding == "mask":
+            return schema.mask_field(group, self._shape, self._tile)
+        self._direct.append(points)
+        self._rows[group] = tuple(counts.tolist())
+        return None
 
     def _value_source(self, name: str, *, scaled: bool) -> ValueSource:
         if self._agreement.image:
@@ -404,19 +404,9 @@ class Finalizing:
             return "sparse"
         return "scaled" if scaled else "mask"
 
-    def _encoding(self, name: str, count: int, points: Table, *, has_own: bool) -> str:
-        # ``"coords"`` or ``"mask"``: the option, or the one with fewer bytes before compression
-        sparse: str = self._scan.options["sparse"]
-        if has_own and sparse == "mask":
-            raise InputError(lost_values(name))
-        if has_own or sparse != "auto":
-            return "coords" if has_own else sparse
-        return smaller_encoding(count, points, self._extents)
-
     def _class_field(self, family: str, group: str) -> Field:
         # The column of a mask or label: bits if all voxels are 0 or 1, else integers
-        dtypes = [roles[group].dtype if group in roles else "" for roles in self._roles]
-        about: JsonObject = {"source_dtype": _by_dtype(dtypes)}
+        about: JsonObject = {"source_dtype": _by_dtype(self._dtypes(group))}
         is_named = group == f"{schema.LABELS}/label" or "label_map" in self._scan.options
         if family == schema.LABELS and is_named and self._agreement.class_names:
             about["classes"] = self._agreement.class_names
@@ -427,9 +417,11 @@ class Finalizing:
                 self._notes.append(f"{group}: holds more than 0 and 1, so classes, stored as {dtype}")
             return schema.label_field(group, dtype, self._shape, self._tile, about)
         field = schema.mask_field(group, self._shape, self._tile)
-        if family == schema.MASKS:
-            return field
-        return replace(field, attributes={**field.attributes, **about})
+        return field if family == schema.MASKS else replace(field, attributes={**field.attributes, **about})
+
+    def _dtypes(self, role: str) -> list[str]:
+        # The dtype of an array in each source, empty where there is none
+        return [roles[role].dtype if role in roles else "" for roles in self._roles]
 
     def _add_distances(self, group: str) -> None:
         # Add what belongs to the points of a distance field
@@ -449,14 +441,15 @@ class Finalizing:
             self._arrays.append((schema.present_field(group), np.array(present, np.bool_)))
 
     def _add_locations(self) -> None:
-        names = {name for name in chain.from_iterable(self._facts) if name.startswith(_CLASSES)}
-        for name in sorted(names):
+        for name in sorted({name for name in chain.from_iterable(self._facts) if name.startswith(_CLASSES)}):
             group = name.removeprefix(_CLASSES)
             numbers = [fact.get(name, _NO_CLASS) for fact in self._facts]
             classes = np.unique(np.concatenate(numbers))
             if max(map(len, numbers)) > MOST_CLASSES:
-                note = f"{group}: more than {MOST_CLASSES} classes in a volume, so instances: no locations"
-                self._notes.append(f"{note} of it")
+                note = (
+                    f"{group}: more than {MOST_CLASSES} classes in a volume, so instances: no locations of it"
+                )
+                self._notes.append(note)
             elif len(classes):
                 lengths = np.zeros((len(numbers), len(classes)), np.int64)
                 for row, present, fact in zip(lengths, numbers, self._facts, strict=True):
@@ -471,7 +464,7 @@ class Finalizing:
         if self._agreement.image:
             self._arrays.append((schema.EXTENT, self._extents))
         self._add_text("name", self._volume_names(), "name of each volume")
-        dtypes = [roles["image"].dtype if "image" in roles else "" for roles in self._roles]
+        dtypes = self._dtypes("image")
         self._add_text("source_dtype", dtypes, "dtype of each source, as numpy writes it")
         nan = np.array([int(fact["nan"]) for fact in self._facts], np.int64)
         if any(np.dtype(dtype).kind == "f" for dtype in dtypes if dtype):

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -31,7 +30,6 @@ from unistore.converters.ct.names import (
     METADATA,
     SLICES,
     TIFF,
-    PageName,
     bare_path,
     case_role,
     folder_of,
@@ -168,26 +166,25 @@ def _digest(text: str, key: bytes) -> str:
 
 def _why_no_volume(pixels: Sequence[DicomPixels]) -> str:
     # Say what keeps slices from being one volume. Nothing is ever interpolated
+    if len({(one.shape, one.dtype, one.bits) for one in pixels}) > 1:
+        return "has slices of several sizes or dtypes"
     planes = list(chain.from_iterable([one.planes for one in pixels]))
     planes = [planes[number] for number in order_of(planes)]
     first = planes[0]
-    if len({(one.shape, one.dtype, one.bits) for one in pixels}) > 1:
-        return "has slices of several sizes or dtypes"
-    for plane in planes:
-        if not np.allclose(plane.orientation, first.orientation, atol=1e-3):
-            return "has slices that are not parallel"
-        if not np.allclose(plane.spacing, first.spacing, rtol=1e-3):
-            return "has slices of several pixel spacings"
+    if not np.allclose([plane.orientation for plane in planes], first.orientation, atol=1e-3):
+        return "has slices that are not parallel"
+    if not np.allclose([plane.spacing for plane in planes], first.spacing, rtol=1e-3):
+        return "has slices of several pixel spacings"
     if len(planes) == 1:
         return ""
     normal = normal_of(first)
     steps = np.diff([plane.position for plane in planes], axis=0)
     gaps = steps @ normal
-    lateral = np.linalg.norm(steps - np.outer(gaps, normal), axis=1)
+    lateral = np.linalg.norm(steps - np.outer(gaps, normal), axis=1).max()
     usual = float(np.median(gaps))
-    if usual > 0 and max(np.abs(gaps - usual).max(), lateral.max()) <= _TOLERANCE * usual:
+    if usual > 0 and max(np.abs(gaps - usual).max(), lateral) <= _TOLERANCE * usual:
         return ""
-    moved = f"{gaps.min():.3f} to {gaps.max():.3f} mm, and shifted by up to {lateral.max():.3f} mm"
+    moved = f"{gaps.min():.3f} to {gaps.max():.3f} mm, and shifted by up to {lateral:.3f} mm"
     return f"has slices at distances of {moved}: some are missing or twice, or the gantry was tilted"
 
 
@@ -207,34 +204,34 @@ def stack_pages(files: Sequence[SourceFile]) -> Stacks:
     kept = [file for file in files if file.format != TIFF]
     following: dict[Path, Sequence[SourceFile]] = {}
     choices: list[Choice] = []
-    for pages in _numbered([file for file in files if file.format == TIFF]):
-        first = pages[0][1]
-        members = [file for _, file in pages]
+    for members in _numbered([file for file in files if file.format == TIFF]):
+        first, *others = members
         if not _is_page(first):
             kept += members
-        elif len(members) == 1 and not first.is_given:
+        elif not others and not first.is_given:
             choices.append((first, "is one page, no volume"))
         else:
             kept.append(first)
-            following[first.path] = members[1:]
+            following[first.path] = others
     if following:
         name = printable(next(iter(following)).name)
         choices.append(f"TIFF files of one page each, stacked by the numbers in their names: from {name} on")
     return Stacks(kept, following, choices)
 
 
-def _numbered(files: Sequence[SourceFile]) -> Iterator[list[tuple[int, SourceFile]]]:
+def _numbered(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
     # Files whose names differ in a number alone, in its order. Each other file by itself
-    alike: dict[tuple[Path, str, str], list[tuple[PageName, SourceFile]]] = {}
+    alike: dict[tuple[Path, str, str], list[tuple[int, SourceFile]]] = {}
     for file in files:
         name = page_name(file.path)
         if name is None:
-            yield [(0, file)]
+            yield [file]
         else:
             key = file.path.parent, name.before, name.after
-            alike.setdefault(key, []).append((name, file))
+            alike.setdefault(key, []).append((name.number, file))
     for pages in alike.values():
-        yield sorted([(name.number, file) for name, file in pages], key=lambda page: page[0])
+        pages.sort(key=lambda page: page[0])
+        yield [file for _, file in pages]
 
 
 def _is_page(file: SourceFile) -> bool:
@@ -270,10 +267,9 @@ class _Volume:
 
 
 class _Grouping:
-    # Groups files, given those that continue the first page of a stack, see `group`
-    def __init__(self, known: Collection[str], following: Mapping[Path, Sequence[SourceFile]]) -> None:
+    # Groups files, see `group`
+    def __init__(self, known: Collection[str]) -> None:
         self._known = known
-        self._following = following
         self._loose: dict[str, list[_Volume]] = {}  # by their path without suffix
         self.volumes: list[_Volume] = []
         self.choices: list[Choice] = []
@@ -291,12 +287,14 @@ class _Grouping:
             else:
                 outside.append(file)
         self._add_loose(outside)
-        used: set[Path] = set()
+        unused = dict(texts)
+        self.volumes = [volume for volume in self.volumes if volume.files]
         for volume in self.volumes:
-            self._add_texts(volume, texts)
-            used.update([file.path for _, file in volume.files])
-        unused = [file for path, file in texts.items() if path not in used and path.name != DATASET]
-        self.choices += [(file, "is of no case folder") for file in unused]
+            for path in self._add_texts(volume, texts):
+                unused.pop(path, None)
+        for path, file in unused.items():
+            if path.name != DATASET:
+                self.choices.append((file, "is of no case folder"))
 
     def _new(self, path: Path, *, is_case: bool = False) -> _Volume:
         volume = _Volume(path, is_case=is_case)
@@ -320,18 +318,24 @@ class _Grouping:
         masks: list[SourceFile] = []
         voxels = [file for file in files if is_voxels(file.path)]
         labels = _labels([file.path for file in voxels if window_of(file.path, self._known) is None])
+        alike: list[str] = []
         for file in files:
-            named = window_of(file.path, self._known)
+            path = file.path
+            named = window_of(path, self._known)
             if named is not None:
-                windows.setdefault(f"{file.path.parent}{os.sep}{named[0]}", []).append(file)
-            elif not is_voxels(file.path):
+                windows.setdefault(f"{path.parent}{os.sep}{named[0]}", []).append(file)
+            elif not is_voxels(path):
                 self.choices.append(_no_window(file))
-            elif file.path.parent.name == "masks" and file.path not in labels and not file.is_given:
+            elif path in labels:
+                continue
+            elif path.parent.name == "masks" and not file.is_given:
                 masks.append(file)
-            elif file.path not in labels:
-                volume = self._new(file.path)
+            else:
+                volume = self._new(path)
                 volume.files.append(("image/0", file))
-                self._loose.setdefault(bare_path(file.path), []).append(volume)
+                self._loose.setdefault(bare_path(path), []).append(volume)
+                if label_name(stem_of(path)):
+                    alike.append(printable(path.name))
         for bare, members in windows.items():
             volume = self._window_owner(bare, members)
             volume.files += [(window_role(file.path, self._known), file) for file in members]
@@ -341,7 +345,13 @@ class _Grouping:
                 owners[0].files.append((mask_role(file.path, stem_of(owners[0].path)), file))
             else:
                 self.choices.append((file, "is the mask of no volume"))
-        self._add_labels(voxels, labels)
+        for file in voxels:
+            for name, image in labels.get(file.path, ()):
+                for volume in self._loose.get(image, []):
+                    volume.files.append((f"labels/{name}", file))
+        if alike:
+            shown = ", ".join(alike[:3])
+            self.choices.append(f"called like labels, but of no image that is there, so volumes: {shown}")
 
     def _window_owner(self, bare: str, windows: Sequence[SourceFile]) -> _Volume:
         # The volume beside windows: of the same name up to there, or the only longer one
@@ -354,46 +364,29 @@ class _Grouping:
         self.choices.append(f"{names}: taken for windows of {printable(owners[0].path.name)}")
         return owners[0]
 
-    def _add_labels(
-        self, voxels: Sequence[SourceFile], labels: Mapping[Path, Sequence[tuple[str, str]]]
-    ) -> None:
-        alike: list[str] = []
-        for file in voxels:
-            if file.path not in labels and label_name(stem_of(file.path)):
-                alike.append(printable(file.path.name))
-            for name, image in labels.get(file.path, ()):
-                for volume in self._loose.get(image, []):
-                    volume.files.append((f"labels/{name}", file))
-        if alike:
-            shown = ", ".join(alike[:3])
-            self.choices.append(f"called like labels, but of no image that is there, so volumes: {shown}")
-
-    def _add_texts(self, volume: _Volume, texts: Mapping[Path, SourceFile]) -> None:
-        # Add what is said about a volume: in its case folder, or beside it and its folder
+    def _add_texts(self, volume: _Volume, texts: Mapping[Path, SourceFile]) -> Iterator[Path]:
+        # Add what is said about a volume, in its case folder or beside it, and yield the paths
         path = volume.path
-        first = volume.files[0][1] if volume.files else None
-        if first is None:
-            return
+        first = volume.files[0][1]
+        geometry = path.with_name(f"{stem_of(path)}.{GEOMETRY}")
+        places = {"geometry": [geometry], "dataset": [path.parent.parent / DATASET]}
         if volume.is_case:
             places = {"info": [path / INFO], "metadata": metadata_paths(path), "geometry": [path / GEOMETRY]}
-        else:
-            geometry = path.with_name(f"{stem_of(path)}.{GEOMETRY}")
-            places = {"geometry": [geometry], "dataset": [path.parent.parent / DATASET]}
         for role, candidates in places.items():
             for candidate in candidates:
                 is_there = role == "geometry" and candidate.exists() and _is_within(candidate, first)
                 if is_there or candidate in texts:
                     volume.files.append((role, replace(first, path=candidate)))
+                    yield candidate
                     break
 
-    def groups(self) -> Iterator[Group]:
-        # All volumes, the file first that names each
-        volumes = [volume for volume in self.volumes if volume.files]
-        volumes.sort(key=lambda volume: natural_key(volume.path.as_posix()))
-        names = relative_names([volume.path for volume in volumes])
-        for volume, name in zip(volumes, names, strict=True):
+    def groups(self, following: Mapping[Path, Sequence[SourceFile]]) -> Iterator[Group]:
+        # All volumes, the file first that names each, with the pages that follow the first one of a stack
+        self.volumes.sort(key=lambda volume: natural_key(volume.path.as_posix()))
+        names = relative_names([volume.path for volume in self.volumes])
+        for volume, name in zip(self.volumes, names, strict=True):
             first = volume.files[0][1].path
-            volume.files += [(SLICES, page) for page in self._following.get(first, ())]
+            volume.files += [(SLICES, page) for page in following.get(first, ())]
             volume.files.sort(key=lambda item: item[1].path != volume.path)
             files = [replace(file, name=_location(file.path, volume.path, name)) for _, file in volume.files]
             yield Group(name, tuple(files), tuple([role for role, _ in volume.files]))
@@ -414,10 +407,10 @@ def group(
     yield from stacks.choices
     arrays = [file for file in stacks.files if is_array(file.path)]
     texts = {file.path: file for file in stacks.files if _is_text(file)}
-    grouping = _Grouping(known, stacks.following)
+    grouping = _Grouping(known)
     grouping.run(arrays, texts)
     yield from grouping.choices
-    groups += grouping.groups()
+    groups += grouping.groups(stacks.following)
     yield from sorted(groups, key=lambda group: natural_key(group.name))
     for file in stacks.files:
         if not is_array(file.path) and file.path not in texts:
@@ -454,14 +447,15 @@ def _labels(files: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
     # Files that are labels of others, with names and images. A label has no labels itself
     bare = {file: bare_path(file) for file in files}
     bare_paths = set(bare.values())
-    beside = Counter(file.parent for file in files)
+    beside: dict[Path, list[str]] = {}
+    for file, path in bare.items():
+        beside.setdefault(file.parent, []).append(path)
     matches: dict[Path, LabelMatch] = {}
     for file, path in bare.items():
         match = images_of_label(path, bare_paths.__contains__, IMAGE_WORDS)
         # In segmentations/, as TotalSegmentator writes them, each organ is a file.
-        is_organ = is_label_folder(file.parent.name) and not is_plain(file)
-        if match is None and is_organ and beside[file.parent.parent] == 1:
-            images = [bare[other] for other in files if other.parent == file.parent.parent]
+        images = beside.get(file.parent.parent, [])
+        if match is None and len(images) == 1 and is_label_folder(file.parent.name) and not is_plain(file):
             match = LabelMatch(stem_of(file), tuple(images), certain=True)
         if match is not None:
             matches[file] = match

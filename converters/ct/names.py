@@ -136,6 +136,13 @@ def mask_id(file: Path) -> str:
     return match["id"] if match else ""
 
 
+def mask_role(file: Path, volume: str) -> str:
+    """``masks/liver`` by the file's name, without that of its volume (empty: it is not called as a mask)."""
+    mask = mask_id(file)
+    name = mask.removeprefix(f"{volume}_")
+    return f"masks/{'binary' if name == volume else name}" if mask else ""
+
+
 def window_in(stem: str, known: Collection[str] = (), *, whole: bool = False) -> tuple[str, Window] | None:
     """Split a file name into what stands before its window and the window: ``case_lung_w1500_l-600``."""
     # With `whole`, all of the name is the window's where no known one fits, not its last part. Known names
@@ -165,13 +172,6 @@ def window_role(file: Path, known: Collection[str] = ()) -> str:
     if is_voxels(file):
         return f"windows/{named[1].name}" if named else ""
     return f"points/{named[1].name if named else _window_stem(file)}"
-
-
-def mask_role(file: Path, volume: str) -> str:
-    """``masks/liver`` by the file's name, without that of its volume (empty: it is not called as a mask)."""
-    mask = mask_id(file)
-    name = mask.removeprefix(f"{volume}_")
-    return f"masks/{'binary' if name == volume else name}" if mask else ""
 
 
 def _window_stem(file: Path) -> str:
@@ -228,12 +228,13 @@ def case_role(file: Path, *, has_named_image: bool, known: Collection[str] = ())
         return window_role(file, known)
     if not is_voxels(file):
         return ""
+    stem = stem_of(file)
     if place in _CASE_FOLDERS:
         mask = mask_role(file, file.parent.parent.name) if place == "masks" else ""
-        return mask or f"labels/{stem_of(file)}"
+        return mask or f"labels/{stem}"
     if is_image(file) or not has_named_image:
         return f"image/{image_resolution(file)}"
-    label = label_name(stem_of(file))
+    label = label_name(stem)
     return f"labels/{label}" if label else ""
 
 

@@ -11,8 +11,8 @@ from unistore.converters.views import View, ViewLimits, limits, stride
 from unistore.schemas.ct.fields import IMAGE, LABELS, MASKS, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.windows import PRESETS
-from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, whole
-from unistore.system.hints import AnyArray, Float64s, JsonObject, UInt8s
+from unistore.schemas.indices import IndexColumn, StoreView, whole
+from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, UInt8s
 
 _OVERLAYS = 6
 _SLAB_BYTES = 32 << 20
@@ -23,30 +23,30 @@ _UPWARD = 0.9
 def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     """Return one volume, or the points of its first window where the store has no image."""
     extent = IndexColumn(store, f"{VOLUMES}/extent").take(np.array([sample]))[0].tolist()
+    has_image = store.has(IMAGE)
     points = [path for path in store.paths() if path.startswith(WINDOWS) and path.endswith("/coords")]
-    if not store.has(IMAGE) and points:
-        return _points(store, points[0], sample, extent, detail)
+    if points and not has_image:
+        return _points(store, points[0].removesuffix("/coords"), sample, extent, detail)
     volume = _VolumeBlocks(store, sample, extent, detail)
     geometry = read_geometry(store, sample)
-    image, read = volume.means() if store.has(IMAGE) else (np.zeros(volume.shape, np.uint8), 0)
+    image = volume.means() if has_image else np.zeros(volume.shape, np.uint8)
     arrays = {"image": image}
     overlays: list[JsonObject] = []
     for path in _overlays(store):
-        voxels, nbytes = volume.every(path)
+        voxels = volume.middles(path)
         arrays[f"overlay{len(overlays)}"] = voxels
-        overlay: JsonObject = {"name": path.split("/")[1]}
-        overlay["shown"] = not path.startswith(WINDOWS)  # windows repeat what the image says
+        # Windows repeat what the image says
+        overlay: JsonObject = {"name": path.split("/")[1], "shown": not path.startswith(WINDOWS)}
         names = store.array(path).attributes.get("classes", {})
         numbers = np.unique(voxels[voxels > 0]).tolist()
         if numbers not in ([], [1]):
             overlay["classes"] = [[number, names.get(str(number), number)] for number in numbers]
         overlays.append(overlay)
-        read += nbytes
     middle = [length // 2 for length in extent]
-    planes = _planes(store, sample, extent, middle) if store.has(IMAGE) and max(volume.block) > 1 else {}
+    planes = _planes(store, sample, extent, middle) if has_image and max(volume.block) > 1 else {}
     if sum(plane.nbytes for plane in planes.values()) <= detail.shown // 2:
         arrays |= planes
-    unit = store.array(IMAGE).attributes.get("units") or "" if store.has(IMAGE) else ""
+    unit = store.array(IMAGE).attributes.get("units") or "" if has_image else ""
     window = limits(image)
     head = {
         "shape": extent,
@@ -56,7 +56,7 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
         "head_up": geometry.direction is not None and geometry.direction[0] > _UPWARD,
         "unit": unit,
         "window": window,
-        "range": [float(np.nan_to_num(bound)) for bound in (image.min(initial=0), image.max(initial=1))],
+        "range": np.nan_to_num([image.min(initial=0), image.max(initial=1)]).tolist(),
         "presets": _presets(unit, window),
         "overlays": overlays,
         "full": middle,
@@ -66,7 +66,7 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     if geometry.spacing is not None:
         spacing = f"{' × '.join(f'{length:g}' for length in geometry.spacing)} mm"
     title = f"{' × '.join(map(str, extent))} voxels, {spacing}"
-    return View(widget="volume", title=title, head=head, arrays=arrays, read=read)
+    return View(widget="volume", title=title, head=head, arrays=arrays, read=volume.read)
 
 
 def measures(store: StoreView) -> Iterator[Measure]:
@@ -85,13 +85,14 @@ PREVIEW = Preview(view=view, measures=measures)
 def block_means(voxels: AnyArray, block: Sequence[int]) -> Float64s:
     """Return the means of blocks. Blocks at the ends may be smaller."""
     sums = voxels
-    counts = np.ones((1, 1, 1))
+    lengths = []
     for axis, length in enumerate(block):
         starts = np.arange(0, voxels.shape[axis], length)
         sums = np.add.reduceat(sums, starts, axis=axis, dtype=np.float64)
-        lengths = np.diff(starts, append=voxels.shape[axis])
-        counts = counts * lengths.reshape([-1 if one == axis else 1 for one in range(3)])
-    return sums / counts
+        lengths.append(np.diff(starts, append=voxels.shape[axis]))
+    depth, height, width = np.ix_(*lengths)
+    means: Float64s = sums / (depth * height * width)
+    return means
 
 
 class _VolumeBlocks:
@@ -100,29 +101,30 @@ class _VolumeBlocks:
         self._store = store
         self._sample = sample
         self._extent = extent
+        self.read = 0  # bytes that were read
         column = store.array(IMAGE) if store.has(IMAGE) else None
         itemsize = 1 if column is None else column.dtype.itemsize
         edge = detail.edge
-        self.block = [stride(length, edge) for length in extent]
+        self._divide(edge)
         while edge > 8 and np.prod(self.shape) * itemsize > detail.shown * 2 // 3:
             edge -= 4
-            self.block = [stride(length, edge) for length in extent]
+            self._divide(edge)
         # Of a volume that is too large to be read, some layers of chunks
         self._layer = self.block[0]
         if column is not None and np.prod(extent) * itemsize > detail.read:
-            self._layer = min(column.chunk_shape[1], extent[0])
-            layer_bytes = self._layer * extent[1] * extent[2] * itemsize
-            layers = max(4, detail.read // layer_bytes)
-            self.block[0] = max(self.block[0], stride(extent[0], int(layers)))
-            self._layer = min(self._layer, self.block[0])
+            layer = min(column.chunk_shape[1], extent[0])
+            layers = max(4, detail.read // (layer * extent[1] * extent[2] * itemsize))
+            self.block[0] = max(self.block[0], stride(extent[0], layers))
+            self._layer = min(layer, self.block[0])
+
+    def _divide(self, edge: int) -> None:
+        # Divide the volume into at most `edge` blocks along each axis
+        self.block = [stride(length, edge) for length in self._extent]
 
     @property
     def shape(self) -> list[int]:
         # The blocks of each axis
-        return [
-            stride(length, size) if length else 0
-            for length, size in zip(self._extent, self.block, strict=True)
-        ]
+        return [-(-length // size) for length, size in zip(self._extent, self.block, strict=True)]
 
     def note(self) -> str:
         # Say what the voxels of the view are
@@ -133,52 +135,51 @@ class _VolumeBlocks:
             means += f", of {self._layer} of every {self.block[0]} slices"
         return means
 
-    def means(self) -> tuple[AnyArray, int]:
-        # The means of blocks, and the bytes that were read
-        array = self._store.array(IMAGE)
-        dtype = array.dtype if array.dtype.kind in "iu" else np.dtype(np.float32)
-        out = np.zeros(self.shape, dtype)
-        read = 0
-        for first, slab in self._slabs(array, self._extent[2]):
-            read += slab.nbytes
+    def means(self) -> AnyArray:
+        # The means of blocks of the image
+        dtype = self._store.array(IMAGE).dtype
+        is_whole = dtype.kind in "iu"
+        out = np.zeros(self.shape, dtype if is_whole else np.float32)
+        for first, slab in self._slabs(IMAGE, self._extent[2]):
             means = block_means(slab, self.block)
-            out[first : first + len(means)] = np.round(means) if dtype.kind in "iu" else means
-        return out, read
+            out[first : first + len(means)] = np.round(means) if is_whole else means
+        return out
 
-    def every(self, path: str) -> tuple[UInt8s, int]:
-        # The voxel in the middle of every block of a mask or label, and the bytes that were read
+    def middles(self, path: str) -> UInt8s:
+        # The voxel in the middle of every block of a mask or label
         is_bits = path.endswith("/mask")
         width = self._extent[2]
         out = np.zeros(self.shape, np.uint8)
-        read = 0
-        for first, slab in self._slabs(self._store.array(path), -(-width // 8) if is_bits else width):
-            read += slab.nbytes
-            middles = [
-                np.minimum(np.arange(0, length, step) + step // 2, length - 1)
-                for length, step in zip((*slab.shape[:2], width), self.block, strict=True)
-            ]
-            rows = slab[middles[0]][:, middles[1]]
+        for first, slab in self._slabs(path, -(-width // 8) if is_bits else width):
+            shape = (*slab.shape[:2], width)
+            depth, height, columns = map(_middles, shape, self.block)
+            rows = slab[depth][:, height]
             if is_bits:
                 rows = np.unpackbits(rows, axis=2, bitorder="little")
-            values = rows[:, :, middles[2]]
             # A number of a class stays what it is where it fits
-            out[first : first + len(values)] = np.where(values > 0, np.minimum(values, 255), 0)
-        return out, read
+            values = np.clip(rows[:, :, columns].astype(np.int64), 0, 255)
+            out[first : first + len(values)] = values
+        return out
 
-    def _slabs(self, array: ArrayView, width: int) -> Iterator[tuple[int, AnyArray]]:
+    def _slabs(self, path: str, width: int) -> Iterator[tuple[int, AnyArray]]:
         # The number of the first block, and slices of whole blocks, or of one block in part
         depth, height, _ = self._extent
-        slice_bytes = max(1, height * width * array.dtype.itemsize)
-        blocks = max(1, _SLAB_BYTES // (slice_bytes * self.block[0]))
-        if self._layer < self.block[0]:
-            blocks = 1
+        array = self._store.array(path)
+        layer = self.block[0]
+        blocks = 1
+        if self._layer == layer:
+            blocks = max(1, _SLAB_BYTES // (max(1, height * width * array.dtype.itemsize) * layer))
         for first in range(0, self.shape[0], blocks):
-            lo = first * self.block[0]
-            hi = min(depth, (first + blocks) * self.block[0])
-            if self._layer < self.block[0]:
-                hi = min(hi, lo + self._layer)
-            box = array.read_box([self._sample, lo, 0, 0], [self._sample + 1, hi, height, width])
-            yield first, box[0]
+            lo = first * layer
+            hi = min(depth, lo + (blocks - 1) * layer + self._layer)
+            slab = array.read_box([self._sample, lo, 0, 0], [self._sample + 1, hi, height, width])[0]
+            self.read += slab.nbytes
+            yield first, slab
+
+
+def _middles(length: int, block: int) -> Int64s:
+    # The indices of the middles of the blocks of an axis
+    return np.minimum(np.arange(0, length, block) + block // 2, length - 1)
 
 
 def _planes(
@@ -186,53 +187,53 @@ def _planes(
 ) -> Mapping[str, AnyArray]:
     # Read the plane in the middle of each axis, (rows, columns)
     planes = {}
-    for axis in range(3):
-        lo = [sample, 0, 0, 0]
-        hi = [sample + 1, *extent]
-        lo[axis + 1] = middle[axis]
-        hi[axis + 1] = middle[axis] + 1
-        plane = store.array(IMAGE).read_box(lo, hi)[0]
-        planes[f"plane{axis}"] = np.take(plane, 0, axis=axis)
-    return planes if all(extent) else {}
+    for axis, number in enumerate(middle):
+        lo = [0, 0, 0]
+        hi = [*extent]
+        lo[axis] = number
+        hi[axis] = number + 1
+        box = store.array(IMAGE).read_box([sample, *lo], [sample + 1, *hi])
+        planes[f"plane{axis}"] = box[0].take(0, axis=axis)
+    return planes
 
 
 def _presets(unit: str, window: Sequence[float]) -> list[JsonObject]:
-    own = {"name": "nearly all values", "low": window[0], "high": window[1]}
-    known = PRESETS.values() if unit == "HU" else ()
-    named = [{"name": one.name.replace("_", " "), "low": one.low, "high": one.high} for one in known]
-    return [own, *named]
+    presets: list[JsonObject] = [{"name": "nearly all values", "low": window[0], "high": window[1]}]
+    return presets + [
+        {"name": preset.name.replace("_", " "), "low": preset.low, "high": preset.high}
+        for preset in PRESETS.values()
+        if unit == "HU"
+    ]
 
 
 def _overlays(store: StoreView) -> list[str]:
     # Labels first, then attached whole numbers, masks and windows. Of several, the first
     image_shape = store.array(IMAGE).shape if store.has(IMAGE) else ()
-    paths = []
-    for path in store.paths():
-        array = store.array(path)
-        is_attached = path != IMAGE and array.shape == image_shape and array.dtype.kind in "biu"
-        if path.endswith(("/mask", "/label")) or is_attached:
-            paths.append(path)
-    groups = (LABELS, VOLUMES, MASKS, WINDOWS)
-    ordered = [path for path in paths if path.startswith(groups)]
-    ordered.sort(key=lambda path: groups.index(path.partition("/")[0]))
-    return ordered[:_OVERLAYS]
+    overlays = []
+    for group in (LABELS, VOLUMES, MASKS, WINDOWS):
+        for path in store.paths():
+            array = store.array(path)
+            is_attached = path != IMAGE and array.shape == image_shape and array.dtype.kind in "biu"
+            if path.startswith(group) and (path.endswith(("/mask", "/label")) or is_attached):
+                overlays.append(path)
+    return overlays[:_OVERLAYS]
 
 
-def _points(store: StoreView, path: str, sample: int, extent: list[int], detail: ViewLimits) -> View:
+def _points(store: StoreView, group: str, sample: int, extent: list[int], detail: ViewLimits) -> View:
     # The points of a window, coloured by their values
-    group = path.removesuffix("/coords")
-    lo, hi = IndexColumn(store, f"{group}/offsets").ranges(np.array([sample]))
-    starts, stops = parts_of(int(lo[0]), int(hi[0]), detail.points)
-    coords = store.array(path).read_ranges(starts, stops)
-    arrays = {"xyz": coords[:, ::-1].astype(np.float32)}
-    columns = []
-    if store.has(f"{group}/values"):
-        values = store.array(f"{group}/values").read_ranges(starts, stops).astype(np.float32)
-        arrays["column0"] = values
-        columns.append({"name": "value", "kind": "number", "array": "column0", "limits": limits(values)})
-    shown = len(coords)
-    total = int(hi[0] - lo[0])
-    note = "all points" if shown == total else f"{shown:,} of {total:,} points, in evenly spread runs"
-    head = {"columns": columns, "note": f"{note}, of the window {group.split('/')[1]}"}
-    title = f"{' × '.join(map(str, extent))} voxels"
-    return View(widget="cloud", title=title, head=head, arrays=arrays, read=coords.nbytes * 2)
+    lo, hi = (int(bound[0]) for bound in IndexColumn(store, f"{group}/offsets").ranges(np.array([sample])))
+    starts, stops = parts_of(lo, hi, detail.points)
+    coords = store.array(f"{group}/coords").read_ranges(starts, stops)
+    values = store.array(f"{group}/values").read_ranges(starts, stops).astype(np.float32)
+    column = {"name": "value", "kind": "number", "array": "column0", "limits": limits(values)}
+    note = "all points"
+    if len(coords) < hi - lo:
+        note = f"{len(coords):,} of {hi - lo:,} points, in evenly spread runs"
+    head = {"columns": [column], "note": f"{note}, of the window {group.split('/')[1]}"}
+    return View(
+        widget="cloud",
+        title=f"{' × '.join(map(str, extent))} voxels",
+        head=head,
+        arrays={"xyz": coords[:, ::-1].astype(np.float32), "column0": values},
+        read=coords.nbytes * 2,
+    )

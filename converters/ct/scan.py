@@ -46,9 +46,16 @@ def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
 
 
 def numbers_in(content: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return ``spacing``, ``origin`` and ``direction`` as far as they are stated."""
-    stated = {name: _numbers(content.get(name), count) for name, count in LENGTHS.items()}
-    return {name: numbers for name, numbers in stated.items() if numbers is not None}
+    """Return ``spacing``, ``origin`` and ``direction`` as far as they are stated, in rows or not."""
+    stated = {}
+    for name, count in LENGTHS.items():
+        try:
+            numbers = np.asarray(content.get(name), np.float64).ravel()
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if len(numbers) == count and np.isfinite(numbers).all():
+            stated[name] = numbers.tolist()
+    return stated
 
 
 def read_classes(path: Path, location: str) -> dict[str, str]:
@@ -77,15 +84,6 @@ def _text(path: Path, encoding: str) -> str:
     return raw.decode(encoding)
 
 
-def _numbers(value: Any, count: int) -> list[float] | None:
-    # `count` finite numbers, which may stand in rows, or None
-    try:
-        numbers = np.asarray(value, np.float64).ravel()
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return numbers.tolist() if len(numbers) == count and np.isfinite(numbers).all() else None
-
-
 def read_row(path: Path, case: str, location: str) -> str:
     """Return the row of a case, in the first column with its name, as a JSON object of texts, or ``""``."""
     rows = _rows(path, path.stat().st_mtime_ns, location)
@@ -102,16 +100,16 @@ def read_row(path: Path, case: str, location: str) -> str:
 @lru_cache(maxsize=4)
 def _rows(path: Path, time: int, location: str) -> list[dict[str, str]]:  # noqa: ARG001
     try:
-        lines = csv.reader(io.StringIO(_text(path, "utf-8-sig"), newline=""), strict=True)
-        header, *rows = list(lines) or [[]]
+        reader = csv.DictReader(io.StringIO(_text(path, "utf-8-sig"), newline=""), strict=True)
+        rows = list(reader)
+        header = reader.fieldnames or ()
         if len(set(header)) < len(header):
             raise ValueError("two columns have one name")
         for number, row in enumerate(rows, 2):
-            if row and len(row) != len(header):
+            if None in row or None in row.values():
                 msg = f"row {number} has other columns than row 1"
                 raise ValueError(msg)
-        # A line that is empty is no row.
-        return [dict(zip(header, row, strict=True)) for row in rows if row]
+        return rows
     except (ValueError, csv.Error) as error:
         message = f"is no table of comma-separated values in UTF-8: {error}"
         raise InputError.at(location, message, _CURE, "metadata") from error
@@ -205,15 +203,18 @@ class VolumeScan:
         if series is not None and series.problem is not None:
             raise InputError(series.problem)
         collected = ProblemCollector()
-        by_kind: dict[str, list[tuple[str, SourceFile]]] = {}
+        texts: dict[str, SourceFile] = {}
+        slices: list[SourceFile] = []
+        images: list[tuple[int, SourceFile]] = []
         for role, file in zip(group.arrays, group.files, strict=True):
             kind, _, name = role.partition("/")
-            by_kind.setdefault(kind, []).append((name, file))
-        texts = {kind: by_kind.pop(kind)[0][1] for kind in TEXTS if kind in by_kind}
-        slices = [file for _, file in by_kind.pop(SLICES, [])]
-        images = [(int(size), file) for size, file in by_kind.pop("image", [])]
-        for kind, members in by_kind.items():
-            for name, file in members:
+            if kind in TEXTS:
+                texts[kind] = file
+            elif kind == SLICES:
+                slices.append(file)
+            elif kind == "image":
+                images.append((int(name), file))
+            else:
                 with collected.attempt(file.name):
                     self._add(kind, name, file)
         if images:
@@ -225,20 +226,20 @@ class VolumeScan:
                 if parts and pixels is None:
                     collected.problems += gap_in(group.name, [image, *slices])
         first = group.files[0]
-        is_case = first.name != group.name
-        path = folder_of(first.path) if is_case else first.path
+        path = first.path if first.name == group.name else folder_of(first.path)
         for kind, file in texts.items():
             with collected.attempt(file.name):
                 self._read(kind, file, path.name, has_geometry="geometry" in texts)
         arrays = self._used_arrays()
-        dense = [array for array in arrays if array.role.partition("/")[0] not in MEMBERS]
+        dense = [array for array in arrays if not array.is_points]
         extent = dense[0].shape if dense else None
         collected.problems += self._displaced()
         for array in dense:
             if array.shape != extent:
                 message = f"has shape {array.shape}, its volume {extent}"
-                problem = Problem(array.name, message, "make it again from this volume", "shape")
-                collected.problems.append(problem)
+                collected.problems.append(
+                    Problem(array.name, message, "make it again from this volume", "shape")
+                )
         collected.check()
         paths = [[array.path, *array.parts, *array.further] for array in arrays]
         detail = Detail(
@@ -265,22 +266,24 @@ class VolumeScan:
 
     def _used_arrays(self) -> tuple[VolumeArray, ...]:
         # All arrays in the order of their kinds, without sparse windows of which there is more
-        kinds = list(_CALLED)
-        ordered = sorted(self._arrays.values(), key=lambda array: kinds.index(array.role.partition("/")[0]))
         used = []
-        for array in ordered:
-            kind, _, name = array.role.partition("/")
-            if kind != "sparse" or self._arrays.keys().isdisjoint(("image", f"windows/{name}")):
-                used.append(array)
+        for kind in _CALLED:
+            for role, array in self._arrays.items():
+                own_kind, _, name = role.partition("/")
+                is_dense = kind == "sparse" and not self._arrays.keys().isdisjoint(
+                    ("image", f"windows/{name}")
+                )
+                if own_kind == kind and not is_dense:
+                    used.append(array)
         return tuple(used)
 
     def _classes(self) -> Mapping[str, str]:
         # What the numbers of labels are called, as the store numbers them
         classes: Mapping[str, str] = self._texts.get("dataset", {})
-        numberings = [array.numbering for array in self._arrays.values() if array.numbering is not None]
-        if self._labels is None or not numberings:
-            return classes
-        return self._labels.called(numberings[0], classes)
+        for array in self._arrays.values():
+            if self._labels is not None and array.numbering is not None:
+                return self._labels.called(array.numbering, classes)
+        return classes
 
     def _read(self, kind: str, file: SourceFile, case: str, *, has_geometry: bool) -> None:
         # Read a text about the volume
@@ -288,28 +291,26 @@ class VolumeScan:
             self._texts[kind] = read_row(file.path, case, file.name)
             if not self._texts[kind]:
                 self._notes.append(f"{METADATA} has no row of this name")
-            return
-        if kind == "dataset":
+        elif kind == "dataset":
             self._texts[kind] = read_classes(file.path, file.name)
-            return
-        self._texts[kind], stated = read_info(file.path, file.name)
-        order = self._options.info_order
-        if kind == "geometry":
-            self._state(stated, GEOMETRY)
-        elif order is not None:
-            step = -1 if order == "xyz" else 1
-            self._state({name: numbers[::step] for name, numbers in stated.items()}, INFO)
-        elif stated and not has_geometry:
-            self._notes.append(f"{', '.join(sorted(stated))} {_UNORDERED}")
+        else:
+            self._texts[kind], stated = read_info(file.path, file.name)
+            order = self._options.info_order
+            if kind == "geometry":
+                self._state(stated, GEOMETRY)
+            elif order is not None:
+                step = -1 if order == "xyz" else 1
+                self._state({name: numbers[::step] for name, numbers in stated.items()}, INFO)
+            elif stated and not has_geometry:
+                self._notes.append(f"{', '.join(sorted(stated))} {_UNORDERED}")
 
     def _add(self, kind: str, name: str, file: SourceFile) -> None:
         # Add an array. ``points`` are a sparse window or a distance field
         with self._open(file) as (opening, opened):
             if kind == "points":
                 array = points_in(opened, file, opening.name, name)
-                unread = opened.arrays.keys() - {*MEMBERS[array.role.partition("/")[0]], "resolution"}
-                start = f"left out, being no column: {file.path.name}"
-                self._notes += [f"{start}: {other}" for other in sorted(unread)]
+                for other in sorted(opened.arrays.keys() - {*MEMBERS[array.form], "resolution"}):
+                    self._notes.append(f"left out, being no column: {file.path.name}: {other}")
             else:
                 array = self._voxels(kind, name, file, opening, opened)
             placed = numbers_in(opened.facts)
@@ -321,7 +322,7 @@ class VolumeScan:
                 header = opened.facts.get("header")
                 self._header = json.dumps(header) if header else ""
         role = array.role
-        called = _CALLED[role.partition("/")[0]]
+        called = _CALLED[array.form]
         unnamed = name_problem(role)
         if unnamed is not None:
             message = f"cannot name a {called}: {unnamed}"
@@ -376,10 +377,8 @@ class VolumeScan:
         image = self._placed.get("image", {})
         for role, placed in self._placed.items():
             for name in image.keys() & placed.keys():
-                own_value = np.array(placed[name])
-                image_value = np.array(image[name])
-                if not np.allclose(own_value, image_value, rtol=_ROUNDING, atol=_ROUNDING):
-                    message = f"has {name} {own_value.tolist()}, its volume {image_value.tolist()}"
+                if not np.allclose(placed[name], image[name], rtol=_ROUNDING, atol=_ROUNDING):
+                    message = f"has {name} {[*placed[name]]}, its volume {[*image[name]]}"
                     cure = "resample it to the volume, or copy the volume's header if that is right"
                     yield Problem(self._arrays[role].name, message, cure, "geometry")
 
@@ -401,9 +400,8 @@ def _choose_image(
 ) -> SourceFile:
     # The image of a case folder. Several need a resolution, which those called otherwise lack
     images = sorted(images, key=lambda image: image[0])
-    chosen = [file for size, file in images if resolution is None or size == resolution]
-    if not chosen and images[-1][0] == 0:
-        chosen = [file for _, file in images]
+    says_none = images[-1][0] == 0
+    chosen = [file for size, file in images if says_none or resolution in (None, size)]
     if len(chosen) == 1:
         return chosen[0]
     names = ", ".join(file.path.name for _, file in images)

@@ -49,6 +49,16 @@ class VolumeArray(NamedTuple):
     known: tuple[DicomPixels, ...] = ()  # what is known of its slices
 
     @property
+    def form(self) -> str:
+        """What it is, without its name: "image", "windows", "sparse", "masks", "labels" or "sdf"."""
+        return self.role.partition("/")[0]
+
+    @property
+    def is_points(self) -> bool:
+        """Whether its file holds points, not voxels."""
+        return self.form in MEMBERS
+
+    @property
     def kind(self) -> np.dtype[Any]:
         """Native dtype of its values."""
         return np.dtype(self.dtype).newbyteorder("=")
@@ -237,7 +247,7 @@ def point_blocks(array: VolumeArray, lo: int = 0, hi: int | None = None, step: i
     hi = array.shape[0] if hi is None else hi
     step = step or BLOCK
     with array.open() as arrays:
-        index, values = (arrays[member] for member in MEMBERS[array.role.partition("/")[0]])
+        index, values = (arrays[member] for member in MEMBERS[array.form])
         for first in range(lo, hi, step):
             stop = min(first + step, hi)
             yield index[first:stop], values[first:stop].reshape(-1)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,14 +98,14 @@ class _Choice:
         # Look at the voxels of a box at `corner`: their classes, (d, h, w) unsigned, 0 of none
         if self._too_many:
             return
-        depth, height, width = (
+        parts = [
             ranks[low : low + length]
             for ranks, low, length in zip(self._ranks, corner, classes.shape, strict=True)
-        )
-        ranks = depth[:, None, None] ^ height[:, None] ^ width
+        ]
+        depth, height, width = np.ix_(*parts)
+        ranks = depth ^ height ^ width
         place = np.nonzero((classes != 0) & (ranks <= self._limits[classes]))
-        axes = [axis + low for axis, low in zip(place, corner, strict=True)]
-        flat = np.ravel_multi_index(axes, self._shape)
+        flat = np.ravel_multi_index(tuple(np.add(place, np.array(corner)[:, None])), self._shape)
         self._parts.append((classes[place], ranks[place], flat))
         self._pending += len(flat)
         if self._pending > self._kept + 4 * self._most:
@@ -168,17 +168,15 @@ def _pack(inside: NDArray[np.bool_], bits: UInt8s, box: Box) -> None:
     first = box[0].start or 0
     column = (box[2].start or 0) // 8
     target = bits[first : first + depth, :height, column : column + -(-width // 8)]
-    if inside.flags.c_contiguous and width % 8 == 0:  # no byte holds bits of two rows
-        target[...] = np.packbits(inside.reshape(-1), bitorder="little").reshape(target.shape)
-    elif inside.flags.c_contiguous:
+    if inside.flags.c_contiguous:
         target[...] = np.packbits(inside, axis=-1, bitorder="little")
-    else:
-        ones = inside.view(np.uint8)
-        for byte in range(target.shape[2]):  # along width a Fortran slab's voxels are whole planes apart
-            packed = ones[:, :, 8 * byte].copy(order="F")
-            for bit in range(1, min(8, width - 8 * byte)):
-                packed |= ones[:, :, 8 * byte + bit] << np.uint8(bit)
-            target[:, :, byte] = packed
+        return
+    ones = inside.view(np.uint8)
+    for byte in range(target.shape[2]):  # along width a Fortran slab's voxels are whole planes apart
+        packed = ones[:, :, 8 * byte].copy(order="F")
+        for bit in range(1, min(8, width - 8 * byte)):
+            packed |= ones[:, :, 8 * byte + bit] << np.uint8(bit)
+        target[:, :, byte] = packed
 
 
 def list_bytes(array: VolumeArray) -> int:
@@ -252,8 +250,8 @@ def count_image(
     image: VolumeArray, windows: Mapping[str, Window], files: Mapping[str, VolumeArray]
 ) -> ImageCounts:
     """Look at every voxel of an image once, and at the same voxels of files of some windows."""
-    # Nothing is read where nothing can be found: no windows, and a dtype without NaN.
-    return _count_image(image, tuple(windows.items()), tuple(files.items()), _state(image, *files.values()))
+    state = _state(image, *files.values())
+    return _count_image(image, tuple(windows.items()), tuple(files.items()), state)
 
 
 def count_mask(mask: VolumeArray) -> Ones:
@@ -263,8 +261,7 @@ def count_mask(mask: VolumeArray) -> Ones:
 
 def _state(*arrays: VolumeArray) -> tuple[tuple[int, int], ...]:
     # Size and modification time of all files
-    paths = chain.from_iterable((array.file.path, *array.file.parts) for array in arrays)
-    statuses = [path.stat() for path in paths]
+    statuses = [Path(path).stat() for array in arrays for path in (array.path, *array.parts)]
     return tuple((status.st_size, status.st_mtime_ns) for status in statuses)
 
 
@@ -281,6 +278,7 @@ def _count_image(
     labels: NDArray[np.bool_] | None = np.zeros(256, np.bool_)
     is_float = image.kind.kind == "f"
     nan = 0
+    # Nothing is read where nothing can be found
     if not tests and not is_float:
         return ImageCounts({}, 0, {}, None)
     for box, (values, *others) in slabs([image, *(array for _, array in files)]):
@@ -293,14 +291,8 @@ def _count_image(
             is_inside = test(values)
             counts[name][box[0]] += _per_plane(is_inside)
             if name in by_file:
-                differing[name] += _difference(is_inside, by_file[name])
+                differing[name] += int(np.count_nonzero(is_inside.view(np.uint8) != by_file[name]))
     return ImageCounts(counts, nan, differing, labels)
-
-
-def _difference(is_inside: NDArray[np.bool_], mask: AnyArray) -> int:
-    if np.array_equal(is_inside.view(np.uint8), mask.view(np.uint8) if mask.itemsize == 1 else mask):
-        return 0
-    return int(np.count_nonzero(is_inside != mask))
 
 
 def _label_values(values: AnyArray, before: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
@@ -384,16 +376,16 @@ class VolumeReader:
             numbers["nan"] = counts.nan
             collected.problems += self._label_problems(image.name, counts.labels)
         for array in self.detail.arrays:
-            kind, _, name = array.role.partition("/")
+            name = array.role.partition("/")[2]
             with collected.attempt(array.name):
-                if kind == WINDOWS:
+                if array.form == WINDOWS:
                     numbers |= self._check_window(name, array, image)
-                elif kind in (MASKS, LABELS):
-                    numbers[f"others/{array.role}"] = _count_classes(kind, array)
-                elif kind != "image":
+                elif array.form in (MASKS, LABELS):
+                    numbers[f"others/{array.role}"] = _count_classes(array)
+                elif array.is_points:
                     edge = array.resolution
                     check_range(array, (edge, edge, edge) if edge else self.detail.extent)
-                if kind == "sparse":
+                if array.form == "sparse":
                     numbers[f"points/{name}"] = len(sorted_points(array)[0])
         collected.check()
         facts: dict[str, AnyArray] = {name: np.array(count, np.int64) for name, count in numbers.items()}
@@ -413,16 +405,16 @@ class VolumeReader:
             tests = {f"{WINDOWS}/{name}": inside(window, image.kind) for name, window in self.windows.items()}
             located |= locations_of(image, tests, most)
         for array in self.detail.arrays:
-            kind = array.role.partition("/")[0]
-            if kind in (WINDOWS, MASKS, LABELS) and array.role not in located:
-                is_mask = kind == WINDOWS or array.kind.kind == "f"
-                test = inside(None, array.kind) if is_mask else None
-                located |= locations_of(array, {array.role: test}, most)
+            if array.form in (WINDOWS, MASKS, LABELS) and array.role not in located:
+                is_mask = array.form == WINDOWS or array.kind.kind == "f"
+                located |= locations_of(
+                    array, {array.role: inside(None, array.kind) if is_mask else None}, most
+                )
         facts: dict[str, AnyArray] = {}
+        dtype = np.uint16 if max(self.extent()) <= 1 << 16 else np.int32
         for group, (classes, lengths, coords) in located.items():
             facts |= {f"classes/{group}": classes, f"locations/{group}": lengths}
             if len(classes) <= MOST_CLASSES:
-                dtype = np.uint16 if max(self.extent()) <= 1 << 16 else np.int32
                 emit(f"{FOREGROUND}/{group}", "coords", coords.astype(dtype))
         return facts
 
@@ -431,10 +423,8 @@ class VolumeReader:
         if self.detail.extent is not None:
             return self.detail.extent
         stated = max(array.resolution for array in self.detail.arrays)
-        if stated:
-            return stated, stated, stated
-        longest = np.zeros(3, np.int64)
-        for array in self.detail.arrays:
+        longest = np.full(3, stated)
+        for array in self.detail.arrays if not stated else ():
             for index, _ in point_blocks(array):
                 longest = np.maximum(longest, index.max(axis=0).astype(np.int64) + 1)
         depth, height, width = longest.tolist()
@@ -492,11 +482,12 @@ class VolumeReader:
 
     def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, AnyArray]) -> None:
         """Read points ``lo:hi`` of a distance field, in the file's order."""
-        filled = 0
+        first = 0
         for index, values in point_blocks(self.detail.named(SDF)[name], lo, hi):
-            out["coords"][filled : filled + len(index)] = index
-            out["values"][filled : filled + len(index)] = values
-            filled += len(index)
+            rows = slice(first, first + len(index))
+            out["coords"][rows] = index
+            out["values"][rows] = values
+            first = rows.stop
 
     def _count(self, image: VolumeArray) -> ImageCounts:
         return count_image(image, self.windows, self.detail.named(WINDOWS))
@@ -532,21 +523,20 @@ class VolumeReader:
         message = (
             f"looks like a mask, not like HU: each voxel is {held}; a window is of HU: {', '.join(windows)}"
         )
-        # windows that other volumes have as files are cut without the option, too
-        options = {parse_window(text).name for text in self.options["window"]}
+        # Windows that other volumes have as files are cut without the option, too
         as_mask = f"with --exclude {shlex.quote(self.name)}"
-        if options.issuperset(windows):
+        if {parse_window(text).name for text in self.options["window"]}.issuperset(windows):
             as_mask = "without --window"
         cure = f"if it is a mask, the same command {as_mask}; if it is HU, with --values hu"
         return [Problem(location, message, cure, "values")]
 
 
-def _count_classes(kind: str, label: VolumeArray) -> int:
+def _count_classes(label: VolumeArray) -> int:
     # Count voxels of a label or mask other than 0 and 1, and raise if they are floats
     foreign_voxels = count_mask(label).others
     if not foreign_voxels or label.kind.kind != "f":
         return foreign_voxels
-    if kind == MASKS:
+    if label.form == MASKS:
         raise _not_a_mask(label, foreign_voxels)
     message = f"is taken for a label by its name, but is {label.kind} and not a mask of 0 and 1"
     cure = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
