@@ -152,16 +152,18 @@ class SourceFile:
     def check_size(self, end: int) -> None:
         """Refuse a file that ends before a byte, where its header tells of more."""
         if self.size < end:
-            message = f"has {self.size} bytes, its header tells of {end}"
-            raise self.problem(message, "copy it again", "truncated")
+            raise self.problem(
+                f"has {self.size} bytes, its header tells of {end}", "copy it again", "truncated"
+            )
 
     def library(self, module: str, extra: str) -> Any:
         """Import a library that reads the file, or say which extra of unistore installs it."""
         try:
             return import_module(module)
         except ImportError as error:
-            message = f"is read by {module}, which is not installed"
-            raise self.problem(message, f"pip install 'unistore[{extra}]'", "library") from error
+            raise self.problem(
+                f"is read by {module}, which is not installed", f"pip install 'unistore[{extra}]'", "library"
+            ) from error
 
     def beside(self, name: str) -> SourceFile:
         """Return another file, by its path relative to this file's folder.
@@ -173,11 +175,11 @@ class SourceFile:
         """
         path = self.path.parent / name
         if not path.is_file():
-            message = f"needs {printable(name)}, which is not there"
-            raise self.problem(message, "copy it beside", "missing")
+            raise self.problem(f"needs {printable(name)}, which is not there", "copy it beside", "missing")
         if self.roots and not is_inside(path, self.roots):
-            message = f"needs {printable(name)}, outside the given paths"
-            raise self.problem(message, "give its folder too", "link")
+            raise self.problem(
+                f"needs {printable(name)}, outside the given paths", "give its folder too", "link"
+            )
         return SourceFile(path, str(Path(self.name).parent / name), self.roots)
 
     def problem(self, message: str, cure: str = "", kind: str = "format") -> InputError:

@@ -241,5 +241,6 @@ def _form_of(hint: Any, where: str) -> dict[str, Any]:
             return {**of_one, "form": form, "length": len(inner)}
     if origin in (Mapping, dict) and inner == (str, str):
         return {**one, "form": "mapping", "kind": str}
-    msg = f"{where}: an option cannot be {hint!r}; unistore.converters.options lists what it can be"
-    raise TypeError(msg)
+    raise TypeError(
+        f"{where}: an option cannot be {hint!r}; unistore.converters.options lists what it can be"
+    )

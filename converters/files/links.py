@@ -110,8 +110,7 @@ class _Walk:
         try:
             paths = sorted(folder.iterdir(), key=lambda path: natural_key(path.name))
         except OSError as error:
-            message = f"cannot be listed: {error.strerror}"
-            self._problem(folder, message, "check the rights", "unreadable")
+            self._problem(folder, f"cannot be listed: {error.strerror}", "check the rights", "unreadable")
             return
         for path in paths:
             if path.name.startswith(".") or self.is_excluded(self._name(path)):
@@ -143,8 +142,7 @@ class _Walk:
         real = real_path(link)
         holding = {root for root in self.roots if real.is_relative_to(real_path(root))}
         if not holding:
-            message = f"is a link to {printable(str(real))}, outside the given paths"
-            self._problem(link, message, "", "link")
+            self._problem(link, f"is a link to {printable(str(real))}, outside the given paths", "", "link")
             self.leaving.append(link)
         elif self.root not in holding:
             self.targets |= holding

@@ -136,9 +136,11 @@ def _check(shape: Shape, dtype: Dtype) -> None:
     if any(type(extent) is not int or extent < 0 for extent in shape):
         raise _refused("header", f"has shape {shape!r} in its header")
     if dtype.hasobject:
-        message = "is an array of Python objects (a pickle), which is never opened"
-        cure = "load it where it was made and save numbers: np.save(path, np.stack(list(array)))"
-        raise _refused("object", message, cure)
+        raise _refused(
+            "object",
+            "is an array of Python objects (a pickle), which is never opened",
+            "load it where it was made and save numbers: np.save(path, np.stack(list(array)))",
+        )
     if dtype.itemsize == 0:
         raise _refused("dtype", f"has dtype {dtype}, which has no bytes", "save it as text")
     try:
@@ -158,8 +160,14 @@ def _check_size(header: NpyHeader, size: int, where: Location | str) -> None:
         raise InputError(_truncated(where, size, expected))
     if size > expected:
         more = f"{size - expected} more than its header {header.shape} {header.dtype} says"
-        cure = "several arrays in one file? save each with np.save, or all with np.savez"
-        raise InputError(Problem.at(where, f"holds {size} bytes, {more}", cure, "trailing"))
+        raise InputError(
+            Problem.at(
+                where,
+                f"holds {size} bytes, {more}",
+                "several arrays in one file? save each with np.save, or all with np.savez",
+                "trailing",
+            )
+        )
 
 
 def _truncated(where: Location | str, size: int, expected: int) -> Problem:
@@ -245,9 +253,14 @@ class FileValues(ArrayValues):
         except OSError as error:
             raise InputError(_unreadable(self.where, error)) from error
         if missing:
-            message = f"ended {missing} bytes early while it was read"
-            cure = "it changed during the conversion: run again when it is complete"
-            raise InputError(Problem.at(self.where, message, cure, "truncated"))
+            raise InputError(
+                Problem.at(
+                    self.where,
+                    f"ended {missing} bytes early while it was read",
+                    "it changed during the conversion: run again when it is complete",
+                    "truncated",
+                )
+            )
 
 
 def bytes_of(path: Path, name: str) -> FileValues:
@@ -335,11 +348,13 @@ def _member(
     size: int,
 ) -> ArrayValues:
     if info.flag_bits & 0x1:
-        cure = "unpack it and save it with np.savez"
-        raise InputError(Problem.at(where, "is encrypted", cure, "encrypted"))
+        raise InputError(
+            Problem.at(where, "is encrypted", "unpack it and save it with np.savez", "encrypted")
+        )
     if not 0 <= info.header_offset < size:  # seeking there would look like a fault of the disk
-        message = "is damaged: it begins outside of the file"
-        raise InputError(Problem.at(where, message, _COPY_AGAIN, "corrupt"))
+        raise InputError(
+            Problem.at(where, "is damaged: it begins outside of the file", _COPY_AGAIN, "corrupt")
+        )
     with _reading(where):
         stream = archive.open(info)
         header = _header_from(stream.read, where)
@@ -348,8 +363,11 @@ def _member(
         packed = min(info.compress_size, size)
         if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _MAX_DEFLATE_RATIO * packed:
             claim = f"says that it holds {info.file_size} bytes"
-            message = f"{claim}, which its {packed} compressed ones cannot give"
-            raise InputError(Problem.at(where, message, _COPY_AGAIN, "corrupt"))
+            raise InputError(
+                Problem.at(
+                    where, f"{claim}, which its {packed} compressed ones cannot give", _COPY_AGAIN, "corrupt"
+                )
+            )
         return _CompressedValues(header, where, stream)
     # Local file header (PKWARE APPNOTE 4.3.7): 30 fixed bytes, with the two lengths at the end.
     file.seek(info.header_offset + 26)
@@ -377,8 +395,9 @@ def _bad_zip(path: Path, where: str, error: Exception) -> Problem:
         return Problem(where, "is empty (0 bytes)", _COPY_AGAIN, "empty")
     if head.startswith(b"PK"):
         return Problem(where, f"is truncated or damaged: {error}", _COPY_AGAIN, "truncated")
-    message = f"is no .npz file: it begins with {head[:8]!r}"
-    return lfs_pointer_problem(head, where) or Problem(where, message, "save it with np.savez", "format")
+    return lfs_pointer_problem(head, where) or Problem(
+        where, f"is no .npz file: it begins with {head[:8]!r}", "save it with np.savez", "format"
+    )
 
 
 def _damaged(where: Location | str, error: Exception) -> InputError:

@@ -75,11 +75,6 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def file_version(status: os.stat_result) -> tuple[int, ...]:
-    """Return what changes when a file does: device, inode, size and times."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
 def is_inside(path: Path, roots: Sequence[Path]) -> bool:
     """Return whether a path, after resolving every link, is one of the roots or lies below one."""
     real = real_path(path)
@@ -121,8 +116,13 @@ class Listing:
             inside = folder.resolve()
             below = slice(*rows_below(self.files, inside))
             if not chosen[below].any() and not any(path.startswith(f"{inside}{os.sep}") for path in left_out):
-                message = f"no {' or '.join(suffixes)} file in this folder"
-                problems.append(Problem(printable(str(folder)), message, kind="missing"))
+                problems.append(
+                    Problem(
+                        printable(str(folder)),
+                        f"no {' or '.join(suffixes)} file in this folder",
+                        kind="missing",
+                    )
+                )
         if problems:
             raise InputError(sorted(problems, key=lambda problem: _path_key(problem.file)))
         if self.left is not None:
@@ -201,8 +201,12 @@ class _Lister:
             try:
                 entries = self._entries(current, is_root=current == root)
             except OSError as error:
-                message = f"cannot be listed: {error.strerror}"
-                problem = Problem(printable(str(current)), message, "check the rights", "unreadable")
+                problem = Problem(
+                    printable(str(current)),
+                    f"cannot be listed: {error.strerror}",
+                    "check the rights",
+                    "unreadable",
+                )
                 self.problems.append(problem)
                 continue
             for entry in entries:
@@ -295,8 +299,12 @@ def _covering(folders: set[Path], excluded: Sequence[Path]) -> list[Path]:
 
 def _outside_problem(path: Path) -> Problem:
     target = printable(str(real_path(path)))
-    cure = "give the folder of the target too, or copy the file"
-    return Problem(printable(str(path)), f"is a link to {target}, outside the given paths", cure, "link")
+    return Problem(
+        printable(str(path)),
+        f"is a link to {target}, outside the given paths",
+        "give the folder of the target too, or copy the file",
+        "link",
+    )
 
 
 def common_root(files: Sequence[Path]) -> Path:

@@ -38,8 +38,10 @@ class Aedat4(Format):
         streams = file.library("aedat", "events").Decoder(file.path).id_to_stream()
         cameras = [number for number, stream in streams.items() if stream["type"] == "events"]
         if len(cameras) != 1:
-            message = f"has {len(cameras)} streams of events, expected 1"
-            raise file.problem(message, "export the events of each camera to a file of its own")
+            raise file.problem(
+                f"has {len(cameras)} streams of events, expected 1",
+                "export the events of each camera to a file of its own",
+            )
         (camera,) = cameras
         facts = {"width": streams[camera]["width"], "height": streams[camera]["height"]}
         other_streams = [

@@ -188,9 +188,9 @@ def damages(file: SourceFile) -> Iterator[None]:
         raise
     except Exception as error:  # rosbags trusts what it parses, so that damage raises anything
         text = str(error).partition("\n")[0] or type(error).__name__
-        cure = _REPAIRS.get(file.path.suffix, _AGAIN)
-        message = f"is damaged or truncated: {text}"
-        raise file.problem(message, cure, "damaged") from error
+        raise file.problem(
+            f"is damaged or truncated: {text}", _REPAIRS.get(file.path.suffix, _AGAIN), "damaged"
+        ) from error
 
 
 def _opened(file: SourceFile, stack: ExitStack) -> BagFile:
@@ -209,9 +209,11 @@ def _opened(file: SourceFile, stack: ExitStack) -> BagFile:
             if kind is not _MCAP:
                 raise
             # rosbags looks up how the messages of a channel are described.
-            message = f"has channels that are no messages of ROS 2: they are described in {error}"
-            cure = f"leave them out: mcap filter {file.path.name} -o ros2.mcap -n TOPIC"
-            raise file.problem(message, cure, "format") from error
+            raise file.problem(
+                f"has channels that are no messages of ROS 2: they are described in {error}",
+                f"leave them out: mcap filter {file.path.name} -o ros2.mcap -n TOPIC",
+                "format",
+            ) from error
     stack.callback(reader.close)
     return BagFile(file, kind, reader)
 
@@ -222,12 +224,16 @@ def _check_sqlite(file: SourceFile) -> None:
     page_size = int.from_bytes(head[16:18], "big")
     expected = int.from_bytes(head[28:32], "big") * (65536 if page_size == 1 else page_size)
     if file.size < expected:
-        message = f"is truncated: it has {file.size:,} bytes, its header tells of {expected:,}"
-        raise file.problem(message, _AGAIN, "truncated")
+        raise file.problem(
+            f"is truncated: it has {file.size:,} bytes, its header tells of {expected:,}", _AGAIN, "truncated"
+        )
     log = Path(f"{file.path}-wal")
     if log.is_file() and log.stat().st_size:
-        message = f"has messages in {log.name} that were not written back"
-        raise file.problem(message, f"sqlite3 {file.path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'", "damaged")
+        raise file.problem(
+            f"has messages in {log.name} that were not written back",
+            f"sqlite3 {file.path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'",
+            "damaged",
+        )
 
 
 def _by_metadata(file: SourceFile, stack: ExitStack) -> Bag:
@@ -240,12 +246,16 @@ def _by_metadata(file: SourceFile, stack: ExitStack) -> Bag:
         mode = str(metadata.get("compression_mode") or "").lower()
         distro = str(metadata.get("ros_distro") or "")
     if mode == "file":
-        cure = "unpack it: ros2 bag convert"
-        raise file.problem("names files that are compressed as a whole", cure, "format")
+        raise file.problem(
+            "names files that are compressed as a whole", "unpack it: ros2 bag convert", "format"
+        )
     bag = Bag([_opened(file.beside(name), stack) for name in names], mode == "message", distro)
     connections = chain.from_iterable(bag_file.connections for bag_file in bag.files)
     present = sum(connection.msgcount for connection in connections)
     if present < count or not names:
-        message = f"says {count:,} messages, and its files have {present:,}"
-        raise file.problem(message, "copy all files of the folder again", "truncated")
+        raise file.problem(
+            f"says {count:,} messages, and its files have {present:,}",
+            "copy all files of the folder again",
+            "truncated",
+        )
     return bag

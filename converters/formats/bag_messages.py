@@ -150,8 +150,7 @@ def _image(first: Any) -> MessageField:
 
     def take(message: Any) -> AnyArray:
         if _form(message) != _form(first):
-            message = f"is an image of {_form(message)}, the first one of {_form(first)}"
-            raise ValueError(message)
+            raise ValueError(f"is an image of {_form(message)}, the first one of {_form(first)}")
         dtype = np.dtype(pixels.dtype).newbyteorder(">" if message.is_bigendian else "<")
         row_bytes = width * pixels.channels * dtype.itemsize
         rows = _rows(message.data, height, int(message.step) or row_bytes, row_bytes)
@@ -164,8 +163,7 @@ def _image(first: Any) -> MessageField:
 def _rows(data: Any, height: int, step: int, row_bytes: int) -> UInt8s:
     """Return the bytes of rows that stand `step` bytes apart, (height, row_bytes)."""
     if step < row_bytes or len(data) < step * height:
-        message = f"has {len(data)} bytes, its size tells of {max(step, row_bytes) * height}"
-        raise ValueError(message)
+        raise ValueError(f"has {len(data)} bytes, its size tells of {max(step, row_bytes) * height}")
     rows = np.asarray(data[: step * height]).reshape(height, step)
     return np.ascontiguousarray(rows[:, :row_bytes])
 

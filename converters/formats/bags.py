@@ -90,8 +90,9 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
             facts |= {f"{topic.group}/{name}": text for name, text in topic.facts().items()}
             largest_block = max(largest_block, min(_BLOCK_BYTES, topic.count * topic.record.itemsize))
         except _UnknownTypeError as error:
-            cure = f"leave it out: --ignore '{topic.group}/*'"
-            problem = Problem.at(topic.location("messages"), str(error), cure, "format")
+            problem = Problem.at(
+                topic.location("messages"), str(error), f"leave it out: --ignore '{topic.group}/*'", "format"
+            )
             of_topic["messages"] = Unread(topic.count, problem)
         of_topic[LOG_TIME] = Array(LazyRows((topic.count,), np.dtype(np.int64), topic.log_times))
         arrays |= {f"{topic.group}/{field}": array for field, array in of_topic.items()}
@@ -172,15 +173,16 @@ class _Messages:
     def fields(self, kinds: Sequence[str], left_out: dict[str, str]) -> list[MessageField]:
         kind = kinds[0]
         if len(kinds) > 1:
-            raise _UnknownTypeError(f"has messages of several types: {', '.join(kinds)}")  # noqa: EM102
+            raise _UnknownTypeError(f"has messages of several types: {', '.join(kinds)}")
         if kind in self._problems:
             raise _UnknownTypeError(self._problems[kind])
         try:
             return fields_of(kind, self._store.fielddefs, left_out)
         except KeyError as error:
             missing = "them" if error.args[0] == kind else error.args[0]
-            message = f"has messages of {kind}, and nothing says what is in {missing}"
-            raise _UnknownTypeError(message) from error
+            raise _UnknownTypeError(
+                f"has messages of {kind}, and nothing says what is in {missing}"
+            ) from error
 
     def read(self, topic: _Topic, lo: int, hi: int) -> Iterator[Any]:
         if self._topic != topic.name or self._next != lo:
@@ -233,8 +235,11 @@ class _Topic:
                 times.append(bag_file.kind.times(bag_file.reader, publishers))
         indexed = sum(map(len, times))
         if indexed != self.count:
-            message = f"tells of {self.count} messages of {self.name}, and has {indexed}"
-            raise self._file.problem(message, "copy it again", "truncated")
+            raise self._file.problem(
+                f"tells of {self.count} messages of {self.name}, and has {indexed}",
+                "copy it again",
+                "truncated",
+            )
         return times
 
     def log_times(self, lo: int, hi: int) -> Int64s:

@@ -72,8 +72,11 @@ class Slices:
         for number, (path, plane) in enumerate(planes):
             numbers = self._numbers(path, plane)
             if numbers.min() < lowest or numbers.max() > highest:
-                message = f"holds numbers of more than the {self._pixels.bits} bits that it tells of"
-                raise self._file.problem(message, "correct BitsStored", "values")
+                raise self._file.problem(
+                    f"holds numbers of more than the {self._pixels.bits} bits that it tells of",
+                    "correct BitsStored",
+                    "values",
+                )
             values[number] = self._scalings[_scale_of(plane)].apply(numbers)
         return values
 

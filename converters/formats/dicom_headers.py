@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple
@@ -70,12 +70,11 @@ def read_header(path: Path) -> DicomHeader:
     """Read a file up to its pixels."""
     from pydicom.uid import UID
 
-    elements = read_elements(path)
-    if elements is None:
+    plain = read_elements(path)
+    if plain is None:
         return _by_pydicom(path)
-    number_bytes = elements.values.get("BitsAllocated", 16) // 8
-    planes = _planes(elements.values, elements.start, number_bytes)
-    return _header(elements.values, UID(elements.sop_class).name, planes)
+    values, start = plain
+    return _header(values, UID(values["SOPClassUID"]).name, start)
 
 
 def _by_pydicom(path: Path) -> DicomHeader:
@@ -86,16 +85,14 @@ def _by_pydicom(path: Path) -> DicomHeader:
         data_set = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
         start = file.tell()
         has_pixels = file.read(4) in _PIXELS
-        is_implicit = file.read(2) not in (b"OW", b"OB")
-    number_bytes = data_set.get("BitsAllocated", 16) // 8
-    is_plain = data_set.file_meta.TransferSyntaxUID in _PLAIN
-    first = start + (8 if is_implicit else 12) if is_plain else 0
-    planes = _planes(data_set, first, number_bytes) if has_pixels else iter(())
-    return _header(data_set, data_set.file_meta.MediaStorageSOPClassUID.name, planes)
+        start += 12 if file.read(2) in (b"OW", b"OB") else 8
+    if data_set.file_meta.TransferSyntaxUID not in _PLAIN:
+        start = 0
+    return _header(data_set, data_set.file_meta.MediaStorageSOPClassUID.name, start if has_pixels else None)
 
 
-def _header(data_set: Any, kind: str, planes: Iterator[Plane]) -> DicomHeader:
-    """Make a header of a data set of pydicom, or of values by keyword."""
+def _header(data_set: Any, kind: str, start: int | None) -> DicomHeader:
+    """Make a header of a data set of pydicom, or of values by keyword, whose pixels start at a byte."""
     number_bytes = data_set.get("BitsAllocated", 16) // 8
     letter = "i" if data_set.get("PixelRepresentation") == 1 else "u"
     return DicomHeader(
@@ -109,7 +106,7 @@ def _header(data_set: Any, kind: str, planes: Iterator[Plane]) -> DicomHeader:
             dtype=f"<{letter}{number_bytes}",
             bits=data_set.get("BitsStored", 8 * number_bytes),
             thickness=float(data_set.get("SliceThickness") or 0),
-            planes=tuple(planes),
+            planes=() if start is None else tuple(_planes(data_set, start, number_bytes)),
         ),
     )
 
@@ -178,8 +175,7 @@ def placed(planes: Sequence[Plane], thickness: float) -> JsonObject:
 # an object of every element, which takes longer than reading the pixels of a slice. What is not plain, such
 # as sequences of undefined length and texts that need a character set, is left to it.
 
-_IMPLICIT = b"1.2.840.10008.1.2"
-_EXPLICIT = b"1.2.840.10008.1.2.1"  # transfer syntaxes whose numbers stand in the file, lowest byte first
+_IMPLICIT, _EXPLICIT = (syntax.encode() for syntax in _PLAIN)
 _BEGIN = 132  # byte behind the mark
 _MOST = 1 << 16  # bytes of a header that are looked at
 _HEAD = Struct("<HH2sH")
@@ -188,59 +184,64 @@ _UNDEFINED = 0xFFFFFFFF
 # Kinds of values whose length has four bytes, after two that are reserved.
 _LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
 _PIXEL_TAG = 0x7FE00010
-_SOP_CLASS = 0x00020002
 _SYNTAX = 0x00020010
 # Number of frames, and what is said of each: of files with several planes.
 _SEQUENCES = (0x00280008, 0x52009229, 0x52009230)
-_TEXTS = {0x0020000E: "SeriesInstanceUID", 0x00100020: "PatientID", 0x00280004: "PhotometricInterpretation"}
-_WHOLE = {
-    0x00280010: "Rows",
-    0x00280011: "Columns",
-    0x00280100: "BitsAllocated",
-    0x00280101: "BitsStored",
-    0x00280103: "PixelRepresentation",
+
+
+def _number(raw: bytes) -> int:
+    return int.from_bytes(raw, "little")
+
+
+def _words(raw: bytes) -> list[str]:
+    return raw.decode("ascii").rstrip("\0 ").split("\\")
+
+
+def _text(raw: bytes) -> str:
+    (word,) = _words(raw)
+    return word
+
+
+def _numbers(raw: bytes) -> tuple[float, ...] | None:
+    words = _words(raw)
+    return None if words == [""] else tuple(map(float, words))
+
+
+# Elements that are read, by tag: their keywords, and what reads their values.
+_ELEMENTS: Mapping[int, tuple[str, Callable[[bytes], Any]]] = {
+    0x00020002: ("SOPClassUID", _text),
+    _SYNTAX: ("TransferSyntaxUID", _text),
+    0x00080008: ("ImageType", _words),
+    0x0020000E: ("SeriesInstanceUID", _text),
+    0x00100020: ("PatientID", _text),
+    0x00280004: ("PhotometricInterpretation", _text),
+    0x00280010: ("Rows", _number),
+    0x00280011: ("Columns", _number),
+    0x00280100: ("BitsAllocated", _number),
+    0x00280101: ("BitsStored", _number),
+    0x00280103: ("PixelRepresentation", _number),
+    0x00180050: ("SliceThickness", lambda raw: (_numbers(raw) or (0.0,))[0]),
+    0x00200032: ("ImagePositionPatient", _numbers),
+    0x00200037: ("ImageOrientationPatient", _numbers),
+    0x00280030: ("PixelSpacing", _numbers),
+    0x00281052: ("RescaleIntercept", _numbers),
+    0x00281053: ("RescaleSlope", _numbers),
 }
-_DECIMALS = {
-    0x00180050: "SliceThickness",
-    0x00200032: "ImagePositionPatient",
-    0x00200037: "ImageOrientationPatient",
-    0x00280030: "PixelSpacing",
-    0x00281052: "RescaleIntercept",
-    0x00281053: "RescaleSlope",
-}
-_IMAGE_TYPE = 0x00080008
-_WANTED = {_SOP_CLASS, _SYNTAX, _IMAGE_TYPE, *_TEXTS, *_WHOLE, *_DECIMALS}
 
 
-class Elements(NamedTuple):
-    """What a header says, as pydicom would: values by keyword, and the byte at which the numbers begin."""
-
-    values: JsonObject
-    sop_class: str
-    start: int
-
-
-def read_elements(path: Path) -> Elements | None:
-    """Read the header of a file of one plane (None: it is for pydicom)."""
+def read_elements(path: Path) -> tuple[JsonObject, int] | None:
+    """Read values by keyword, and where the numbers begin, of a file of one plane (None: for pydicom)."""
     with path.open("rb") as file:
         head = file.read(_MOST)
+    values: JsonObject = {}
     try:
         elements, start = _found(head)
-        texts = {tag: elements[tag].decode("ascii").rstrip("\0 ") for tag in elements.keys() - _WHOLE.keys()}
-        values: JsonObject = {name: texts[tag] for tag, name in _TEXTS.items() if tag in texts}
-        for tag, name in _DECIMALS.items():
-            if texts.get(tag):
-                numbers = tuple(map(float, texts[tag].split("\\")))
-                values[name] = numbers if len(numbers) > 1 else numbers[0]
+        for tag, raw in elements.items():
+            keyword, read = _ELEMENTS[tag]
+            values[keyword] = read(raw)
     except (ValueError, LookupError):
         return None
-    if any("\\" in values[name] for name in _TEXTS.values() if name in values):
-        return None
-    values |= {
-        name: int.from_bytes(elements[tag], "little") for tag, name in _WHOLE.items() if tag in elements
-    }
-    values["ImageType"] = texts.get(_IMAGE_TYPE, "").split("\\")
-    return Elements(values, texts[_SOP_CLASS], start)
+    return (values, start) if "SOPClassUID" in values else None
 
 
 def _found(head: bytes) -> tuple[dict[int, bytes], int]:
@@ -264,7 +265,6 @@ def _found(head: bytes) -> tuple[dict[int, bytes], int]:
         if length == _UNDEFINED or tag in _SEQUENCES:
             break
         position = start + length
-        if tag in _WANTED:
+        if tag in _ELEMENTS:
             elements[tag] = head[start:position]
-    message = "is no plain header of one plane"
-    raise ValueError(message)
+    raise ValueError("is no plain header of one plane")

@@ -39,8 +39,9 @@ class FrameTimes(Format):
         times = _read_times(file)
         images = _images_beside(file)
         if len(images) != len(times):
-            message = f"has {len(times)} times, and there are {len(images)} images beside it"
-            raise file.problem(message, _CURE, "count")
+            raise file.problem(
+                f"has {len(times)} times, and there are {len(images)} images beside it", _CURE, "count"
+            )
         header = read_header(images[0].path, images[0].name)
         # EXIF may turn a JPEG
         pixels = header.shape or decode_file(images[0].path, images[0].name, exact=True).shape
@@ -50,8 +51,11 @@ class FrameTimes(Format):
             for frame, image in zip(frames, images[lo:hi], strict=True):
                 decoded = decode_file(image.path, image.name, exact=True)
                 if decoded.shape != pixels or decoded.dtype != header.dtype:
-                    message = f"is {decoded.dtype} {decoded.shape}, other frames are {header.dtype} {pixels}"
-                    raise image.problem(message, "write all frames alike", "shape")
+                    raise image.problem(
+                        f"is {decoded.dtype} {decoded.shape}, other frames are {header.dtype} {pixels}",
+                        "write all frames alike",
+                        "shape",
+                    )
                 frame[...] = decoded
             return frames
 
@@ -67,13 +71,17 @@ def _read_times(file: SourceFile) -> Int64s:
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if text and not text.isdigit():
-            message = f"has {text[:40]!r} in line {number}, expected whole microseconds"
-            raise file.problem(message, "write a time a line", "values")
+            raise file.problem(
+                f"has {text[:40]!r} in line {number}, expected whole microseconds",
+                "write a time a line",
+                "values",
+            )
         if text:
             times.append(int(text))
         if len(times) > 1 and times[-1] < times[-2]:
-            message = f"falls from {times[-2]} to {times[-1]} in line {number}"
-            raise file.problem(message, "sort the frames by time", "order")
+            raise file.problem(
+                f"falls from {times[-2]} to {times[-1]} in line {number}", "sort the frames by time", "order"
+            )
     return np.array(times, np.int64)
 
 

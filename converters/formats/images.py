@@ -113,19 +113,27 @@ def header_of(file: IO[bytes], where: Location | str) -> ImageHeader:
         raise InputError(_truncated(where, size))
     extent = f"{header.width} x {header.height}"
     if not header.width or not header.height or header.colour is None:
-        message = f"has a damaged header ({extent}, unknown or no colour)"
-        raise InputError(Problem.at(where, message, _CURE, "corrupt"))
+        raise InputError(
+            Problem.at(where, f"has a damaged header ({extent}, unknown or no colour)", _CURE, "corrupt")
+        )
     if header.least > size:  # before memory is allocated
-        message = f"is damaged: {size} bytes cannot hold the {extent} pixels of its header"
-        raise InputError(Problem.at(where, message, _CURE, "corrupt"))
+        raise InputError(
+            Problem.at(
+                where,
+                f"is damaged: {size} bytes cannot hold the {extent} pixels of its header",
+                _CURE,
+                "corrupt",
+            )
+        )
     return header
 
 
 def _no_image(head: bytes, where: Location | str) -> Problem:
     if not head:
         return Problem.at(where, "is empty (0 bytes)", _CURE, "empty")
-    message = f"is not a PNG or JPEG: it begins with {head[:8]!r}"
-    return lfs_pointer_problem(head, where) or Problem.at(where, message, _CURE, "format")
+    return lfs_pointer_problem(head, where) or Problem.at(
+        where, f"is not a PNG or JPEG: it begins with {head[:8]!r}", _CURE, "format"
+    )
 
 
 def _png(file: IO[bytes], tail: bytes, size: int) -> ImageHeader | None:
@@ -195,8 +203,14 @@ def _check_chunks(data: bytes, where: Location | str) -> None:
             raise InputError(_truncated(where, len(data)))
         kind = bytes(view[position + 4 : position + 8])
         if zlib.crc32(view[position + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
-            message = f"is damaged: chunk {kind!r} at byte {position} contradicts its checksum"
-            raise InputError(Problem.at(where, message, _CURE, "corrupt"))
+            raise InputError(
+                Problem.at(
+                    where,
+                    f"is damaged: chunk {kind!r} at byte {position} contradicts its checksum",
+                    _CURE,
+                    "corrupt",
+                )
+            )
         position = end + 4
 
 

@@ -138,12 +138,14 @@ def _number(file: SourceFile, at: int, size: int) -> int:
 def _check_header(file: SourceFile) -> None:
     """Refuse a file that ends before its points begin."""
     if file.size < _SHORTEST:
-        message = f"ends inside its header, after {file.size} bytes"
-        raise file.problem(message, "copy it again", "truncated")
+        raise file.problem(f"ends inside its header, after {file.size} bytes", "copy it again", "truncated")
     start, records = _number(file, 96, 4), _number(file, 100, 4)
     if start < _SHORTEST + _RECORD * records:
-        message = f"has points from byte {start} on, but {records} records before them"
-        raise file.problem(message, "get or write it again", "damaged")
+        raise file.problem(
+            f"has points from byte {start} on, but {records} records before them",
+            "get or write it again",
+            "damaged",
+        )
     file.check_size(start)
 
 
@@ -204,8 +206,7 @@ def _arrays(file: SourceFile, reader: Any) -> dict[str, Array]:
         arrays[axis.lower()] = Array(LazyRows((points.count,), np.dtype(np.float64), read))
     for name in header.point_format.dimension_names:
         if name in arrays:
-            message = f"has extra bytes {name!r} beside that coordinate"
-            raise file.problem(message, "rename them", "name")
+            raise file.problem(f"has extra bytes {name!r} beside that coordinate", "rename them", "name")
         if name not in _AXES:
             empty = points.values(name, 0, 0)
             shape = (points.count, *empty.shape[1:])
@@ -220,8 +221,7 @@ def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch
     names = {*arrays, *(axis for axis in _AXES if axis.lower() in arrays)}
     lacking = [name for name in header.point_format.dimension_names if name not in names]
     if lacking:
-        message = f"was converted without {', '.join(lacking)}"
-        raise file.problem(message, _INSTEAD, "option")
+        raise file.problem(f"was converted without {', '.join(lacking)}", _INSTEAD, "option")
     dtype = header.point_format.dtype()
     records = np.memmap(scratch, dtype, "w+", shape=(len(arrays["x"]),))
     points = PackedPointRecord(records, header.point_format)
@@ -237,6 +237,5 @@ def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch
                 target[name.upper()][:] = np.rint((rows - offset) / scale)
                 written = target[name.upper()] * scale + offset
             if not np.array_equal(written, rows, equal_nan=rows.dtype.kind == "f"):
-                message = f"does not hold {name} exactly"
-                raise file.problem(message, _INSTEAD)
+                raise file.problem(f"does not hold {name} exactly", _INSTEAD)
     return records

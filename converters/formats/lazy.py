@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import IO, Any
 
@@ -75,9 +75,22 @@ class ForwardRecords:
         self._start += len(self._packet)
         packet = next(self._coming, None)
         if packet is None:
-            msg = f"ends before record {place} of {self.shape[0]}"
-            raise ValueError(msg)
+            raise ValueError(f"ends before record {place} of {self.shape[0]}")
         self._packet = packet
+
+
+def lazy_fields(dtype: Dtype, count: int, records: Callable[[], AnyArray]) -> dict[str, LazyRows]:
+    """Return the fields of `count` records, which are made when the first field is sliced."""
+
+    def rows_of(name: str, lo: int, hi: int) -> AnyArray:
+        rows: AnyArray = records()[name][lo:hi]
+        return rows
+
+    fields = {}
+    for name in dtype.names or ():
+        form = dtype[name]
+        fields[name] = LazyRows((count, *form.shape), form.base, partial(rows_of, name))
+    return fields
 
 
 class TextRows:
@@ -99,11 +112,7 @@ class TextRows:
 
     def columns(self) -> dict[str, LazyRows]:
         """Return the fields, which are read with the first that is sliced."""
-        return {name: self._column(name) for name in self._dtype.names or ()}
-
-    def _column(self, name: str) -> LazyRows:
-        dtype = self._dtype[name]
-        return LazyRows((self._count, *dtype.shape), dtype.base, lambda lo, hi: self.records[name][lo:hi])
+        return lazy_fields(self._dtype, self._count, lambda: self.records)
 
     @cached_property
     def records(self) -> AnyArray:
@@ -115,8 +124,11 @@ class TextRows:
         except ValueError:
             raise self._wrong_line() from None
         if len(rows) != self._count:
-            message = f"holds {len(rows)} lines of points, its header tells of {self._count}"
-            raise self._file.problem(message, "copy it again", "truncated")
+            raise self._file.problem(
+                f"holds {len(rows)} lines of points, its header tells of {self._count}",
+                "copy it again",
+                "truncated",
+            )
         return rows
 
     def _lines(self, file: IO[str]) -> Iterator[tuple[int, str]]:
@@ -137,8 +149,11 @@ class TextRows:
                 try:
                     self._parsed([line])
                 except ValueError:
-                    message = f"line {number} is no point: {line.strip()[:_SHOWN]!r}"
-                    return self._file.problem(message, "correct that line", "damaged")
+                    return self._file.problem(
+                        f"line {number} is no point: {line.strip()[:_SHOWN]!r}",
+                        "correct that line",
+                        "damaged",
+                    )
         return self._file.problem("cannot be read as numbers", "write it again", "damaged")
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
 from unistore.converters.formats.video import Frames
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Problem
 from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
 
@@ -107,8 +107,9 @@ class LeRobot(Format):
             try:
                 opened = _DatasetMeta(file).opened(Tables(stack))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                message = f"and the files beside it do not describe a dataset: {error!r}"
-                raise file.problem(message, _DAMAGED, "damaged") from error
+                raise file.problem(
+                    f"and the files beside it do not describe a dataset: {error!r}", _DAMAGED, "damaged"
+                ) from error
             yield opened
 
 
@@ -125,8 +126,10 @@ class _DatasetMeta:
         self.info = json.loads(file.bytes()[:].tobytes())
         self.version = str(self.info["codebase_version"])
         if self.version not in ("v2.1", "v3.0"):
-            message = f"is LeRobot {self.version}, which is not read"
-            raise file.problem(message, _CONVERTERS.get(self.version, "v2.1 and v3.0 are read"))
+            raise file.problem(
+                f"is LeRobot {self.version}, which is not read",
+                _CONVERTERS.get(self.version, "v2.1 and v3.0 are read"),
+            )
         self.rate = float(self.info["fps"])
         self.features = [
             _Feature(
@@ -183,8 +186,11 @@ class _DatasetMeta:
         texts = np.empty(hi - lo, object)
         for row, number in enumerate(indices[lo:hi].tolist()):
             if not 0 <= number < len(tasks):
-                message = f"has task_index {number} in its rows, and meta/tasks lists {len(tasks)}"
-                raise self.file.problem(message, _DAMAGED, "missing")
+                raise self.file.problem(
+                    f"has task_index {number} in its rows, and meta/tasks lists {len(tasks)}",
+                    _DAMAGED,
+                    "missing",
+                )
             texts[row] = tasks[number]
         return texts
 
@@ -206,7 +212,7 @@ class _DatasetMeta:
                 episodes.append(_Episode(*place, videos))
         return tasks, episodes
 
-    def _stretch(self, row: Mapping[str, Any], camera: str) -> _Stretch:
+    def _stretch(self, row: Facts, camera: str) -> _Stretch:
         name = f"videos/{camera}"
         path = self._path_of("video_path", {**_place(row, name), "video_key": camera})
         return _Stretch(path, float(row[f"{name}/from_timestamp"]))
@@ -242,7 +248,7 @@ class _DatasetMeta:
             self.files[name] = replace(beside, name=os.path.normpath(beside.name))
         return self.files[name]
 
-    def _path_of(self, template: str, values: Mapping[str, Any]) -> str:
+    def _path_of(self, template: str, values: Facts) -> str:
         """Fill in a path that ``info.json`` gives. What else `str.format` could do is left to others."""
 
         def filled(match: re.Match[str]) -> str:
@@ -258,14 +264,16 @@ class _DatasetMeta:
                 (position for position, number in enumerate(numbers) if number != position), len(numbers)
             )
             counts = f"says {self.info['total_episodes']} episodes, and meta/ lists {len(numbers)}"
-            message = f"{counts}; number {wrong} is not in its place"
-            raise self.file.problem(message, _DAMAGED, "missing")
+            raise self.file.problem(f"{counts}; number {wrong} is not in its place", _DAMAGED, "missing")
         known_tasks = set(tasks)
         for episode in episodes:
             unknown = [task for task in episode.tasks if task not in known_tasks]
             if unknown:
-                message = f"{episode.group} has task {unknown[0]!r}, which meta/tasks does not list"
-                raise self.file.problem(message, _DAMAGED, "missing")
+                raise self.file.problem(
+                    f"{episode.group} has task {unknown[0]!r}, which meta/tasks does not list",
+                    _DAMAGED,
+                    "missing",
+                )
 
 
 class _Timestamps(Array):
@@ -290,14 +298,20 @@ class _Timestamps(Array):
             return error.problems
         file = self._table().file
         if foreign.any():
-            message = f"row {first + int(foreign.argmax())} is none of episode {self._episode.number}"
-            return file.problem(message, _DAMAGED, "value").problems
+            return file.problem(
+                f"row {first + int(foreign.argmax())} is none of episode {self._episode.number}",
+                _DAMAGED,
+                "value",
+            ).problems
         if late.any():
             step = int(late.argmax())
-            message = f"step {step} of episode {self._episode.number} is not at {step / self._rate:.4f} s"
-            return file.problem(message, "steps are missing: record them again", "value").problems
+            return file.problem(
+                f"step {step} of episode {self._episode.number} is not at {step / self._rate:.4f} s",
+                "steps are missing: record them again",
+                "value",
+            ).problems
         return ()
 
 
-def _place(row: Mapping[str, Any], name: str) -> JsonObject:
+def _place(row: Facts, name: str) -> JsonObject:
     return {"chunk_index": row[f"{name}/chunk_index"], "file_index": row[f"{name}/file_index"]}

@@ -47,8 +47,11 @@ class MetaImage(VolumeFormat):
         shape = tuple([int(extent) for extent in header["DimSize"].split()])[::-1]
         if header.get("ElementNumberOfChannels", "1") != "1" or header["ElementType"] not in _TYPES:
             channels = header.get("ElementNumberOfChannels", "1")
-            message = f"holds {header['ElementType']} in {channels} channels, which is not read"
-            raise file.problem(message, "write one channel of numbers", "dtype")
+            raise file.problem(
+                f"holds {header['ElementType']} in {channels} channels, which is not read",
+                "write one channel of numbers",
+                "dtype",
+            )
         if not _is_true(header.get("BinaryData", "True")):
             raise file.problem("holds its voxels as text, which is not read", "write them in binary")
         is_big = _is_true(header.get("BinaryDataByteOrderMSB", header.get("ElementByteOrderMSB", "False")))

@@ -70,8 +70,7 @@ class Minari(Format):
         try:
             facts = json.loads(metadata.bytes()[:].tobytes())
         except ValueError as error:
-            message = f"is no JSON: {error}"
-            raise metadata.problem(message, "get the dataset again", "damaged") from error
+            raise metadata.problem(f"is no JSON: {error}", "get the dataset again", "damaged") from error
         with Hdf5().open(file) as opened:
             assert isinstance(opened, OpenedHdf5)
             yield _OpenedMinari(

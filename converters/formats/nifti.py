@@ -57,8 +57,10 @@ class Nifti(VolumeFormat):
                 shape = shape[:-1]
             dtype = header.get_data_dtype()
             if header.get_data_offset() < kind.single_vox_offset:
-                message = f"places its voxels at byte {header.get_data_offset()}, inside its header"
-                raise file.problem(message, "write it again with nibabel")
+                raise file.problem(
+                    f"places its voxels at byte {header.get_data_offset()}, inside its header",
+                    "write it again with nibabel",
+                )
             planes = Planes(file, stream, header.get_data_offset(), shape[::-1], dtype, _scaling(header))
             if not is_compressed(file):
                 planes.check_size(file.size - planes.start)

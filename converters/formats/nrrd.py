@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
 from unistore.converters.formats.volumes import MILLIMETRES, RAS_TO_LPS, VolumeFormat, open_raw, stated
-from unistore.converters.plugin import Opened, SourceFile
+from unistore.converters.plugin import Facts, Opened, SourceFile
 from unistore.system.hints import Dtype, JsonObject
 
 _TYPES = {
@@ -71,12 +70,12 @@ class Nrrd(VolumeFormat):
             yield opened
 
 
-def _header(file: SourceFile) -> tuple[Mapping[str, Any], int, SourceFile]:
+def _header(file: SourceFile) -> tuple[Facts, int, SourceFile]:
     """Return what the header says, where the voxels begin, and in which file."""
     nrrd = file.library("nrrd", "medical")
     head = file.head(_LONGEST_HEADER)
     end = re.search(rb"\r?\n\r?\n", head)
-    header: Mapping[str, Any] = nrrd.read_header((head[: end.start()] if end else head).split(b"\n"))
+    header: Facts = nrrd.read_header((head[: end.start()] if end else head).split(b"\n"))
     name = header.get("data file", header.get("datafile"))
     missing = {"type", "encoding", "sizes"} - header.keys()
     if missing or (end is None and name is None):
@@ -84,12 +83,14 @@ def _header(file: SourceFile) -> tuple[Mapping[str, Any], int, SourceFile]:
     if name is not None and (name.startswith("LIST") or "%" in name):
         raise file.problem("has its voxels in a list of files", _CURE)
     if header["encoding"].lower() not in ("raw", "gzip", "gz"):
-        message = f"is encoded as {header['encoding']}, which is not read"
-        raise file.problem(message, _CURE)
+        raise file.problem(f"is encoded as {header['encoding']}, which is not read", _CURE)
     kinds = [kind for kind in header.get("kinds", ()) if kind.lower() not in _EXTENDED]
     if kinds:
-        message = f"has an axis of the kind {kinds[0]}, a volume single numbers"
-        raise file.problem(message, "save each as a volume of its own", "shape")
+        raise file.problem(
+            f"has an axis of the kind {kinds[0]}, a volume single numbers",
+            "save each as a volume of its own",
+            "shape",
+        )
     if name is not None:
         return header, 0, file.beside(name)
     return header, end.end() if end else 0, file
@@ -101,30 +102,34 @@ def _bytes_of_lines(file: SourceFile, start: int, count: int) -> int:
         return sum(len(raw.readline()) for _ in range(count))
 
 
-def _dtype(file: SourceFile, header: Mapping[str, Any]) -> Dtype:
+def _dtype(file: SourceFile, header: Facts) -> Dtype:
     kind = next((code for code, names in _TYPES.items() if header["type"] in names), None)
     endian = header.get("endian", "")
     if kind is None or (endian not in ("little", "big") and kind[1] != "1"):
-        message = f"holds {header['type']} in the byte order {endian!r}, which is not read"
-        raise file.problem(message, "write numbers, and their byte order", "dtype")
+        raise file.problem(
+            f"holds {header['type']} in the byte order {endian!r}, which is not read",
+            "write numbers, and their byte order",
+            "dtype",
+        )
     return np.dtype(kind).newbyteorder(">" if endian == "big" else "<")
 
 
-def _place(header: Mapping[str, Any]) -> JsonObject:
+def _place(header: Facts) -> JsonObject:
     """Return where the voxels lie, as far as the header says it of three axes."""
     directions = header.get("space directions")
-    lengths = {MILLIMETRES.get(unit.lower(), 0.0) for unit in header.get("space units", ("mm",))}
+    units = header.get("space units", ("mm",) * 3)
     if directions is None:
-        units = header.get("units", header.get("space units", ("mm",) * 3))
-        lengths_of_axes = [MILLIMETRES.get(unit.lower(), np.nan) for unit in units]
+        units = header.get("units", units)
+    lengths = np.array([MILLIMETRES.get(unit.lower(), np.nan) for unit in units])
+    if directions is None:
         spacing = np.asarray(header.get("spacings", ()), float)
-        if len(spacing) != 3 or len(lengths_of_axes) != 3:
+        if len(spacing) != 3 or len(lengths) != 3:
             return {}
-        spacing = spacing * lengths_of_axes
+        spacing = spacing * lengths
         return {"spacing": spacing[::-1].tolist()} if np.isfinite(spacing).all() else {}
-    if directions.shape != (3, 3) or len(lengths) > 1 or 0.0 in lengths:
+    length = lengths[0]
+    if directions.shape != (3, 3) or not (lengths == length).all():  # nor where a unit is no length
         return {}
-    length = lengths.pop()
     frame = _FRAMES.get(header.get("space", "").lower())
     steps = directions.T if frame is None else frame @ directions.T
     origin = header.get("space origin")

@@ -109,8 +109,9 @@ def images_in(
     try:
         yield from _decoded(record.tobytes(), numbers, size)
     except wrong as error:
-        message = f"is a video that cannot be decoded: {error}"
-        raise InputError(Problem.at(where, message, "convert it again", "corrupt")) from error
+        raise InputError(
+            Problem.at(where, f"is a video that cannot be decoded: {error}", "convert it again", "corrupt")
+        ) from error
 
 
 def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> Iterator[UInt8s]:
@@ -124,8 +125,7 @@ def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> It
         yield from np.zeros((len(numbers), *size, 3), np.uint8)
         return
     if min(head["sizes"]) < 1 or bounds[-1] != len(record):
-        message = f"its packets end at byte {bounds[-1]}, and {len(record)} are stored"
-        raise ValueError(message)
+        raise ValueError(f"its packets end at byte {bounds[-1]}, and {len(record)} are stored")
     times = [head["steps"][number] for number in numbers]
     last = max(head["times"].index(time) for time in times)
     decoder: Any = av.CodecContext.create(DECODERS[head["codec"]], "r")
@@ -143,13 +143,13 @@ def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> It
         for frame in decoder.decode(packet):
             if frame.pts == time:
                 if (frame.height, frame.width) != size:
-                    message = f"a frame is {frame.height} x {frame.width}, expected {size[0]} x {size[1]}"
-                    raise ValueError(message)
+                    raise ValueError(
+                        f"a frame is {frame.height} x {frame.width}, expected {size[0]} x {size[1]}"
+                    )
                 yield rgb(frame)
                 time = next(waiting, None)
     if time is not None:
-        message = f"no frame at {time}, of {last + 1} packets"
-        raise ValueError(message)
+        raise ValueError(f"no frame at {time}, of {last + 1} packets")
 
 
 def rgb(frame: Any) -> UInt8s:
@@ -185,8 +185,7 @@ class KeptVideo:
             try:
                 images += images_in(record, steps.tolist(), self._size, where)
             except InputError as error:
-                msg = f"{where} {error.problems[0].message}"
-                raise CorruptionError(msg) from error
+                raise CorruptionError(f"{where} {error.problems[0].message}") from error
         return images
 
     def stretch(self, start: int, stop: int) -> UInt8s:

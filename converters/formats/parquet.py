@@ -54,11 +54,9 @@ class ParquetFile:
     def stretches(self, column: str, lo: int, hi: int) -> Iterator[Any]:
         """Read rows ``lo:hi`` of a column, as Arrow arrays that follow each other."""
         if column not in self.columns:
-            message = f"has no column {column!r}"
-            raise self.file.problem(message, _AGAIN, "missing")
+            raise self.file.problem(f"has no column {column!r}", _AGAIN, "missing")
         if hi > self.row_count:
-            message = f"has {self.row_count} rows, and {hi} are needed"
-            raise self.file.problem(message, _AGAIN, "truncated")
+            raise self.file.problem(f"has {self.row_count} rows, and {hi} are needed", _AGAIN, "truncated")
         while lo < hi:
             group = int(np.searchsorted(self._starts, lo, "right")) - 1
             start = int(self._starts[group])
@@ -86,8 +84,7 @@ def open_parquet(file: SourceFile) -> Iterator[ParquetFile]:
                 yield ParquetFile(file, handle)
         except (arrow.ArrowException, OSError) as error:
             text = str(error).partition("\n")[0]
-            message = f"is damaged: {text}"
-            raise file.problem(message, _AGAIN, "damaged") from error
+            raise file.problem(f"is damaged: {text}", _AGAIN, "damaged") from error
 
 
 class ParquetColumn:
@@ -125,20 +122,17 @@ class ParquetColumn:
                 raise self._wrong("misses values", "fill or drop them")
             lengths = np.asarray(values.value_lengths())
             if extent is None or (lengths != extent).any():
-                msg = f"has lists of other lengths than its shape {self.shape[1:]}"
-                raise self._wrong(msg)
+                raise self._wrong(f"has lists of other lengths than its shape {self.shape[1:]}")
             values = values.flatten()
         if hasattr(values.type, "num_fields") and values.type.num_fields:
             values = values.field("bytes")
         if values.null_count:
             raise self._wrong("misses values", "fill or drop them")
         if len(values) != count * prod(self.shape[1:]):
-            message = f"has {len(values)} values in {count} rows of shape {self.shape[1:]}"
-            raise self._wrong(message)
+            raise self._wrong(f"has {len(values)} values in {count} rows of shape {self.shape[1:]}")
         numbers: AnyArray = values.to_numpy(zero_copy_only=False)
         if not np.can_cast(numbers.dtype, self.dtype, "safe"):
-            message = f"holds {numbers.dtype}, and should hold {self.dtype}"
-            raise self._wrong(message)
+            raise self._wrong(f"holds {numbers.dtype}, and should hold {self.dtype}")
         return numbers.reshape(count, *self.shape[1:])
 
     def _wrong(self, message: str, cure: str = _AGAIN) -> InputError:
@@ -204,7 +198,7 @@ def _dataset_of(file: SourceFile) -> str:
     return ""
 
 
-def _form(kind: Any) -> tuple[Dtype, tuple[int, ...]] | None:
+def _form(kind: Any) -> tuple[Dtype, Shape] | None:
     """Return dtype and row shape of an Arrow type, or None for one that is no array of numbers."""
     types = import_module("pyarrow.types")
     row_shape: list[int] = []

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.files.hdf5.filters import Filter, decode
-from unistore.converters.formats.lazy import LazyRows, TextRows, mapped_records
+from unistore.converters.formats.lazy import LazyRows, TextRows, lazy_fields, mapped_records
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 from unistore.system.foreign import opening
-from unistore.system.hints import AnyArray, Dtype, UInt8s
+from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
 _MOST_HEADER = 1 << 16
 _KINDS = {"I": "i", "U": "u", "F": "f"}
@@ -51,8 +51,7 @@ class Pcd(Format):
             columns = _decompressed(file, dtype, start, count)
             memory = file.size + 2 * count * dtype.itemsize
         else:
-            message = f"has data {kind!r}, expected ascii, binary or binary_compressed"
-            raise file.problem(message)
+            raise file.problem(f"has data {kind!r}, expected ascii, binary or binary_compressed")
         arrays = {}
         for name, values in columns.items():
             order = _COLOURS.get(name)
@@ -87,7 +86,7 @@ def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
 def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype, int]:
     names = list(header.get("FIELDS", ()))
     counts = header.get("COUNT", ["1"] * len(names))
-    fields: list[tuple[str, str, tuple[int, ...]]] = []
+    fields: list[tuple[str, str, Shape]] = []
     try:
         described = zip(names, header["TYPE"], header["SIZE"], counts, strict=True)
         for number, (name, kind, size, count) in enumerate(described):
@@ -100,12 +99,12 @@ def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype,
             else int(header["WIDTH"][0]) * int(header["HEIGHT"][0])
         )
     except (KeyError, ValueError, IndexError, TypeError) as error:
-        message = f"has a header that does not fit together ({error!r})"
-        raise file.problem(message, "write it again", "damaged") from None
+        raise file.problem(
+            f"has a header that does not fit together ({error!r})", "write it again", "damaged"
+        ) from None
     for name in _COLOURS:
         if name in names and dtype[name].itemsize != 4:
-            message = f"has {name} of {dtype[name]}, expected 4 bytes"
-            raise file.problem(message, "write it again", "dtype")
+            raise file.problem(f"has {name} of {dtype[name]}, expected 4 bytes", "write it again", "dtype")
     return dtype, points
 
 
@@ -114,28 +113,27 @@ def _decompressed(file: SourceFile, dtype: Dtype, start: int, count: int) -> dic
     sizes = file.bytes()[start : start + 8].tobytes().ljust(8, b"\0")
     packed, size = np.frombuffer(sizes, "<u4").tolist()
     if size != count * dtype.itemsize:
-        message = f"holds {size} bytes of points, its header tells of {count * dtype.itemsize}"
-        raise file.problem(message, "write it again", "damaged")
+        raise file.problem(
+            f"holds {size} bytes of points, its header tells of {count * dtype.itemsize}",
+            "write it again",
+            "damaged",
+        )
     first = start + 8
     file.check_size(first + packed)
 
     @cache
-    def points() -> UInt8s:
+    def records() -> AnyArray:
         content = file.bytes()[first : first + packed].tobytes()
         try:
             with opening(file.path, file.name):
-                return decode(content, size, (Filter(_LZF, (4, 0x105, size)),))
+                unpacked = decode(content, size, (Filter(_LZF, (4, 0x105, size)),))
         except ValueError as error:
-            message = f"holds no LZF data ({error})"
-            raise file.problem(message, "write it again", "damaged") from None
+            raise file.problem(f"holds no LZF data ({error})", "write it again", "damaged") from None
+        rows = np.empty(count, dtype)
+        position = 0
+        for name in dtype.names or ():
+            rows[name] = np.frombuffer(unpacked, dtype[name], count, position)
+            position += rows[name].nbytes
+        return rows
 
-    def rows_of(position: int, form: Dtype, lo: int, hi: int) -> AnyArray:
-        return np.frombuffer(points(), form, count, position)[lo:hi]
-
-    fields = {}
-    position = 0
-    for name in dtype.names or ():
-        form = dtype[name]
-        fields[name] = LazyRows((count, *form.shape), form.base, partial(rows_of, position, form))
-        position += count * form.itemsize
-    return fields
+    return lazy_fields(dtype, count, records)

@@ -40,8 +40,9 @@ class ImagePixels:
         pixels = self._decode(exact=True)
         shape = self.header.shape
         if shape is not None and pixels.shape != shape:
-            message = f"decodes to {pixels.shape}, but its header says {shape}"
-            raise self.file.problem(message, "copy or export it again", "shape")
+            raise self.file.problem(
+                f"decodes to {pixels.shape}, but its header says {shape}", "copy or export it again", "shape"
+            )
         return pixels
 
     def rgb(self) -> UInt8s:
@@ -51,8 +52,11 @@ class ImagePixels:
         height = self.header.height
         width = self.header.width
         if pixels.shape[:2] != (height, width):
-            message = f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, but its header says {height, width}"
-            raise self.file.problem(message, "copy or export it again", "shape")
+            raise self.file.problem(
+                f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, but its header says {height, width}",
+                "copy or export it again",
+                "shape",
+            )
         return pixels
 
     def content(self) -> bytes:

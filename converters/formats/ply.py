@@ -52,8 +52,7 @@ class Ply(Format):
         of_labels = _opened(beside)
         label = of_labels.arrays["label"]
         if label.shape != opened.arrays["x"].shape:
-            message = f"has {len(label)} vertices, {file.name} {len(opened.arrays['x'])}"
-            raise beside.problem(message)
+            raise beside.problem(f"has {len(label)} vertices, {file.name} {len(opened.arrays['x'])}")
         yield replace(
             opened,
             arrays={**opened.arrays, "label": label},
@@ -77,12 +76,12 @@ def _opened(file: SourceFile) -> Opened:
         raise file.problem("has no vertices", "leave it out", "missing")
     vertices = elements[vertex_number]
     if vertices.lists:
-        message = f"has vertices with lists: {', '.join(vertices.lists)}"
-        raise file.problem(message, "write it again without these")
+        raise file.problem(
+            f"has vertices with lists: {', '.join(vertices.lists)}", "write it again without these"
+        )
     before = [element for element in elements[:vertex_number] if element.lists]
     if before:
-        message = f"has {before[0].name}s before its vertices"
-        raise file.problem(message, "write these first")
+        raise file.problem(f"has {before[0].name}s before its vertices", "write these first")
     names = [name for name, _ in vertices.properties]
     if len(set(names)) < len(names):
         raise file.problem("names a property of vertex twice", "write it again", "name")
@@ -123,8 +122,9 @@ def _header(file: SourceFile) -> tuple[list[list[str]], int]:
 def _order(file: SourceFile, lines: Sequence[Sequence[str]]) -> str:
     form = next((line[1:] for line in lines if line[0] == "format"), [])
     if list(form[1:]) != ["1.0"] or form[0] not in _ORDERS:
-        message = f"has the format {' '.join(form)!r}, expected {', '.join(_ORDERS)} 1.0"
-        raise file.problem(message, "write it again")
+        raise file.problem(
+            f"has the format {' '.join(form)!r}, expected {', '.join(_ORDERS)} 1.0", "write it again"
+        )
     return _ORDERS[form[0]]
 
 
@@ -140,6 +140,5 @@ def _elements(file: SourceFile, lines: Sequence[Sequence[str]]) -> list[Element]
             case ["property", form, name] if elements and form in _TYPES:
                 elements[-1].properties.append((name, _TYPES[form]))
             case ["element" | "property", *_]:
-                message = f"line {number} of its header is {' '.join(line)!r}"
-                raise file.problem(message, "write it again")
+                raise file.problem(f"line {number} of its header is {' '.join(line)!r}", "write it again")
     return elements

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from unistore.converters.formats.arrays import begins_with_text
 from unistore.converters.formats.lazy import ForwardRecords, LazyRows
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
-from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, UInt8s
+from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject
 
 EVENTS = "events"  # name of the array of a recording
 # An event: microseconds, column, row, and 1 if it became brighter, else 0.
@@ -68,8 +68,7 @@ def read_header(file: SourceFile) -> PropheseeHeader:
 def _mapped(file: SourceFile, start: int, record: Dtype) -> AnyArray:
     beyond = (file.size - start) % record.itemsize
     if beyond:
-        message = f"ends {beyond} bytes into an event"
-        raise file.problem(message, "copy it again", "truncated")
+        raise file.problem(f"ends {beyond} bytes into an event", "copy it again", "truncated")
     if file.size == start:
         raise file.problem("holds no events", "leave it out", "empty")
     return np.memmap(file.path, record, "r", start)
@@ -95,16 +94,16 @@ class Dat(PropheseeFormat):
         header = read_header(file)
         version = header.values.get("version", "unknown")
         if version != "2":
-            message = f"is of version {version}, expected 2"
-            raise file.problem(message, _CURE)
+            raise file.problem(f"is of version {version}, expected 2", _CURE)
         with file.path.open("rb") as handle:
             handle.seek(header.size)
             kind = handle.read(2)
         if len(kind) < 2:
             raise file.problem("ends in its header", "copy it again", "truncated")
         if kind[0] not in _DAT_TYPES or kind[1] != _DAT_RECORD.itemsize:
-            message = f"holds events of type {kind[0]} in {kind[1]} bytes, expected type 0 or 12 in 8"
-            raise file.problem(message, _CURE)
+            raise file.problem(
+                f"holds events of type {kind[0]} in {kind[1]} bytes, expected type 0 or 12 in 8", _CURE
+            )
         records = _mapped(file, header.size + 2, _DAT_RECORD)
 
         def events(lo: int, hi: int) -> AnyArray:
@@ -147,11 +146,14 @@ class Evt(PropheseeFormat):
         version = _version_of(header)
         if version not in _DECODERS:
             read_versions = " and ".join(_DECODERS)
-            message = f"is of format {version or 'unknown'}, of which {read_versions} are read"
-            raise file.problem(message, _CURE)
+            raise file.problem(
+                f"is of format {version or 'unknown'}, of which {read_versions} are read", _CURE
+            )
         decoder = _DECODERS[version]
         words = _mapped(file, header.size, decoder.word)
-        records = ForwardRecords(EVENT, partial(_packets, words, decoder), partial(_count, words, decoder))
+        # Only decoding counts the events that have a time.
+        packets = partial(_packets, words, decoder)
+        records = ForwardRecords(EVENT, packets, lambda: sum(map(len, packets())))
         width, height = _size_of(header)
         memory = 40 * _BLOCK * EVENT.itemsize
         yield Opened({EVENTS: Array(records)}, header.facts(width, height), forward_only=True, memory=memory)
@@ -177,20 +179,6 @@ def _packets(words: AnyArray, kind: type[_Decoder]) -> Iterator[AnyArray]:
         yield decoder.decode(np.asarray(words[start : start + _BLOCK]))
 
 
-def _count(words: AnyArray, decoder: type[_Decoder]) -> int:
-    """Count the events that have a time: the first word of a time is before them."""
-    total = 0
-    has_time = False
-    for start in range(0, len(words), _BLOCK):
-        block = np.asarray(words[start : start + _BLOCK])
-        if not has_time:
-            times = np.flatnonzero(_types(block) == _TIME_HIGH)
-            block = block[times[0] :] if len(times) else block[:0]
-            has_time = bool(len(times))
-        total += int(decoder.counts(block).sum())
-    return total
-
-
 _TIME_HIGH = 8  # type of words that have the upper bits of a time, in every version
 
 
@@ -204,20 +192,11 @@ class _Decoder(ABC):
     """Makes events of words, block by block: what words set stands until others set it anew."""
 
     word: ClassVar[Dtype]  # dtype of a word
-    alone: ClassVar[NDArray[np.bool_]]  # whether words of a type are an event each
-    places: ClassVar[AnyArray]  # bits of a word of a type of which one that is set is an event
     clock_bits: ClassVar[int]  # bits of the upper part of a time, which overflows
 
     def __init__(self) -> None:
         self._last = {"count": 0, "high": -1}  # a negative time: there was none
         self._loops = 0
-
-    @classmethod
-    def counts(cls, words: AnyArray) -> UInt8s:
-        types = _types(words)
-        counts: UInt8s = np.bitwise_count(words & cls.places[types])
-        counts[cls.alone[types]] = 1
-        return counts
 
     @abstractmethod
     def decode(self, words: AnyArray) -> AnyArray:
@@ -243,6 +222,7 @@ class _Decoder(ABC):
         return self._held("high", is_high, counts + loops * counter_range)
 
 
+_LAST_EVENT = 1  # of EVT 2.0: type 0 became darker, 1 brighter
 _ROW = 0
 _COLUMN = 2
 _BASE = 3
@@ -253,13 +233,11 @@ class _Evt2(_Decoder):
     """EVT 2.0, https://docs.prophesee.ai/stable/data/encoding_formats/evt2.html."""
 
     word = np.dtype("<u4")
-    alone = np.arange(16) <= 1
-    places = np.zeros(16, np.uint32)
     clock_bits = 28
 
     def decode(self, words: NDArray[np.uint32]) -> AnyArray:
         high = self._upper_times(words)
-        is_event = self.alone[_types(words)] & (high >= 0)
+        is_event = (_types(words) <= _LAST_EVENT) & (high >= 0)
         chosen = words[is_event]
         events = np.empty(len(chosen), EVENT)
         events["t"] = high[is_event] << 6 | (chosen >> 22 & 0x3F)
@@ -273,9 +251,9 @@ class _Evt3(_Decoder):
     """EVT 3.0, https://docs.prophesee.ai/stable/data/encoding_formats/evt3.html."""
 
     word = np.dtype("<u2")
-    alone = np.arange(16) == _COLUMN
-    places = np.array([0, 0, 0, 0, 0xFFF, 0xFF, *[0] * 10], np.uint16)
     clock_bits = 12
+    # Bits of a word of each type of which one that is set is an event.
+    places = np.array([0, 0, 0, 0, 0xFFF, 0xFF, *[0] * 10], np.uint16)
     # Columns that a word of each type moves the base of the next vector.
     advance = np.array([0, 0, 0, 0, 12, 8, *[0] * 10])
 
@@ -295,11 +273,12 @@ class _Evt3(_Decoder):
         base = advanced + self._held("base", is_base, (body & 0x7FF)[is_base] - advanced[is_base])
         self._last["base"] = int(base[-1] + self.advance[types[-1]])
 
-        counts = self.counts(words)
+        counts = np.bitwise_count(words & self.places[types])
+        counts[types == _COLUMN] = 1
         counts[high < 0] = 0
         word = np.repeat(np.arange(len(words)), counts)
-        is_alone = self.alone[types[word]]
-        vectors = np.flatnonzero((counts > 0) & ~self.alone[types])
+        is_alone = types[word] == _COLUMN
+        vectors = np.flatnonzero((counts > 0) & (types != _COLUMN))
         bits = body[vectors] & self.places[types[vectors]]
         _, column = np.nonzero(bits[:, None] >> np.arange(12) & 1)
         x = body[word] & 0x7FF

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from unistore.converters.formats.lazy import Stretch, Unread
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Problem
 from unistore.system.hints import AnyArray
 
@@ -55,8 +55,11 @@ def _in_folder(file: SourceFile) -> _Hierarchy:
     names = []
     for path in sorted(root.rglob("*")):
         if path.is_symlink() and path.is_dir():
-            message = f"lies beside {path.relative_to(root)}, a link to a folder"
-            raise file.problem(message, "put the folder itself there", "link")
+            raise file.problem(
+                f"lies beside {path.relative_to(root)}, a link to a folder",
+                "put the folder itself there",
+                "link",
+            )
         if path.is_file():
             names.append(path.relative_to(root).as_posix())
     return _Hierarchy(file, frozenset(names), lambda name: root.joinpath(name).open("rb"))
@@ -65,7 +68,7 @@ def _in_folder(file: SourceFile) -> _Hierarchy:
 class _ZarrArray:
     """An array of Zarr v2, of which chunks are read when rows are."""
 
-    def __init__(self, hierarchy: _Hierarchy, path: str, described: Mapping[str, Any]) -> None:
+    def __init__(self, hierarchy: _Hierarchy, path: str, described: Facts) -> None:
         self.shape = tuple(map(int, described["shape"]))
         self.chunks = tuple(map(int, described["chunks"]))
         self.chunk_rows = self.chunks[0]
@@ -116,8 +119,7 @@ class _ZarrArray:
         try:
             content = _decoded(encoded, self._compressor, self.chunk_bytes)
         except (ValueError, RuntimeError, zlib.error) as error:
-            message = f"{name} is damaged: {error}"
-            raise self._hierarchy.file.problem(message, _AGAIN, "corrupt") from error
+            raise self._hierarchy.file.problem(f"{name} is damaged: {error}", _AGAIN, "corrupt") from error
         chunk: AnyArray = np.frombuffer(content, self.dtype).reshape(self.chunks, order=self._order)
         return chunk
 
@@ -125,7 +127,7 @@ class _ZarrArray:
         return f"{self._path}/{self._separator.join(map(str, place))}"
 
 
-def _decoded(encoded: bytes, compressor: Mapping[str, Any] | None, size: int) -> Any:
+def _decoded(encoded: bytes, compressor: Facts | None, size: int) -> Any:
     """Decode a chunk to exactly so many bytes. What says another size is not decoded."""
     content: Any = encoded
     if compressor is not None and compressor["id"] in _DEFLATE:
@@ -136,13 +138,11 @@ def _decoded(encoded: bytes, compressor: Mapping[str, Any] | None, size: int) ->
         # These trust their headers: Blosc reads beyond the end of what is cut short.
         stated = _STATED_SIZES[compressor["id"]](encoded)
         if stated != size:
-            message = f"says that it has {stated} bytes, expected {size}"
-            raise ValueError(message)
+            raise ValueError(f"says that it has {stated} bytes, expected {size}")
         codec: Any = get_codec(dict(compressor))  # type: ignore[no-untyped-call]
         content = codec.decode(encoded)
     if len(content) != size:
-        message = f"has {len(content)} bytes, expected {size}"
-        raise ValueError(message)
+        raise ValueError(f"has {len(content)} bytes, expected {size}")
     return content
 
 
@@ -199,8 +199,9 @@ class ReplayZarr(Format):
                     further = []
                 opened = _opened(hierarchy, further)
             except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-                message = f"and the files beside it are no replay buffer: {error!r}"
-                raise file.problem(message, _AGAIN, "damaged") from error
+                raise file.problem(
+                    f"and the files beside it are no replay buffer: {error!r}", _AGAIN, "damaged"
+                ) from error
             yield opened
 
 
@@ -223,15 +224,18 @@ def _opened(hierarchy: _Hierarchy, further: Sequence[SourceFile]) -> Opened:
     ends = ends_array[0 : ends_array.shape[0]]
     is_row = ends.ndim == 1 and ends.dtype.kind in "iu" and ends.size > 0
     if not is_row or (np.diff(ends, prepend=0) <= 0).any():
-        raise file.problem(f"{ENDS} does not rise from one episode to the next", _AGAIN, "value")  # noqa: EM102
+        raise file.problem(f"{ENDS} does not rise from one episode to the next", _AGAIN, "value")
     notes = {}
     for path, array in arrays.items():
         absent = array.absent
         if array.shape[0] != ends[-1]:
-            message = f"{path} has shape {array.shape}, and the last episode ends at step {ends[-1]}"
-            raise file.problem(message, _AGAIN, "length")
+            raise file.problem(
+                f"{path} has shape {array.shape}, and the last episode ends at step {ends[-1]}",
+                _AGAIN,
+                "length",
+            )
         if absent and array.fill is None:
-            raise file.problem(f"{path} lacks {absent} chunks", _AGAIN, "missing")  # noqa: EM102
+            raise file.problem(f"{path} lacks {absent} chunks", _AGAIN, "missing")
         if absent:
             notes[path] = f"{path}: {absent} chunks have no file, so their values are {array.fill}"
     return Opened(
@@ -243,13 +247,12 @@ def _opened(hierarchy: _Hierarchy, further: Sequence[SourceFile]) -> Opened:
     )
 
 
-def _problem(place: str, described: Mapping[str, Any]) -> Problem | None:
+def _problem(place: str, described: Facts) -> Problem | None:
     """Say why an array is not read: another dtype than numbers, or a codec that may do more than decode."""
     codecs = [described["compressor"], *(described["filters"] or ())]
     names = [codec["id"] for codec in codecs if codec is not None]
     if described["filters"] or not {*_STATED_SIZES, *_DEFLATE}.issuperset(names):
-        message = f"is encoded by {', '.join(names)}, which is not read"
-        return Problem.at(place, message, _NO_CODEC, "filter")
+        return Problem.at(place, f"is encoded by {', '.join(names)}, which is not read", _NO_CODEC, "filter")
     dtype = described["dtype"]
     if not isinstance(dtype, str) or np.dtype(dtype).kind not in "biuf":
         return Problem.at(place, f"has dtype {dtype!r}, which is no number", "leave it out", "dtype")

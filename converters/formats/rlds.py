@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import prod
 from mmap import ACCESS_READ, mmap
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -124,14 +124,13 @@ def _features(file: SourceFile) -> list[_StatedFeature]:
     try:
         features = list(_flat(json.loads(file.bytes()[:].tobytes()), ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"does not describe features: {error!r}"
-        raise file.problem(message, _AGAIN, "damaged") from error
+        raise file.problem(f"does not describe features: {error!r}", _AGAIN, "damaged") from error
     if not any(feature.name.startswith(_STEPS) for feature in features):
         raise file.problem("names no steps, so that this is no RLDS dataset", "leave it out", "layout")
     return features
 
 
-def _flat(said: Mapping[str, Any], name: str) -> Iterator[_StatedFeature]:
+def _flat(said: Facts, name: str) -> Iterator[_StatedFeature]:
     """Yield the features below one that has others, as TensorFlow Datasets names them in a record."""
     if "featuresDict" in said:
         for key, below in said["featuresDict"]["features"].items():
@@ -165,18 +164,17 @@ def _records(file: SourceFile, content: memoryview) -> Iterator[_Record]:
         start = position + _HEAD.size
         head = bytes(content[position:start])
         if not _is_record(head):
-            message = f"has no sound record at byte {position:,}"
-            raise file.problem(message, _AGAIN, "damaged")
+            raise file.problem(f"has no sound record at byte {position:,}", _AGAIN, "damaged")
         stop = start + _HEAD.unpack(head)[0]
         position = stop + _TAIL
         if position > len(content):
-            message = f"ends in record {number}, which begins at byte {start - _HEAD.size:,}"
-            raise file.problem(message, _AGAIN, "truncated")
+            raise file.problem(
+                f"ends in record {number}, which begins at byte {start - _HEAD.size:,}", _AGAIN, "truncated"
+            )
         try:
             yield _Record(file, content, number, start, stop)
         except (IndexError, ValueError) as error:
-            message = f"record {number} is no tf.train.Example"
-            raise file.problem(message, _AGAIN, "damaged") from error
+            raise file.problem(f"record {number} is no tf.train.Example", _AGAIN, "damaged") from error
         number += 1
 
 
@@ -203,8 +201,9 @@ class _Record:
         if not self._is_checked:
             stored = int.from_bytes(self._content[self.stop : self.stop + _TAIL], "little")
             if _masked_crc(bytes(self._content[self.start : self.stop])) != stored:
-                message = f"record {self.number} has another checksum than the file says"
-                raise self._file.problem(message, _AGAIN, "damaged")
+                raise self._file.problem(
+                    f"record {self.number} has another checksum than the file says", _AGAIN, "damaged"
+                )
             self._is_checked = True
         if name in self._lists:
             yield from _fields(self._content, *self._lists[name][1:])
@@ -239,8 +238,11 @@ class _Record:
             values = self._numbers(feature.name).astype(feature.dtype, copy=False)
         shape = (length, *feature.shape)
         if values.size != prod(shape):
-            message = f"record {self.number}: {feature.name} has {values.size} values, expected {shape}"
-            raise self._file.problem(message, _AGAIN, "shape")
+            raise self._file.problem(
+                f"record {self.number}: {feature.name} has {values.size} values, expected {shape}",
+                _AGAIN,
+                "shape",
+            )
         return values.reshape(shape)[lo:hi]
 
 
@@ -258,11 +260,9 @@ def _fields(content: memoryview, position: int, stop: int) -> Iterator[_ProtoFie
         elif wire in (1, 5):
             position += 8 if wire == 1 else 4
         else:
-            message = f"wire type {wire}"
-            raise ValueError(message)
+            raise ValueError(f"wire type {wire}")
         if position > stop:
-            message = "a field ends behind its message"
-            raise ValueError(message)
+            raise ValueError("a field ends behind its message")
         yield _ProtoField(tag >> 3, start, position)
 
 

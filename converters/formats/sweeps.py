@@ -38,10 +38,11 @@ class Sweep(Format):
         file.check_whole()
         (columns,) = _named(file.path) or _fitting(file.size)
         if file.size % (4 * len(columns)):
-            message = (
-                f"has {file.size} bytes, no multiple of {4 * len(columns)}, a point of {len(columns)} values"
+            raise file.problem(
+                f"has {file.size} bytes, no multiple of {4 * len(columns)}, a point of {len(columns)} values",
+                "copy it again",
+                "truncated",
             )
-            raise file.problem(message, "copy it again", "truncated")
         points = np.memmap(file.path, "<f4", "r").reshape(-1, len(columns))
         arrays = {name: Array(points[:, number]) for number, name in enumerate(columns)}
         labels = _labels(file, len(points))
@@ -77,6 +78,7 @@ def _labels(file: SourceFile, points: int) -> SourceFile | None:
         return None
     labels = file.beside(f"../{_LABELS}/{file.path.stem}.label")
     if labels.size != 4 * points:
-        message = f"has {labels.size} bytes, expected 4 for each of {points} points"
-        raise labels.problem(message, "copy it again", "length")
+        raise labels.problem(
+            f"has {labels.size} bytes, expected 4 for each of {points} points", "copy it again", "length"
+        )
     return labels

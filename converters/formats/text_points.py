@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.converters.formats.lazy import LazyRows, TextRows
+from unistore.converters.formats.lazy import TextRows, lazy_fields
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
+from unistore.system.hints import AnyArray, Shape
 
 _OBJECTS = "Annotations"
 # Classes of S3DIS in the order that all its users number them; what is called otherwise is clutter.
@@ -95,7 +95,7 @@ def _points(file: SourceFile) -> Opened:
     if begins is None:
         raise file.problem("does not begin with points, three numbers a line or more")
     count = _count(file, begins.first)
-    fields: list[tuple[str, str, tuple[int, ...]]] = [(name, "f8", ()) for name in begins.names]
+    fields: list[tuple[str, str, Shape]] = [(name, "f8", ()) for name in begins.names]
     dtype = np.dtype(fields or [("points", "f8", (begins.width,))])
     rows = TextRows(file, dtype, begins.first, count, begins.separator)
     return Opened({name: Array(column) for name, column in rows.columns().items()}, memory=rows.memory)
@@ -109,19 +109,13 @@ def _room(file: SourceFile) -> Opened:
     rows = [TextRows(one, _OF_ROOM, 0, count) for one, count in zip(objects, counts, strict=True)]
     words = [name.partition("_")[0].lower() for name in names]
     classes = [_CLASSES.index(word if word in _CLASSES else _CLASSES[-1]) for word in words]
-    bounds = np.cumsum([0, *counts])
 
-    def rows_of(field: str, lo: int, hi: int) -> NDArray[Any]:
-        parts = [np.empty((0, *_OF_ROOM[field].shape), _OF_ROOM[field].base)]
-        for start, stop, part in zip(bounds, bounds[1:], rows, strict=False):
-            if start < hi and lo < stop:
-                parts.append(part.records[field][max(0, lo - start) : hi - start])
-        return np.concatenate(parts)
+    @cache
+    def points() -> AnyArray:
+        return np.concatenate([np.empty(0, _OF_ROOM), *(part.records for part in rows)])
 
-    arrays = {}
-    for field in ("xyz", "rgb"):
-        shape = (int(bounds[-1]), *_OF_ROOM[field].shape)
-        arrays[field] = Array(LazyRows(shape, _OF_ROOM[field].base, partial(rows_of, field)))
+    columns = lazy_fields(_OF_ROOM, sum(counts), points)
+    arrays = {name: Array(values) for name, values in columns.items()}
     arrays["label"] = Array(np.repeat(np.array(classes, "u1"), counts))
     arrays["instance"] = Array(np.repeat(np.arange(len(names), dtype="u2"), counts))
     facts = {"classes": list(_CLASSES), "objects": names}

@@ -93,12 +93,16 @@ def _opened(file: SourceFile) -> Iterator[Any]:
         series = tiff.series[0]
         if len(tiff.series) > 1 or series.axes not in _PAGES:
             axes = ", ".join(one.axes for one in tiff.series)
-            message = f"has the axes {axes}, a volume Z, Y, X: no colours, channels or times"
-            raise file.problem(message, _WRITE_AGAIN, "shape")
+            raise file.problem(
+                f"has the axes {axes}, a volume Z, Y, X: no colours, channels or times", _WRITE_AGAIN, "shape"
+            )
         compression = series.keyframe.compression
         if compression not in tifffile.TIFF.DECOMPRESSORS:
-            message = f"is compressed by {compression.name}, which needs imagecodecs"
-            raise file.problem(message, "pip install imagecodecs", "library")
+            raise file.problem(
+                f"is compressed by {compression.name}, which needs imagecodecs",
+                "pip install imagecodecs",
+                "library",
+            )
         _check_tables(file, tiff)
         _check_pages(file, series)
         yield tiff
@@ -129,8 +133,11 @@ def _check_alike(name: str, path: Path, time: int, form: tuple[Any, ...]) -> Non
     with _opened(file) as tiff:
         series = tiff.series[0]
         if (series.shape, series.dtype) != form:
-            message = f"has pages of {form[0]} {form[1]}, and of {series.shape} {series.dtype}"
-            raise file.problem(message, "save the pages alike, or each stack in a folder of its own", "shape")
+            raise file.problem(
+                f"has pages of {form[0]} {form[1]}, and of {series.shape} {series.dtype}",
+                "save the pages alike, or each stack in a folder of its own",
+                "shape",
+            )
 
 
 def _spacing(tiff: Any) -> JsonObject:

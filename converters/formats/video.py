@@ -100,8 +100,9 @@ class Frames(Array):
         with self._open() as (container, stream):
             head = head_of(stream)
             if head["codec"] not in DECODERS:
-                message = f"is {head['codec']}, and packets are kept of {', '.join(DECODERS)}"
-                raise self._file.problem(message, _DECODE, "format")
+                raise self._file.problem(
+                    f"is {head['codec']}, and packets are kept of {', '.join(DECODERS)}", _DECODE, "format"
+                )
             container.seek(int(self._time(lo) / stream.time_base), stream=stream)
             for packet in container.demux(stream):
                 if not times or not packet.size:
@@ -127,16 +128,20 @@ class Frames(Array):
                     yield frame
                     step += 1
         if step < hi:
-            message = f"has no frame at {self._time(step):.4f} s, the time of step {step}"
-            raise self._file.problem(message, _AGAIN, "missing")
+            raise self._file.problem(
+                f"has no frame at {self._time(step):.4f} s, the time of step {step}", _AGAIN, "missing"
+            )
 
     def _time(self, step: int) -> float:
         return self._start + step / self._rate
 
     def _check_size(self, height: int, width: int) -> None:
         if (height, width) != self._size:
-            message = f"has frames of {height} x {width}, expected {self._size[0]} x {self._size[1]}"
-            raise self._file.problem(message, _AGAIN, "shape")
+            raise self._file.problem(
+                f"has frames of {height} x {width}, expected {self._size[0]} x {self._size[1]}",
+                _AGAIN,
+                "shape",
+            )
 
     def _check_end(self, container: Any, stream: Any) -> None:
         """Look for the packet of the last step."""
@@ -147,8 +152,9 @@ class Frames(Array):
             if packet.pts is not None:
                 end = max(end, float((packet.pts + packet.duration) * stream.time_base))
         if end < last:
-            message = f"ends after {end:.2f} s, and step {self._count - 1} is at {last:.2f} s"
-            raise self._file.problem(message, _AGAIN, "truncated")
+            raise self._file.problem(
+                f"ends after {end:.2f} s, and step {self._count - 1} is at {last:.2f} s", _AGAIN, "truncated"
+            )
 
     @contextmanager
     def _open(self) -> Iterator[tuple[Any, Any]]:
@@ -161,5 +167,4 @@ class Frames(Array):
                     stream.codec_context.thread_count = 1
                     yield container, stream
             except (av.FFmpegError, IndexError) as error:
-                message = f"cannot be decoded: {error}"
-                raise self._file.problem(message, _AGAIN, "damaged") from error
+                raise self._file.problem(f"cannot be decoded: {error}", _AGAIN, "damaged") from error

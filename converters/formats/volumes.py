@@ -36,8 +36,7 @@ class VolumeFormat(Format):
         if self.begins(file):
             return sure(f"begins as {self.name} does")
         file.check_whole()
-        message = f"does not begin as {self.name} does"
-        raise file.problem(message, "copy it again, or write it again")
+        raise file.problem(f"does not begin as {self.name} does", "copy it again, or write it again")
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,11 @@ class Planes:
         """Refuse a file that has fewer than `size` bytes for its values."""
         needed = prod(self.shape) * self.stored.itemsize
         if size < needed:
-            message = f"has {max(0, size)} bytes of voxels, its header tells of {needed}"
-            raise self.file.problem(message, "copy it again", "truncated")
+            raise self.file.problem(
+                f"has {max(0, size)} bytes of voxels, its header tells of {needed}",
+                "copy it again",
+                "truncated",
+            )
 
     def __getitem__(self, rows: slice) -> AnyArray:
         return self.read_into(rows.start, rows.stop, None)
@@ -124,7 +126,7 @@ class Planes:
 def open_raw(
     file: SourceFile,
     voxels: SourceFile,
-    form: tuple[tuple[int, ...], Dtype],
+    form: tuple[Shape, Dtype],
     facts: Facts,
     notes: Mapping[str, str],
     *,
@@ -158,8 +160,7 @@ def reading(file: SourceFile) -> Iterator[None]:
     except EOFError as error:
         raise file.problem("ends before its last voxel", "copy it again", "truncated") from error
     except _DAMAGED as error:
-        message = f"is damaged: {error}"
-        raise file.problem(message, "copy it again", "damaged") from error
+        raise file.problem(f"is damaged: {error}", "copy it again", "damaged") from error
 
 
 class _Tail(FileIO):

@@ -148,8 +148,7 @@ def _decode_compound(entry: Mapping[str, Any]) -> AnyArray:
     fields = {name: decode(field) for name, field in entry["fields"].items()}
     shape = tuple(entry["shape"])
     if any(values.shape[: len(shape)] != shape for values in fields.values()):
-        msg = f"fields of a compound value of shape {shape} have another shape"
-        raise ValueError(msg)
+        raise ValueError(f"fields of a compound value of shape {shape} have another shape")
     forms = [(name, values.dtype, values.shape[len(shape) :]) for name, values in fields.items()]
     whole = np.empty(shape, np.dtype(forms))
     for name, values in fields.items():
@@ -163,8 +162,7 @@ def _decode_dtype(entry: Mapping[str, Any]) -> Dtype:
         return text
     dtype: Dtype = np.dtype(entry["dtype"])
     if (problem := type_problem(dtype)) is not None or dtype.fields is not None:
-        msg = f"attributes cannot have {problem or 'fields in their dtype'}"
-        raise ValueError(msg)
+        raise ValueError(f"attributes cannot have {problem or 'fields in their dtype'}")
     return h5py.enum_dtype(entry["enum"], dtype) if "enum" in entry else dtype
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -20,7 +19,6 @@ import numpy as np
 
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.filters import Filter, applied_filters, decode
-from unistore.converters.files.paths import file_version
 from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
 # How the elements of HDF5 datasets are stored, beside NumPy's dtypes.
@@ -79,9 +77,6 @@ def _is_variable_text(element: h5py.h5t.TypeID) -> bool:
 _CACHE_BYTES = 8 << 20
 # How HDF5 says that a chunk was never written
 _NEVER_WRITTEN = ("chunk storage is not allocated", "chunk address isn't defined")
-_MAX_REMEMBERED = 1000
-# Datasets without filters whose chunks all have their full size: version of the file, and address in it
-_checked_versions: set[tuple[int, ...]] = set()
 # ``H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS``: chunks that reach beyond the dataset have no filters
 _EDGES_UNFILTERED = 2
 
@@ -93,7 +88,7 @@ class Chunks:
         self._creation = creation = creation_of(dataset)
         self._id = dataset.id
         self._shape: Shape = dataset.shape
-        self._chunk: tuple[int, ...] = creation.get_chunk()
+        self._chunk: Shape = creation.get_chunk()
         self._stored_dtype: Dtype = dataset.id.dtype
         self._size = math.prod(self._chunk) * stored_size(dataset)
         self._filters = filters_of(creation)
@@ -101,11 +96,12 @@ class Chunks:
         self.dtype = native(self._stored_dtype)  # of the values, in native byte order
         # Whether `read` can be used: there are filters, and values are stored as NumPy has them.
         self.decodable = bool(self._filters) and is_stored_as(dataset.id.get_type(), self._stored_dtype)
-        self._blocks: dict[tuple[int, ...], AnyArray] = {}
-        self._checked: set[tuple[int, ...]] = set()
+        self._blocks: dict[Shape, AnyArray] = {}
+        self._checked: set[Shape] = set()
+        self._sizes_checked = False
 
     def read(self, lo: int, hi: int, out: AnyArray) -> None:
-        blocks_of_next_rows: dict[tuple[int, ...], AnyArray] = {}
+        blocks_of_next_rows: dict[Shape, AnyArray] = {}
         for origin in self._origins(lo, hi):
             block = self._blocks.get(origin)
             if block is None:
@@ -137,35 +133,31 @@ class Chunks:
 
     def _check_sizes(self) -> None:
         """Check that every chunk of a dataset without filters is stored, in its full size."""
-        status = os.fstat(h5py.h5i.get_file_id(self._id).get_vfd_handle())
-        version = (*file_version(status), h5py.h5o.get_info(self._id).addr)
-        if version in _checked_versions:
+        if self._sizes_checked:
             return
         lengths = zip(self._shape, self._chunk, strict=True)
         expected = math.prod(-(-length // size) for length, size in lengths)
         if self._id.get_num_chunks() < expected and not has_fill_value(self._creation):
-            msg = "some of its chunks were never written"
-            raise ValueError(msg)
+            raise ValueError("some of its chunks were never written")
 
         def of_wrong_size(info: h5py.h5d.StoreInfo) -> h5py.h5d.StoreInfo | None:
             return info if info.size != self._size else None
 
         info = self._id.chunk_iter(of_wrong_size)
         if info is not None:
-            msg = f"chunk {tuple(info.chunk_offset)} is stored in {info.size} bytes, expected {self._size}"
-            raise ValueError(msg)
-        if len(_checked_versions) >= _MAX_REMEMBERED:
-            _checked_versions.clear()
-        _checked_versions.add(version)
+            raise ValueError(
+                f"chunk {tuple(info.chunk_offset)} is stored in {info.size} bytes, expected {self._size}"
+            )
+        self._sizes_checked = True
 
-    def _origins(self, lo: int, hi: int) -> Iterator[tuple[int, ...]]:
+    def _origins(self, lo: int, hi: int) -> Iterator[Shape]:
         step = self._chunk[0]
         other_origins = (
             range(0, end, size) for end, size in zip(self._shape[1:], self._chunk[1:], strict=True)
         )
         return product(range(lo // step * step, hi, step), *other_origins)
 
-    def _block(self, origin: tuple[int, ...]) -> AnyArray:
+    def _block(self, origin: Shape) -> AnyArray:
         """Return the values of a chunk. Those of a chunk that was never written are the fill value."""
         data = self._decode(origin)
         if data is not None:
@@ -174,7 +166,7 @@ class Chunks:
         self._creation.get_fill_value(fill)
         return np.broadcast_to(fill, self._chunk)
 
-    def _decode(self, origin: tuple[int, ...]) -> UInt8s | None:
+    def _decode(self, origin: Shape) -> UInt8s | None:
         """Return the bytes of a chunk, or None if it was never written, and so has the fill value."""
         # get_chunk_info_by_coord reads the whole index, and is wrong if an axis but the first is unlimited.
         try:
@@ -184,16 +176,14 @@ class Chunks:
             if self._id.get_storage_size() and not any(reason in str(error) for reason in _NEVER_WRITTEN):
                 raise
             if not has_fill_value(self._creation):
-                msg = f"chunk {origin} was never written"
-                raise ValueError(msg) from None
+                raise ValueError(f"chunk {origin} was never written") from None
             return None
         try:
             return decode(stored, self._size, self._applied_filters(origin, mask))
         except ValueError as error:
-            msg = f"chunk {origin} {error}"
-            raise ValueError(msg) from error
+            raise ValueError(f"chunk {origin} {error}") from error
 
-    def _applied_filters(self, origin: tuple[int, ...], mask: int) -> tuple[Filter, ...]:
+    def _applied_filters(self, origin: Shape, mask: int) -> tuple[Filter, ...]:
         extents = zip(origin, self._chunk, self._shape, strict=True)
         if self._edges_unfiltered and any(start + size > end for start, size, end in extents):
             return ()
@@ -242,6 +232,5 @@ def _leaves_edges_unfiltered(creation: Any) -> bool:
     with h5py._objects.phil:
         status = _chunk_options()(creation.id, ctypes.byref(options))
     if status < 0:
-        msg = "the HDF5 library does not tell the options of its chunks"
-        raise ValueError(msg)
+        raise ValueError("the HDF5 library does not tell the options of its chunks")
     return bool(options.value & _EDGES_UNFILTERED)

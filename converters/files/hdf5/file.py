@@ -84,8 +84,26 @@ def file_of(item: h5py.Group | h5py.Dataset) -> Path:
     return Path(os.fsdecode(h5py.h5f.get_name(item.id)))
 
 
+# What h5py says of a file that it cannot open, by words of it: what is wrong, the cure, the kind of problem
+_DIAGNOSES = (
+    (("truncated",), "is truncated", "download it again", "truncated"),
+    (
+        ("bad object header", "addr overflow", "bad heap"),
+        "is damaged (cut short in download, or its writer was killed)",
+        "get or write it again",
+        "truncated",
+    ),
+    (
+        ("already open for write",),
+        "was not closed by its writer",
+        "wait for the writer, or if it died: `h5clear -s`",
+        "unclosed",
+    ),
+    (("",), "cannot be opened as HDF5", "", "damaged"),
+)
+
+
 def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
-    message = str(error)
     if not path.exists():
         return Problem.at(location, "does not exist", "check the path", "missing")
     if path.is_dir():
@@ -95,27 +113,20 @@ def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
             head = stream.read(32)
     except OSError as refusal:
         return Problem.at(location, f"cannot be read: {refusal.strerror}", CHECK_DISK, UNREADABLE)
-    size = path.stat().st_size
-    if size == 0:
+    if not head:
         return Problem.at(location, "is empty (0 bytes)", "download or write it again", "empty")
-    if (pointer := lfs_pointer_problem(head, location)) is not None:
+    pointer = lfs_pointer_problem(head, location)
+    if pointer is not None:
         return pointer
     if is_read_error(error):
         return Problem.at(location, f"cannot be read: {reason_of(error)}", CHECK_DISK, UNREADABLE)
-    if "signature not found" in message:
-        finding = "its beginning was never written" if not any(head) else f"it begins with {head[:8]!r}"
-        return Problem.at(location, f"is not an HDF5 file: {finding}", "check what wrote it", "format")
-    if "truncated" in message:
-        return Problem.at(
-            location, f"is truncated: {size} bytes; {message}", "download it again", "truncated"
-        )
-    if "bad object header" in message or "addr overflow" in message or "bad heap" in message:
-        cause = "cut short in download, or its writer was killed"
-        return Problem.at(location, f"is damaged ({cause}): {message}", "get or write it again", "truncated")
-    if "already open for write" in message:
-        cure = "wait for the writer, or if it died: `h5clear -s`"
-        return Problem.at(location, f"was not closed by its writer: {message}", cure, "unclosed")
-    return Problem.at(location, f"cannot be opened as HDF5: {message}", kind="damaged")
+    reason = str(error)
+    if "signature not found" in reason:
+        start = f"it begins with {head[:8]!r}" if any(head) else "its beginning was never written"
+        return Problem.at(location, f"is not an HDF5 file: {start}", "check what wrote it", "format")
+    fitting = (entry for entry in _DIAGNOSES if any(words in reason for words in entry[0]))
+    _, message, cure, kind = next(fitting)
+    return Problem.at(location, f"{message}: {reason}", cure, kind)
 
 
 def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
@@ -127,8 +138,9 @@ def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
         if isinstance(name, str):
             names.append(name)
         else:
-            message = f"holds a name that is not UTF-8: {name!r}"
-            wrong.append(Problem.at(location, message, "rename it", "name"))
+            wrong.append(
+                Problem.at(location, f"holds a name that is not UTF-8: {name!r}", "rename it", "name")
+            )
     if wrong:
         raise InputError(wrong)
     return names
@@ -143,8 +155,9 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
     if shape is None:
         return [Problem.at(location, "has no values (a null dataspace)", kind="dtype")]
     if dtype.hasobject and not allow_object:
-        message = "has a variable-length or object dtype"
-        return [Problem.at(location, message, "store fixed-size numbers", "dtype")]
+        return [
+            Problem.at(location, "has a variable-length or object dtype", "store fixed-size numbers", "dtype")
+        ]
     creation = creation_of(dataset)
     storage = creation.get_layout()
     if 0 in shape or storage == h5py.h5d.VIRTUAL or creation.get_external_count():
@@ -152,14 +165,26 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
     cure = "its writer was killed before writing: write the file again"
     stored = dataset.id.get_storage_size()
     if stored == 0:
-        message = f"was allocated as {shape} but never written; it would read as zeros"
-        return [Problem.at(location, message, cure, "unwritten")]
+        return [
+            Problem.at(
+                location,
+                f"was allocated as {shape} but never written; it would read as zeros",
+                cure,
+                "unwritten",
+            )
+        ]
     if storage != h5py.h5d.CHUNKED:
         expected = math.prod(shape) * stored_size(dataset)
         if stored == expected:
             return []
-        message = f"is stored in {stored} bytes, but {shape} values take {expected}"
-        return [Problem.at(location, message, _AGAIN, "damaged")]
+        return [
+            Problem.at(
+                location,
+                f"is stored in {stored} bytes, but {shape} values take {expected}",
+                _AGAIN,
+                "damaged",
+            )
+        ]
     if has_fill_value(creation):
         return []
     chunks = zip(shape, creation.get_chunk(), strict=True)
@@ -168,8 +193,14 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
     if written < expected:
         is_undefined = creation.get_fill_time() == h5py.h5d.FILL_TIME_NEVER
         reads_as = "have any value (fill time never)" if is_undefined else "read as zeros"
-        message = f"holds {written} of {expected} chunks; the rest was never written and would {reads_as}"
-        return [Problem.at(location, message, cure, "unwritten")]
+        return [
+            Problem.at(
+                location,
+                f"holds {written} of {expected} chunks; the rest was never written and would {reads_as}",
+                cure,
+                "unwritten",
+            )
+        ]
     return []
 
 
@@ -293,8 +324,7 @@ def _sources(dataset: h5py.Dataset, roots: Sequence[Path]) -> Iterator[tuple[Any
 
 def _check_inside(file: Path, roots: Sequence[Path]) -> None:
     if roots and not is_inside(file, roots):
-        msg = f"is virtual and maps into {printable(str(file))}, outside the given paths"
-        raise ValueError(msg)
+        raise ValueError(f"is virtual and maps into {printable(str(file))}, outside the given paths")
 
 
 @contextmanager
@@ -318,11 +348,9 @@ def check_sources(
     # A dataset that maps to itself would crash the process: `depth` counts those that map to this one.
     # Without rows, only the mapping is checked; without roots, sources may lie in any folder.
     if creation_of(dataset).fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED:
-        msg = "is virtual and has no fill value: HDF5 leaves what no source fills undefined"
-        raise ValueError(msg)
+        raise ValueError("is virtual and has no fill value: HDF5 leaves what no source fills undefined")
     if depth >= _MAX_DEPTH:
-        msg = f"is virtual and maps to itself, or through more than {_MAX_DEPTH} others"
-        raise ValueError(msg)
+        raise ValueError(f"is virtual and maps to itself, or through more than {_MAX_DEPTH} others")
     files: set[Path] = set()
     done: set[object] = set()
     for mapping, file, name in _sources(dataset, roots):
@@ -339,8 +367,7 @@ def check_sources(
                     raise
             if not isinstance(source, h5py.Dataset):
                 owner = f" of {file}" if file else ""
-                msg = f"is virtual and maps to {name!r}, which is not a dataset{owner}"
-                raise ValueError(msg)
+                raise ValueError(f"is virtual and maps to {name!r}, which is not a dataset{owner}")
             reached = Path(source.file.filename).resolve()  # links may lead on
             _check_inside(reached, roots)
             files.add(reached)
@@ -349,8 +376,7 @@ def check_sources(
             elif rows != (0, 0) and source.chunks is not None:
                 chunks_of(source).check(rows[0], min(rows[1], source.shape[0]))
             elif source.size and not source.external and not source.id.get_storage_size():
-                msg = f"is virtual and maps to {name!r}, which was never written"
-                raise ValueError(msg)
+                raise ValueError(f"is virtual and maps to {name!r}, which was never written")
     return files - {Path(dataset.file.filename).resolve()}
 
 

@@ -81,8 +81,7 @@ def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> UInt8s:
             data = _decompressed(data, size + _CHECKSUM_BYTES * checksums, number)
     if data.size != size:
         what = "decodes to" if filters else "is stored in"
-        msg = f"{what} {data.size} bytes, expected {size}"
-        raise ValueError(msg)
+        raise ValueError(f"{what} {data.size} bytes, expected {size}")
     return data
 
 
@@ -91,17 +90,13 @@ def _decompressed(data: UInt8s, size: int, number: int) -> UInt8s:
     try:
         values = stream.decompress(data.data, size + 1)
     except (_DEFLATE_ERROR, OSError) as error:
-        msg = f"cannot be decompressed: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"cannot be decompressed: {error}") from error
     if len(values) > size:
-        msg = f"decompresses to more than {size} bytes"
-        raise ValueError(msg)
+        raise ValueError(f"decompresses to more than {size} bytes")
     if len(values) < size:
-        msg = f"decompresses to {len(values)} bytes, expected {size}"
-        raise ValueError(msg)
+        raise ValueError(f"decompresses to {len(values)} bytes, expected {size}")
     if not stream.eof:
-        msg = "is truncated"
-        raise ValueError(msg)
+        raise ValueError("is truncated")
     return np.frombuffer(values, np.uint8)
 
 
@@ -110,8 +105,7 @@ def _unshuffled(data: UInt8s, parameters: tuple[int, ...]) -> UInt8s:
     # Bytes of an incomplete last element are not shuffled.
     width = parameters[0] if parameters else 1
     if width < 1:
-        msg = "is shuffled with an element size of 0"
-        raise ValueError(msg)
+        raise ValueError("is shuffled with an element size of 0")
     count = data.size // width
     end = count * width
     values = data.copy()
@@ -126,8 +120,7 @@ def _unshuffled(data: UInt8s, parameters: tuple[int, ...]) -> UInt8s:
 def _without_checksum(data: UInt8s) -> UInt8s:
     """Check the fletcher32 checksum and return the data (HDF5 1.6.2 wrote it in another byte order)."""
     if data.size < _CHECKSUM_BYTES:
-        msg = f"has {data.size} bytes, too few for a checksum"
-        raise ValueError(msg)
+        raise ValueError(f"has {data.size} bytes, too few for a checksum")
     stored = data[-_CHECKSUM_BYTES:]
     data = data[:-_CHECKSUM_BYTES]
     words = np.zeros(-(-data.size // 2), ">u2")
@@ -138,8 +131,7 @@ def _without_checksum(data: UInt8s) -> UInt8s:
     for order in (">u2", "<u2"):
         if (stored.view(order) % _MODULUS).tolist() == sums:
             return data
-    msg = "does not match its checksum"
-    raise ValueError(msg)
+    raise ValueError("does not match its checksum")
 
 
 # Decoding by the filters of the library and its plugins. The library trusts them: it reads beyond what they
@@ -213,8 +205,7 @@ def _decoded_by_library(stored: bytes, size: int, filters: tuple[Filter, ...]) -
         dataset.write_direct_chunk((0,), stored)
         values, again = (_read(dataset, size, fill) for fill in _FILLS)
     if not np.array_equal(values, again):
-        msg = "does not determine all of its bytes: its filter needs more than is stored"
-        raise ValueError(msg)
+        raise ValueError("does not determine all of its bytes: its filter needs more than is stored")
     return values
 
 
@@ -227,10 +218,8 @@ def _read(dataset: h5py.h5d.DatasetID, size: int, fill: int) -> UInt8s:
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     except (OSError, RuntimeError) as error:
         if _reading.returned != size:
-            msg = f"decodes to {_reading.returned} bytes, expected {size}"
-            raise ValueError(msg) from error
-        msg = f"cannot be decoded: {error}"
-        raise ValueError(msg) from error
+            raise ValueError(f"decodes to {_reading.returned} bytes, expected {size}") from error
+        raise ValueError(f"cannot be decoded: {error}") from error
     finally:
         _reading.expected = 0
     return values
@@ -289,8 +278,7 @@ def _library() -> Any:
     library.H5free_memory.argtypes = (ctypes.c_void_p,)
     for definition in _DEFINITIONS:
         if library.H5Zregister(ctypes.byref(definition)) < 0:
-            msg = "the HDF5 library refuses a filter"
-            raise RuntimeError(msg)
+            raise RuntimeError("the HDF5 library refuses a filter")
     return library
 
 

@@ -207,8 +207,12 @@ def unlinked(group: h5py.Group, *names: str) -> h5py.HLObject | None:
 def _check_target(target: Path, location: Location, what: str, roots: Sequence[Path]) -> Problem | None:
     shown = printable(str(target))
     if not is_inside(target, roots):
-        cure = "give the folder of the target too, or copy the data"
-        return Problem.at(location, f"{what} {shown}, outside the given paths", cure, "link")
+        return Problem.at(
+            location,
+            f"{what} {shown}, outside the given paths",
+            "give the folder of the target too, or copy the data",
+            "link",
+        )
     if not target.is_file():
         return Problem.at(location, f"{what} {shown}, which does not exist", kind="link")
     return None
