@@ -77,18 +77,6 @@ def test_placed_as_by_itk(tmp_path: Path, space: str) -> None:
     assert "DOE" not in str(facts)
 
 
-def test_files_of_itk(tmp_path: Path) -> None:
-    image = SimpleITK.GetImageFromArray(VOXELS)
-    image.SetSpacing((0.5, 1.5, 3.0))
-    image.SetOrigin((10, -20, 30.5))
-    image.SetDirection([0.0, -1.0, 0.0, 0.6, 0.0, 0.8, -0.8, 0.0, 0.6])
-    SimpleITK.WriteImage(image, str(tmp_path / "a.nrrd"), useCompression=True)
-    voxels, facts = opened(tmp_path / "a.nrrd")
-    np.testing.assert_array_equal(voxels, VOXELS)
-    np.testing.assert_allclose(facts["spacing"], [3.0, 1.5, 0.5])
-    np.testing.assert_allclose(facts["direction"], image.GetDirection()[::-1], atol=1e-12)
-
-
 def test_what_a_header_does_not_say_stays_unknown(tmp_path: Path) -> None:
     write(tmp_path / "a.nrrd", space="scanner-xyz")
     with Nrrd().open(SourceFile(tmp_path / "a.nrrd", "a.nrrd")) as file:

@@ -18,7 +18,6 @@ from unistore.converters.files.hdf5.attributes import (
     decode,
     encode,
     read_attributes,
-    type_problem,
 )
 
 NANS = np.array([0x7FC00000, 0x7FC00001, 0xFFC00000, 0x7F800001, 0xFF800000, 0x80000000], "u4").view("f4")
@@ -156,13 +155,6 @@ def test_an_attribute_that_cannot_be_read_is_left_out(
 
     monkeypatch.setattr(reading.h5py.h5a, "open", fail)
     assert read_attributes([("", file)]).left_out == {"unreadable": ("number 0 of /", 1)}
-
-
-@pytest.mark.parametrize("dtype", ["O", "V4", "M8[s]", "f16", "U3"])
-def test_dtypes_that_no_attribute_is_kept_with(dtype: str) -> None:
-    assert type_problem(np.dtype(dtype)) is not None
-    with pytest.raises(ValueError, match="attributes cannot have"):
-        decode({"dtype": dtype, "value": 0})
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,6 @@ LIBRARY: dict[str, Mapping[str, Any]] = {
 }
 """Filters of the library."""
 
-IMAGES = {"fcidecomp": hdf5plugin.FciDecomp(), "htj2k": hdf5plugin.Htj2k()}
-"""Filters of images of integers."""
-
 DTYPES = ["u1", "<i2", ">i4", "<i8", "<f2", ">f4", "<f8", "?", "c8", [("a", "u1"), ("b", ">f4", (2,))], "S5"]
 
 
@@ -90,7 +87,7 @@ def check_like_h5py(dataset: h5py.Dataset, rng: random.Random) -> None:
         assert found.tobytes() == expected[lo:hi].astype(found.dtype).tobytes()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_structures_are_read_as_h5py_reads_them(tmp_path: Path, seed: int) -> None:
     """Any dtype, byte order, shape, chunk shape, filters, filter mask, missing chunks, format version."""
     rng, numbers = random.Random(seed), np.random.default_rng(seed)
@@ -128,15 +125,6 @@ def test_every_filter_is_read_as_h5py_reads_it(tmp_path: Path, name: str) -> Non
     with h5py.File(tmp_path / "a.h5") as file:
         check_like_h5py(file["x"], random.Random(1))
         check_like_h5py(file.get("y", file["x"]), random.Random(2))
-
-
-@pytest.mark.parametrize("name", IMAGES)
-def test_filters_of_images_are_read_as_h5py_reads_them(tmp_path: Path, name: str) -> None:
-    values = np.arange(3 * 64 * 48, dtype="u2").reshape(3, 64, 48) // 7
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=values, chunks=(1, 64, 48), **IMAGES[name])
-    with h5py.File(tmp_path / "a.h5") as file:
-        check_like_h5py(file["x"], random.Random(1))
 
 
 def test_n_bit_is_read_as_h5py_reads_it(tmp_path: Path) -> None:
@@ -248,14 +236,6 @@ def test_messages(tmp_path: Path) -> None:
     assert "expected 4000" in lzf
 
 
-def test_a_checksum_of_an_odd_number_of_bytes(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).integers(0, 256, 12345).astype("u1")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=values, chunks=(12345,), fletcher32=True)
-    with h5py.File(tmp_path / "a.h5") as file:
-        np.testing.assert_array_equal(read_rows(file["x"], "x"), values)
-
-
 def test_chunks_before_text_and_variable_length_are_checked(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         ragged = file.create_dataset(
@@ -289,16 +269,6 @@ def test_chunks_before_text_and_variable_length_are_checked(tmp_path: Path) -> N
             read_objects(file["cut"], "cut", 3)
         with pytest.raises(InputError, match="row 5 cannot be read"):
             read_objects(file["long"], "long", 5)
-
-
-@pytest.mark.parametrize("compression", [None, "gzip"])
-def test_text_in_chunks(tmp_path: Path, compression: str | None) -> None:
-    texts = [f"{number} ä" for number in range(25)]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=texts, chunks=(10,), maxshape=(None,), compression=compression)
-    with open_hdf5(tmp_path / "a.h5") as file:
-        assert [read_objects(file["x"], "x", row).decode() for row in range(25)] == texts
-        assert [text.decode() for text in read_objects(file["x"], "x")] == texts
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
