@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import folders_of
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.npy import bytes_of
 from unistore.converters.files.paths import is_inside, natural_key
 from unistore.errors import InputError, Problem, printable
+from unistore.system.hints import AnyArray, Dtype, Shape
 
 if TYPE_CHECKING:
     from unistore.converters.files.hdf5.attributes import Attributes
@@ -207,14 +207,14 @@ class Array:
     description: str = ""
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Length of every axis."""
         return tuple(self.values.shape)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> Dtype:
         """Dtype of the values as they are in the file."""
-        dtype: np.dtype[Any] = np.dtype(self.values.dtype)
+        dtype: Dtype = np.dtype(self.values.dtype)
         return dtype
 
     @property
@@ -254,26 +254,26 @@ class Array:
         """The same array with reversed axes."""
         return Array(self.values.T, self.unit, self.description)
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> AnyArray:
         lo, hi, step = rows.indices(len(self))
         return self.read(lo, max(lo, hi))[::step]
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+    def blocks(self) -> Iterator[tuple[int, AnyArray]]:
         """Read all rows some at a time, each time with the number of the first."""
         row_bytes = prod(self.shape[1:]) * self.dtype.itemsize
         step = max(1, BLOCK_BYTES // max(1, row_bytes))
         for lo in range(0, len(self), step):
             yield lo, self[lo : min(len(self), lo + step)]
 
-    def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
         """Read rows ``lo:hi``, in `out` if the values can and its dtype is theirs, else in another array."""
         read_into = getattr(self.values, "read_into", None)
         if read_into is None:
             return np.asarray(self.values[lo:hi])
-        rows: NDArray[Any] = read_into(lo, hi, out)
+        rows: AnyArray = read_into(lo, hi, out)
         return rows
 
 
@@ -462,7 +462,7 @@ class Head:
     opened: Opened
 
     @cached_property
-    def arrays(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    def arrays(self) -> Mapping[str, tuple[Shape, Dtype]]:
         """Shape and dtype of each array."""
         return {name: (array.shape, array.dtype) for name, array in self.opened.arrays.items()}
 

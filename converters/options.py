@@ -105,10 +105,11 @@ class Option:
 
     def is_within(self, value: Any) -> bool:
         """Return whether the numbers of a converted value are within the declared bounds."""
-        numbers = () if value is None else value if isinstance(value, tuple) else (value,)
-        return (self.least is None or all(number >= self.least for number in numbers)) and (
-            self.most is None or all(number <= self.most for number in numbers)
-        )
+        if value is None:
+            return True
+        numbers = value if isinstance(value, tuple) else (value,)
+        is_large = self.least is None or all(number >= self.least for number in numbers)
+        return is_large and (self.most is None or all(number <= self.most for number in numbers))
 
     @property
     def bounds(self) -> str:
@@ -204,7 +205,8 @@ def _read_declared(options: type[Options]) -> tuple[Option, ...]:
         if entry.name in RESERVED or entry is not shared.get(entry.name, entry)
     ]
     if clashes:
-        where, package = f"{options.__module__}:{options.__qualname__}", options.__module__.partition(".")[0]
+        where = f"{options.__module__}:{options.__qualname__}"
+        package, _, _ = options.__module__.partition(".")
         cure = f"give it another name in the package {package}"
         flags = [entry.name.replace("_", "-") for entry in clashes]
         messages = [f"declares --{flag}, the name of an option of every conversion" for flag in flags]
@@ -226,7 +228,8 @@ declared: Callable[[Any], tuple[Option, ...]] = cache(_read_declared)
 
 
 def _form_of(hint: Any, where: str) -> dict[str, Any]:
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     one = {"form": "one", "kind": hint, "length": 1, "choices": ()}
     if hint in (bool, int, float, str):
         return one

@@ -20,8 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
-from numpy.typing import NDArray
-
 from unistore.converters.opened import (
     Array,
     Claim,
@@ -38,6 +36,7 @@ from unistore.converters.opened import (
 from unistore.converters.options import Options, option
 from unistore.converters.views import View, ViewLimits, rows_view
 from unistore.errors import InputError, Problem
+from unistore.system.hints import AnyArray, Shape
 
 __all__ = [
     "API",
@@ -147,7 +146,7 @@ class Column:
     ragged: bool = False
     codec: str = ""
     dtype: str = ""
-    shape: tuple[int, ...] = ()
+    shape: Shape = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,11 +363,11 @@ class Family(Options, ABC):
         """
         return 0
 
-    def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
+    def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, AnyArray]:
         """Read rows ``lo:hi`` of a file, one array a column. By default slices of the file's arrays."""
         return {column: opened.arrays[self.schema.source_of(column)][lo:hi] for column in self.schema.columns}
 
-    def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, NDArray[Any]]]]:
+    def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, AnyArray]]]:
         """Compute the tables of `Schema.derived` for a file, which is read once for it.
 
         Yields the name of a table and some rows of all its columns, in their order, as often as it takes.
@@ -382,6 +381,6 @@ class Family(Options, ABC):
         """
         return Restored({self.schema.source_of(name): column for name, column in columns.items()}, facts)
 
-    def view(self, sample: Mapping[str, NDArray[Any]], detail: ViewLimits) -> View:
+    def view(self, sample: Mapping[str, AnyArray], detail: ViewLimits) -> View:
         """Return what a page shows of a sample. By default images, lines and numbers of its columns."""
         return rows_view(sample, detail)

@@ -19,6 +19,7 @@ from unistore.converters.files.paths import (
     folders_of_targets,
     is_special_file,
     is_store,
+    missing_problem,
     natural_key,
     real_path,
     resolve_parents,
@@ -103,8 +104,7 @@ class _Walk:
         elif self.root.exists():
             self.names[self.root] = self._name(self.root)
         else:
-            cure = "the link's target is gone" if self.root.is_symlink() else "check the path"
-            self.problems.append(Problem(printable(str(self.root)), "does not exist", cure, "missing"))
+            self.problems.append(missing_problem(self.root))
 
     def _search(self, folder: Path, above: tuple[Path, ...]) -> None:
         try:

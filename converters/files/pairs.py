@@ -43,6 +43,11 @@ _NUMBER = re.compile(r"(?P<base>.*?)(?P<number>[-_. ]?\d+)?")
 _ROW_LABELS = ("label", "labels", "y", "Y", "target", "targets", "class", "classes")
 
 
+def _field_of(match: re.Match[str]) -> str:
+    """Return the field name for the word of a label in a name."""
+    return _LABELS[match["word"].lower()]
+
+
 class LabelMatch(NamedTuple):
     """The image of a label."""
 
@@ -88,14 +93,14 @@ def _images_by_name(folder: str, stem: str, words: Sequence[str]) -> Iterator[La
     """Yield possible images in a folder, from the file name of the label without its word."""
     if (suffix := _SUFFIX.fullmatch(stem)) is not None:
         base = suffix["base"]
-        name = _LABELS[suffix["word"].lower()]
+        name = _field_of(suffix)
         stems = (base, *(f"{base}{stem[len(base)]}{word}" for word in words))
         yield from _files_or_channels(folder, stems, name, certain=True)
     if (inside := _INSIDE.fullmatch(stem)) is not None:
         base = inside["base"]
         by = inside["by"]
         ending = inside["rest"]
-        name = _LABELS[inside["word"].lower()]
+        name = _field_of(inside)
         inner_stems = [f"{base}{by}{word}" for word in words]
         yield from _files_or_channels(
             folder, [f"{inner_stem}{ending}" for inner_stem in (base, *inner_stems)], name, certain=False
@@ -125,7 +130,7 @@ def _image_folders(folder: str, words: Sequence[str]) -> Iterator[tuple[str, str
     above, name = os.path.split(folder)
     match = _FOLDER.fullmatch(name)
     if match is not None:
-        label = _LABELS[match["word"].lower()]
+        label = _field_of(match)
         ending = match["rest"]
         for word in words:
             yield f"{above}{os.sep}{word}{ending}", label, ending in ("Tr", "Ts")
@@ -137,7 +142,7 @@ def _image_folders(folder: str, words: Sequence[str]) -> Iterator[tuple[str, str
     if match is not None:
         for word in words:
             images = os.path.join(top, f"{word}{match['rest']}", name)  # noqa: PTH118  text is faster
-            yield images, _LABELS[match["word"].lower()], False
+            yield images, _field_of(match), False
 
 
 def label_paths(image: str, words: Sequence[str] = ()) -> Iterator[str]:
@@ -171,7 +176,7 @@ def label_name(stem: str) -> str | None:
     for pattern in (_SUFFIX, _INSIDE, _PREFIX):
         if (match := pattern.fullmatch(stem)) is not None:
             ending = match.groupdict().get("rest", "").strip("-_. ")
-            return f"{_LABELS[match['word'].lower()]}{'_' * bool(ending)}{ending}"
+            return f"{_field_of(match)}{'_' * bool(ending)}{ending}"
     return None
 
 

@@ -34,7 +34,9 @@ _SPLIT_WORDS = {
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing"),
 }
-_SPLITS = {word: split for split, words in _SPLIT_WORDS.items() for word in words}
+_SPLITS: dict[str, str] = {}
+for _split, _words in _SPLIT_WORDS.items():
+    _SPLITS |= dict.fromkeys(_words, _split)
 
 
 def size_of(files: Iterable[str]) -> int:
@@ -115,7 +117,8 @@ class Listing:
         for folder in filter(Path.is_dir, self.roots):
             inside = folder.resolve()
             below = slice(*rows_below(self.files, inside))
-            if not chosen[below].any() and not any(path.startswith(f"{inside}{os.sep}") for path in left_out):
+            start = f"{inside}{os.sep}"
+            if not chosen[below].any() and not any(path.startswith(start) for path in left_out):
                 problems.append(
                     Problem(
                         printable(str(folder)),
@@ -149,14 +152,10 @@ def list_files(paths: Sequence[Path]) -> Listing:
         if path.is_dir():
             lister.search(path)
         elif path.exists():
-            lister.links.append(path)
+            lister.add(path)
         else:
-            cure = "the link's target is gone" if path.is_symlink() else "check the path"
-            problem = Problem(printable(str(path)), "does not exist", cure, "missing")
-            lister.problems.append(problem)
-    special = filter(is_special_file, lister.links)
-    file_problems = [(str(path), special_file_problem(printable(str(path)))) for path in special]
-    files = set(resolve_parents([path for path in lister.links if not is_special_file(path)]))
+            lister.problems.append(missing_problem(path))
+    files = set(resolve_parents(lister.links))
     links = [path for path in files if path.is_symlink()]
     unique = lister.files | dict.fromkeys(map(str, files.difference(links)))
     targets: dict[str, str] = {}
@@ -174,7 +173,7 @@ def list_files(paths: Sequence[Path]) -> Listing:
         given=frozenset(map(str, (*given, *resolve_parents(given)))),
         aliases=aliases,
         problems=lister.problems,
-        file_problems=[*lister.file_problems, *file_problems],
+        file_problems=lister.file_problems,
         skipped=sorted(lister.skipped.items(), key=lambda item: _path_key(str(item[0]))),
     )
 
@@ -186,7 +185,7 @@ class _Lister:
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.files: dict[str, None] = {}
-        self.links: list[Path] = []  # to files inside of the roots; files that were given; special files
+        self.links: list[Path] = []  # to files inside of the roots, and files that were given
         self.problems: list[Problem] = []
         self.file_problems: list[tuple[str, Problem]] = []
         self.skipped: dict[Path, str] = {}
@@ -238,9 +237,17 @@ class _Lister:
 
     def _add_link(self, link: Path) -> None:
         if is_inside(link, self._roots):
-            self.links.append(link)
+            self.add(link)
         else:
             self.file_problems.append((str(link), _outside_problem(link)))
+
+    def add(self, path: Path) -> None:
+        """Take a file, or a link to one. Nothing special is opened."""
+        if is_special_file(path):
+            problem = special_file_problem(printable(str(path)))
+            self.file_problems.append((str(path), problem))
+        else:
+            self.links.append(path)
 
 
 def _path_key(path: str) -> bytes:
@@ -271,6 +278,12 @@ def is_special_file(path: Path) -> bool:
 def special_file_problem(location: str) -> Problem:
     """Problem: the path is a special file."""
     return Problem(location, "is a pipe, socket or device, not a file", "save its data as a file", "special")
+
+
+def missing_problem(path: Path) -> Problem:
+    """Problem: a given path does not exist."""
+    cure = "the link's target is gone" if path.is_symlink() else "check the path"
+    return Problem(printable(str(path)), "does not exist", cure, "missing")
 
 
 def is_store(folder: Path) -> bool:
@@ -338,7 +351,8 @@ def _numbered(plain: Sequence[str]) -> list[str]:
     """Unique names: equal ones get ``~2``, ``~3``, …."""
     names: dict[str, None] = {}
     for path in plain:
-        name, number = path, 1
+        name = path
+        number = 1
         while name in names:
             number += 1
             name = f"{path}~{number}"

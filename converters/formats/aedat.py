@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.formats.lazy import ForwardRecords
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+from unistore.system.hints import AnyArray
 
 EVENTS = "events"  # name of the array of a recording
 _EVENT = np.dtype([("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("on", "?")])
@@ -54,7 +53,7 @@ class Aedat4(Format):
         yield Opened({EVENTS: Array(records)}, facts, forward_only=True, left_out=left_out)
 
 
-def _packets(path: Path, camera: int) -> Iterator[NDArray[Any]]:
+def _packets(path: Path, camera: int) -> Iterator[AnyArray]:
     from aedat import Decoder
 
     for packet in Decoder(path):

@@ -25,7 +25,8 @@ _POINTS = "sensor_msgs/msg/PointCloud2"
 PICTURES = (IMAGE, _COMPRESSED)
 _TIMES = ("builtin_interfaces/msg/Time", "builtin_interfaces/msg/Duration")
 _DTYPES = {"bool": "?", "byte": "u1", "char": "u1", "octet": "u1", "float32": "<f4", "float64": "<f8"}
-_DTYPES |= {f"{kind}int{8 * size}": f"<{kind or 'i'}{size}" for kind in ("", "u") for size in (1, 2, 4, 8)}
+for _size in (1, 2, 4, 8):
+    _DTYPES |= {f"int{8 * _size}": f"<i{_size}", f"uint{8 * _size}": f"<u{_size}"}
 _FLOATS = ("float32", "float64")
 _NANOSECONDS = 1_000_000_000
 
@@ -145,7 +146,8 @@ def _image(first: Any) -> MessageField:
     if pixels is None:
         wrong = f"has the encoding {first.encoding!r}, expected one of {', '.join(_ENCODINGS)}"
         return MessageField("image", np.dtype(object), (), bytes, "values", wrong)
-    height, width = int(first.height), int(first.width)
+    height = int(first.height)
+    width = int(first.width)
     shape = (height, width) if pixels.channels == 1 else (height, width, pixels.channels)
 
     def take(message: Any) -> AnyArray:

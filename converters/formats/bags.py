@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -44,6 +44,9 @@ _ROWS_TOGETHER = 4096  # records after which the time that a library may take is
 _MEMORY = 4 << 20  # bytes that reading takes beside rows, records and what the library holds: definitions
 _IGNORE = "leave it out with --ignore"
 
+# Files with messages of a topic, and the connections in each that have them
+_Parts: TypeAlias = list[tuple[BagFile, list[Any]]]
+
 
 class Rosbag(Format):
     """A bag: ``.bag`` of ROS 1, ``.mcap`` or ``.db3`` of ROS 2, or the ``metadata.yaml`` beside these."""
@@ -72,15 +75,15 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
     left_out: dict[str, str] = {}
     facts: dict[str, str] = {}
     largest_block = 0
-    for name, kinds in _kinds_of_topics(bag).items():
-        topic = _Topic(file, name, kinds[0], messages)
+    for name, parts in _parts_of_topics(bag).items():
+        topic = _Topic(file, name, parts, messages)
         if not topic.count:
             left_out[topic.group] = "has no messages"
             continue
         of_topic: dict[str, Array] = {}
         try:
             left_out_fields: dict[str, str] = {}
-            topic.fields = messages.fields(kinds, left_out_fields)
+            topic.fields = messages.fields(topic.kinds, left_out_fields)
             fields = [*topic.fields, *values_of(topic.kind, topic.first)]
             if {field.name for field in fields} <= {STAMP, "header.seq"}:
                 left_out[topic.group] = f"is {topic.kind}, which has no numbers"
@@ -106,13 +109,16 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
     )
 
 
-def _kinds_of_topics(bag: Bag) -> dict[str, list[str]]:
-    """Types of the messages of each topic, by name."""
-    kinds: dict[str, dict[str, None]] = {}
+def _parts_of_topics(bag: Bag) -> dict[str, _Parts]:
+    """The messages of each topic, by its name in alphabetical order."""
+    parts: dict[str, _Parts] = {}
     for file in bag.files:
+        publishers: dict[str, list[Any]] = {}
         for connection in file.connections:
-            kinds.setdefault(connection.topic, {})[connection.msgtype] = None
-    return {topic: list(kinds[topic]) for topic in sorted(kinds)}
+            publishers.setdefault(connection.topic, []).append(connection)
+        for topic, connections in publishers.items():
+            parts.setdefault(topic, []).append((file, connections))
+    return dict(sorted(parts.items()))
 
 
 class _UnknownTypeError(Exception):
@@ -199,7 +205,8 @@ class _Messages:
             if raw is None:
                 wrong = f"ends before message {row} of {topic.count} of {topic.name}"
                 raise self._file.problem(wrong, "copy it again", "truncated")
-            self._topic, self._next = topic.name, row + 1
+            self._topic = topic.name
+            self._next = row + 1
             self.bytes_read += len(raw)
             yield message
 
@@ -207,18 +214,15 @@ class _Messages:
 class _Topic:
     """The messages of a topic, in all files of a bag."""
 
-    def __init__(self, file: SourceFile, name: str, kind: str, messages: _Messages) -> None:
+    def __init__(self, file: SourceFile, name: str, parts: _Parts, messages: _Messages) -> None:
         self._file = file
         self.name = name
-        self.kind = kind
+        self._parts = parts
         self._messages = messages
         self.fields: Sequence[MessageField] = ()
-        self._parts: list[tuple[BagFile, list[Any]]] = []
-        for bag_file in messages.bag.files:
-            publishers = [connection for connection in bag_file.connections if connection.topic == name]
-            if publishers:
-                self._parts.append((bag_file, publishers))
-        connections = chain.from_iterable(publishers for _, publishers in self._parts)
+        connections = list(chain.from_iterable(publishers for _, publishers in parts))
+        self.kinds = list(dict.fromkeys(connection.msgtype for connection in connections))
+        self.kind = self.kinds[0]
         self.count = sum(connection.msgcount for connection in connections)
         self._records: tuple[int, AnyArray] = (0, np.empty(0))
 

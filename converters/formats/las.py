@@ -23,7 +23,8 @@ _SHORTEST = 227  # bytes of a header of version 1.0
 # Bytes of points that are decoded once; of larger files, the rows that were read last are kept.
 _HELD = 64 << 20
 _MOST = 16 << 20  # bytes beside the points that are kept: those of waveforms may be more than memory holds
-_RECORD, _RECORD_BEHIND = 54, 60  # bytes of the header of a record
+_RECORD = 54  # bytes of the header of a record
+_RECORD_BEHIND = 60  # and of one behind the points
 _STEP = 1 << 19  # points that are compressed at a time
 _INSTEAD = "read the store instead"
 _FIRST_EVLR = 235  # where a header says at which byte the records behind the points begin
@@ -139,7 +140,8 @@ def _check_header(file: SourceFile) -> None:
     """Refuse a file that ends before its points begin."""
     if file.size < _SHORTEST:
         raise file.problem(f"ends inside its header, after {file.size} bytes", "copy it again", "truncated")
-    start, records = _number(file, 96, 4), _number(file, 100, 4)
+    start = _number(file, 96, 4)
+    records = _number(file, 100, 4)
     if start < _SHORTEST + _RECORD * records:
         raise file.problem(
             f"has points from byte {start} on, but {records} records before them",
@@ -233,7 +235,8 @@ def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch
                 target[name][:] = rows
                 written = np.asarray(target[name])
             else:
-                scale, offset = header.scales[axis], header.offsets[axis]
+                scale = header.scales[axis]
+                offset = header.offsets[axis]
                 target[name.upper()][:] = np.rint((rows - offset) / scale)
                 written = target[name.upper()] * scale + offset
             if not np.array_equal(written, rows, equal_nan=rows.dtype.kind == "f"):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from typing import IO, Any
@@ -19,15 +20,16 @@ _SHOWN = 60
 _LINE = 80  # bytes of a line in memory, beside its text
 
 
+@dataclass(eq=False)
 class LazyRows:
     """Rows of a shape and dtype that are known before they are read. ``read(lo, hi)`` gives some of them."""
 
-    def __init__(self, shape: Shape, dtype: Dtype, read: Callable[[int, int], AnyArray]) -> None:
-        self.shape, self.dtype = shape, dtype
-        self._read = read
+    shape: Shape
+    dtype: Dtype
+    read: Callable[[int, int], AnyArray]
 
     def __getitem__(self, rows: slice) -> AnyArray:
-        return self._read(rows.start, rows.stop)
+        return self.read(rows.start, rows.stop)
 
 
 class ForwardRecords:
@@ -61,7 +63,8 @@ class ForwardRecords:
                 self._next(place)
                 continue
             stop = min(hi, end)
-            out[place - lo : stop - lo] = self._packet[place - self._start : stop - self._start]
+            records = self._packet[place - self._start : stop - self._start]
+            out[place - lo : stop - lo] = records
             place = stop
         return out
 
@@ -93,39 +96,37 @@ def lazy_fields(dtype: Dtype, count: int, records: Callable[[], AnyArray]) -> di
     return fields
 
 
+@dataclass(eq=False)
 class TextRows:
     """Lines of a file from `first` on, as records of a dtype."""
 
-    def __init__(
-        self, file: SourceFile, dtype: Dtype, first: int, count: int, separator: str | None = None
-    ) -> None:
-        self._file = file
-        self._dtype = dtype
-        self._first = first
-        self._count = count  # how many there are, without blank ones
-        self._separator = separator  # what stands between numbers; None: any white space
+    file: SourceFile
+    dtype: Dtype
+    first: int
+    count: int  # how many there are, without blank ones
+    separator: str | None = None  # what stands between numbers; None: any white space
 
     @property
     def memory(self) -> int:
         """Bytes of the lines, of which each is a string, and of the records."""
-        return 2 * self._file.size + self._count * (_LINE + self._dtype.itemsize)
+        return 2 * self.file.size + self.count * (_LINE + self.dtype.itemsize)
 
     def columns(self) -> dict[str, LazyRows]:
         """Return the fields, which are read with the first that is sliced."""
-        return lazy_fields(self._dtype, self._count, lambda: self.records)
+        return lazy_fields(self.dtype, self.count, lambda: self.records)
 
     @cached_property
     def records(self) -> AnyArray:
         """Return all records, (n,), or name the first line that is wrong."""
-        with self._file.path.open(encoding="latin-1") as file:
-            lines = [line for _, line in islice(self._lines(file), self._count)]
+        with self.file.path.open(encoding="latin-1") as file:
+            lines = [line for _, line in islice(self._lines(file), self.count)]
         try:
             rows = self._parsed(lines)
         except ValueError:
             raise self._wrong_line() from None
-        if len(rows) != self._count:
-            raise self._file.problem(
-                f"holds {len(rows)} lines of points, its header tells of {self._count}",
+        if len(rows) != self.count:
+            raise self.file.problem(
+                f"holds {len(rows)} lines of points, its header tells of {self.count}",
                 "copy it again",
                 "truncated",
             )
@@ -134,27 +135,27 @@ class TextRows:
     def _lines(self, file: IO[str]) -> Iterator[tuple[int, str]]:
         """Lines that are not blank, with their numbers."""
         for number, line in enumerate(file, 1):
-            if number > self._first and line.strip():
+            if number > self.first and line.strip():
                 yield number, line
 
     def _parsed(self, lines: list[str]) -> AnyArray:
         if not lines:
-            return np.empty(0, self._dtype)
-        return np.loadtxt(lines, self._dtype, delimiter=self._separator, comments=None, ndmin=1)
+            return np.empty(0, self.dtype)
+        return np.loadtxt(lines, self.dtype, delimiter=self.separator, comments=None, ndmin=1)
 
     def _wrong_line(self) -> Exception:
         """Find the first line that is no record."""
-        with self._file.path.open(encoding="latin-1") as file:
+        with self.file.path.open(encoding="latin-1") as file:
             for number, line in self._lines(file):
                 try:
                     self._parsed([line])
                 except ValueError:
-                    return self._file.problem(
+                    return self.file.problem(
                         f"line {number} is no point: {line.strip()[:_SHOWN]!r}",
                         "correct that line",
                         "damaged",
                     )
-        return self._file.problem("cannot be read as numbers", "write it again", "damaged")
+        return self.file.problem("cannot be read as numbers", "write it again", "damaged")
 
 
 def mapped_records(file: SourceFile, dtype: Dtype, start: int, count: int) -> Mapping[str, AnyArray]:

@@ -25,7 +25,8 @@ from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, Sour
 from unistore.errors import InputError, Problem
 from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
 
-_TASK_INDEX, _TASK = "task_index", "task"
+_TASK_INDEX = "task_index"
+_TASK = "task"
 _NUMBERS = ("frame_index", "episode_index", "index")
 _TIMESTAMP = "timestamp"
 _FACTS = ("codebase_version", "robot_type", "fps")
@@ -123,7 +124,7 @@ class _DatasetMeta:
 
     def __init__(self, file: SourceFile) -> None:
         self.file = file
-        self.info = json.loads(file.bytes()[:].tobytes())
+        self.info = json.loads(file.path.read_bytes())
         self.version = str(self.info["codebase_version"])
         if self.version not in ("v2.1", "v3.0"):
             raise file.problem(
@@ -239,7 +240,7 @@ class _DatasetMeta:
             return table.rows(lambda column: not column.startswith("stats/"))
 
     def _lines_of(self, name: str) -> list[JsonObject]:
-        lines = self._beside(name).bytes()[:].tobytes().splitlines()
+        lines = self._beside(name).path.read_bytes().splitlines()
         return [json.loads(line) for line in lines if line.strip()]
 
     def _beside(self, name: str) -> SourceFile:

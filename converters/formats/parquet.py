@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -87,56 +88,53 @@ def open_parquet(file: SourceFile) -> Iterator[ParquetFile]:
             raise file.problem(f"is damaged: {text}", _AGAIN, "damaged") from error
 
 
+@dataclass(frozen=True, eq=False)
 class ParquetColumn:
     """Rows of one column, numbers of one shape or bytes of any length."""
 
-    def __init__(
-        self,
-        open: Callable[[], ParquetFile],
-        column: str,
-        first: int,
-        count: int,
-        dtype: Dtype,
-        row_shape: Shape,
-    ) -> None:
-        self._open = open  # opens the file, or returns it if it is open
-        self._column = column
-        self._first = first  # row of the file
-        self.dtype = dtype  # objects for bytes
-        self.shape = (count, *row_shape)
+    open: Callable[[], ParquetFile]  # opens the file, or returns it if it is open
+    column: str
+    first: int  # row of the file
+    count: int
+    dtype: Dtype  # objects for bytes
+    row_shape: Shape
+
+    @property
+    def shape(self) -> Shape:
+        return (self.count, *self.row_shape)
 
     def __getitem__(self, rows: slice) -> AnyArray:
-        values = np.empty((rows.stop - rows.start, *self.shape[1:]), self.dtype)
+        values = np.empty((rows.stop - rows.start, *self.row_shape), self.dtype)
         filled = 0
-        for part in self._open().stretches(self._column, self._first + rows.start, self._first + rows.stop):
+        for part in self.open().stretches(self.column, self.first + rows.start, self.first + rows.stop):
             values[filled : filled + len(part)] = self._as_numpy(part)
             filled += len(part)
         return values
 
     def _as_numpy(self, values: Any) -> AnyArray:
         count = len(values)
-        for extent in (*self.shape[1:], None):
+        for extent in (*self.row_shape, None):
             if not hasattr(values.type, "value_type"):
                 break
             if values.null_count:
                 raise self._wrong("misses values", "fill or drop them")
             lengths = np.asarray(values.value_lengths())
             if extent is None or (lengths != extent).any():
-                raise self._wrong(f"has lists of other lengths than its shape {self.shape[1:]}")
+                raise self._wrong(f"has lists of other lengths than its shape {self.row_shape}")
             values = values.flatten()
         if hasattr(values.type, "num_fields") and values.type.num_fields:
             values = values.field("bytes")
         if values.null_count:
             raise self._wrong("misses values", "fill or drop them")
-        if len(values) != count * prod(self.shape[1:]):
-            raise self._wrong(f"has {len(values)} values in {count} rows of shape {self.shape[1:]}")
+        if len(values) != count * prod(self.row_shape):
+            raise self._wrong(f"has {len(values)} values in {count} rows of shape {self.row_shape}")
         numbers: AnyArray = values.to_numpy(zero_copy_only=False)
         if not np.can_cast(numbers.dtype, self.dtype, "safe"):
             raise self._wrong(f"holds {numbers.dtype}, and should hold {self.dtype}")
-        return numbers.reshape(count, *self.shape[1:])
+        return numbers.reshape(count, *self.row_shape)
 
     def _wrong(self, message: str, cure: str = _AGAIN) -> InputError:
-        return self._open().file.problem(f"column {self._column!r} {message}", cure, "damaged")
+        return self.open().file.problem(f"column {self.column!r} {message}", cure, "damaged")
 
 
 class Tables:

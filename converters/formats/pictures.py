@@ -38,26 +38,21 @@ class ImagePixels:
     @cached_property
     def _decoded(self) -> AnyArray:
         pixels = self._decode(exact=True)
-        shape = self.header.shape
-        if shape is not None and pixels.shape != shape:
-            raise self.file.problem(
-                f"decodes to {pixels.shape}, but its header says {shape}", "copy or export it again", "shape"
-            )
+        if self.header.shape is not None:
+            self._check(pixels.shape, self.header.shape)
         return pixels
 
     def rgb(self) -> UInt8s:
         """Decode the pixels as 8-bit RGB, (H, W, 3), in the orientation in which they are stored."""
         # Gray is repeated, alpha is dropped, and 16 bits are cut to the upper 8.
         pixels = self._decode(exact=False)
-        height = self.header.height
-        width = self.header.width
-        if pixels.shape[:2] != (height, width):
-            raise self.file.problem(
-                f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, but its header says {height, width}",
-                "copy or export it again",
-                "shape",
-            )
+        self._check(pixels.shape[:2], (self.header.height, self.header.width))
         return pixels
+
+    def _check(self, decoded: Shape, stated: Shape) -> None:
+        if decoded != stated:
+            message = f"decodes to {decoded}, but its header says {stated}"
+            raise self.file.problem(message, "copy or export it again", "shape")
 
     def content(self) -> bytes:
         """Read the file as it stands, and check that it is whole."""

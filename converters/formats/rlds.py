@@ -93,18 +93,19 @@ def _opened(
         for feature in features:
             name = feature.name.removeprefix(_STEPS)
             is_step = name != feature.name
+            if feature.kind == "unread":
+                left_out[name] = f"is {feature.dtype}, which is not read"
+                continue
             if feature.kind == _TEXT:
                 raw_texts = dict.fromkeys(record.strings(feature.name))
                 texts = [text.decode("utf-8", "backslashreplace") for text in raw_texts]
                 facts[name] = texts[0] if len(texts) == 1 else texts
-            if feature.kind == "unread":
-                left_out[name] = f"is {feature.dtype}, which is not read"
-            elif is_step or feature.kind != _TEXT:
-                if not is_step:
-                    facts[name] = record.values(feature, 1, 0, 1).tolist()
-                    continue
+            elif not is_step:
+                facts[name] = record.values(feature, 1, 0, 1).tolist()
+            if is_step:
                 read = partial(record.values, feature, length)
-                arrays[f"{group}/{name}"] = Array(LazyRows((length, *feature.shape), feature.stored, read))
+                rows = LazyRows((length, *feature.shape), feature.stored, read)
+                arrays[f"{group}/{name}"] = Array(rows)
         of_groups[group] = facts
     split = _SPLIT.match(file.path.name)
     if split is not None and of_groups:
@@ -122,7 +123,7 @@ def _opened(
 
 def _features(file: SourceFile) -> list[_StatedFeature]:
     try:
-        features = list(_flat(json.loads(file.bytes()[:].tobytes()), ""))
+        features = list(_flat(json.loads(file.path.read_bytes()), ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise file.problem(f"does not describe features: {error!r}", _AGAIN, "damaged") from error
     if not any(feature.name.startswith(_STEPS) for feature in features):

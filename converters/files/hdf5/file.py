@@ -84,25 +84,6 @@ def file_of(item: h5py.Group | h5py.Dataset) -> Path:
     return Path(os.fsdecode(h5py.h5f.get_name(item.id)))
 
 
-# What h5py says of a file that it cannot open, by words of it: what is wrong, the cure, the kind of problem
-_DIAGNOSES = (
-    (("truncated",), "is truncated", "download it again", "truncated"),
-    (
-        ("bad object header", "addr overflow", "bad heap"),
-        "is damaged (cut short in download, or its writer was killed)",
-        "get or write it again",
-        "truncated",
-    ),
-    (
-        ("already open for write",),
-        "was not closed by its writer",
-        "wait for the writer, or if it died: `h5clear -s`",
-        "unclosed",
-    ),
-    (("",), "cannot be opened as HDF5", "", "damaged"),
-)
-
-
 def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
     if not path.exists():
         return Problem.at(location, "does not exist", "check the path", "missing")
@@ -124,9 +105,16 @@ def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
     if "signature not found" in reason:
         start = f"it begins with {head[:8]!r}" if any(head) else "its beginning was never written"
         return Problem.at(location, f"is not an HDF5 file: {start}", "check what wrote it", "format")
-    fitting = (entry for entry in _DIAGNOSES if any(words in reason for words in entry[0]))
-    _, message, cure, kind = next(fitting)
-    return Problem.at(location, f"{message}: {reason}", cure, kind)
+    if "truncated" in reason:
+        size = path.stat().st_size
+        return Problem.at(location, f"is truncated: {size} bytes; {reason}", "download it again", "truncated")
+    if any(words in reason for words in ("bad object header", "addr overflow", "bad heap")):
+        cause = "cut short in download, or its writer was killed"
+        return Problem.at(location, f"is damaged ({cause}): {reason}", "get or write it again", "truncated")
+    if "already open for write" in reason:
+        cure = "wait for the writer, or if it died: `h5clear -s`"
+        return Problem.at(location, f"was not closed by its writer: {reason}", cure, "unclosed")
+    return Problem.at(location, f"cannot be opened as HDF5: {reason}", kind="damaged")
 
 
 def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
@@ -262,13 +250,16 @@ def read_reversed(dataset: h5py.Dataset, location: Location, lo: int, hi: int) -
 
 def read_objects(dataset: h5py.Dataset, location: Location, rows: slice | int | None = None) -> Any:
     """Return one row of a dataset, some, or all, as h5py returns them: text, variable length, scalars."""
-    lo, hi = 0, dataset.shape[0] if dataset.shape else 1
+    lo = 0
+    hi = dataset.shape[0] if dataset.shape else 1
     what = "cannot be read"
     if isinstance(rows, slice):
-        lo, hi = rows.start, rows.stop
+        lo = rows.start
+        hi = rows.stop
         what = f"rows {lo}:{hi} cannot be read"
     elif rows is not None:
-        lo, hi = rows, rows + 1
+        lo = rows
+        hi = rows + 1
         what = f"row {rows} cannot be read"
     with _reading(dataset, location, what):
         _check_rows(dataset, lo, hi)

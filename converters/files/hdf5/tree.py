@@ -64,48 +64,46 @@ def walk(
     return walker.tree
 
 
+@dataclass
 class _Walker:
     """Fills a `Tree`. A recursive closure would be a reference cycle, which keeps linked files open."""
 
-    def __init__(
-        self, name: Location | str, roots: Sequence[Path], skip: Collection[str], own_file: int
-    ) -> None:
-        self.tree = Tree()
-        self._name = name
-        self._roots = roots
-        self._skip = skip
-        self._own_file = own_file
-        self._visited: set[object] = set()
+    name: Location | str
+    roots: Sequence[Path]
+    skip: Collection[str]
+    own_file: int
+    tree: Tree = field(default_factory=Tree)
+    visited: set[object] = field(default_factory=set)
 
     def descend(self, group: h5py.Group, prefix: str) -> None:
         begin_reading()
         info = h5py.h5o.get_info(group.id)
-        if (info.fileno, info.addr) in self._visited:
+        if (info.fileno, info.addr) in self.visited:
             return
-        self._visited.add((info.fileno, info.addr))
+        self.visited.add((info.fileno, info.addr))
         tree = self.tree
-        if info.fileno != self._own_file:
+        if info.fileno != self.own_file:
             tree.files.add(real_path(file_of(group)))
         collected = ProblemCollector(tree.problems)
-        keys = names_in(group, location_of(self._name, prefix))
+        keys = names_in(group, location_of(self.name, prefix))
         bookkeeping = _bookkeeping(group, keys)
         for key in keys:
             path = f"{prefix}{key}"
             if key in bookkeeping:
                 tree.bookkeeping.append(path)
                 continue
-            location = location_of(self._name, path)
+            location = location_of(self.name, path)
             with collected.attempt(location):
-                item = follow(group, key, location, self._roots)
+                item = follow(group, key, location, self.roots)
                 if isinstance(item, Problem):
                     tree.problems.append(item)
                 elif isinstance(item, h5py.Dataset):
-                    _add_dataset(tree, path, item, location, self._roots)
+                    _add_dataset(tree, path, item, location, self.roots)
                     if h5py.h5o.get_info(item.id).fileno != info.fileno:
                         tree.files.add(real_path(file_of(item)))
                 elif isinstance(item, h5py.Group):
                     tree.groups.append(path)
-                    if path not in self._skip:
+                    if path not in self.skip:
                         self.descend(item, f"{path}/")
 
 
