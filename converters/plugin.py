@@ -213,8 +213,10 @@ class Schema:
     @property
     def sources(self) -> Sequence[str]:
         """Names of the arrays of a file that are stored, those of further tables included."""
-        further = [f"{table}/{name}" for table, columns in self.direct.items() for name in columns]
-        return [self.source_of(column) for column in (*self.columns, *further)]
+        names = list(self.columns)
+        for table, columns in self.direct.items():
+            names += [f"{table}/{name}" for name in columns]
+        return list(map(self.source_of, names))
 
 
 def is_derived(columns: Mapping[str, Column]) -> bool:

@@ -44,8 +44,10 @@ def difference(stored: AnyArray, other: AnyArray, first: int = 0) -> str | None:
     wrong = (one != two).reshape(len(stored), -1)
     row = int(np.flatnonzero(wrong.any(axis=1))[0])
     column = int(np.flatnonzero(wrong[row])[0])
-    ours, theirs = (values.reshape(len(values), -1)[row, column] for values in (stored, other))
-    return f"row {first + row}: {ours} and {theirs}, {np.count_nonzero(wrong)} of {wrong.size} values differ"
+    ours = stored.reshape(len(stored), -1)[row, column]
+    theirs = other.reshape(len(other), -1)[row, column]
+    count = np.count_nonzero(wrong)
+    return f"row {first + row}: {ours} and {theirs}, {count} of {wrong.size} values differ"
 
 
 def _text_difference(stored: AnyArray, other: AnyArray, first: int) -> str | None:

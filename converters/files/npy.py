@@ -213,7 +213,9 @@ class ArrayValues(ABC):
         if self.fortran_order and len(shape) > 1:
             columns = self._columns(lo, hi)
             return _native(np.ascontiguousarray(columns.reshape(shape[:0:-1] + shape[:1]).T))
-        rows = out if out is not None and out.dtype == self.dtype else np.empty(shape, self.dtype)
+        rows = out
+        if rows is None or rows.dtype != self.dtype:
+            rows = np.empty(shape, self.dtype)
         if rows.size:
             self.fill(lo * width, rows)
         return _native(rows)

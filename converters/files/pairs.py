@@ -185,5 +185,6 @@ def row_label_paths(data: str) -> list[str]:
     folder, stem = os.path.split(data)
     match = _NUMBER.fullmatch(stem)
     number = (match["number"] or "") if match is not None else ""
-    stems = (*(f"{word}{number}" for word in _ROW_LABELS), *(f"{stem}_{word}" for word in _ROW_LABELS))
+    stems = [f"{word}{number}" for word in _ROW_LABELS]
+    stems += [f"{stem}_{word}" for word in _ROW_LABELS]
     return [f"{folder}{os.sep}{name}" for name in stems if name != stem]

@@ -373,5 +373,7 @@ class _TopicArray(Array):
         objects = np.empty(hi - lo, object)
         for row, message in enumerate(self._topic.messages(lo, hi)):
             objects[row] = np.asarray(self._field.take(message), self._field.dtype)
-        is_dense = all(len(values) == self.shape[1] for values in objects)
-        return np.array([*objects], self.dtype).reshape(hi - lo, self.shape[1]) if is_dense else objects
+        width = self.shape[1]
+        if any(len(values) != width for values in objects):
+            return objects
+        return np.array([*objects], self.dtype).reshape(hi - lo, width)

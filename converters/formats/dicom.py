@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +48,11 @@ class Slices:
         self._file = file
         self._pixels = pixels[0]
         self._decoded: tuple[Path | None, Any] = None, None
-        owners = [path for path, one in zip(paths, pixels, strict=True) for _ in one.planes]
-        planes = list(chain.from_iterable(one.planes for one in pixels))
+        owners: list[Path] = []
+        planes: list[Plane] = []
+        for path, one in zip(paths, pixels, strict=True):
+            owners += [path] * len(one.planes)
+            planes += one.planes
         self.planes = [(owners[number], planes[number]) for number in order_of(planes)]
         self.shape = (len(planes), *self._pixels.shape)
         scales = set(map(_scale_of, planes))

@@ -121,8 +121,9 @@ def _planes(data_set: Any, start: int, number_bytes: int) -> Iterator[Plane]:
     for number, frame in enumerate(frames):
         sources = [data_set]
         if frame is not data_set:
-            groups = [_first(part, name) for part in (frame, shared) for name in _GROUPS]
-            sources = [*groups, data_set]
+            own = [_first(frame, name) for name in _GROUPS]
+            common = [_first(shared, name) for name in _GROUPS]
+            sources = [*own, *common, data_set]
         position, orientation, spacing = [_numbers_of(sources, name) for name in _PLACE]
         if len(position) != 3 or len(orientation) != 6 or len(spacing) != 2:
             return

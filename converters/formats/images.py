@@ -145,9 +145,9 @@ def _png(file: IO[bytes], tail: bytes, size: int) -> ImageHeader | None:
     stored = _CHANNELS.get(kind, 1)
     least = height * (1 + width * stored * bits // 8) / _MAX_DEFLATE_RATIO
     # OpenCV gives gray and alpha as four channels, and transparent colours as alpha.
-    channels = _WITH_ALPHA if kind in {4, 6} or (kind in {2, 3} and _is_transparent(file)) else 3
-    if kind == 0:
-        channels = 1
+    channels = {0: 1, 4: _WITH_ALPHA, 6: _WITH_ALPHA}.get(kind, 3)
+    if kind in {2, 3} and _is_transparent(file):
+        channels = _WITH_ALPHA
     return ImageHeader(height, width, _COLOURS.get(kind), bits, size, least, channels)
 
 

@@ -91,13 +91,13 @@ def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype,
         described = zip(names, header["TYPE"], header["SIZE"], counts, strict=True)
         for number, (name, kind, size, count) in enumerate(described):
             shape = () if count == "1" else (int(count),)
-            fields.append((f"_{number}" if name == _PADDING else name, f"<{_KINDS[kind]}{int(size)}", shape))
+            own_name = f"_{number}" if name == _PADDING else name
+            fields.append((own_name, f"<{_KINDS[kind]}{int(size)}", shape))
         dtype = np.dtype(fields)
-        points = (
-            int(header["POINTS"][0])
-            if "POINTS" in header
-            else int(header["WIDTH"][0]) * int(header["HEIGHT"][0])
-        )
+        if "POINTS" in header:
+            points = int(header["POINTS"][0])
+        else:
+            points = int(header["WIDTH"][0]) * int(header["HEIGHT"][0])
     except (KeyError, ValueError, IndexError, TypeError) as error:
         raise file.problem(
             f"has a header that does not fit together ({error!r})", "write it again", "damaged"

@@ -52,7 +52,8 @@ class Ply(Format):
         of_labels = _opened(beside)
         label = of_labels.arrays["label"]
         if label.shape != opened.arrays["x"].shape:
-            raise beside.problem(f"has {len(label)} vertices, {file.name} {len(opened.arrays['x'])}")
+            vertices = len(opened.arrays["x"])
+            raise beside.problem(f"has {len(label)} vertices, {file.name} {vertices}")
         yield replace(
             opened,
             arrays={**opened.arrays, "label": label},
@@ -97,8 +98,9 @@ def _opened(file: SourceFile) -> Opened:
         memory = rows.memory
         columns = rows.columns()
     else:
-        start += sum(element.rows * _size(element) for element in elements[:vertex_number])
-        file.check_size(start + sum(element.rows * _size(element) for element in elements[vertex_number:]))
+        sizes = [element.rows * _size(element) for element in elements]
+        file.check_size(start + sum(sizes))
+        start += sum(sizes[:vertex_number])
         columns = mapped_records(file, dtype, start, vertices.rows)
     arrays = {name: Array(values) for name, values in columns.items()}
     return Opened(arrays, facts, memory=memory, left_out=left_out)

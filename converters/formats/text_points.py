@@ -98,7 +98,8 @@ def _points(file: SourceFile) -> Opened:
     fields: list[tuple[str, str, Shape]] = [(name, "f8", ()) for name in begins.names]
     dtype = np.dtype(fields or [("points", "f8", (begins.width,))])
     rows = TextRows(file, dtype, begins.first, count, begins.separator)
-    return Opened({name: Array(column) for name, column in rows.columns().items()}, memory=rows.memory)
+    arrays = {name: Array(column) for name, column in rows.columns().items()}
+    return Opened(arrays, memory=rows.memory)
 
 
 def _room(file: SourceFile) -> Opened:

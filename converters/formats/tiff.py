@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,8 @@ def _check_pages(file: SourceFile, series: Any) -> None:
     for page in series.pages:
         ends += map(sum, zip(page.dataoffsets, page.databytecounts, strict=True))
     file.check_size(max(ends))
-    if series.dataoffset is None and len(series.pages) != np.prod(series.shape[:-2], dtype=int):
+    page_count = prod(series.shape[:-2])
+    if series.dataoffset is None and len(series.pages) != page_count:
         raise file.problem("has pages of several planes", _WRITE_AGAIN, "shape")
 
 

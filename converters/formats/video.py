@@ -66,7 +66,9 @@ class Frames(Array):
 
     def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
         """Decode frames ``lo:hi``, from the key frame before the first of them."""
-        frames = np.empty((hi - lo, *self.shape[1:]), self.dtype) if out is None else out
+        frames = out
+        if frames is None:
+            frames = np.empty((hi - lo, *self.shape[1:]), self.dtype)
         for row, frame in enumerate(self._frames(lo, hi)):
             frames[row] = rgb(frame)
         return frames

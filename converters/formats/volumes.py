@@ -103,8 +103,9 @@ class Planes:
 
     def read_into(self, lo: int, hi: int, out: AnyArray | None) -> AnyArray:
         """Read planes ``lo:hi``, into `out` if they stand so in the file."""
-        fits = out is not None and out.dtype == self.stored and self.scaling is None
-        numbers = out if fits and out is not None else np.empty((hi - lo, *self.shape[1:]), self.stored)
+        numbers = out
+        if numbers is None or numbers.dtype != self.stored or self.scaling is not None:
+            numbers = np.empty((hi - lo, *self.shape[1:]), self.stored)
         plane = prod(self.shape[1:]) * self.stored.itemsize
         with reading(self.file):
             self.stream.seek(self.start + lo * plane)

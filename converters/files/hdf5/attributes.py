@@ -94,11 +94,19 @@ def _describe_dtype(dtype: Dtype) -> tuple[JsonObject, Callable[[Any], Any]]:
     if text is not None:
         length = {} if text.length is None else {"bytes": text.length}
         return {"dtype": _TEXT, "encoding": text.encoding, **length}, _text_to_json
-    names = h5py.check_enum_dtype(dtype)
-    enum = {} if names is None else {"enum": {str(name): int(number) for name, number in names.items()}}
+    described: JsonObject = {"dtype": dtype.str}
     if dtype.kind == "c":
-        return {"dtype": dtype.str}, lambda value: [_float_to_json(value.real), _float_to_json(value.imag)]
-    return {"dtype": dtype.str, **enum}, _float_to_json if dtype.kind == "f" else np.generic.item
+        return described, _complex_to_json
+    if dtype.kind == "f":
+        return described, _float_to_json
+    names = h5py.check_enum_dtype(dtype)
+    if names is not None:
+        described["enum"] = {str(name): int(number) for name, number in names.items()}
+    return described, np.generic.item
+
+
+def _complex_to_json(value: Any) -> Any:
+    return [_float_to_json(value.real), _float_to_json(value.imag)]
 
 
 def _text_to_json(value: bytes) -> Any:
