@@ -67,7 +67,7 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise InputError(_unreadable(where, error)) from error
+        raise _unreadable(where, error) from error
     _check_size(header, size, where)
     return header
 
@@ -83,7 +83,7 @@ def _header_from(read: Callable[[int], bytes], where: Location | str) -> NpyHead
     except InputError as error:
         # what is cached knows no file
         (problem,) = error.problems
-        raise InputError(Problem.at(where, problem.message, problem.cure, problem.kind)) from error
+        raise InputError.at(where, problem.message, problem.cure, problem.kind) from error
 
 
 def _header_size(head: bytes) -> int:
@@ -105,11 +105,9 @@ def _parsed(head: bytes) -> NpyHeader:
     if not head.startswith(_SIGNATURE[: len(head)]):
         message = f"is no .npy file: it begins with {head[:8]!r}"
         pointer_problem = lfs_pointer_problem(head, "")
-        raise (
-            InputError(pointer_problem)
-            if pointer_problem
-            else _refused("format", message, "save it with np.save")
-        )
+        if pointer_problem is not None:
+            raise InputError(pointer_problem)
+        raise _refused("format", message, "save it with np.save")
     version = ".".join(map(str, head[6:8]))
     if len(head) >= 8 and version not in ("1.0", "2.0", "3.0"):
         raise _refused("version", f"has npy version {version}, expected 1.0, 2.0 or 3.0")
@@ -122,12 +120,11 @@ def _parsed(head: bytes) -> NpyHeader:
         fields = ast.literal_eval(_LONG.sub("", text))
         shape, is_fortran, descr = (fields.pop(key) for key in ("shape", "fortran_order", "descr"))
         dtype = np.lib.format.descr_to_dtype(descr)
-        is_known = not fields and isinstance(shape, tuple) and isinstance(is_fortran, bool)
+        if fields or not (isinstance(shape, tuple) and isinstance(is_fortran, bool)):
+            raise ValueError("other fields")
     except Exception as error:
         # the text is parsed as Python, and hostile text makes that raise nearly anything
         raise _refused("header", f"has a damaged header: {head[10:90]!r}") from error
-    if not is_known:
-        raise _refused("header", f"has a damaged header: {head[10:90]!r}")
     _check(shape, dtype)
     return NpyHeader(shape, dtype, is_fortran, size)
 
@@ -157,26 +154,24 @@ def _check_size(header: NpyHeader, size: int, where: Location | str) -> None:
     """Refuse a file, or the content of a member, if its `size` in bytes contradicts its header."""
     expected = header.offset + header.nbytes
     if size < expected:
-        raise InputError(_truncated(where, size, expected))
+        raise _truncated(where, size, expected)
     if size > expected:
         more = f"{size - expected} more than its header {header.shape} {header.dtype} says"
-        raise InputError(
-            Problem.at(
-                where,
-                f"holds {size} bytes, {more}",
-                "several arrays in one file? save each with np.save, or all with np.savez",
-                "trailing",
-            )
+        raise InputError.at(
+            where,
+            f"holds {size} bytes, {more}",
+            "several arrays in one file? save each with np.save, or all with np.savez",
+            "trailing",
         )
 
 
-def _truncated(where: Location | str, size: int, expected: int) -> Problem:
-    return Problem.at(where, f"is truncated: holds {size} of {expected} bytes", _COPY_AGAIN, "truncated")
+def _truncated(where: Location | str, size: int, expected: int) -> InputError:
+    return InputError.at(where, f"is truncated: holds {size} of {expected} bytes", _COPY_AGAIN, "truncated")
 
 
-def _unreadable(where: Location | str, error: Exception) -> Problem:
+def _unreadable(where: Location | str, error: Exception) -> InputError:
     reason = getattr(error, "strerror", None) or reason_of(error)
-    return Problem.at(where, f"cannot be read: {reason}", CHECK_DISK, UNREADABLE)
+    return InputError.at(where, f"cannot be read: {reason}", CHECK_DISK, UNREADABLE)
 
 
 class ArrayValues(ABC):
@@ -253,15 +248,13 @@ class FileValues(ArrayValues):
                 file.seek(self.header.offset + start * self.dtype.itemsize)
                 missing = len(view) - file.readinto(view)
         except OSError as error:
-            raise InputError(_unreadable(self.where, error)) from error
+            raise _unreadable(self.where, error) from error
         if missing:
-            raise InputError(
-                Problem.at(
-                    self.where,
-                    f"ended {missing} bytes early while it was read",
-                    "it changed during the conversion: run again when it is complete",
-                    "truncated",
-                )
+            raise InputError.at(
+                self.where,
+                f"ended {missing} bytes early while it was read",
+                "it changed during the conversion: run again when it is complete",
+                "truncated",
             )
 
 
@@ -295,7 +288,7 @@ class _CompressedValues(ArrayValues):
             for begin in range(0, len(view), _BLOCK):
                 filled += self._stream.readinto(view[begin : begin + _BLOCK])  # type: ignore[attr-defined]
         if filled < len(view):
-            raise InputError(_truncated(self.where, first + filled, first + len(view)))
+            raise _truncated(self.where, first + filled, first + len(view))
 
     def _columns(self, lo: int, hi: int) -> AnyArray:
         if not self._values:
@@ -321,7 +314,7 @@ def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, Arra
                 member = Location(where, info.filename.removesuffix(".npy"))
                 try:
                     if member.dataset in arrays:
-                        raise InputError(Problem.at(member, "is there twice", "save it again", "invalid"))
+                        raise InputError.at(member, "is there twice", "save it again", "invalid")
                     arrays[member.dataset] = _member(file, archive, info, member, path, size)
                 except InputError as error:
                     problems += error.problems
@@ -330,7 +323,7 @@ def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, Arra
                     Problem(where, "has members that overlap: a zip bomb", _COPY_AGAIN, "corrupt")
                 )
         except OSError as error:
-            raise InputError(_unreadable(where, error)) from error
+            raise _unreadable(where, error) from error
         except zipfile.BadZipFile as error:
             if isinstance(error.__context__, OSError):
                 raise _damaged(where, error) from error
@@ -350,13 +343,9 @@ def _member(
     size: int,
 ) -> ArrayValues:
     if info.flag_bits & 0x1:
-        raise InputError(
-            Problem.at(where, "is encrypted", "unpack it and save it with np.savez", "encrypted")
-        )
+        raise InputError.at(where, "is encrypted", "unpack it and save it with np.savez", "encrypted")
     if not 0 <= info.header_offset < size:  # seeking there would look like a fault of the disk
-        raise InputError(
-            Problem.at(where, "is damaged: it begins outside of the file", _COPY_AGAIN, "corrupt")
-        )
+        raise InputError.at(where, "is damaged: it begins outside of the file", _COPY_AGAIN, "corrupt")
     with _reading(where):
         stream = archive.open(info)
         header = _header_from(stream.read, where)
@@ -365,10 +354,8 @@ def _member(
         packed = min(info.compress_size, size)
         if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _MAX_DEFLATE_RATIO * packed:
             claim = f"says that it holds {info.file_size} bytes"
-            raise InputError(
-                Problem.at(
-                    where, f"{claim}, which its {packed} compressed ones cannot give", _COPY_AGAIN, "corrupt"
-                )
+            raise InputError.at(
+                where, f"{claim}, which its {packed} compressed ones cannot give", _COPY_AGAIN, "corrupt"
             )
         return _CompressedValues(header, where, stream)
     # Local file header (PKWARE APPNOTE 4.3.7): 30 fixed bytes, with the two lengths at the end.
@@ -376,7 +363,7 @@ def _member(
     name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
     header = header._replace(offset=info.header_offset + 30 + name_bytes + extra_bytes + header.offset)
     if header.offset + header.nbytes > size:
-        raise InputError(_truncated(where, size, header.offset + header.nbytes))
+        raise _truncated(where, size, header.offset + header.nbytes)
     return FileValues(header, where, path)
 
 
@@ -385,7 +372,7 @@ def _reading(where: Location | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(_unreadable(where, error)) from error
+        raise _unreadable(where, error) from error
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise _damaged(where, error) from error
 
@@ -405,8 +392,8 @@ def _bad_zip(path: Path, where: str, error: Exception) -> Problem:
 def _damaged(where: Location | str, error: Exception) -> InputError:
     """Return the error of a damaged archive, for which zipfile takes a failing disk, too."""
     if isinstance(error.__context__, OSError):
-        return InputError(_unreadable(where, error.__context__))
-    return InputError(Problem.at(where, f"is damaged: {error}", _COPY_AGAIN, "corrupt"))
+        return _unreadable(where, error.__context__)
+    return InputError.at(where, f"is damaged: {error}", _COPY_AGAIN, "corrupt")
 
 
 def _native(rows: AnyArray) -> AnyArray:

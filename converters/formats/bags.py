@@ -366,7 +366,7 @@ class _TopicArray(Array):
                 rows[row] = field.take(message)
             except ValueError as error:
                 location = self._topic.location(field.name, lo + row)
-                raise InputError(Problem.at(location, str(error), _IGNORE, "shape")) from error
+                raise InputError.at(location, str(error), _IGNORE, "shape") from error
         return rows
 
     def _lists(self, lo: int, hi: int) -> AnyArray:

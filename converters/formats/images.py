@@ -110,20 +110,16 @@ def header_of(file: IO[bytes], where: Location | str) -> ImageHeader:
         raise InputError(_no_image(head, where))
     header = _png(file, tail, size) if encoding == "png" else _jpeg(file, tail_at, tail, size)
     if header is None:
-        raise InputError(_truncated(where, size))
+        raise _truncated(where, size)
     extent = f"{header.width} x {header.height}"
     if not header.width or not header.height or header.colour is None:
-        raise InputError(
-            Problem.at(where, f"has a damaged header ({extent}, unknown or no colour)", _CURE, "corrupt")
-        )
+        raise InputError.at(where, f"has a damaged header ({extent}, unknown or no colour)", _CURE, "corrupt")
     if header.least > size:  # before memory is allocated
-        raise InputError(
-            Problem.at(
-                where,
-                f"is damaged: {size} bytes cannot hold the {extent} pixels of its header",
-                _CURE,
-                "corrupt",
-            )
+        raise InputError.at(
+            where,
+            f"is damaged: {size} bytes cannot hold the {extent} pixels of its header",
+            _CURE,
+            "corrupt",
         )
     return header
 
@@ -188,7 +184,7 @@ def read_file(path: Path, where: Location | str) -> bytes:
     if data.startswith(_PNG):
         _check_chunks(data, where)
     elif _JPEG_END not in data[-_TAIL:]:
-        raise InputError(_truncated(where, len(data)))
+        raise _truncated(where, len(data))
     return data
 
 
@@ -200,16 +196,14 @@ def _check_chunks(data: bytes, where: Location | str) -> None:
     while kind != b"IEND":
         end = position + 8 + int.from_bytes(view[position : position + 4], "big")
         if end + 4 > len(data):
-            raise InputError(_truncated(where, len(data)))
+            raise _truncated(where, len(data))
         kind = bytes(view[position + 4 : position + 8])
         if zlib.crc32(view[position + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
-            raise InputError(
-                Problem.at(
-                    where,
-                    f"is damaged: chunk {kind!r} at byte {position} contradicts its checksum",
-                    _CURE,
-                    "corrupt",
-                )
+            raise InputError.at(
+                where,
+                f"is damaged: chunk {kind!r} at byte {position} contradicts its checksum",
+                _CURE,
+                "corrupt",
             )
         position = end + 4
 
@@ -235,7 +229,7 @@ def decode(
     except cv2.error as error:
         reason = f": {error.err}"
     if pixels is None:
-        raise InputError(Problem.at(where, f"cannot be decoded{reason}", _CURE, "corrupt"))
+        raise InputError.at(where, f"cannot be decoded{reason}", _CURE, "corrupt")
     if swapped or pixels.ndim == 2:
         return pixels
     code = cv2.COLOR_BGR2RGB if pixels.shape[-1] == 3 else cv2.COLOR_BGRA2RGBA
@@ -258,5 +252,5 @@ def resize(images: UInt8s, out: UInt8s) -> None:
         cv2.resize(image, (width, height), dst=target, interpolation=cv2.INTER_LINEAR)
 
 
-def _truncated(where: Location | str, size: int) -> Problem:
-    return Problem.at(where, f"is truncated: {size} bytes, without its end", _CURE, "truncated")
+def _truncated(where: Location | str, size: int) -> InputError:
+    return InputError.at(where, f"is truncated: {size} bytes, without its end", _CURE, "truncated")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from unistore.errors import CorruptionError, InputError, Location, Problem
+from unistore.errors import CorruptionError, InputError, Location
 from unistore.schemas.indices import IndexColumn, StoreView
 from unistore.schemas.tables import offsets_of
 from unistore.system.extras import require
@@ -109,8 +109,8 @@ def images_in(
     try:
         yield from _decoded(record.tobytes(), numbers, size)
     except wrong as error:
-        raise InputError(
-            Problem.at(where, f"is a video that cannot be decoded: {error}", "convert it again", "corrupt")
+        raise InputError.at(
+            where, f"is a video that cannot be decoded: {error}", "convert it again", "corrupt"
         ) from error
 
 
