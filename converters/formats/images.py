@@ -35,6 +35,7 @@ _MAX_DEFLATE_RATIO = 1032
 # Pixels that one byte of a Huffman-coded JPEG can decode to, rounded up: a bit for the mean of each block of
 # 64, with two of three channels at a sixteenth of the resolution, gives 455.
 _MAX_JPEG_PIXELS_PER_BYTE = 1024
+_MARK = 0xFF  # begins every marker of a JPEG, and fills space before one
 # JPEG start-of-frame markers (table B.1): all but DHT, JPG and DAC
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # First of the start-of-frame markers of arithmetic coding
@@ -162,17 +163,20 @@ def _jpeg(file: IO[bytes], tail_at: int, tail: bytes, size: int) -> ImageHeader 
     while True:
         file.seek(position)
         segment = file.read(10)
-        if len(segment) < 10 or segment[0] != 0xFF or segment[1] in {0xD9, 0xDA}:
+        if len(segment) < 10:
             return None
-        if segment[1] in _START_OF_FRAME:
+        mark, marker, length = struct.unpack(">BBH", segment[:4])
+        if mark != _MARK or marker in {0xD9, 0xDA}:
+            return None
+        if marker in _START_OF_FRAME:
             break
         rotated = rotated or segment[4:] == b"Exif\0\0"
-        position += 1 if segment[1] == 0xFF else 2 + int.from_bytes(segment[2:4], "big")
+        position += 1 if marker == _MARK else 2 + length
     bits, height, width, components = struct.unpack(">BHHB", segment[4:10])
     end = tail.rfind(_JPEG_END)
     if end < 0 or tail_at + end <= position:
         return None
-    huffman = segment[1] < _ARITHMETIC_CODING
+    huffman = marker < _ARITHMETIC_CODING
     least = height * width / _MAX_JPEG_PIXELS_PER_BYTE if huffman else 0
     channels = None if rotated else 3
     return ImageHeader(height, width, _COMPONENTS.get(components), bits, size, least, channels)

@@ -72,17 +72,8 @@ def _opened(file: SourceFile) -> Opened:
     lines, start = _header(file)
     order = _order(file, lines)
     elements = _elements(file, lines)
-    vertex_number = next((number for number, element in enumerate(elements) if element.name == _VERTEX), None)
-    if vertex_number is None:
-        raise file.problem("has no vertices", "leave it out", "missing")
+    vertex_number = _vertex_number(file, elements)
     vertices = elements[vertex_number]
-    if vertices.lists:
-        raise file.problem(
-            f"has vertices with lists: {', '.join(vertices.lists)}", "write it again without these"
-        )
-    before = [element for element in elements[:vertex_number] if element.lists]
-    if before:
-        raise file.problem(f"has {before[0].name}s before its vertices", "write these first")
     names = [name for name, _ in vertices.properties]
     if len(set(names)) < len(names):
         raise file.problem("names a property of vertex twice", "write it again", "name")
@@ -104,6 +95,21 @@ def _opened(file: SourceFile) -> Opened:
         columns = mapped_records(file, dtype, start, vertices.rows)
     arrays = {name: Array(values) for name, values in columns.items()}
     return Opened(arrays, facts, memory=memory, left_out=left_out)
+
+
+def _vertex_number(file: SourceFile, elements: Sequence[Element]) -> int:
+    """Return which element holds the vertices, and refuse those that cannot be read."""
+    kinds = [element.name for element in elements]
+    if _VERTEX not in kinds:
+        raise file.problem("has no vertices", "leave it out", "missing")
+    number = kinds.index(_VERTEX)
+    lists = elements[number].lists
+    if lists:
+        raise file.problem(f"has vertices with lists: {', '.join(lists)}", "write it again without these")
+    for element in elements[:number]:
+        if element.lists:
+            raise file.problem(f"has {element.name}s before its vertices", "write these first")
+    return number
 
 
 def _size(element: Element) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.filters import Filter, applied_filters, decode
+from unistore.converters.files.hdf5.filters import Filter, Filters, applied_filters, decode
 from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
 # How the elements of HDF5 datasets are stored, beside NumPy's dtypes.
@@ -183,7 +183,7 @@ class Chunks:
         except ValueError as error:
             raise ValueError(f"chunk {origin} {error}") from error
 
-    def _applied_filters(self, origin: Shape, mask: int) -> tuple[Filter, ...]:
+    def _applied_filters(self, origin: Shape, mask: int) -> Filters:
         extents = zip(origin, self._chunk, self._shape, strict=True)
         if self._edges_unfiltered and any(start + size > end for start, size, end in extents):
             return ()
@@ -213,7 +213,7 @@ def has_fill_value(creation: Any) -> bool:
     return bool(creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED)
 
 
-def filters_of(creation: Any) -> tuple[Filter, ...]:
+def filters_of(creation: Any) -> Filters:
     """Filters of a dataset, in the order of writing."""
     filters = map(creation.get_filter, range(creation.get_nfilters()))
     return tuple(Filter(number, values) for number, _, values, _ in filters)

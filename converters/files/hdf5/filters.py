@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from isal import isal_zlib
@@ -42,8 +42,12 @@ class Filter(NamedTuple):
     values: tuple[int, ...]
 
 
+# Filters of a dataset, in the order of writing
+Filters: TypeAlias = tuple[Filter, ...]
+
+
 @lru_cache(maxsize=100)
-def applied_filters(filters: tuple[Filter, ...], mask: int) -> tuple[Filter, ...]:
+def applied_filters(filters: Filters, mask: int) -> Filters:
     """Return the filters that changed a chunk with this mask."""
     applied = []
     for position, one in enumerate(filters):
@@ -56,14 +60,14 @@ def applied_filters(filters: tuple[Filter, ...], mask: int) -> tuple[Filter, ...
 
 
 @lru_cache(maxsize=100)
-def are_decoded_here(filters: tuple[Filter, ...]) -> bool:
+def are_decoded_here(filters: Filters) -> bool:
     """Return whether all filters are ours, with one compression at most, whose size is thus known."""
     numbers = [number for number, _ in filters]
     compressions = [number for number in numbers if number not in (_SHUFFLE, _FLETCHER)]
     return len(compressions) <= 1 and _DECOMPRESSORS.keys() >= set(compressions)
 
 
-def decode(stored: bytes, size: int, filters: tuple[Filter, ...]) -> UInt8s:
+def decode(stored: bytes, size: int, filters: Filters) -> UInt8s:
     """Return the `size` bytes that a stored chunk decodes to, or raise a `ValueError`."""
     # Filters are in the order of writing.
     if not are_decoded_here(filters):
@@ -195,7 +199,7 @@ _reading = _Reading()
 _one_at_a_time = threading.Lock()
 
 
-def _decoded_by_library(stored: bytes, size: int, filters: tuple[Filter, ...]) -> UInt8s:
+def _decoded_by_library(stored: bytes, size: int, filters: Filters) -> UInt8s:
     """As `decode`. One at a time, as limits of memory hold for the process, and HDF5 opens one such file."""
     image = _file_image(size, filters)
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
@@ -243,7 +247,7 @@ def _guarded_memory(size: int, fill: int) -> Iterator[None]:
 
 
 @lru_cache(maxsize=16)
-def _file_image(size: int, filters: tuple[Filter, ...]) -> bytes:
+def _file_image(size: int, filters: Filters) -> bytes:
     """Return an HDF5 file with a dataset of one chunk of bytes that has these filters between ours."""
     # When a dataset is created, filters change their parameters. So it is created with a filter that does
     # not, and the numbers of the filters are put into the bytes of the file.
