@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -37,7 +38,7 @@ from unistore.schemas.tables import Table
 from unistore.store.manifest import Entry
 from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
 from unistore.zarr3.durable import Folder, Target
-from unistore.zarr3.writer import EncoderThreads, OrderedMap, content_digest, serial_map
+from unistore.zarr3.writer import OrderedMap, content_digest, ordered_map, serial_map
 
 MIN_BATCHES = 32  # Least number of batches, if there are as many sources
 BATCH_SOURCES = 256  # Most sources of a batch
@@ -200,11 +201,12 @@ class ShardJob(Job[ShardTask]):
         """Run the step with so many threads, which encode."""
         if threads < 2:
             return self(task)
-        encoders = EncoderThreads(threads)
+        # not kept longer, as a pool inherited by a forked child hangs there
+        pool = ThreadPoolExecutor(threads, "unistore-encode")
         try:
-            return self._write(task, encoders.ordered_map)
+            return self._write(task, partial(ordered_map, pool))
         finally:
-            encoders.stop()
+            pool.shutdown(cancel_futures=True)
 
     def _write(self, task: ShardTask, ordered_map: OrderedMap) -> Outcome:
         try:

@@ -33,8 +33,8 @@ from unistore.store.shard_cache import CachedStorage, temporary_copies
 from unistore.store.side_tables import side_names
 from unistore.store.versions import open_stores
 from unistore.system.arguments import Arguments
-from unistore.system.hints import AnyArray, PathLike
-from unistore.system.progress import Progress
+from unistore.system.hints import AnyArray, Attributes, PathLike, VersionLike
+from unistore.system.progress import Progress, ProgressLike
 from unistore.zarr3.codecs import codecs_document, encoder
 from unistore.zarr3.metadata import json_bytes
 from unistore.zarr3.writer import array_metadata, chunk_slices, pad_chunk
@@ -120,24 +120,17 @@ class _FailSafeFile:
     def read(self, size: int) -> bytes:
         # Zeros where nothing was written
         out = bytearray(size)
-        self.readinto(out)
-        return bytes(out)
-
-    def readinto(self, out: Any) -> int:
-        # Zeros where nothing was written
-        view = memoryview(out).cast("B")
         offset = self._position
-        view[:] = bytes(len(view))
         try:
-            os.preadv(self._descriptor, [view], offset)
+            os.preadv(self._descriptor, [out], offset)
         except OSError as error:
             self._fail(error)
         for start, data in self._unwritten:
             lo = max(start, offset)
-            hi = min(start + len(data), offset + len(view))
+            hi = min(start + len(data), offset + size)
             if lo < hi:
-                view[lo - offset : hi - offset] = data[lo - start : hi - start]
-        return len(view)
+                out[lo - offset : hi - offset] = data[lo - start : hi - start]
+        return bytes(out)
 
     def truncate(self, size: int) -> None:
         self._end = size
@@ -186,7 +179,7 @@ def _write_dataset(
 
     dtype = values.dtype
     if dtype.hasobject:
-        metadata: Mapping[str, Any] = dtype.metadata or {}
+        metadata: Attributes = dtype.metadata or {}
         dtype = dtype if is_text(dtype) else h5py.vlen_dtype(metadata.get("vlen", np.uint8))
     storage: dict[str, Any] = {}
     if compressed and not values.dtype.hasobject and 0 not in values.shape:
@@ -412,8 +405,8 @@ def export(
     to: str | None = None,
     fps: float | None = None,
     video: bool = False,
-    version: int | str | None = None,
-    progress: Progress | bool | None = None,
+    version: VersionLike = None,
+    progress: ProgressLike = None,
 ) -> Exported:
     """Export a store as files in the main layout of its source family, or in another format.
 
@@ -559,27 +552,19 @@ def _exporter(
 ) -> Callable[[Store], Iterator[File]]:
     try:
         family = get_family(store.family)
-        files_of: Callable[[Store], Iterator[File]] | None = None
-        if to is None or to in family.export_to:
-            files_of = family.part("export") if to is None else family.part("export_to", to)
+        is_offered = to is None or to in family.export_to
+        names = ("export",) if to is None else ("export_to", to)
+        files_of = family.part(*names) if is_offered else None
     except InputError as error:
         msg = f"{store.path}: cannot be exported: {error}"
         raise StoreError(msg) from error
-    if files_of is not None:
-        return _with_choices(files_of, store, choices)
-    other_formats = f" or as {', '.join(family.export_to)}" if family.export_to else ""
-    message = f"{family.command} stores are not exported as {to!r}"
-    cure = f"they are in the layout of their sources{other_formats}: leave --to out, or change it"
-    raise InputError.at(store.path, message, cure, "option")
-
-
-def _with_choices(
-    files_of: Callable[..., Iterator[File]], store: Store, choices: Mapping[str, object]
-) -> Callable[[Store], Iterator[File]]:
+    if files_of is None:
+        other_formats = f" or as {', '.join(family.export_to)}" if family.export_to else ""
+        message = f"{family.command} stores are not exported as {to!r}"
+        cure = f"they are in the layout of their sources{other_formats}: leave --to out, or change it"
+        raise InputError.at(store.path, message, cure, "option")
     chosen = {name: value for name, value in choices.items() if value is not None}
-    unknown = chosen.keys() - signature(files_of).parameters.keys()
-    if unknown:
-        name = min(unknown)
+    for name in sorted(chosen.keys() - signature(files_of).parameters.keys()):
         raise InputError.at(store.path, f"this export has no --{name}", "leave it out", "option")
     return partial(files_of, **chosen)
 

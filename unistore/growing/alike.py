@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from unistore.schemas.indices import ArrayView, whole
 from unistore.schemas.tables import Field, IndexValues
 from unistore.store.joined import OF_SOURCES
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.hints import AnyArray, Attributes, Int64s, JsonObject, Shape
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import is_list_of
 
@@ -38,88 +39,50 @@ _DTYPE = "source_dtype"
 NewArrays = Mapping[str, tuple[Field, IndexValues] | None]
 
 
-class AlikeStores(NamedTuple):
-    """Stores with the same arrays, and the fields of these in one store, by path."""
-
-    stores: tuple[Store, ...]
-    fields: Mapping[str, Field]
-
-
 class _NewArray:
     """An array that a store has in another form, or not at all."""
 
-    def __init__(self, field: Field, values: IndexValues) -> None:
+    def __init__(self, field: Field, rows: int, read: Callable[[int, int], AnyArray]) -> None:
         self.path = field.path
         self.attributes = field.attributes
-        self.dtype = values.dtype
-        self.shape: Shape = values.shape
-        self._values = values
+        self.dtype = np.dtype(field.dtype)
+        self.shape: Shape = (rows, *field.row_shape)
+        self._read = read
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def read(self, lo: int = 0, hi: int | None = None) -> AnyArray:
-        """Read rows lo to hi."""
-        return self._values[lo:hi]
+        return self._read(lo, len(self) if hi is None else hi)
 
 
-@dataclass(frozen=True, slots=True)
-class _Constant:
-    """Rows that are all alike."""
-
-    row: AnyArray
-    rows: int
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.row.dtype
-
-    @property
-    def shape(self) -> Shape:
-        return (self.rows, *self.row.shape)
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def __getitem__(self, rows: slice) -> AnyArray:
-        lo, hi, _ = rows.indices(self.rows)
-        return np.broadcast_to(self.row, (max(0, hi - lo), *self.row.shape))
+def _with_values(field: Field, values: IndexValues) -> _NewArray:
+    return _NewArray(field, len(values), partial(_rows, values))
 
 
-@dataclass(frozen=True, slots=True)
-class _Refilled:
-    """Rows of an array in another form, where rows that sources lack are filled as that form has it."""
+def _rows(values: IndexValues, lo: int, hi: int) -> AnyArray:
+    return values[lo:hi]
 
-    array: ArrayView
-    field: Field
-    missing: Int64s  # (ranges, 2) first row, and the row behind the last one
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.field.dtype)
+def _constant_rows(row: AnyArray, lo: int, hi: int) -> AnyArray:
+    return np.broadcast_to(row, (hi - lo, *row.shape))
 
-    @property
-    def shape(self) -> Shape:
-        return (len(self.array), *self.field.row_shape)
 
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def __getitem__(self, rows: slice) -> AnyArray:
-        lo, hi, _ = rows.indices(len(self.array))
-        values = self.array.read(lo, hi)
-        out = np.full((len(values), *self.field.row_shape), self.field.fill, self.dtype)
-        out[(slice(None), *map(slice, values.shape[1:]))] = values
-        first, stop = self.missing.T
-        for start, end in self.missing[(first < hi) & (stop > lo)].tolist():
-            out[max(0, start - lo) : end - lo] = missing_value(self.field.dtype)
-        return out
+def _refilled_rows(array: ArrayView, field: Field, missing: Int64s, lo: int, hi: int) -> AnyArray:
+    """Return rows of an array in the form of a field, of which ranges (first row, end) are missing."""
+    values = array.read(lo, hi)
+    out = np.full((len(values), *field.row_shape), field.fill, field.dtype)
+    out[(slice(None), *map(slice, values.shape[1:]))] = values
+    first, stop = missing.T
+    for start, end in missing[(first < hi) & (stop > lo)].tolist():
+        out[max(0, start - lo) : end - lo] = missing_value(field.dtype)
+    return out
 
 
 class _AlikeStore(Store):
     """A store with the arrays that it would have, were it converted together with others."""
 
-    def __init__(self, store: Store, new_arrays: Mapping[str, _NewArray], fields: Mapping[str, Any]) -> None:
+    def __init__(self, store: Store, new_arrays: Mapping[str, _NewArray], fields: Attributes) -> None:
         self.__dict__.update(store.__dict__)
         self._arguments = store, new_arrays, fields
         self._arrays = {**store._arrays, **cast("dict[str, StoredArray]", new_arrays)}
@@ -134,10 +97,11 @@ def make_alike(
     stores: Sequence[Store],
     sources: Sequence[KeptSource],
     columns: str | None,  # as the option of the family, None without one
-) -> AlikeStores:
-    """Return stores with the same arrays. Columns that sources lack are filled where `columns` is union.
+) -> tuple[tuple[Store, ...], dict[str, Field]]:
+    """Return stores with the same arrays, and the fields of these.
 
-    Raises an `InputError` with all arrays that no one form holds.
+    Columns that sources lack are filled where `columns` is union. Raises an `InputError` with all arrays that
+    no one form holds.
     """
     family = get_family(stores[0].family)
     own: list[NewArrays] = family.part("alike", "arrays")(stores) if family.alike else [{} for _ in stores]
@@ -156,7 +120,7 @@ def make_alike(
         problems += completed.problems
     if problems:
         raise InputError(problems)
-    return AlikeStores(tuple(alike), fields)
+    return tuple(alike), fields
 
 
 def _stored_field(store: Store, path: str) -> Field:
@@ -190,6 +154,7 @@ class _Joining:
         store = stores[0]
         self._family = family
         self._names = [store.path for store in stores]
+        self._source_counts = [len(store.array("sources/bytes")) for store in stores]
         self._described = described
         self._paths = dict.fromkeys(chain.from_iterable(described))
         self._specs = {path: store.specs.of(path, self._paths) for path in self._paths}
@@ -230,12 +195,7 @@ class _Joining:
                 for columns in self._in_sources(fields, max(map(_count_forms, fields.values()))):
                     yield name, columns
             return
-        counts = [0] * len(self._described)
-        for source in sources:
-            counts[source.part] = max(counts[source.part], source.number + 1)
-        of_parts = [
-            self._in_sources(fields, count) for fields, count in zip(self._described, counts, strict=True)
-        ]
+        of_parts = list(map(self._in_sources, self._described, self._source_counts))
         for source in sources:
             yield source.name, of_parts[source.part][source.number]
 
@@ -298,9 +258,9 @@ def _spread(stated: Any, count: int) -> list[str | None]:
     return forms
 
 
-def _joined_attributes(forms: Sequence[Field]) -> dict[str, Any]:
+def _joined_attributes(forms: Sequence[Field]) -> JsonObject:
     """Return what all say of an array, and what each adds to lists and names."""
-    joined: dict[str, Any] = {}
+    joined: JsonObject = {}
     for name in dict.fromkeys(chain.from_iterable(field.attributes for field in forms)):
         values: list[Any] = [field.attributes[name] for field in forms if name in field.attributes]
         if name in OF_SOURCES:
@@ -314,8 +274,8 @@ def _joined_attributes(forms: Sequence[Field]) -> dict[str, Any]:
     return joined
 
 
-def _united(values: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
-    united: dict[str, Any] = {}
+def _united(values: Sequence[Attributes], where: str) -> JsonObject:
+    united: JsonObject = {}
     for own in values:
         for key, value in own.items():
             if united.setdefault(key, value) != value:
@@ -340,10 +300,10 @@ class _Completed:
         self._store = store
         self._before = before
         self._fields = fields
-        self._new = {path: _NewArray(*array) for path, array in new_arrays.items() if array is not None}
+        present = filter(None, new_arrays.values())
+        self._new = {field.path: _with_values(field, values) for field, values in present}
 
     def arrays(self) -> dict[str, _NewArray]:
-        """Return these arrays by path."""
         for path, field in self._fields.items():
             if path not in self._before:
                 self._array(path)
@@ -351,7 +311,8 @@ class _Completed:
                 missing = self._missing(path)
                 if len(missing):
                     array = self._array(path)
-                    self._new[path] = _NewArray(field, _Refilled(array, field, missing))
+                    read = partial(_refilled_rows, array, field, missing)
+                    self._new[path] = _NewArray(field, len(array), read)
         return self._new
 
     def _is_other(self, before: Field, field: Field) -> bool:
@@ -372,11 +333,11 @@ class _Completed:
         """Return an array, which is made where the store has none."""
         if path not in self._before and path not in self._new:
             field = self._fields[path]
-            self._new[path] = _NewArray(field, self._absent(field))
+            self._new[path] = self._absent(field)
         return cast("ArrayView", self._new[path]) if path in self._new else self._store.array(path)
 
-    def _absent(self, field: Field) -> IndexValues:
-        """Return what the store would have of an array that it lacks."""
+    def _absent(self, field: Field) -> _NewArray:
+        """Return the array that the store lacks."""
         path = field.path
         spec = self._store.specs.of(path, self._fields)
         group, _, name = path.rpartition("/")
@@ -386,8 +347,8 @@ class _Completed:
             offsets = self._store.specs.of(f"{group}/offsets", self._fields)
             bounds = self._rows(offsets)
             if name == "offsets":
-                return np.arange(bounds, dtype=np.int64) * length
-            return np.tile(np.frombuffer(absent.encode(), np.uint8), bounds - 1)
+                return _with_values(field, np.arange(bounds, dtype=np.int64) * length)
+            return _with_values(field, np.tile(np.frombuffer(absent.encode(), np.uint8), bounds - 1))
         is_bound = spec.rows is not None and spec.rows[1] == 1
         if _DTYPE in field.attributes:
             absent = missing_value(field.dtype)
@@ -396,8 +357,9 @@ class _Completed:
         elif absent is None:
             message = f"array {path} is in some of its parts alone"
             self.problems.append(Problem(self._store.path, message, CURE, "compact"))
-            return np.empty((0, *field.row_shape), field.dtype)
-        return _Constant(np.full(field.row_shape, absent, field.dtype), self._rows(spec))
+            absent = field.fill
+        row = np.full(field.row_shape, absent, field.dtype)
+        return _NewArray(field, self._rows(spec), partial(_constant_rows, row))
 
     def _rows(self, spec: ArraySpec) -> int:
         if spec.rows is None:

@@ -29,8 +29,8 @@ from unistore.store.joined import OF_SOURCES
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.store.versions import Part, describe_part
-from unistore.system.hints import PathLike
-from unistore.system.progress import Progress
+from unistore.system.hints import Attributes, JsonObject, PathLike
+from unistore.system.progress import ProgressLike
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -192,7 +192,7 @@ def append(
     scheduler: str | Client | None = None,
     memory: str | int | None = None,
     on_error: str = "fail",
-    progress: Progress | bool | None = None,
+    progress: ProgressLike = None,
 ) -> Appended:
     """Add new sources to a store, as its next version. Nothing that is sealed changes, nor is read again.
 
@@ -260,7 +260,7 @@ def _append(
     known: _Sources,
     exclude: Sequence[str],
     settings: Settings,
-    progress: Progress | bool | None,
+    progress: ProgressLike,
 ) -> Appended:
     store = growth.store
     claims = Claims(paths, converter)
@@ -317,7 +317,7 @@ def _sources_under(converter: Converter, claims: Claims) -> Found:
     return Found(parts=())
 
 
-def _split_rule(growth: Growth, options: Mapping[str, Any]) -> SplitRule | None:
+def _split_rule(growth: Growth, options: Attributes) -> SplitRule | None:
     try:
         rule = SplitRule.recorded(options)
     except (KeyError, TypeError, ValueError) as error:
@@ -361,12 +361,9 @@ def _check_forms(first: Store, new: Store) -> None:
         raise InputError(problems)
     bind_parts(parts, fields[0])
     problems = differing_options(first, new)
-    common = [path for path in new.paths() if first.has(path)]
-    differing = [
-        path for path in common if _contradict(first.array(path).attributes, new.array(path).attributes)
-    ]
-    message = "has other attributes than in the store"
-    problems += [Problem(path, message, _CURE, "attributes") for path in differing]
+    for path in filter(first.has, new.paths()):
+        if _contradict(first.array(path).attributes, new.array(path).attributes):
+            problems.append(Problem(path, "has other attributes than in the store", _CURE, "attributes"))
     if problems:
         raise InputError(problems)
 
@@ -383,7 +380,7 @@ def differing_options(first: Store, new: Store, ignored: Collection[str] = ()) -
     return problems
 
 
-def _plain_options(store: Store) -> dict[str, Any]:
+def _plain_options(store: Store) -> JsonObject:
     options = store.attributes.get("options", {})
     merged = {**options, **options.get("found", {})}
     return {name: value for name, value in merged.items() if name not in ("found", *_MAY_DIFFER)}
@@ -396,9 +393,7 @@ def _contradict(before: Any, now: Any) -> bool:
     return bool(before != now)
 
 
-def without_sources(
-    growth: Growth, sources: Iterable[_Known], schemas: list[Mapping[str, Any]]
-) -> list[Part]:
+def without_sources(growth: Growth, sources: Iterable[_Known], schemas: list[Attributes]) -> list[Part]:
     """Return the parts of a version without some of its sources, and without parts that are left empty."""
     removed: dict[int, set[int]] = {}
     for source in sources:

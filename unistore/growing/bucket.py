@@ -50,7 +50,6 @@ class BucketPlace(Place):
         self._mark = b""
 
     def begin(self) -> None:
-        """Keep others out, and go on where a killed process stopped."""
         path = self.work / BUILD_MARK
         if not path.exists():
             write_file(self.work, BUILD_MARK, [new_mark(secrets.token_hex(16), self.work)])
@@ -92,12 +91,10 @@ class BucketPlace(Place):
         return writing_client(self._client.location.with_suffix(f"/{key}"))
 
     def move_in(self, key: str) -> None:
-        """Copy the new store."""
         new = writing_client(self._growth.location.with_suffix(f"/{_NEW_STORE}"))
         _copy_store(new, self._part(key), _sizes(new, key))
 
     def create(self, key: str, data: bytes) -> None:
-        """Put an object that must not exist."""
         self._check_owner(self._growth.get(BUILD_MARK))
         if self._client.create(key, data) != data:
             msg = f"{self.store}/{key}: was made by another process meanwhile; run the same command again"
@@ -117,7 +114,6 @@ class BucketPlace(Place):
         self._client.delete([BUILD_MARK, MANIFEST])
 
     def clear(self) -> None:
-        """Remove what no later command needs."""
         super().clear()
         if self._growth.get(BUILD_MARK) != self._mark:  # removed by `clean`: these are of another process
             return
@@ -128,7 +124,6 @@ class BucketPlace(Place):
         self._growth.delete(owners)
 
     def release(self) -> None:
-        """Let others in, unless something is left to go on with."""
         owner = self._growth.get(BUILD_MARK)
         if owner == self._mark and [*self._growth.list()] == [BUILD_MARK]:
             self._growth.delete([BUILD_MARK])

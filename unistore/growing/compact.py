@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.conversion.convert import executor_for
 from unistore.conversion.keys import Inputs
@@ -24,18 +23,18 @@ from unistore.data.where import Condition, Where, parse_where
 from unistore.errors import InputError, Problem
 from unistore.growing.alike import make_alike
 from unistore.growing.append import differing_options
-from unistore.growing.merging import CURE, KeptSource, Merging, kept_sources, name_arrays
+from unistore.growing.merging import CURE, KeptSource, Merging, kept_sources
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url
 from unistore.schemas.indices import sample_sources, table_columns
-from unistore.schemas.tables import Field, Table
+from unistore.schemas.tables import Field, Table, text_arrays
 from unistore.store.joined import joined_attributes
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores, open_stores
 from unistore.system.arguments import Arguments, wrong_argument
-from unistore.system.hints import AnyArray, Int64s, PathLike
-from unistore.system.progress import Progress
+from unistore.system.hints import AnyArray, Attributes, Int64s, JsonObject, PathLike, VersionLike
+from unistore.system.progress import ProgressLike
 from unistore.zarr3.documents import parse_document
 
 # Arrays of more bytes are read shard by shard, smaller ones at once
@@ -52,13 +51,11 @@ class StoredSources(SourceReader):
 
     @property
     def stores(self) -> Sequence[Store]:
-        """Return the parts."""
         return self.merging.stores
 
     def read(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
-        """Read rows of a source from its part."""
         detail = scan.sources.details[source]
         store = self.stores[detail["part"]]
         first = detail["first"][table]
@@ -75,7 +72,8 @@ class StoredSources(SourceReader):
             if merging.spans_sources(path):
                 table = path.rpartition("/")[0]
                 arrays[path], names = merging.ranges_of_samples(path)
-                arrays |= name_arrays(f"{table}/name", names, "row")
+                for field, text in text_arrays(f"{table}/name", names, axis="row"):
+                    arrays[field.path] = text
         for path in merging.fields:
             is_shared = path.startswith(_SHARED)
             if path not in direct and path not in arrays and not is_shared and not merging.says_nothing(path):
@@ -93,10 +91,10 @@ class StoredSources(SourceReader):
         )
 
 
-def _groups(stores: Sequence[Store]) -> dict[str, Mapping[str, Any]]:
+def _groups(stores: Sequence[Store]) -> dict[str, Attributes]:
     """Return attributes of the groups, which must say the same in all parts but for what sources share."""
     groups = [dict(_group_attributes(store)) for store in stores]
-    joined: dict[str, Mapping[str, Any]] = {}
+    joined: dict[str, Attributes] = {}
     for name in dict.fromkeys(chain.from_iterable(groups)):
         attributes = joined_attributes([own[name] for own in groups if name in own])
         if attributes is None:
@@ -106,7 +104,7 @@ def _groups(stores: Sequence[Store]) -> dict[str, Mapping[str, Any]]:
     return joined
 
 
-def _group_attributes(store: Store) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _group_attributes(store: Store) -> Iterator[tuple[str, Attributes]]:
     documents = parse_document(store.read(ROOT))["consolidated_metadata"]["metadata"]
     for path, document in documents.items():
         if document["node_type"] == "group" and document.get("attributes") and path != "splits":
@@ -152,7 +150,7 @@ class _StoredInputs(Inputs):
         return np.array([detail["bytes"] for detail in self.scan.sources.details], np.int64)
 
 
-def _scan(converter: StoredSources, options: Mapping[str, Any]) -> Scan:
+def _scan(converter: StoredSources, options: Attributes) -> Scan:
     merging = converter.merging
     tables = _tables(converter)
     rows = {table.name: merging.rows(table.fields[0].path) for table in tables}
@@ -181,7 +179,7 @@ def compact(
     store: PathLike | Sequence[PathLike],
     destination: PathLike,
     *,
-    version: int | str | None = None,
+    version: VersionLike = None,
     columns: Literal["exact", "union"] | None = None,
     order: Literal["version", "name"] = "version",
     split: str | None = None,
@@ -191,7 +189,7 @@ def compact(
     restart: bool = False,
     workers: int = 0,
     memory: str | int | None = None,
-    progress: Progress | bool | None = None,
+    progress: ProgressLike = None,
     largest_index: int = _INDEX_BYTES,
 ) -> Report:
     """Make one plain store of a version of a grown one, without what it leaves out, or of several stores.
@@ -251,8 +249,8 @@ def compact(
         raise InputError(Problem(folders[0], message, "leave one out, or widen it", "option"))
     _check_names(kept)
     options["exclude"] = _excluded(stores, left_out)
-    alike = make_alike(stores, kept, options.get("columns"))
-    converter = StoredSources(Merging(alike.stores, kept, alike.fields), largest_index)
+    alike, fields = make_alike(stores, kept, options.get("columns"))
+    converter = StoredSources(Merging(alike, kept, fields), largest_index)
     chosen = codec or options.pop("codec", "auto")
     settings = Settings(codec=chosen, overwrite=overwrite, restart=restart, workers=workers, memory=memory)
     scan = _scan(converter, options)
@@ -278,7 +276,7 @@ def compact(
         return conversion.execute(None)
 
 
-def _opened(folders: Sequence[str], version: int | str | None) -> list[OpenedStores]:
+def _opened(folders: Sequence[str], version: VersionLike) -> list[OpenedStores]:
     """Open stores. Refuse those that no one store can hold."""
     if version is not None and len(folders) > 1:
         raise wrong_argument("version", f"is of one store, and these are {len(folders)}", "compact it first")
@@ -331,11 +329,11 @@ def _not_selected(
     return tuple(left_out)
 
 
-def _options(opened: Sequence[OpenedStores], columns: str | None) -> dict[str, Any]:
+def _options(opened: Sequence[OpenedStores], columns: str | None) -> JsonObject:
     """Return the options of the new store, which are those of all."""
     stores = [*chain.from_iterable(one.stores for one in opened)]
     every = [store.attributes.get("options", {}) for store in stores]
-    options: dict[str, Any] = dict(every[0])
+    options: JsonObject = dict(every[0])
     if "columns" in options:
         options["columns"] = columns or options["columns"]
     skipped: list[Any] = []

@@ -72,11 +72,9 @@ class FolderPlace(Place):
 
     @property
     def root(self) -> str:
-        """Return the folder of versions and parts."""
         return os.fspath(self._prepared if (self._store / ROOT).exists() else self._store)
 
     def begin(self) -> None:
-        """Go on where a killed process stopped."""
         for leftover in [*self._store.glob(f"*/.*{durable.PART_SUFFIX}")]:  # of versions and tags
             leftover.unlink()
         if (self._prepared / SECOND_VERSION).exists():
@@ -85,18 +83,16 @@ class FolderPlace(Place):
             shutil.rmtree(self._prepared)
 
     def move_in(self, key: str) -> None:
-        """Rename the new store."""
         place = Path(self.root, key)
         place.parent.mkdir(parents=True, exist_ok=True)
         durable.rename(self.new_store, place)
         durable.sync_folder(place.parent)
 
     def create(self, key: str, data: bytes) -> None:
-        """Write a file that must not exist."""
         durable.create_file(self.root, key, data)
 
     def release(self) -> None:
-        """Do nothing, as the lock of the working folder keeps others out."""
+        pass  # the lock of the working folder keeps others out
 
     def take_place(self) -> None:
         """Move the plain store into the grown one, and that into its place."""

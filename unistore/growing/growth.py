@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from unistore.store.listing import Listing, describe_arrays, extended
 from unistore.store.names import TAGS, VERSIONS
 from unistore.store.reader import Store
 from unistore.store.versions import GrownStore, Part, Version, check_tag, first_version, open_stores
-from unistore.system.hints import PathLike
+from unistore.system.hints import Attributes, PathLike
 
 
 class Growth:
@@ -36,10 +35,9 @@ class Growth:
     def commit(
         self,
         parts: Sequence[Part],
-        schemas: Sequence[Mapping[str, Any]],
+        schemas: Sequence[Attributes],
         new: Store | None = None,  # the new store, if it is the last part
     ) -> Version:
-        """Write the next version, and return it."""
         if self.is_plain:
             self._write(self.version)
         version = Version(
@@ -128,9 +126,10 @@ def tag_version(path: PathLike, name: str, version: int | None = None) -> int:
             raise InputError(msg)
         grown = GrownStore(growth.store)
         number = grown.number_of(version)
-        if grown.tags().get(name, number) != number:
-            msg = f"{growth.store}: {name!r} is version {grown.tags()[name]}; choose another name"
-            raise InputError(msg)
-        if name not in grown.tags():
+        before = grown.tags().get(name)
+        if before is None:
             growth.place.create(f"{TAGS}/{name}", f"{number}\n".encode())
+        elif before != number:
+            msg = f"{growth.store}: {name!r} is version {before}; choose another name"
+            raise InputError(msg)
     return number

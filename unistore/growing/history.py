@@ -6,14 +6,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 from unistore.errors import InputError, Problem, first_few
 from unistore.growing.append import known_sources, without_sources
 from unistore.growing.growth import growing, tag_version
 from unistore.store.versions import Version, find_grown, first_version, open_stores
 from unistore.system.arguments import Arguments
-from unistore.system.hints import PathLike
+from unistore.system.hints import Attributes, PathLike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,7 @@ def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
                 problems.append(Problem(one, message, cure, "option"))
         if problems:
             raise InputError(problems)
-        schemas: list[Mapping[str, Any]] = list(growth.version.schemas)
+        schemas: list[Attributes] = list(growth.version.schemas)
         parts = without_sources(growth, [known[name] for name in chosen], schemas)
         if not parts:
             msg = f"{growth.store}: nothing would be left; remove the folder to remove the store"

@@ -7,15 +7,14 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.files.paths import natural_key
 from unistore.errors import InputError, Problem
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
 from unistore.schemas.indices import sample_sources, table_columns
-from unistore.schemas.tables import Field, offsets_of, text_arrays
+from unistore.schemas.tables import Field, offsets_of
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray, Int64s, UInt8s
 
 SOURCES = "sources/path/offsets"
 CURE = "convert all sources together"
@@ -59,7 +58,6 @@ class Merging:
         return Merging, (self.stores, self.sources, self.fields)
 
     def spec(self, path: str) -> ArraySpec:
-        """Return the spec of an array."""
         return self.stores[0].specs.of(path, self.stores[0].attributes["fields"])
 
     def is_offsets(self, path: str) -> bool:
@@ -132,7 +130,7 @@ class Merging:
             values = values + np.repeat(np.arange(len(old)) - old, count)
         return values.astype(self.fields[path].dtype, copy=False)
 
-    def splits(self) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    def splits(self) -> tuple[UInt8s, tuple[str, ...]]:
         """Return the split code of every sample, and the names by code."""
         names: dict[str, int] = {}
         codes = []
@@ -164,10 +162,12 @@ class Merging:
     def ranges_of_samples(self, path: str) -> tuple[Int64s, list[str]]:
         """Return offsets of named ranges of samples that hold several sources, and their names."""
         table = path.rpartition("/")[0]
+        samples = self.spec(path).offsets_of
+        assert isinstance(samples, str)
         names: list[str] = []
         starts = []
         place = 0
-        for part, lo, hi in self._runs(self._samples_path(path)):
+        for part, lo, hi in self._runs(samples):
             bounds = self.stores[part].array(path).read()
             texts = self.stores[part].text(f"{table}/name")
             for row in range(lo, hi):
@@ -177,11 +177,6 @@ class Merging:
                     starts.append(place)
                 place += 1
         return np.array([*starts, place], np.int64), names
-
-    def _samples_path(self, path: str) -> str:
-        target = self.spec(path).offsets_of
-        assert isinstance(target, str)
-        return target
 
     def says_nothing(self, path: str) -> bool:
         """Return whether the sources have no other values than a store without the array stands for."""
@@ -201,8 +196,3 @@ class Merging:
         return (
             is_free and isinstance(spec.offsets_of, str) and self.spec(spec.offsets_of).rows == (SAMPLES, 0)
         )
-
-
-def name_arrays(path: str, names: Sequence[str], axis: str) -> dict[str, AnyArray]:
-    """Return the arrays of a text column by path."""
-    return {field.path: values for field, values in text_arrays(path, names, axis=axis)}

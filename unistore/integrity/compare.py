@@ -42,7 +42,7 @@ from unistore.errors import (
 )
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, IndexValues, text_values
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, JsonObject
+from unistore.system.hints import AnyArray, Attributes, JsonObject
 from unistore.system.progress import Progress
 from unistore.zarr3.writer import compressor_of
 
@@ -52,7 +52,7 @@ _SHOWN = 5
 
 
 def plan_recorded_conversion(
-    attributes: Mapping[str, Any],
+    attributes: Attributes,
     sources: Sequence[Path],
     work: Path,
     progress: Progress,
@@ -61,7 +61,7 @@ def plan_recorded_conversion(
 ) -> tuple[Conversion, NewStore]:
     """Scan and derive the sources, and plan their conversion with the options of a store."""
     try:
-        options: Mapping[str, Any] = attributes["options"]
+        options: Attributes = attributes["options"]
         converter = recorded_converter(attributes["family"], options)
         codec = options["codec"]
         split = SplitRule.recorded(options)
@@ -87,7 +87,7 @@ def plan_recorded_conversion(
     return conversion, replace(new_store, reported=attributes.get("verdicts"))
 
 
-def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
+def encoder_differences(attributes: Attributes) -> list[str]:
     """Return one line for each library whose version is not the one that wrote the store."""
     versions_then = attributes["created_with"]
     now = versions()
@@ -124,7 +124,7 @@ def differences(store: Store, new_store: NewStore) -> list[str]:
     return lines
 
 
-def _without_compaction(options: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_compaction(options: Attributes) -> Attributes:
     if not is_compacted(options):
         return options
     of_values = {name: value for name, value in options["found"].items() if name != "compacted"}
@@ -132,7 +132,7 @@ def _without_compaction(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**plain, "found": of_values} if of_values else plain
 
 
-def is_compacted(options: Mapping[str, Any]) -> bool:
+def is_compacted(options: Attributes) -> bool:
     """Return whether the store was made of parts, so that its digests of sources are of other shards."""
     return "compacted" in options.get("found", {})
 
@@ -368,9 +368,6 @@ class _CompareSource:
             if part.difference is not None:
                 findings.refuse(part.location, f"{part.difference} (store, source)")
         return findings
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.store, self.inputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,25 +9,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
 from unistore.conversion.executors.local import Executor, Serial, asking
 from unistore.errors import Location, Problem, StoreError
 from unistore.remote.url import local_path
-from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
+from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_digest
 from unistore.store.names import MANIFEST, ROOT, STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.store.shard_cache import CachedStorage
-from unistore.system.hints import JsonObject
+from unistore.system.hints import Attributes, JsonObject
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.durable import PART_SUFFIX
-from unistore.zarr3.storage import AbsentError, Storage
+from unistore.zarr3.storage import AbsentError, Storage, read_parts
 
-READ_BYTES = 4 << 20  # Bytes read at a time
 BATCH_BYTES = 64 << 20  # Bytes of files that one step checks
+SMALL_FILE_BYTES = 64 << 10  # that are checked in the time that it takes to open a file
 BATCHES_AT_ONCE = 8  # of objects in a bucket, so that requests seldom wait for the end of a step
 CURE = "repair it from its sources: unistore verify STORE --repair SRC..."
 _EXTRA = "extra"
@@ -43,7 +42,7 @@ class RootDocument:
     intact: bool  # Whether the document carries its own digest
 
     @property
-    def seal(self) -> Mapping[str, Any]:
+    def seal(self) -> Attributes:
         """Return the seal, empty if it cannot be read."""
         seal = (self.attributes or {}).get("seal")
         return seal if isinstance(seal, dict) else {}
@@ -87,7 +86,7 @@ def read_root(path: str) -> RootDocument:
     except AbsentError:
         Store(path)  # raises: says what is there instead
         raise
-    if root_is_intact(document):
+    if root_digest(document):
         return RootDocument(document=document, attributes=(store or Store(path)).attributes, intact=True)
     try:
         attributes = parse_document(document)["attributes"]["unistore"]
@@ -104,7 +103,7 @@ def check_files(
     path: str,
     progress: Progress = NO_PROGRESS,
     executor: Executor | None = None,
-    copies: Mapping[str, Any] | None = None,  # from `temporary_copies`: kept for what is read later
+    copies: Attributes | None = None,  # from `temporary_copies`: kept for what is read later
 ) -> CheckedFiles:
     """Check every file of a store against the manifest, and both against the root."""
     # Files that are not in the manifest are reported for local stores only
@@ -152,7 +151,7 @@ def _batches(entries: Iterable[Entry], most: int) -> Iterator[tuple[Entry, ...]]
     size = 0
     for entry in entries:
         batch.append(entry)
-        size += entry.bytes + READ_BYTES // 64  # opening a small file takes time, too
+        size += entry.bytes + SMALL_FILE_BYTES  # opening a small file takes time, too
         if size >= most:
             yield tuple(batch)
             batch = []
@@ -208,11 +207,8 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
         if size != entry.bytes:
             message = f"has {size} bytes, the manifest says {entry.bytes}{rows}"
             return Problem(entry.key, message, CURE, "size")
-        buffer = memoryview(bytearray(min(READ_BYTES, size)))
-        for start in range(0, size, READ_BYTES):
-            piece = buffer[: min(READ_BYTES, size - start)]
-            storage.read_into(entry.key, start, piece)
-            digest.update(piece)
+        for part in read_parts(storage, entry.key, size):
+            digest.update(part)
     except StoreError as error:
         return Problem(entry.key, f"cannot be read ({error})", CURE, "unreadable")
     if digest.hexdigest() != entry.checksum:

@@ -39,17 +39,17 @@ from unistore.integrity.verify import (
     listed_stores,
     make_executor,
     source_names,
-    verify_parts,
-    verify_with,
+    verify_version,
 )
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
-from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_manifest, root_head, root_is_intact
+from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_manifest, root_digest, root_head
 from unistore.store.names import MANIFEST, PARTS, REPAIR, ROOT
 from unistore.store.reader import Store
-from unistore.store.versions import OpenedStores, open_stores
+from unistore.store.versions import OpenedStores
 from unistore.system.arguments import MAX_WORKERS, Arguments
-from unistore.system.progress import Progress
+from unistore.system.hints import PathLike, VersionLike
+from unistore.system.progress import Progress, ProgressLike
 from unistore.zarr3.documents import DocumentError
 from unistore.zarr3.durable import sync_folder, write_file
 from unistore.zarr3.storage import LocalStorage
@@ -74,7 +74,7 @@ def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | No
     """Return the root document as it was signed, or None unless only one byte was changed."""
     head = _head(document, documents)
     document = head + document[len(head) :]
-    if root_is_intact(document):
+    if root_digest(document):
         return document
     repaired = _repaired_before(document, len(head), _ONE_BIT) or _repaired_signature(document)
     return repaired or _repaired_before(document, len(head), _ANY_BITS)
@@ -114,7 +114,7 @@ def _repaired_signature(document: bytes) -> bytes | None:
     for position in range(max(0, len(document) - _TAIL), len(document)):
         for value in range(256):
             changed = document[:position] + bytes([value]) + document[position + 1 :]
-            if root_is_intact(changed):
+            if root_digest(changed):
                 return changed
     return None
 
@@ -136,12 +136,12 @@ class Repaired(Verified):
 
 
 def repair(
-    store: str | os.PathLike[str],
-    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    store: PathLike,
+    sources: PathLike | Sequence[PathLike],
     *,
-    version: int | str | None = None,
+    version: VersionLike = None,
     workers: int = 0,
-    progress: Progress | bool | None = None,
+    progress: ProgressLike = None,
 ) -> Repaired:
     """Write the damaged and missing files of a store again, byte for byte, and verify the store.
 
@@ -186,10 +186,9 @@ def repair(
         opened = listed_stores(str(folder), version)
         if opened is None:
             keys = _repair_store(folder, paths, callbacks, executor)
-            verified = verify_with(executor, str(folder), progress=callbacks)
         else:
             keys = _repair_parts(opened, paths, callbacks, executor)
-            verified = verify_parts(executor, open_stores(str(folder), version), progress=callbacks)
+        verified = verify_version(executor, str(folder), version, progress=callbacks)
         fields_of_verified = {field.name: getattr(verified, field.name) for field in fields(verified)}
         return Repaired(**fields_of_verified, repaired=tuple(keys))
 
@@ -203,7 +202,7 @@ def _repair_parts(
     # those of which the names of sources are damaged come first: the others are told apart by these
     for store, own in sorted(zip(opened.stores, names, strict=True), key=lambda part: bool(part[1])):
         folder = Path(store.path)
-        with suppress(NoStoreError):  # which `verify_parts` tells
+        with suppress(NoStoreError):  # which `verify_version` tells
             own_keys = _repair_store(folder, sources, progress, executor, every - own)
             repaired += [f"{PARTS}/{folder.name}/{key}" for key in own_keys]
         if not own:

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
 from itertools import chain, product
 from math import prod
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -35,8 +35,8 @@ from unistore.store.shard_cache import temporary_copies
 from unistore.store.side_tables import read_side_table, side_names
 from unistore.store.versions import OpenedStores, describe_part, find_grown, open_stores
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
-from unistore.system.hints import JsonObject
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.hints import Attributes, JsonObject, PathLike, VersionLike
+from unistore.system.progress import NO_PROGRESS, Progress, ProgressLike
 from unistore.zarr3.array import read_metadata
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.metadata import ArrayMetadata, shard_key
@@ -57,31 +57,22 @@ def check_structure(
     # Only files with `sound` keys, which are as the manifest says, are read
     problems: list[Problem] = []
     metadata: dict[str, ArrayMetadata] = {}
-    attributes = root.attributes or {}
-    for path in attributes["fields"]:
-        key = f"{path}/{ROOT}"
-        if key not in entries:
-            problems.append(_wrong(key, f"is not in the manifest, but the root lists the array {path}"))
-        elif key in sound:
-            try:
-                metadata[path] = read_metadata(storage, path)
-            except (StoreError, UnsupportedError) as error:
-                problems.append(_wrong(key, str(error)))
-    keys = [key for key in entries if key.endswith(f"/{ROOT}")]
     documents: JsonObject = {}
-    for key in sound.intersection(keys):
+    attributes = root.attributes or {}
+    keys = [key for key in entries if key.endswith(f"/{ROOT}")]
+    for key in filter(sound.__contains__, keys):
         path = key.removesuffix(f"/{ROOT}")
         try:
             documents[path] = parse_document(storage.get(key))
-        except DocumentError as error:
-            # Documents of arrays have been read above.
-            if path not in attributes["fields"]:
-                problems.append(_wrong(key, str(error)))
+            if path in attributes["fields"]:
+                metadata[path] = read_metadata(storage, path)
+        except (DocumentError, StoreError, UnsupportedError) as error:
+            problems.append(_wrong(key, str(error)))
     if len(documents) == len(keys):
         consolidated = {"kind": "inline", "must_understand": False, "metadata": documents}
         if parse_document(root.document).get("consolidated_metadata") != consolidated:
             problems.append(_wrong(ROOT, "does not repeat the documents of its groups and arrays"))
-    problems += _shard_problems(attributes["fields"], metadata, entries)
+    problems += _manifest_problems(attributes["fields"], metadata, entries)
     if len(metadata) == len(attributes["fields"]):
         problems += _schema_problems(metadata, attributes)
     return problems
@@ -91,37 +82,38 @@ def _wrong(location: str, message: str) -> Problem:
     return Problem(location, message, _CURE, "metadata")
 
 
-def _shard_problems(
+def _manifest_problems(
     fields: Collection[str], metadata: Mapping[str, ArrayMetadata], entries: Mapping[str, Entry]
 ) -> Iterator[Problem]:
-    expected = {REPORT}
+    expected: dict[str, tuple[str, tuple[int, int] | None]] = {}  # what each file is, and its rows
     for path in fields:
-        parts = path.split("/")
-        expected |= {"/".join([*parts[:depth], ROOT]) for depth in range(1, len(parts) + 1)}
+        expected[f"{path}/{ROOT}"] = f"the root lists the array {path}", None
     for path, array in metadata.items():
         if prod(array.shards) > len(entries):
             missing = f"has {prod(array.shards):,} shards of shape {array.shard_shape}"
             yield _wrong(path, f"{missing}, but the manifest has {len(entries):,} files")
             continue
+        step = array.shard_shape[0]
         shards = product(*map(range, array.shards)) if 0 not in array.shape else ()
         for coordinates in shards:
-            key = f"{path}/{shard_key(coordinates)}"
-            expected.add(key)
-            lo = coordinates[0] * array.shard_shape[0]
-            rows = (lo, min(array.shape[0], lo + array.shard_shape[0]))
-            if key not in entries:
-                yield _wrong(key, f"is not in the manifest, but belongs to the array {path}")
-            elif entries[key].rows != rows:
-                yield _wrong(key, f"holds rows {rows}, the manifest says {entries[key].rows}")
+            lo = coordinates[0] * step
+            rows = (lo, min(array.shape[0], lo + step))
+            expected[f"{path}/{shard_key(coordinates)}"] = f"belongs to the array {path}", rows
+    for key, (what, shard_rows) in expected.items():
+        if key not in entries:
+            yield _wrong(key, f"is not in the manifest, but {what}")
+        elif shard_rows is not None and entries[key].rows != shard_rows:
+            yield _wrong(key, f"holds rows {shard_rows}, the manifest says {entries[key].rows}")
+    known = {REPORT, *expected}
+    for path in fields:
+        known.update(f"{group}/{ROOT}" for group in PurePosixPath(path).parents)
     unknown = tuple(f"{path}/" for path in fields if path not in metadata)
     for key in entries:
-        if key not in expected and not key.startswith(unknown):
+        if key not in known and not key.startswith(unknown):
             yield _wrong(key, "is in the manifest, but belongs to no array")
 
 
-def _schema_problems(
-    metadata: Mapping[str, ArrayMetadata], attributes: Mapping[str, Any]
-) -> Iterator[Problem]:
+def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attributes) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
     specs = GENERAL
     try:
@@ -279,14 +271,14 @@ class Verified:
 
 
 def verify(
-    store: str | os.PathLike[str],
+    store: PathLike,
     *,
-    against: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    against: PathLike | Sequence[PathLike] = (),
     sample: float = 1.0,
-    version: int | str | None = None,
+    version: VersionLike = None,
     workers: int = 0,
     scheduler: str | Client | None = None,
-    progress: Progress | bool | None = None,
+    progress: ProgressLike = None,
 ) -> Verified:
     """Check a store, and compare it with its sources.
 
@@ -333,18 +325,29 @@ def verify(
         check.refuse("--scheduler", "checks a store, and compares none with its sources", "--workers N")
     check.raise_problems()
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
-    path = os.fspath(store)
     with resolve_progress(progress) as callbacks, make_executor(workers, scheduler, callbacks) as executor:
-        if version is None and local_path(path) is None:  # a store without versions is not asked for them
-            with suppress(NoStoreError):
-                return verify_with(executor, path, sources, sample, callbacks)
-        opened = listed_stores(path, version)
-        if opened is None:
-            return verify_with(executor, path, sources, sample, callbacks)
-        return verify_parts(executor, opened, sources, sample, callbacks)
+        return verify_version(executor, os.fspath(store), version, sources, sample, callbacks)
 
 
-def listed_stores(path: str, version: int | str | None) -> OpenedStores | None:
+def verify_version(
+    executor: Executor,
+    path: str,
+    version: VersionLike,
+    against: Sequence[Path] = (),
+    sample: float = 1.0,
+    progress: Progress = NO_PROGRESS,
+) -> Verified:
+    """Verify a plain store, or the parts of a version."""
+    if version is None and local_path(path) is None:  # a store without versions is not asked for them
+        with suppress(NoStoreError):
+            return verify_with(executor, path, against, sample, progress)
+    opened = listed_stores(path, version)
+    if opened is None:
+        return verify_with(executor, path, against, sample, progress)
+    return _verify_parts(executor, opened, against, sample, progress)
+
+
+def listed_stores(path: str, version: VersionLike) -> OpenedStores | None:
     """Return the stores of a version, None of a plain store, which may be damaged."""
     if version is None and find_grown(path) is None:
         return None
@@ -371,12 +374,8 @@ def source_names(opened: OpenedStores) -> list[frozenset[str]]:
     return names
 
 
-def verify_parts(
-    executor: Executor,
-    opened: OpenedStores,
-    against: Sequence[Path] = (),
-    sample: float = 1.0,
-    progress: Progress = NO_PROGRESS,
+def _verify_parts(
+    executor: Executor, opened: OpenedStores, against: Sequence[Path], sample: float, progress: Progress
 ) -> Verified:
     """Verify the stores of a version, and that they are as it says."""
     problems: list[Problem] = []

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from unistore.errors import CorruptionError, StoreError, UnistoreError
 from unistore.remote.url import StoreLocation, parse_url, redact_urls
+from unistore.system.hints import Attributes, Buffer
 from unistore.system.progress import COUNTS
 from unistore.zarr3.storage import DOCUMENT_LIMIT, ROOT, AbsentError, replaced
 from unistore.zarr3.writer import ordered_map
@@ -174,8 +175,7 @@ class RemoteObject(NamedTuple):
     tag: str  # entity tag, empty where the server gives none
 
     @classmethod
-    def of(cls, meta: Mapping[str, Any]) -> RemoteObject:
-        """Return what obstore tells of an object."""
+    def of(cls, meta: Attributes) -> RemoteObject:
         return cls(int(meta["size"]), meta["last_modified"].timestamp(), meta["e_tag"] or "")
 
 
@@ -208,7 +208,6 @@ class ObjectClient:
 
     @property
     def handle(self) -> Any:
-        """Return the obstore store."""
         return self._connect()[1]
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes | None:
@@ -277,7 +276,7 @@ class ObjectClient:
 
         return self._require(read, key)
 
-    def _check_tag(self, key: str, meta: Mapping[str, Any]) -> None:
+    def _check_tag(self, key: str, meta: Attributes) -> None:
         # A replaced object is of another store
         tag = str(meta["e_tag"] or meta["last_modified"])
         if self._tags.setdefault(key, tag) != tag:
@@ -301,7 +300,7 @@ class ObjectClient:
             raise replaced(str(self.location))
         self._confirmed = max(self._confirmed, count)
 
-    def put(self, key: str, buffers: Sequence[bytes | memoryview], sealed: float | None = None) -> None:
+    def put(self, key: str, buffers: Sequence[Buffer], sealed: float | None = None) -> None:
         """Write an object atomically, in one request, and check the size it got."""
         attributes = {} if sealed is None else {_SEALED: str(sealed)}
         body = [memoryview(buffer).cast("B") for buffer in buffers]  # not copied by obstore
@@ -336,7 +335,6 @@ class ObjectClient:
         return self._require(write, key)
 
     def copy(self, key: str, to: str) -> None:
-        """Copy an object on the server."""
         self._require(lambda obs, handle: obs.copy(handle, key, to), key)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -363,7 +361,6 @@ class ObjectClient:
         return self._require(read)
 
     def described(self, key: str) -> RemoteObject:
-        """Return one object."""
         return self._require(lambda obs, handle: RemoteObject.of(obs.head(handle, key)), key)
 
     def error(self, key: str, fault: Fault, attempts: str = "") -> UnistoreError:
@@ -498,7 +495,6 @@ class ObjectStorage(ObjectClient):
         return set()
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Return the content of an object."""
         if key in self.documents:
             return self.documents[key]
         self.documents_read += 1
@@ -508,13 +504,7 @@ class ObjectStorage(ObjectClient):
             raise AbsentError(msg)
         return document
 
-    def read_into(self, key: str, offset: int, out: memoryview) -> None:
-        """Fill `out`."""
-        for raw in self.read_many([key], [offset], [len(out)]):
-            out[:] = raw
-
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
-        """Read many ranges."""
         self.check_process()  # our thread pool does not survive a fork, either
         confirming = None if self.is_confirmed else _thread_pool().submit(self.confirm)
         arriving = map_concurrently(self._fetch, coalesce(keys, offsets, sizes))
@@ -533,7 +523,6 @@ class ObjectStorage(ObjectClient):
             yield received.pop(position)
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
-        """Yield sizes and ends of objects."""
         self.check_process()
         self.shards.update(keys)
         return map_concurrently(lambda key: self.get_end(key, size), keys)

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from unistore.errors import InputError
+from unistore.system.hints import PathLike
 
 # Schemes of object stores that can be written to.
 BUCKETS = ("s3", "gs", "az")
@@ -67,15 +68,13 @@ class StoreLocation:
 
     @property
     def name(self) -> str:
-        """Return the last part of the prefix."""
         return self.prefix.rpartition("/")[2]
 
     def with_suffix(self, suffix: str) -> StoreLocation:
-        """Return the location whose name is longer by `suffix`."""
         return StoreLocation(self.scheme, self.bucket, self.prefix + suffix)
 
 
-def is_url(path: str | os.PathLike[str]) -> bool:
+def is_url(path: PathLike) -> bool:
     """Return whether a path is a URL, or raise `InputError` if ``pathlib`` removed a slash from it."""
     text = os.fspath(path)
     if _COLLAPSED.match(text):
@@ -83,7 +82,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     return _URL_START.match(text) is not None
 
 
-def require_local_path(path: str | os.PathLike[str], argument: str) -> str:
+def require_local_path(path: PathLike, argument: str) -> str:
     """Return a path as text, or raise an `InputError` of the argument `argument` if it is a URL."""
     text = os.fspath(path)
     if _URL_START.match(text) or _COLLAPSED.match(text):
@@ -115,13 +114,13 @@ def file_path(url: str) -> str | None:
     return unquote(parts.path)
 
 
-def local_path(path: str | os.PathLike[str]) -> Path | None:
+def local_path(path: PathLike) -> Path | None:
     """Return the local path of a path or ``file://`` URL, None for that of an object store."""
     folder = local_folder(path)
     return None if folder is None else Path(folder)
 
 
-def local_folder(path: str | os.PathLike[str]) -> str | None:
+def local_folder(path: PathLike) -> str | None:
     """Return the local path as text, which of thousands of parts is made in a tenth of the time."""
     text = os.fspath(path)
     return file_path(text) if is_url(text) else text

@@ -29,7 +29,7 @@ from unistore.report.values import (
 )
 from unistore.schemas.indices import contradiction
 from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
-from unistore.store.manifest import parse_manifest, root_is_intact
+from unistore.store.manifest import parse_manifest, root_digest
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside, read_side_table, side_names
@@ -170,7 +170,7 @@ def _manifest(store: Store) -> tuple[Mapping[str, list[int]] | None, bool]:
     for entry in entries:
         shards[entry.key.partition("/c/")[0]].append(entry.bytes)
     is_sealed = xxhash.xxh3_128_hexdigest(data) == store.attributes["seal"]["digest"]
-    return shards, is_sealed and root_is_intact(store.read(ROOT))
+    return shards, is_sealed and root_digest(store.read(ROOT)) != ""
 
 
 def _raw_bytes(array: StoredArray) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from itertools import zip_longest
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from unistore.store.reader import Store
 from unistore.store.side_tables import NAME, SideTable, read_side_table
 from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s, PathLike
-from unistore.system.progress import Progress
+from unistore.system.progress import Progress, ProgressLike
 
 _NOTHING: Any = object()
 
@@ -35,7 +36,7 @@ def attach(
     table: str | None = None,
     *,
     overwrite: bool = False,
-    progress: Progress | bool | None = None,
+    progress: ProgressLike = None,
 ) -> SideTable:
     """Write a column beside a sealed store: predictions, embeddings, weights, corrected labels.
 
@@ -175,12 +176,14 @@ class _NewColumn(NamedTuple):
         self, values: Iterable[Any], lo: Int64s, hi: Int64s, spool: Spool, progress: Progress
     ) -> None:
         is_row = self.table == self.store.sample_table
-        remaining = iter(values)
         last = 0
-        for sample, (first, stop) in enumerate(zip(lo.tolist(), hi.tolist(), strict=True)):
-            value = next(remaining, _NOTHING)
-            if value is _NOTHING:
-                raise _miscounted("fewer", len(lo))
+        bounds = zip(lo.tolist(), hi.tolist(), strict=True)
+        for sample, (span, value) in enumerate(zip_longest(bounds, values, fillvalue=_NOTHING)):
+            if span is _NOTHING or value is _NOTHING:
+                count = "more" if span is _NOTHING else "fewer"
+                message = f"are of {count} than {len(lo)} samples"
+                raise wrong_argument("values", message, "give one array for each sample, in order")
+            first, stop = span
             what = f"values of sample {sample}"
             rows = self._checked(np.asarray(value), what)
             rows = rows[None] if is_row else rows
@@ -197,8 +200,6 @@ class _NewColumn(NamedTuple):
                 progress.begin("attaching", self.rows * row_bytes)
             progress.advance((stop - last) * row_bytes)
             last = stop
-        if next(remaining, _NOTHING) is not _NOTHING:
-            raise _miscounted("more", len(lo))
         _fill(spool, rows, self.rows - last)
 
     def _checked(self, values: AnyArray, what: str) -> AnyArray:
@@ -206,11 +207,6 @@ class _NewColumn(NamedTuple):
             cure = "give bool, integers or floats of up to 8 bytes"
             raise wrong_argument(what, f"are {values.dtype}, which is not stored", cure)
         return values.astype(values.dtype.newbyteorder("="), copy=False)
-
-
-def _miscounted(count: str, samples: int) -> InputError:
-    message = f"are of {count} than {samples} samples"
-    return wrong_argument("values", message, "give one array for each sample, in order")
 
 
 def _fill(spool: Spool, like: AnyArray, count: int) -> None:

@@ -18,15 +18,15 @@ from unistore.side.writing import Spool, new_side_table, write_side_table
 from unistore.store.reader import Store
 from unistore.store.side_tables import SideTable, folders_beside, read_side_table, side_names
 from unistore.system.arguments import Arguments, wrong_argument
-from unistore.system.hints import AnyArray, PathLike
-from unistore.system.progress import Progress
+from unistore.system.hints import AnyArray, JsonObject, PathLike
+from unistore.system.progress import Progress, ProgressLike
 
 
 def derive(
     store: PathLike,
     *,
     overwrite: bool = False,
-    progress: Progress | bool | None = None,
+    progress: ProgressLike = None,
     **options: Any,
 ) -> tuple[SideTable, ...]:
     """Make from a store what a conversion with these options would have precomputed, without the sources.
@@ -79,7 +79,7 @@ def derive(
     return tuple(made)
 
 
-def _check_options(store: Store, family: FamilyRecord, options: dict[str, Any]) -> None:
+def _check_options(store: Store, family: FamilyRecord, options: JsonObject) -> None:
     of_conversion = [option.name for option in declared(family.part("options"))]
     possible = [name.replace("_", "-") for name in family.from_store]
     problems = []

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from unistore.store.names import FORMAT_VERSION, SIDE_FAMILY
 from unistore.store.reader import Store
 from unistore.store.side_tables import document_of, is_folder_of, read_side_table, side_folder, side_names
 from unistore.system.arguments import wrong_argument
-from unistore.system.hints import AnyArray, Shape
+from unistore.system.hints import AnyArray, Attributes, Dtype, Shape
 from unistore.zarr3.durable import Folder, sync_folder
 
 
@@ -43,7 +42,7 @@ class Spool:
         self._folder = folder
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  its map outlives it
         self._row_shape: Shape = ()
-        self._dtype: np.dtype[Any] | None = None
+        self._dtype: Dtype | None = None
         self.rows = 0
 
     def append(self, rows: AnyArray) -> None:
@@ -134,7 +133,7 @@ def write_side_table(
     arrays: IndexArrays,
     *,
     table: str,  # whose rows the only array has; empty: derived from the store
-    groups: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Attributes],
 ) -> None:
     """Write and seal arrays, with their paths in `store`, in an empty folder."""
     plan = _plan(store, arrays)

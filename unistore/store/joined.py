@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
 from unistore.schemas.array_specs import GENERAL, SAMPLES, ArraySpec
@@ -16,7 +15,7 @@ from unistore.store.listing import ABSENT, ListedArray, describe_array
 from unistore.store.names import OF_SOME, part_folder
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray, Attributes, Dtype, Int64s, JsonObject, UInt8s
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.joined import ArrayParts, JoinedArray, UnalikeError
 from unistore.zarr3.metadata import ArrayMetadata
@@ -27,7 +26,7 @@ OF_SOURCES = ("source_dtype", *OF_SOME)
 _OF_ALL = "attributes"
 
 
-def joined_attributes(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def joined_attributes(groups: Sequence[Attributes]) -> JsonObject | None:
     """Return attributes of a group of several stores, None where these say different things."""
     attributes = dict(groups[0])
     for group in groups:
@@ -70,11 +69,10 @@ class JoinedStore(Store):
 
     @property
     def example(self) -> Store:
-        """Return the first store."""
         return self.stores[0]
 
     @property
-    def attributes(self) -> dict[str, Any]:  # type: ignore[override]
+    def attributes(self) -> JsonObject:  # type: ignore[override]
         """Return what the first store says, with all samples."""
         said = self.example.attributes
         return {**said, "samples": {**said["samples"], "count": self.sample_count}}
@@ -87,7 +85,6 @@ class JoinedStore(Store):
         return array
 
     def arrays(self) -> dict[str, StoredArray]:
-        """Return all arrays that are read as one, by path."""
         arrays = {}
         for path in self.paths():
             try:
@@ -96,23 +93,20 @@ class JoinedStore(Store):
                 continue
         return arrays
 
-    def group(self, path: str) -> dict[str, Any]:
-        """Return attributes of the group at `path`."""
+    def group(self, path: str) -> JsonObject:
         attributes = joined_attributes([store.group(path) for store in self.stores])
         if attributes is None:
             raise self._unalike(path, "says other things than in the first store")
         return attributes
 
-    def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
-        """Return split code of every sample, (samples,) u1, and the names by code."""
+    def splits(self) -> tuple[UInt8s, list[str]]:
         return self._splits
 
     def split_names(self) -> list[str]:
-        """Return names of the splits by code."""
         return self._splits[1]
 
     @cached_property
-    def _splits(self) -> tuple[NDArray[np.uint8], list[str]]:
+    def _splits(self) -> tuple[UInt8s, list[str]]:
         names: dict[str, int] = {}
         codes = []
         for store in self.stores:
@@ -211,7 +205,7 @@ class JoinedStore(Store):
         has_one_more = spec.rows is not None and spec.rows[1] == 1
         return spec.offsets_of is not None or (spec.indexes is not None and has_one_more)
 
-    def _added(self, path: str, dtype: np.dtype[Any]) -> Int64s | None:
+    def _added(self, path: str, dtype: Dtype) -> Int64s | None:
         """Return what is added to the values of each part: rows that stand before its own."""
         spec = self._specs_by_path[path]
         if path == "sources/first_row":
@@ -278,5 +272,5 @@ def _numbers_sources(form: ArrayMetadata) -> bool:
     return "missing_in" in said or isinstance(said.get("source_row_shape"), dict)
 
 
-def _said(form: ArrayMetadata) -> dict[str, Any]:
+def _said(form: ArrayMetadata) -> JsonObject:
     return {name: value for name, value in form.attributes.items() if name not in OF_SOURCES}

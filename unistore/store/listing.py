@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from unistore.store.manifest import GrammarError, parse_object
 from unistore.store.reader import Store
-from unistore.system.hints import Int64s, JsonObject, Shape
+from unistore.system.hints import Attributes, Int64s, JsonObject, Shape
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import is_list_of
 
@@ -27,7 +27,6 @@ class ListedArray:
     shapes: Int64s  # (parts, axes), 0 on axes that a part does not have
 
     def of(self, parts: Int64s) -> ListedArray:
-        """Return the array of some parts."""
         return ListedArray(self.forms, self.form_of[parts], self.shapes[parts])
 
     def in_part(self, part: int) -> DescribedArray | None:
@@ -94,17 +93,14 @@ def listing_document(listing: Listing) -> JsonObject:
     return {"columns": [*number_of], "arrays": arrays}
 
 
-def parse_listing(document: Mapping[str, Any], parts: int) -> dict[str, ListedArray]:
+def parse_listing(document: Attributes, parts: int) -> dict[str, ListedArray]:
     """Parse the listing in a version. Raises `GrammarError`."""
-    listed = document.get("columns")
-    if not is_list_of(listed, list) or not all(len(column) == parts for column in listed):
-        raise GrammarError("columns are no lists of one number a part")
     try:
-        columns = np.array(listed).reshape(len(listed), parts)
-    except (ValueError, OverflowError) as error:
-        raise GrammarError("columns are no numbers") from error
-    if columns.dtype != np.int64 and columns.size:
-        raise GrammarError("columns are no whole numbers")
+        columns = np.array(document.get("columns"))
+    except ValueError as error:
+        raise GrammarError("columns are not equally long") from error
+    if columns.dtype != np.int64 or columns.shape[1:] != (parts,):
+        raise GrammarError("columns are no lists of one whole number a part")
     listing = {}
     for path, value in parse_object(document.get("arrays"), "arrays").items():
         array = parse_object(value, path)

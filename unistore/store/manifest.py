@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import xxhash
 
 from unistore.errors import CorruptionError
 from unistore.schemas.tables import name_problem
-from unistore.store.names import FORMAT_VERSION, MANIFEST, ROOT
+from unistore.store.names import MANIFEST, ROOT
+from unistore.system.hints import JsonObject
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document, parse_json, shown
 
 # Parsers of the members of a store's root document and manifest; `GrammarError` names rule and value.
@@ -70,7 +70,7 @@ def parse_key(value: object, member: str) -> str:
     return value
 
 
-def parse_object(value: object, member: str) -> dict[str, Any]:
+def parse_object(value: object, member: str) -> JsonObject:
     """Parse a JSON object."""
     if not isinstance(value, dict):
         raise _violation(member, value, "an object")
@@ -84,10 +84,8 @@ def parse_split_names(value: object, member: str) -> list[str]:
     return value
 
 
-def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
+def parse_root(attributes: JsonObject) -> JsonObject:
     """Parse the ``unistore`` attribute of a sealed store's root. Unknown members are allowed."""
-    if attributes.get("format_version") != FORMAT_VERSION:
-        raise _violation("format_version", attributes.get("format_version"), str(FORMAT_VERSION))
     if missing := {"family", "samples", "fields", "seal"} - set(attributes):
         msg = f"attribute 'unistore' lacks {', '.join(sorted(missing))}"
         raise GrammarError(msg)
@@ -112,7 +110,7 @@ def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def parse_side(value: object) -> dict[str, Any]:
+def parse_side(value: object) -> JsonObject:
     """Parse the member ``side`` of a side table's root."""
     side = parse_object(value, "'side'")
     parse_digest(side.get("store"), "'side' store")
@@ -123,7 +121,7 @@ def parse_side(value: object) -> dict[str, Any]:
     return side
 
 
-def _check_field(field: dict[str, Any], member: str) -> None:
+def _check_field(field: JsonObject, member: str) -> None:
     if not is_list_of(axes := field.get("axes", []), str):
         raise _violation(member, axes, "a list of names as its axes")
     for name in ("unit", "description"):
@@ -131,7 +129,7 @@ def _check_field(field: dict[str, Any], member: str) -> None:
             raise _violation(member, field[name], f"a text as its {name}")
 
 
-def parse_seal(value: object) -> dict[str, Any]:
+def parse_seal(value: object) -> JsonObject:
     """Parse the seal of a store."""
     seal = parse_object(value, "'seal'")
     if seal.get("manifest") != MANIFEST:
@@ -179,7 +177,7 @@ class Entry:
             content=None if content is None else parse_digest(content, "'content'"),
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the object of one line, without members that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -217,7 +215,7 @@ def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
         keys.add(entry.key)
 
 
-def make_seal(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
+def make_seal(entries: Iterable[Entry], manifest: bytes) -> JsonObject:
     """Return the seal for the root's attributes, whose ``root`` `sign_root` fills in."""
     # ``content_digest`` covers only keys, rows and decoded content: it is the same where encoders differ
     entries = sorted(entries, key=lambda entry: entry.key)
@@ -252,11 +250,6 @@ def root_digest(document: bytes) -> str:
     unsigned = document[:start] + _UNSIGNED.encode() + document[end:]
     digest: str = xxhash.xxh3_128_hexdigest(unsigned)
     return digest if digest.encode() == document[start:end] else ""
-
-
-def root_is_intact(document: bytes) -> bool:
-    """Return whether the root document is byte for byte the one that was signed."""
-    return bool(root_digest(document))
 
 
 _MEMBER = "consolidated_metadata"

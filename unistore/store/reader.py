@@ -8,9 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from unistore.converters.registry import find_family
 from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreError
 from unistore.remote.url import BUCKETS, local_folder, local_path
@@ -25,6 +22,7 @@ from unistore.store.manifest import (
     root_digest,
 )
 from unistore.store.names import BUILD_MARK, FIRST_VERSION, FORMAT_VERSION, PARTS, ROOT, build_folder
+from unistore.system.hints import AnyArray, JsonObject, PathLike, UInt8s
 from unistore.system.sizes import parse_bytes
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import DocumentError, parse_document, shown
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 CACHE_LIMIT = "20GB"
 
 
-def open_storage(path: str | os.PathLike[str], files: OpenFiles | None = None) -> Storage:
+def open_storage(path: PathLike, files: OpenFiles | None = None) -> Storage:
     """Return the storage of a folder or URL without opening anything."""
     folder = local_folder(path)
     if folder is not None:
@@ -60,7 +58,7 @@ def with_copies(
     storage: Storage,
     manifest: str | None = None,  # its checksum; None: of each part, whose folder begins a key
     *,
-    cache_dir: str | os.PathLike[str] | None = None,
+    cache_dir: PathLike | None = None,
     cache_limit: str | int = CACHE_LIMIT,
 ) -> Storage:
     """Return a storage that keeps local copies of what is read, itself without a folder for them."""
@@ -113,18 +111,18 @@ class Store:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: PathLike,
         *,
-        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir: PathLike | None = None,
         cache_limit: str | int = CACHE_LIMIT,
-        beside: Sequence[str | os.PathLike[str]] = (),
+        beside: Sequence[PathLike] = (),
         files: OpenFiles | None = None,
-        listed: dict[str, Any] | None = None,
+        listed: JsonObject | None = None,
     ) -> None:
         self.path = os.fspath(path)
         folder = None if cache_dir is None else os.fspath(cache_dir)
         folders = tuple(os.fspath(side) for side in beside)
-        self._options: dict[str, Any] = {
+        self._options: JsonObject = {
             "cache_dir": folder,
             "cache_limit": cache_limit,
             "beside": folders,
@@ -133,10 +131,10 @@ class Store:
         }
         self.storage: Storage = open_storage(self.path, files)
         self._arrays: dict[str, StoredArray] = {}
-        self.cached_indices: dict[str, NDArray[Any]] = {}
+        self.cached_indices: dict[str, AnyArray] = {}
         self._is_listed = listed is not None
         self._is_compared = False
-        self.attributes: dict[str, Any] = self._root_attributes() if listed is None else listed
+        self.attributes: JsonObject = self._root_attributes() if listed is None else listed
         self._digest: str = self.attributes["seal"]["digest"]
         self.storage = with_copies(self.storage, self._digest, cache_dir=cache_dir, cache_limit=cache_limit)
         self.family: str = self.attributes["family"]
@@ -238,7 +236,7 @@ class Store:
         """Return the values of a small index array, which are indexed by rows."""
         return indices.whole(self, path)
 
-    def group(self, path: str) -> dict[str, Any]:
+    def group(self, path: str) -> JsonObject:
         """Return attributes of the group at `path` (``"windows/lung"``)."""
         self._read_listed_root()
         return self._group_attributes(f"{path}/{ROOT}", self._side_storages.get(path))
@@ -247,7 +245,7 @@ class Store:
         """Return strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
         return indices.texts(self, path)
 
-    def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
+    def splits(self) -> tuple[UInt8s, list[str]]:
         """Return split code of every sample, (samples,) u1, and the names by code, empty without splits."""
         names = self.split_names()
         codes = indices.whole(self, "splits/code")
@@ -294,7 +292,7 @@ class Store:
         msg = f"{self.path}: is not the store that the version lists; restore it from a copy"
         return CorruptionError(msg)
 
-    def _root_attributes(self) -> dict[str, Any]:
+    def _root_attributes(self) -> JsonObject:
         try:
             attributes = self._group_attributes(ROOT)
         except AbsentError as error:
@@ -302,7 +300,7 @@ class Store:
         if "unistore" not in attributes:
             msg = f"{self.path}: a Zarr group, but not a unistore store; open it with unistore.open_zarr"
             raise NoStoreError(msg)
-        unistore: dict[str, Any] = attributes["unistore"]
+        unistore: JsonObject = attributes["unistore"]
         if not isinstance(unistore, dict):
             raise self._damaged(ROOT, f"attribute 'unistore' is {shown(unistore)}, expected an object")
         version = unistore.get("format_version")
@@ -337,7 +335,7 @@ class Store:
         for path in (*side.paths(), *about["groups"]):
             self._side_storages[path] = side.storage
 
-    def _group_attributes(self, key: str, storage: Storage | None = None) -> dict[str, Any]:
+    def _group_attributes(self, key: str, storage: Storage | None = None) -> JsonObject:
         try:
             raw = (storage or self.storage).get(key)
             document = parse_document(raw)
@@ -395,7 +393,7 @@ def _why_no_store(url: str) -> str:
 _DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 
 
-def open_zarr(path: str | os.PathLike[str]) -> zarr.Group:
+def open_zarr(path: PathLike) -> zarr.Group:
     """Open a store with zarr-python, read-only.
 
     Parameters

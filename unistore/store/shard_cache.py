@@ -21,18 +21,18 @@ from typing import Any
 import xxhash
 
 from unistore.errors import CorruptionError, StoreError
+from unistore.remote.client import ObjectStorage
 from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST, part_folder, split_part_key
 from unistore.system import own_files as file_locks
-from unistore.system.hints import PathLike
+from unistore.system.hints import JsonObject, PathLike
 from unistore.system.own_files import NotOwnError, is_own, open_file_of_owner, open_folder, open_own_file
 from unistore.system.progress import COUNTS, Progress
-from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, SupportsReadObjects
+from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, read_parts
 
 # Seconds between updates of a copy's modification time, which records its last use.
 PART = ".part"
-PART_BYTES = 4 << 20  # of a file that are read at a time
 TOUCH_INTERVAL = 60.0
 _BLOCK = 1 << 20
 _OTHERS_WRITE = 0o022
@@ -130,18 +130,17 @@ class ShardCache:
         # The first check of this process reads all of the copy
         may_write = is_own(folder)
         try:
-            copy = (
-                open_own_file(checksum, folder)
-                if may_write
-                else open_file_of_owner(checksum, folder, _OTHERS_WRITE)
-            )
+            if may_write:
+                copy = open_own_file(checksum, folder)
+            else:
+                copy = open_file_of_owner(checksum, folder, _OTHERS_WRITE)
         except FileNotFoundError:
             self.invalidate(checksum)
             return False
         try:
             if checksum not in self._verified_at and not _matches(copy, checksum, size):
-                with suppress(FileNotFoundError):
-                    if may_write:
+                if may_write:
+                    with suppress(FileNotFoundError):
                         os.unlink(checksum, dir_fd=folder)
                 return False
             if may_write:
@@ -287,7 +286,6 @@ class CachedStorage:
         return repr(self.inner)
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Return the content of an object."""
         if key in self.documents:
             return self.documents[key]
         size, _ = self._entry(key) or (math.inf, "")
@@ -296,17 +294,10 @@ class CachedStorage:
         return next(self.read_many([key], [0], [int(size)]))
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None."""
         entry = self._entry(key)
         return self.inner.size(key) if entry is None else entry[0]
 
-    def read_into(self, key: str, offset: int, out: memoryview) -> None:
-        """Fill `out`."""
-        for raw in self.read_many([key], [offset], [len(out)]):
-            out[:] = raw
-
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
-        """Read many ranges."""
         local = LocalStorage(self._cache.folder)  # for this call only: an open copy keeps its disk space
         for key, group in groupby(range(len(keys)), keys.__getitem__):
             positions = list(group)
@@ -329,14 +320,9 @@ class CachedStorage:
                 yield False
 
     def _contents(self, sizes: Mapping[str, int]) -> Iterator[Iterator[bytes]]:
-        if isinstance(self.inner, SupportsReadObjects):
+        if isinstance(self.inner, ObjectStorage):
             return self.inner.read_objects(sizes)
-        return (self._parts(key, size) for key, size in sizes.items())
-
-    def _parts(self, key: str, size: int) -> Iterator[bytes]:
-        starts = range(0, size, PART_BYTES)
-        sizes = [min(PART_BYTES, size - start) for start in starts]
-        return self.inner.read_many([key] * len(starts), starts, sizes)
+        return (read_parts(self.inner, key, size) for key, size in sizes.items())
 
     def fetch_all(self, progress: Progress) -> None:
         """Copy all objects if there is room for them."""
@@ -412,7 +398,7 @@ class CachedStorage:
 
 
 @contextmanager
-def temporary_copies(path: PathLike, *, wanted: bool = True) -> Iterator[dict[str, Any]]:
+def temporary_copies(path: PathLike, *, wanted: bool = True) -> Iterator[JsonObject]:
     """Yield arguments for `Store` with which objects of a bucket are fetched once, and kept until the end."""
     if not wanted or local_path(path) is not None:
         yield {}

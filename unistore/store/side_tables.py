@@ -8,16 +8,16 @@ The folder of the side tables of ``clouds.zarr`` is ``clouds.zarr.unistore-side`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from unistore.errors import StoreError
 from unistore.remote.url import local_path
 from unistore.store.manifest import GrammarError, parse_digest, parse_side
 from unistore.store.names import SIDE_FAMILY, SIDE_TABLES, folder_beside
 from unistore.store.reader import Store
+from unistore.system.hints import Attributes
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.storage import AbsentError, LocalStorage
 
@@ -43,7 +43,7 @@ class SideTable:
 
     name: str
     folder: Path
-    attributes: Mapping[str, Any]
+    attributes: Attributes
 
     @property
     def table(self) -> str:

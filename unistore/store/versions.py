@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -30,7 +30,7 @@ from unistore.store.manifest import (
     parse_object,
     parse_root,
     parse_split_names,
-    root_is_intact,
+    root_digest,
     sign_root,
 )
 from unistore.store.names import (
@@ -46,7 +46,7 @@ from unistore.store.names import (
     part_folder,
 )
 from unistore.store.reader import Store, open_storage, with_copies
-from unistore.system.hints import JsonObject
+from unistore.system.hints import Attributes, JsonObject, VersionLike
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document, shown
 from unistore.zarr3.storage import MAX_SHARED_FILES, AbsentError, OpenFiles, Storage
 
@@ -60,7 +60,7 @@ _TAG_BYTES = 64
 class Part:
     """A sealed store of a version, and what the version leaves out of it."""
 
-    seal: Mapping[str, Any]
+    seal: Attributes
     schema: int  # number of its schema in the version
     # in the sealed store
     sources: int
@@ -97,31 +97,25 @@ def _parts_document(parts: Sequence[Part]) -> JsonObject:
 def _parse_parts(value: object, schemas: int) -> tuple[Part, ...]:
     """Parse the parts of a version. Raises `GrammarError`."""
     members = parse_object(value, "parts")
-    columns: dict[str, list[Any]] = {}
-    for name in (*_SEAL_DIGESTS, *_SEAL_COUNTS, *_COUNTS):
-        parse = parse_digest if name in _SEAL_DIGESTS else parse_count
-        columns[name] = [parse(item, name) for item in _column(members, name)]
+    columns = {name: _column(members, name, parse_digest) for name in _SEAL_DIGESTS}
+    columns |= {name: _column(members, name, parse_count) for name in (*_SEAL_COUNTS, *_COUNTS)}
     removed = parse_object(members.get("removed"), "removed")
-    counts_of_split = parse_object(members.get("splits"), "splits")
-    parse_split_names([*counts_of_split], "splits")
-    for name in counts_of_split:
-        column = _column(counts_of_split, name)
-        columns[f"split {name}"] = [None if count is None else parse_count(count, name) for count in column]
-    if len({len(column) for column in columns.values()}) > 1 or not columns["digest"]:
+    splits = parse_object(members.get("splits"), "splits")
+    parse_split_names([*splits], "splits")
+    counts = {name: _column(splits, name, _parse_count_or_none) for name in splits}
+    lengths = {len(column) for column in chain(columns.values(), counts.values())}
+    if len(lengths) > 1 or 0 in lengths:
         raise GrammarError("parts are none, or have columns of several lengths")
     parts = []
-    for number, row in enumerate(zip(*columns.values(), strict=True)):
-        of_part = dict(zip(columns, row, strict=True))
-        seal = {"manifest": MANIFEST, **{name: of_part[name] for name in (*_SEAL_DIGESTS, *_SEAL_COUNTS)}}
-        splits = {name: of_part[f"split {name}"] for name in counts_of_split}
+    for number in range(lengths.pop()):
+        row = {name: column[number] for name, column in columns.items()}
+        seal = {name: row.pop(name) for name in (*_SEAL_DIGESTS, *_SEAL_COUNTS)}
+        of_split = {name: column[number] for name, column in counts.items()}
         part = Part(
-            seal=seal,
-            schema=of_part["schema"],
-            sources=of_part["sources"],
-            samples=of_part["samples"],
-            removed=_parse_removed(removed.get(str(number), []), of_part["sources"]),
-            left=of_part["left"],
-            splits={name: count for name, count in splits.items() if count is not None},
+            seal={"manifest": MANIFEST, **seal},
+            removed=_parse_removed(removed.get(str(number), []), row["sources"]),
+            splits={name: count for name, count in of_split.items() if count is not None},
+            **row,
         )
         if part.schema >= schemas or part.left > part.samples:
             msg = f"part {part.key} names a schema or samples that are not there"
@@ -130,12 +124,16 @@ def _parse_parts(value: object, schemas: int) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _column(members: Mapping[str, Any], name: str) -> list[Any]:
+def _column(members: Attributes, name: str, parse: Callable[[object, str], Any]) -> list[Any]:
     column = members.get(name)
     if not isinstance(column, list):
         msg = f"{name} is {shown(column)}, expected a list of one value a part"
         raise GrammarError(msg)
-    return column
+    return [parse(item, name) for item in column]
+
+
+def _parse_count_or_none(value: object, member: str) -> int | None:
+    return None if value is None else parse_count(value, member)
 
 
 def _parse_removed(value: object, sources: int) -> tuple[int, ...]:
@@ -151,7 +149,7 @@ class Version:
 
     number: int
     parent: str | None  # digest of the version before
-    schemas: tuple[Mapping[str, Any], ...]  # family, tables and fields of the parts
+    schemas: tuple[Attributes, ...]  # family, tables and fields of the parts
     parts: tuple[Part, ...]
     arrays: Listing
 
@@ -171,23 +169,18 @@ class Version:
 
     @property
     def digest(self) -> str:
-        """Return the digest of the document."""
-        digest: str = json.loads(self.data)["root"]
-        return digest
+        return root_digest(self.data)
 
     @property
     def samples(self) -> int:
-        """Return the samples of all parts that are left."""
         return sum(part.left for part in self.parts)
 
     @property
     def sources(self) -> int:
-        """Return the sources of all parts that are left."""
         return sum(part.sources - len(part.removed) for part in self.parts)
 
     @cached_property
     def split_names(self) -> list[str]:
-        """Return the names of the splits of all parts."""
         names: dict[str, int] = {}
         for part in self.parts:
             names |= part.splits
@@ -201,7 +194,7 @@ class Version:
             written = shown(document.get("format_version"))
             msg = f"format version {written}, this unistore reads {VERSION_FORMAT}; install a matching one"
             raise GrammarError(msg)
-        if not root_is_intact(data) or document.get("number") != number:
+        if not root_digest(data) or document.get("number") != number:
             raise GrammarError("its digest or number is not that of its content")
         schemas = document.get("schemas")
         parent = document.get("parent")
@@ -220,17 +213,17 @@ class Version:
         version.__dict__["data"] = data
         return version
 
-    def attributes(self, part: Part) -> dict[str, Any]:
+    def attributes(self, part: Part) -> JsonObject:
         """Return what the version says of a part, as the root of a store has it."""
         samples = {"table": self.schemas[part.schema].get("table"), "count": part.samples}
         described = {"format_version": FORMAT_VERSION, "samples": samples, "seal": part.seal}
         return {**self.schemas[part.schema], **described}
 
 
-def describe_part(store: Store, schemas: list[Mapping[str, Any]], removed: tuple[int, ...] = ()) -> Part:
+def describe_part(store: Store, schemas: list[Attributes], removed: tuple[int, ...] = ()) -> Part:
     """Return the part that a store is, and append its schema to `schemas` if it is not there."""
     attributes = store.attributes
-    fields: dict[str, Any] = {}
+    fields: JsonObject = {}
     for path, field in attributes["fields"].items():
         fields[path] = {name: value for name, value in field.items() if name != "amplification"}
     table = attributes["samples"]["table"]
@@ -260,7 +253,7 @@ def describe_part(store: Store, schemas: list[Mapping[str, Any]], removed: tuple
 
 def first_version(store: Store) -> Version:
     """Return the version that a store which never grew is."""
-    schemas: list[Mapping[str, Any]] = []
+    schemas: list[Attributes] = []
     part = describe_part(store, schemas)
     arrays = extended({}, 0, [describe_arrays(store)])
     return Version(number=1, parent=None, schemas=tuple(schemas), parts=(part,), arrays=arrays)
@@ -306,7 +299,7 @@ class GrownStore:
             raise CorruptionError(msg)
         return int(text)
 
-    def number_of(self, version: int | str | None) -> int:
+    def number_of(self, version: VersionLike) -> int:
         """Return the number of a version by number or name. None: the newest."""
         numbers = self.numbers()
         if version is None:
@@ -321,7 +314,7 @@ class GrownStore:
             raise _no_version(self.path, version, f"it has {numbers[0]} to {numbers[-1]}")
         return int(version)
 
-    def read(self, version: int | str | None = None) -> Version:
+    def read(self, version: VersionLike = None) -> Version:
         """Read a version by number or name. None: the newest."""
         number = self.number_of(version)
         key = f"{VERSIONS}/{number}.json"
@@ -403,7 +396,7 @@ def find_grown(path: str) -> GrownStore | None:
     return GrownStore(os.fspath(folder)) if is_grown else None
 
 
-def open_stores(path: str, version: int | str | None = None, **cache: Any) -> OpenedStores:
+def open_stores(path: str, version: VersionLike = None, **cache: Any) -> OpenedStores:
     """Open the stores that a path stands for: itself, or the parts of a version, which open with first use.
 
     Raises

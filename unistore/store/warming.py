@@ -15,7 +15,7 @@ from unistore.store.names import MANIFEST
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.store.shard_cache import CachedStorage
 from unistore.store.versions import OpenedStores, open_stores
-from unistore.system.hints import PathLike
+from unistore.system.hints import PathLike, VersionLike
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import parse_bytes, size
 
@@ -35,7 +35,7 @@ def warm_cache(
     *,
     cache_limit: str | int = CACHE_LIMIT,
     split: str | None = None,
-    version: int | str | None = None,
+    version: VersionLike = None,
     progress: Progress = NO_PROGRESS,
 ) -> Warmed:
     """Copy the objects of a store into the `cache_dir` of its datasets, 16 requests at a time.

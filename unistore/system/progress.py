@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 
 class Progress(Protocol):
@@ -26,6 +26,9 @@ class _Silent:
 
 
 NO_PROGRESS: Progress = _Silent()
+
+# As users give it: an object, whether there are bars, or bars in a terminal.
+ProgressLike: TypeAlias = Progress | bool | None
 
 # Of this process, and of its processes that convert, under the names of `unistore.loader.iteration.Stats`:
 # ``retries``, ``shard_hits``, ``shard_misses``, ``cache_hits``, ``cache_misses``; ``waited_ms`` for

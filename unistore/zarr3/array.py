@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.system.hints import AnyArray, Int64s, Shape
-from unistore.zarr3.chunks import ChunkReader, SharedChunks
+from unistore.system.hints import AnyArray, Attributes, Int64s, Rows, Shape
+from unistore.zarr3.chunks import ChunkReader, RowRange, SharedChunks
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import (
     AxisPieces,
@@ -52,7 +52,7 @@ class StoredArray:
         self.dtype = metadata.dtype
         self.chunk_shape = metadata.chunk_shape
         self.shard_shape = metadata.shard_shape
-        self.attributes: Mapping[str, Any] = metadata.attributes
+        self.attributes: Attributes = metadata.attributes
         self.reader = ChunkReader(storage, path, metadata) if reader is None else reader
         self._pool = ChunkPool(self.reader) if ChunkPool.supports(self.reader) else None
         self._row_is_chunk = self.chunk_shape == (1, *self.shape[1:])
@@ -120,7 +120,7 @@ class StoredArray:
         gather(self.reader, groups, list(map(axis_pieces, start[1:], stop[1:], self.chunk_shape[1:])), out)
         return out
 
-    def read_rows(self, rows: AnyArray | Sequence[int], out: AnyArray | None = None) -> AnyArray:
+    def read_rows(self, rows: Rows, out: AnyArray | None = None) -> AnyArray:
         """Read whole rows of axis 0, in the order given, duplicates included.
 
         `rows` are (n,) numbers ``0 <= row < shape[0]``, `out` is (n, *shape[1:]). Both, and errors, as for
@@ -143,8 +143,8 @@ class StoredArray:
 
     def read_ranges(
         self,
-        lo: AnyArray | Sequence[int],
-        hi: AnyArray | Sequence[int],
+        lo: Rows,
+        hi: Rows,
         out: AnyArray | None = None,
     ) -> AnyArray:
         """Read the rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, one range behind the other.
@@ -157,7 +157,7 @@ class StoredArray:
         if len(lows) != len(highs):
             msg = f"array {self.path!r}: {len(lows)} starts and {len(highs)} ends of ranges"
             raise IndexError(msg)
-        ranges: list[tuple[int, int, int]] = []
+        ranges: list[RowRange] = []
         place = 0
         for low, high in zip(lows, highs, strict=True):
             if not 0 <= low <= high <= self.shape[0]:
@@ -174,11 +174,11 @@ class StoredArray:
         """Return the numbers that rows have in the chunks."""
         return rows
 
-    def _stored_ranges(self, low: int, high: int, place: int) -> Iterable[tuple[int, int, int]]:
+    def _stored_ranges(self, low: int, high: int, place: int) -> Iterable[RowRange]:
         """Return the ranges of rows in the chunks that a range is, each with its place in the output."""
         return ((low, high, place),)
 
-    def _row_numbers(self, rows: AnyArray | Sequence[int], what: str) -> Int64s:
+    def _row_numbers(self, rows: Rows, what: str) -> Int64s:
         numbers = np.asarray(rows)
         if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
             dtype_and_shape = f"{numbers.dtype} {numbers.shape}"

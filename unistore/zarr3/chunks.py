@@ -8,15 +8,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.system.hints import AnyArray, Shape
+from unistore.system.hints import AnyArray, Dtype, Shape
 from unistore.zarr3.codecs import CRC_BYTES, Blosc, FrameError, check_chunk, decoder, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata, decode_index, index_bytes, shard_key
-from unistore.zarr3.storage import Storage, SupportsReadEnds, SupportsReadInto
+from unistore.zarr3.storage import LocalStorage, Storage, SupportsReadEnds
+
+RowRange: TypeAlias = tuple[int, int, int]  # first row, end, place in the output
 
 
 class SharedChunks(Protocol):
@@ -26,7 +28,7 @@ class SharedChunks(Protocol):
     def full(self) -> bool:
         """Return whether no chunk can be added."""
 
-    def get(self, number: int, shape: Shape, dtype: np.dtype[Any]) -> AnyArray | None:
+    def get(self, number: int, shape: Shape, dtype: Dtype) -> AnyArray | None:
         """Return a chunk that must not be written to, or None."""
 
     def add(self, number: int, chunk: AnyArray) -> None:
@@ -34,7 +36,6 @@ class SharedChunks(Protocol):
 
 
 # Memory of the shard indexes of one array; at least one is kept.
-_MAX_CACHED_KEYS = 65536
 INDEX_BYTES = 64 << 20
 _INDEX_OVERHEAD = 400
 _tokens = itertools.count()
@@ -51,7 +52,6 @@ class ChunkLocations(NamedTuple):
     sizes: list[int]
 
     def select(self, positions: Sequence[int]) -> ChunkLocations:
-        """Return some of the chunks."""
         return ChunkLocations(
             [self.numbers[position] for position in positions],
             [self.keys[position] for position in positions],
@@ -95,7 +95,7 @@ class ChunkReader:
         self._decode = decoder(metadata.compressor, metadata.chunk_bytes)
         self.uncompressed = metadata.compressor is None
         # reads uncompressed chunks straight into their targets, their checksums apart
-        self._read_into = storage if self.uncompressed and isinstance(storage, SupportsReadInto) else None
+        self._read_into = storage if self.uncompressed and isinstance(storage, LocalStorage) else None
         self._keys: dict[int, str] = {}
         # by shard: offset and size of every chunk, one behind the other, as 64-bit integers
         self._indexes: dict[int, memoryview] = {}
@@ -201,13 +201,7 @@ class ChunkReader:
     def _key(self, shard: int) -> str:
         key = self._keys.get(shard)
         if key is None:
-            key = self._keep_key(shard, self._prefix + shard_key(_coordinates(shard, self._shards)))
-        return key
-
-    def _keep_key(self, shard: int, key: str) -> str:
-        if len(self._keys) >= _MAX_CACHED_KEYS:
-            self._keys.clear()
-        self._keys[shard] = key
+            key = self._keys[shard] = self._prefix + shard_key(_coordinates(shard, self._shards))
         return key
 
     def _load_indexes(self, storage: SupportsReadEnds, numbers: Sequence[int]) -> None:
@@ -222,9 +216,8 @@ class ChunkReader:
     def _load_index(self, shard: int) -> memoryview:
         key = self._key(shard)
         size = self._check_shard(key, self.storage.size(key))
-        raw = bytearray(self._index_bytes)
-        self.storage.read_into(key, size - len(raw), memoryview(raw))
-        return self._keep_index(shard, self._decode_index(key, size, bytes(raw)))
+        (raw,) = self.storage.read_many([key], [size - self._index_bytes], [self._index_bytes])
+        return self._keep_index(shard, self._decode_index(key, size, raw))
 
     def _keep_index(self, shard: int, index: memoryview) -> memoryview:
         surplus = len(self._indexes) + 1 - self.most_indexes

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import google_crc32c
 import numpy as np
 from numcodecs import blosc, zstd  # type: ignore[attr-defined]
 
-from unistore.system.hints import AnyArray
+from unistore.system.hints import AnyArray, Buffer, JsonObject
 from unistore.zarr3.documents import ANY, check_equal, is_list_of, shown, unsupported
 
 if sys.byteorder != "little":
@@ -25,7 +25,7 @@ if sys.byteorder != "little":
 blosc.use_threads = False
 
 # Parts of one encoded chunk; their concatenation is stored.
-Buffers = list[bytes | memoryview]
+Buffers = list[Buffer]
 # ``encode(chunk)``: a C-contiguous chunk into buffers.
 Encoder = Callable[[AnyArray], Buffers]
 Decoded = bytes | AnyArray
@@ -82,9 +82,9 @@ class Zstd:
 Compressor: TypeAlias = Blosc | Zstd
 
 
-def codecs_document(compressor: Compressor | None, itemsize: int) -> list[dict[str, Any]]:
+def codecs_document(compressor: Compressor | None, itemsize: int) -> list[JsonObject]:
     """Return the codecs of a chunk as ``zarr.json`` lists them."""
-    elements: dict[str, Any] = {"name": "bytes"}
+    elements: JsonObject = {"name": "bytes"}
     if itemsize > 1:
         elements["configuration"] = {"endian": "little"}
     codecs = [elements, {"name": "crc32c"}]
@@ -95,34 +95,34 @@ def codecs_document(compressor: Compressor | None, itemsize: int) -> list[dict[s
 
 def parse_codecs(codecs: object, itemsize: int, where: str) -> Compressor | None:
     """Return the options of a chunk's compressor, or None where chunks are not compressed."""
-    uncompressed = codecs_document(None, itemsize)
-    if codecs == uncompressed:
+    if codecs == codecs_document(None, itemsize):
         return None
     entries = codecs if isinstance(codecs, list) else []
-    if "zstd" in [codec.get("name") for codec in entries if isinstance(codec, dict)]:
-        return _parse_zstd(codecs, itemsize, where)
-    any_options = Blosc(typesize=ANY, cname=ANY, clevel=ANY, shuffle=ANY)
+    is_zstd = "zstd" in [codec.get("name") for codec in entries if isinstance(codec, dict)]
+    any_options = Zstd(level=ANY, checksum=ANY) if is_zstd else _ANY_BLOSC
     check_equal(codecs, codecs_document(any_options, itemsize), "codecs of a chunk", where)
-    options: dict[str, Any] = codecs[1]["configuration"]  # type: ignore[index]
-    valid = (
+    options: JsonObject = entries[1]["configuration"]
+    is_valid = _are_zstd_options if is_zstd else _are_blosc_options
+    if not is_valid(options):
+        raise unsupported(where, f"codec {entries[1]['name']!r} has the options {shown(options)}")
+    return type(any_options)(**options)
+
+
+_ANY_BLOSC = Blosc(typesize=ANY, cname=ANY, clevel=ANY, shuffle=ANY)
+
+
+def _are_zstd_options(options: JsonObject) -> bool:
+    return type(options["level"]) is int and type(options["checksum"]) is bool
+
+
+def _are_blosc_options(options: JsonObject) -> bool:
+    return (
         options["cname"] in _COMPRESSORS
         and options["shuffle"] in SHUFFLES
         and is_list_of([options["clevel"], options["typesize"]], int)
         and 0 <= options["clevel"] <= 9
         and 1 <= options["typesize"] <= 255
     )
-    if not valid:
-        raise unsupported(where, f"codec 'blosc' has the options {shown(options)}")
-    return Blosc(**options)
-
-
-def _parse_zstd(codecs: object, itemsize: int, where: str) -> Zstd:
-    any_options = Zstd(level=ANY, checksum=ANY)
-    check_equal(codecs, codecs_document(any_options, itemsize), "codecs of a chunk", where)
-    options: dict[str, Any] = codecs[1]["configuration"]  # type: ignore[index]
-    if not is_list_of([options["level"]], int) or not isinstance(options["checksum"], bool):
-        raise unsupported(where, f"codec 'zstd' has the options {shown(options)}")
-    return Zstd(**options)
 
 
 def max_encoded_size(nbytes: int) -> int:

@@ -17,7 +17,7 @@ from numcodecs import blosc  # type: ignore[attr-defined]
 from unistore.errors import StoreError
 from unistore.system.hints import AnyArray
 from unistore.system.kernel import kernel
-from unistore.zarr3.chunks import ChunkLocations, ChunkReader
+from unistore.zarr3.chunks import ChunkLocations, ChunkReader, RowRange
 from unistore.zarr3.storage import MAX_OPEN_FILES, LocalStorage
 
 # More are read by Python: the kernel looks at every range that overlaps a chunk
@@ -53,7 +53,7 @@ def can_read(reader: ChunkReader) -> bool:
     )
 
 
-def read_ranges(reader: ChunkReader, ranges: Sequence[tuple[int, int, int]], out: AnyArray) -> bool:
+def read_ranges(reader: ChunkReader, ranges: Sequence[RowRange], out: AnyArray) -> bool:
     """Read ranges (first row, end, place in the output), which are longer than chunks of whole rows."""
     metadata = reader.metadata
     step = metadata.chunk_shape[0]

@@ -8,6 +8,7 @@ import reprlib
 from typing import Any, NoReturn, TypeGuard
 
 from unistore.errors import StoreError, UnsupportedError
+from unistore.system.hints import JsonObject
 
 # Levels of objects and lists in one document.
 DEEPEST = 64
@@ -41,7 +42,7 @@ def parse_json(raw: bytes) -> Any:
     return document
 
 
-def parse_document(raw: bytes) -> dict[str, Any]:
+def parse_document(raw: bytes) -> JsonObject:
     """Read a JSON text that is an object. Raises `DocumentError` if it is something else."""
     document = parse_json(raw)
     if not isinstance(document, dict):
@@ -89,23 +90,18 @@ def unsupported(where: str, what: str) -> UnsupportedError:
     return UnsupportedError(f"{where}: {what}; {cure}")
 
 
-def _check_depth(document: object) -> None:
-    level = [document]
-    for _ in range(DEEPEST):
-        children: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                children.extend(item.values())
-            elif isinstance(item, list):
-                children.extend(item)
-        if not children:
-            return
-        level = children
-    msg = f"more than {DEEPEST} levels of objects and lists"
-    raise DocumentError(msg)
+def _check_depth(value: object, levels: int = DEEPEST) -> None:
+    children = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(children, list):
+        return
+    if not levels:
+        msg = f"more than {DEEPEST} levels of objects and lists"
+        raise DocumentError(msg)
+    for child in children:
+        _check_depth(child, levels - 1)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
     members = dict(pairs)
     if len(members) != len(pairs):
         names = [name for name, _ in pairs]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple, Protocol, Self
@@ -20,6 +20,7 @@ from typing import IO, NamedTuple, Protocol, Self
 import xxhash
 
 from unistore.errors import ConversionError, writing_cure
+from unistore.system.hints import Buffer, PathLike
 
 # Ending of temporary names; a file that has it was left behind by a killed process.
 PART_SUFFIX = ".part"
@@ -31,7 +32,6 @@ write = os.writev
 
 _BYTES_A_CALL = 1 << 19  # so that what was encoded is still in the processor's cache when it is written
 _BUFFERS_A_CALL = 1000  # Linux takes 1024
-_BYTES_A_SYNC = 16 << 20  # so that the disk is at work while a large file is still being written
 _THREADS = 8
 _MAX_PENDING = 64  # files that wait for their fsync
 
@@ -49,12 +49,12 @@ class _PartFile:
     path: Path
     temporary: Path
     fd: int
-    fsyncs: list[Future[None]] = field(default_factory=list)
+    synced: Future[None] | None = None  # once it is written
 
     def wait(self) -> None:
         with _naming(self.path):
-            for sync in self.fsyncs:
-                sync.result()
+            if self.synced is not None:
+                self.synced.result()
             self.close()
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class AtomicFiles:
 
     def __init__(
         self,
-        root: str | os.PathLike[str],  # folder of the store
+        root: PathLike,  # folder of the store
     ) -> None:
         self._root = Path(root)
         self._parts: list[_PartFile] = []
@@ -101,11 +101,11 @@ class AtomicFiles:
         self,
         key: str,  # path of the file below the root, with slashes
         # its content, taken as it is written: a generator's buffers are never held all at once
-        buffers: Iterable[bytes | memoryview],
+        buffers: Iterable[Buffer],
     ) -> WrittenFile:
         """Write a file under a temporary name. Folders are made as needed."""
         path = Path(self._root, *key.split("/"))
-        temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
+        temporary = _temporary(path)
         for waiting in self._parts[-_MAX_PENDING : -_MAX_PENDING + 1]:
             waiting.wait()
         with _naming(path):
@@ -115,17 +115,13 @@ class AtomicFiles:
         self._parts.append(part)
         digest = xxhash.xxh3_128()
         size = 0
-        synced = 0
         for group, length in _group_buffers(buffers):
             for buffer in group:
                 digest.update(buffer)
             with _naming(path):
                 _write_all(part.fd, group, length)
             size += length
-            if size - synced >= _BYTES_A_SYNC:
-                synced = size
-                part.fsyncs.append(self._pool.submit(fsync, part.fd))
-        part.fsyncs.append(self._pool.submit(fsync, part.fd))
+        part.synced = self._pool.submit(fsync, part.fd)
         return WrittenFile(key, size, digest.hexdigest())
 
     def _finish(self) -> None:
@@ -137,16 +133,16 @@ class AtomicFiles:
         _sync_all(self._pool, self._folders)
 
 
-def write_file(root: str | os.PathLike[str], key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
+def write_file(root: PathLike, key: str, buffers: Iterable[Buffer]) -> WrittenFile:
     """Write one file so that it is either absent (or as it was before) or whole, also after a crash."""
     with AtomicFiles(root) as files:
         return files.put(key, buffers)
 
 
-def create_file(root: str | os.PathLike[str], key: str, data: bytes) -> None:
+def create_file(root: PathLike, key: str, data: bytes) -> None:
     """Write one file that must not exist, whole or not at all, though another process does the same."""
     path = Path(root, *key.split("/"))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
+    temporary = _temporary(path)
     write_file(path.parent, temporary.name, [data])
     try:
         with _naming(path):
@@ -154,6 +150,10 @@ def create_file(root: str | os.PathLike[str], key: str, data: bytes) -> None:
     finally:
         temporary.unlink()
     sync_folder(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
 
 
 def sync_files(files: Iterable[IO[bytes]]) -> None:
@@ -201,8 +201,8 @@ def _make_folders(folder: Path) -> list[Path]:
     return changed
 
 
-def _group_buffers(buffers: Iterable[bytes | memoryview]) -> Iterator[tuple[list[bytes | memoryview], int]]:
-    group: list[bytes | memoryview] = []
+def _group_buffers(buffers: Iterable[Buffer]) -> Iterator[tuple[list[Buffer], int]]:
+    group: list[Buffer] = []
     nbytes = 0
     for buffer in buffers:
         group.append(buffer)
@@ -215,7 +215,7 @@ def _group_buffers(buffers: Iterable[bytes | memoryview]) -> Iterator[tuple[list
         yield group, nbytes
 
 
-def _write_all(fd: int, group: list[bytes | memoryview], length: int) -> None:
+def _write_all(fd: int, group: list[Buffer], length: int) -> None:
     # A call may write less than it was given
     while (done := write(fd, group)) < length:
         length -= done
@@ -238,7 +238,7 @@ def _naming(path: Path) -> Iterator[None]:
 class Files(Protocol):
     """Writes files, so that each appears complete or not at all."""
 
-    def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
+    def put(self, key: str, buffers: Iterable[Buffer]) -> WrittenFile:
         """Write a file."""
         ...
 
@@ -265,16 +265,13 @@ class Folder:
 
     root: Path
 
-    def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
-        """Write a file durably."""
+    def put(self, key: str, buffers: Iterable[Buffer]) -> WrittenFile:
         return write_file(self.root, key, buffers)
 
     def together(self) -> AtomicFiles:
-        """Write several files and fsync them together."""
         return AtomicFiles(self.root)
 
     def sizes(self) -> Mapping[str, int]:
-        """Return keys and sizes."""
         sizes = {}
         for folder, _, names in os.walk(self.root):
             for name in names:
@@ -284,7 +281,6 @@ class Folder:
         return sizes
 
     def keep_only(self, keys: AbstractSet[str]) -> None:
-        """Remove files left by killed writers, and fsync every folder."""
         folders = []
         for folder, _, names in os.walk(self.root, topdown=False):
             folders.append(Path(folder))

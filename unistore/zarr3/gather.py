@@ -11,16 +11,15 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from unistore.system.hints import AnyArray, Int64s, Shape
 from unistore.zarr3.cache import CHUNKS, Key
-from unistore.zarr3.chunks import ChunkReader
+from unistore.zarr3.chunks import ChunkReader, RowRange
 from unistore.zarr3.compiled import can_read, read_boxes, read_ranges
 from unistore.zarr3.metadata import EMPTY
-from unistore.zarr3.storage import SupportsFileIdentity
+from unistore.zarr3.storage import LocalStorage
 
 # Positions along one axis.
 AxisIndices = slice | Int64s
@@ -33,9 +32,6 @@ AxisPieces = list[tuple[int, slice, slice]]
 
 # Along axis 0: number of the chunk, and what is read of it.
 Group = tuple[int, list[Selection]]
-
-# By bytes of the last axis: dtype to copy each row as one number, since numpy would loop over every row
-_WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
 def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
@@ -63,7 +59,7 @@ def group_rows(rows: Int64s, step: int) -> list[Group]:
     return groups
 
 
-def group_ranges(ranges: Iterable[tuple[int, int, int]], step: int) -> list[Group]:
+def group_ranges(ranges: Iterable[RowRange], step: int) -> list[Group]:
     """Group ranges (first row, end, place in the output) by chunks of `step` rows."""
     pieces = []
     for start, end, first_place in ranges:
@@ -136,7 +132,7 @@ def gather_chunk_rows(reader: ChunkReader, rows: list[int], out: AnyArray) -> No
 
 def gather_ranges(
     reader: ChunkReader,
-    ranges: list[tuple[int, int, int]],  # first row, end, place in the output
+    ranges: list[RowRange],
     trailing: Sequence[AxisPieces],
     out: AnyArray,
 ) -> None:
@@ -251,14 +247,7 @@ def _whole_chunk(places: Sequence[Selection], out: AnyArray, chunk_shape: Shape)
 
 def _copy(chunk: AnyArray, places: Sequence[Selection], out: AnyArray) -> None:
     for source, place in places:
-        part = chunk[source]
-        whole = _WHOLE.get(part.shape[-1] * part.itemsize) if part.ndim > 1 else None
-        if whole is not None and type(place[0]) is slice:
-            target = out[place]
-            if target.strides[-1] == part.strides[-1] == part.itemsize:
-                target.view(whole)[...] = part.view(whole)
-                continue
-        out[place] = part
+        out[place] = chunk[source]
 
 
 # Rows of many chunks at once: from a pool of decoded chunks, or from verified uncompressed ones.
@@ -287,11 +276,7 @@ class VerifiedRows:
     @staticmethod
     def supports(reader: ChunkReader) -> bool:
         """Return whether chunks are uncompressed whole rows, in a storage that can detect changed files."""
-        return (
-            reader.uncompressed
-            and isinstance(reader.storage, SupportsFileIdentity)
-            and reader.row_stride == 1
-        )
+        return reader.uncompressed and isinstance(reader.storage, LocalStorage) and reader.row_stride == 1
 
     def read(self, chunks: Int64s, inside: Int64s, out: AnyArray) -> bool:
         """Read rows `inside` of `chunks` into `out` (n, columns), or return False if a chunk is absent."""
@@ -308,7 +293,7 @@ class VerifiedRows:
     def _check(self, chunks: Int64s, keys: list[str]) -> None:
         reader = self._reader
         storage = reader.storage
-        assert isinstance(storage, SupportsFileIdentity)
+        assert isinstance(storage, LocalStorage)
         chunk_of_key = dict(zip(keys, chunks.tolist(), strict=True))
         for key, chunk in chunk_of_key.items():
             identity = storage.identity(key)
@@ -368,7 +353,6 @@ class ChunkPool:
         return MIN_CHUNKS * self._chunk_bytes <= POOL_BYTES
 
     def renew(self) -> None:
-        """Drop everything and take a fresh lock."""
         self.__del__()
         self._lock = threading.Lock()
         self._memory = np.empty((0, 0))

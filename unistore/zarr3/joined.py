@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.errors import StoreError
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.hints import AnyArray, Int64s, Rows, Shape
 from unistore.zarr3.array import StoredArray
-from unistore.zarr3.chunks import ChunkReader, FoundShard
+from unistore.zarr3.chunks import ChunkReader, FoundShard, RowRange
 from unistore.zarr3.codecs import decoder
 from unistore.zarr3.metadata import EMPTY, ArrayMetadata
 from unistore.zarr3.storage import Storage
@@ -76,19 +76,14 @@ class JoinedArray(StoredArray):
         self._shifts = chunks[:-1] * step - starts[:-1] if (steps == step).all() else None
 
     def read_box(self, lo: Sequence[int], hi: Sequence[int], out: AnyArray | None = None) -> AnyArray:
-        """Read a box."""
         values = super().read_box(lo, hi, out)
         return values if self.added is None else self._add(values, np.arange(lo[0], hi[0]))
 
-    def read_rows(self, rows: AnyArray | Sequence[int], out: AnyArray | None = None) -> AnyArray:
-        """Read whole rows."""
+    def read_rows(self, rows: Rows, out: AnyArray | None = None) -> AnyArray:
         values = super().read_rows(rows, out)
         return values if self.added is None else self._add(values, np.asarray(rows))
 
-    def read_ranges(
-        self, lo: AnyArray | Sequence[int], hi: AnyArray | Sequence[int], out: AnyArray | None = None
-    ) -> AnyArray:
-        """Read ranges of rows."""
+    def read_ranges(self, lo: Rows, hi: Rows, out: AnyArray | None = None) -> AnyArray:
         values = super().read_ranges(lo, hi, out)
         if self.added is None or not len(values):
             return values
@@ -111,7 +106,7 @@ class JoinedArray(StoredArray):
         chunk, inside = np.divmod(rows - self.starts[part], self._steps[part])
         return (self._chunks[part] + chunk) * self._step + inside
 
-    def _stored_ranges(self, low: int, high: int, place: int) -> Iterator[tuple[int, int, int]]:
+    def _stored_ranges(self, low: int, high: int, place: int) -> Iterator[RowRange]:
         part = bisect_right(self._start_list, low) - 1
         while low < high:
             start, stop, step, first_chunk = self._spans[part]
@@ -154,7 +149,6 @@ class _JoinedChunks(ChunkReader):
         self.uncompressed = False  # files hold chunks of one array
 
     def find_shard(self, number: int) -> FoundShard:
-        """Return the shard of a chunk."""
         part = bisect_right(self._firsts, number) - 1
         start = self._firsts[part]
         reader = self._opened.get(part) or self._open(part)
@@ -165,7 +159,7 @@ class _JoinedChunks(ChunkReader):
         index = self._indexes.get(first)
         if key is None or index is None:
             own = reader.find_shard(shard * reader.per_shard)
-            key = self._keep_key(first, self._parts.folders[part] + own.key)
+            key = self._keys[first] = self._parts.folders[part] + own.key
             index = self._keep_index(first, self._in_grid(own.entries, reader))
         end = min(first + rows * self.row_stride, self._firsts[part + 1])
         return FoundShard(first, end, key, index)

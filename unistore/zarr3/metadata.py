@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import StoreError
-from unistore.system.hints import Int64s, JsonObject, Shape
+from unistore.system.hints import Attributes, Dtype, Int64s, JsonObject, Shape
 from unistore.zarr3.codecs import (
     CRC_BYTES,
     Compressor,
@@ -108,16 +107,16 @@ class ArrayMetadata:
     """What ``zarr.json`` says about an array."""
 
     shape: Shape  # extent of every axis; at least one axis
-    dtype: np.dtype[Any]  # native numpy dtype
+    dtype: Dtype  # native numpy dtype
     chunk_shape: Shape  # shape of what is decoded at once
     shard_shape: Shape  # shape of one stored object, a multiple of `chunk_shape`
     fill_value: np.generic  # scalar of `dtype`
     compressor: Compressor | None  # None: chunks are not compressed
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON attributes
+    attributes: Attributes = field(default_factory=dict)  # JSON attributes
     dimension_names: tuple[str | None, ...] | None = None  # one name (or None) an axis, or None
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any], where: str) -> ArrayMetadata:
+    def from_json(cls, document: Attributes, where: str) -> ArrayMetadata:
         """Parse the JSON object of a ``zarr.json``, with `where` as store and array in errors."""
         names = document.get("dimension_names")
         expected = _document(dimension_names=None if names is None else ANY)
@@ -215,7 +214,7 @@ def _document(
     return document | {"zarr_format": 3, "node_type": "array", "storage_transformers": []}
 
 
-def json_bytes(document: Mapping[str, Any]) -> bytes:
+def json_bytes(document: Attributes) -> bytes:
     """Return the ``zarr.json`` file of a document."""
     return json.dumps(document, indent=2, allow_nan=False).encode()
 
@@ -225,14 +224,14 @@ def shard_key(coordinates: Shape) -> str:
     return "/".join(["c", *map(str, coordinates)])
 
 
-def parse_dtype(name: object, where: str) -> np.dtype[Any]:
+def parse_dtype(name: object, where: str) -> Dtype:
     """Turn a ``data_type`` member into a native numpy dtype. Raises `UnsupportedError`."""
     if isinstance(name, str) and name in DTYPE_NAMES:
         return np.dtype(name)
     raise unsupported(where, f"data type is {shown(name)}, expected one of {', '.join(DTYPE_NAMES)}")
 
 
-def _decode_fill(value: object, dtype: np.dtype[Any], where: str) -> np.generic:
+def _decode_fill(value: object, dtype: Dtype, where: str) -> np.generic:
     number = _NOT_IN_JSON.get(value) if isinstance(value, str) else value
     if isinstance(number, int | float):
         # a number that the dtype cannot hold is refused below: it does not come back as the same value

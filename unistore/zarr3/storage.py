@@ -7,7 +7,7 @@ import errno
 import os
 import resource
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -22,6 +22,10 @@ from unistore.system.hints import AnyArray, PathLike
 DOCUMENT_LIMIT = 256 << 20
 # The document that a store is opened with, which is written last.
 ROOT = "zarr.json"
+
+
+# Of a file: device, inode, size and times of the last changes.
+Identity = tuple[int, ...]
 
 
 class AbsentError(StoreError):
@@ -42,9 +46,6 @@ class Storage(Protocol):
     def size(self, key: str) -> int | None:
         """Return bytes of an object, or None where there is none."""
 
-    def read_into(self, key: str, offset: int, out: memoryview) -> None:
-        """Fill `out` (bytes) from `offset` of an object. Raises `CorruptionError` if it ends before."""
-
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Yield many ranges in the order given, which keeps those of one object together where possible."""
 
@@ -57,30 +58,14 @@ class SupportsReadEnds(Protocol):
         """Yield the bytes of each object and its last `size` bytes (all where it has fewer), or None."""
 
 
-@runtime_checkable
-class SupportsReadObjects(Protocol):
-    """A storage with high latency, which reads the parts of many objects concurrently."""
-
-    def read_objects(self, sizes: Mapping[str, int]) -> Iterator[Iterator[bytes]]:
-        """Yield the content of each object in parts. Iterating those raises `StoreError` for this object."""
+PART_BYTES = 4 << 20  # of a large object that are read at a time
 
 
-@runtime_checkable
-class SupportsFileIdentity(Storage, Protocol):
-    """A storage of files that can detect whether a file was replaced or changed."""
-
-    def identity(self, key: str) -> tuple[int, ...]:
-        """Return device, inode, size and times of the last changes of an object."""
-
-
-@runtime_checkable
-class SupportsReadInto(Protocol):
-    """A storage that reads many ranges directly into arrays."""
-
-    def read_many_into(
-        self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[AnyArray], tail: int
-    ) -> Iterator[bytearray]:
-        """Fill each target (C-contiguous). Yield the `tail` bytes that follow, valid until the next."""
+def read_parts(storage: Storage, key: str, size: int) -> Iterator[bytes]:
+    """Yield the first `size` bytes of an object in parts."""
+    starts = range(0, size, PART_BYTES)
+    sizes = [min(PART_BYTES, size - start) for start in starts]
+    return storage.read_many([key] * len(starts), starts, sizes)
 
 
 # Files inside a store: regular ones. No link is followed, no pipe waited for, no device read.
@@ -209,7 +194,6 @@ class LocalStorage:
 
     @property
     def root(self) -> Path:
-        """Return the folder."""
         return Path(self._folder)
 
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, OpenFiles | None]]:
@@ -222,7 +206,6 @@ class LocalStorage:
         return self._folder
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Return a whole object."""
         path = self.path(key)
         try:
             return self._files.get(self._folder, key, limit)
@@ -230,7 +213,6 @@ class LocalStorage:
             raise _read_error(path, error) from error
 
     def size(self, key: str) -> int | None:
-        """Return bytes of an object, or None."""
         path = self.path(key)
         try:
             status = os.lstat(path)
@@ -242,17 +224,10 @@ class LocalStorage:
             raise NotRegularError(path, status.st_mode)
         return status.st_size
 
-    def identity(self, key: str) -> tuple[int, ...]:
-        """Return device, inode, size and times of the last changes of an object."""
+    def identity(self, key: str) -> Identity:
         return _identity(os.fstat(self._open(key).fd))
 
-    def read_into(self, key: str, offset: int, out: memoryview) -> None:
-        """Fill `out`."""
-        for raw in self.read_many([key], [offset], [len(out)]):
-            out[:] = raw
-
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
-        """Read many ranges."""
         self._prefetch(keys, offsets, sizes)
         held: str | None = None
         for key, offset, size in zip(keys, offsets, sizes, strict=True):
@@ -273,7 +248,7 @@ class LocalStorage:
     def read_many_into(
         self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[AnyArray], tail: int
     ) -> Iterator[bytearray]:
-        """Read many ranges into memory."""
+        """Fill each target (C-contiguous). Yield the `tail` bytes that follow, valid until the next."""
         self._prefetch(keys, offsets, (target.nbytes + tail for target in targets))
         held: str | None = None
         behind = bytearray(tail)
@@ -312,7 +287,6 @@ class LocalStorage:
         return self._open(key)
 
     def path(self, key: str) -> str:
-        """Return the path of an object, or raise `NotRegularError` if a folder above it is a link."""
         return self._files.path(self._folder, key)
 
 
@@ -337,11 +311,11 @@ def _checked_path(checked_folders: set[str], root: str, key: str) -> str:
 
 
 class _Root(NamedTuple):
-    identity: tuple[int, ...]
+    identity: Identity
     digest: bytes
 
 
-def _identity(status: os.stat_result) -> tuple[int, ...]:
+def _identity(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

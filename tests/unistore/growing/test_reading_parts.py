@@ -15,7 +15,6 @@ import pytest
 
 import unistore
 from tests.unistore.growing.conftest import CASES, Make
-from unistore.errors import InputError
 from unistore.growing.growth import growing
 from unistore.store.joined import JoinedStore
 from unistore.store.manifest import root_digest, sign_root
@@ -116,27 +115,3 @@ def test_many_parts_keep_few_files_open_and_open_with_first_use(tmp_path: Path) 
     links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     files = [link.readlink() for link in links if link.exists()]
     assert 0 < len([file for file in files if file.is_relative_to(tmp_path)]) <= MAX_SHARED_FILES
-
-
-def test_rows_of_several_shapes_keep_their_masks(tmp_path: Path) -> None:
-    def write(folder: str, *sizes: int) -> Path:
-        for number, length in enumerate(sizes):
-            (tmp_path / folder).mkdir(exist_ok=True)
-            np.savez(tmp_path / folder / f"{folder}{number}.npz", x=np.ones((5, length)))
-        return tmp_path / folder
-
-    store = tmp_path / "grown.zarr"
-    unistore.convert(write("a", 4, 2), store, columns="union")
-    unistore.append(write("b", 3, 4), store)
-    dataset = unistore.Dataset(store)
-    assert dataset.fields == ("x", "x_mask")
-    lengths = [int(dataset[index]["x_mask"].sum()) for index in range(len(dataset))]
-    assert lengths == [length for length in (4, 2, 3, 4) for _ in range(5)]
-    with pytest.raises(
-        InputError, match=r"x_mask.*alone.*append them with a source that .* has smaller rows"
-    ):
-        unistore.append(write("c", 4), store)
-    assert unistore.append(write("c", 4, 1), store).version == 3
-    unistore.compact(store, tmp_path / "one.zarr")
-    one = unistore.Dataset(tmp_path / "one.zarr")
-    assert [int(one[index]["x_mask"].sum()) for index in range(0, len(one), 5)] == [*lengths[::5], 4, 1]

@@ -168,37 +168,6 @@ def damage(path: Path, item: str) -> None:
         stream.write(b"\xff" * 16)
 
 
-SIDE_DATASETS = {
-    "rows": ({"map": {"value": "value"}}, "side/x"),
-    "point_cloud": ({}, "segments/segment_0000/unique_labels"),
-}
-
-
-@pytest.mark.parametrize("family", SIDE_DATASETS)
-@pytest.mark.parametrize("damaged", ["before", "after"])
-def test_a_damaged_dataset_that_nobody_reads(family: str, damaged: str, tmp_path: Path) -> None:
-    options, side = SIDE_DATASETS[family]
-    source = tmp_path / "a.h5"
-    with h5py.File(source, "w") as file:
-        for name in ("value",) if family == "rows" else ("data/x", "data/y", "data/z"):
-            file[name] = np.arange(40.0)
-        if family == "point_cloud":
-            file["segments/segment_0000/indices"] = np.arange(40)
-        file[side] = np.arange(3)
-    if damaged == "before":
-        damage(source, side)
-    unistore.convert(source, tmp_path / "store.zarr", family, **options)
-    if damaged == "after":
-        damage(source, side)
-    verified = verify(tmp_path / "store.zarr", against=[source])
-    assert verified.problems == ()
-    assert verified.receipt is not None
-    assert verified.receipt.left_out == (side.replace("0000", "N"),)
-    with h5py.File(source, "r+") as file:
-        file["value" if family == "rows" else "data/z"][7] = -1
-    assert verify(tmp_path / "store.zarr", against=[source]).problems
-
-
 def test_a_changed_voxel_bit_and_pixel(make_case: Make, tmp_path: Path) -> None:
     import cv2
 

@@ -14,7 +14,6 @@ import unistore
 from tests.unistore.remote.conftest import new_bucket, upload
 from unistore.errors import SampleError
 from unistore.loader.ordering import reading_ahead, sequence_for
-from unistore.order.sequences import BlockShuffle, uniform_blocks
 from unistore.report.epochs import epoch_costs
 from unistore.store.reader import Store
 
@@ -114,16 +113,6 @@ def test_samples_are_those_of_a_folder(
     check_epoch(copied, sequence, unistore.Dataset(clouds, samples), epoch=1)
 
 
-def test_a_loader_and_its_transform(far: str, clouds: Path, proxy: Any) -> None:
-    dataset = unistore.Dataset(far, transform=lambda sample: {"index": sample["index"]})
-    loader = unistore.Loader(dataset, 8, shuffle="blocks", num_workers=0)
-    drawn = np.concatenate([np.asarray(batch["index"]) for batch in loader])
-    assert np.array_equal(np.sort(drawn), np.arange(CLOUDS))
-    nbytes(proxy)
-    dataset[3]
-    assert nbytes(proxy) < 40_000, "the user's own dataset reads single samples"
-
-
 def test_damage_is_told_of_its_own_sample_alone(bucket: Any, clouds: Path) -> None:
     far = upload(bucket, clouds)
     store = Store(clouds)
@@ -142,15 +131,6 @@ def test_damage_is_told_of_its_own_sample_alone(bucket: Any, clouds: Path) -> No
     single = unistore.Dataset(far)
     for index in delivered:
         assert len(single[index]["xyz"])
-
-
-@pytest.mark.parametrize(("blocks", "lanes"), [(9, 1), (15, 1), (16, 4), (400, 4)])
-def test_few_blocks_are_mixed_and_many_divided_among_workers(blocks: int, lanes: int) -> None:
-    order = BlockShuffle.within(uniform_blocks(100 * blocks, 100), 24, are_read_whole=True)
-    assert order.lanes == lanes
-    assert order.group * order.lanes <= 24
-    window = order.indices(0, 0, min(1024, len(order))) // 100
-    assert len(np.unique(window)) >= min(blocks, 16)
 
 
 @pytest.mark.parametrize(("order", "copies"), [("full", False), ("blocks", False), ("full", True)])

@@ -58,17 +58,6 @@ def test_the_bytes_are_those_of_a_local_store(bucket: Any, sources: Path, local:
     assert not work.exists() or not list(work.iterdir()), "nothing is left locally"
 
 
-def test_parts_write_into_one_prefix(bucket: Any, sources: Path, local: Path, work: Path) -> None:
-    reports = [
-        unistore.convert(sources, bucket.url("a.zarr"), work=work, part=part)
-        for part in ("2/3", "1/3", "3/3")
-    ]
-    assert [report.unfinished_parts for report in reports] == [(1, 3), (3,), ()]
-    assert bucket.objects("a.zarr/") == tree(local)
-    assert bucket.keys() == [f"a.zarr/{key}" for key in sorted(tree(local))]
-    assert not list(work.iterdir())
-
-
 def test_a_part_after_the_seal(bucket: Any, make_sources: Any, tmp_path: Path, work: Path) -> None:
     sources = make_sources(tmp_path / "rows")
     url = bucket.url("a.zarr")
@@ -99,23 +88,6 @@ def test_the_root_is_put_last(proxy: Any, bucket: Any, sources: Path, work: Path
     assert all(MARK in seen.path or seen.method == "POST" for seen in after), "but for the mark"
 
 
-def test_no_copy_of_the_store_is_made_locally(
-    proxy: Any, bucket: Any, sources: Path, work: Path, rows: Any
-) -> None:
-    sizes: list[int] = []
-
-    class Watching(Disturbing):
-        def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
-            for step in Serial().run(job, items):
-                files = [path for path in work.rglob("*") if path.is_file() and "parts" not in path.parts]
-                sizes.append(sum(path.stat().st_size for path in files))
-                yield step
-
-    run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work), executor=Watching())
-    # beside the samples of codec="auto", at most 16 MiB a table
-    assert 0 < max(sizes) < 8000 < sum(map(len, bucket.objects("x.zarr").values())) / 5
-
-
 @pytest.mark.parametrize("after", [0, 3])
 def test_the_same_command_continues(
     proxy: Any, bucket: Any, sources: Path, local: Path, work: Path, rows: Any, after: int
@@ -133,17 +105,6 @@ def test_the_same_command_continues(
     assert len(shards) == 5 - after, "what is there is not put again"
     assert bucket.objects("x.zarr") == tree(local)
     assert not list(work.iterdir())
-
-
-def test_a_shard_that_is_not_as_recorded_is_put_again(
-    bucket: Any, sources: Path, local: Path, work: Path, rows: Any
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work), executor=Stopping(3))
-    bucket.put("x.zarr/rows/data/c/0/0", b"short")
-    bucket.delete("x.zarr/rows/data/c/1/0")
-    assert run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work)).resumed == 1
-    assert bucket.objects("x.zarr") == tree(local)
 
 
 def convert_small_shards(sources: str, url: str, work: str, overwrite: str = "") -> None:
@@ -447,27 +408,6 @@ def test_google_s_dialect_is_written_too(
 def test_places_that_cannot_be_written(sources: Path, rows: Any, url: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         run(rows(), [sources], url)
-
-
-def test_the_build_folder_is_never_among_the_sources(
-    bucket: Any, sources: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(sources)
-    with pytest.raises(InputError, match="choose another place with --work"):
-        run(rows(), [Path()], bucket.url("x.zarr"))
-    assert not bucket.keys()
-
-
-def test_a_bucket_that_does_not_exist(bucket: Any, sources: Path, work: Path, rows: Any, quick: None) -> None:
-    with pytest.raises(ConversionError, match="there is no bucket 'nobody-has-this'; check its name"):
-        run(rows(), [sources], "s3://nobody-has-this/x.zarr", Settings(work=work))
-    assert not work.exists()
-
-
-def test_the_command_line(bucket: Any, sources: Path, local: Path, work: Path, capsys: Any) -> None:
-    assert call("convert", sources, bucket.url("cli.zarr"), "--work", work, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["digest"] == Store(local).attributes["seal"]["digest"]
-    assert np.array_equal(unistore.Dataset(bucket.url("cli.zarr"))[3]["index"], 3)
 
 
 def test_clean_removes_what_is_named(bucket: Any, sources: Path, work: Path) -> None:

@@ -313,16 +313,6 @@ def test_the_seal_has_the_earlier_time_of_two_clocks(store: Objects, told: Any, 
         assert client.sealed("zarr.json") == client.described("zarr.json").modified
 
 
-def test_refused_sources_change_nothing(store: Objects, folder: Path, tmp_path: Path) -> None:
-    before = store.content("p")
-    (tmp_path / "bad").mkdir()
-    np.savez(tmp_path / "bad" / "d.npz", x=np.ones((4, 2), "f4"))
-    with pytest.raises(unistore.InputError, match="'x'"):
-        unistore.append(tmp_path / "bad", URL)
-    assert store.content("p") == before
-    assert not [*Path().iterdir()]
-
-
 def test_a_store_that_is_replaced_while_it_is_compacted_is_told(
     store: Objects, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

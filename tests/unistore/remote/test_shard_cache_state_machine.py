@@ -54,9 +54,6 @@ class Bucket:
     def size(self, key: str) -> int | None:
         return len(STORED[key])
 
-    def read_into(self, key: str, offset: int, out: memoryview) -> None:
-        raise NotImplementedError
-
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         for key, offset, size in zip(keys, offsets, sizes, strict=True):
             data = STORED[key][offset : offset + size]

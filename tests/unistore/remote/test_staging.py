@@ -49,11 +49,6 @@ def test_the_store_is_that_of_local_files(raw: str, proxy: Proxy, sources: Path,
     assert not copies(store).exists()
 
 
-def test_one_object_and_a_file_beside(raw: str, sources: Path, tmp_path: Path) -> None:
-    report = unistore.convert([f"{raw}/0.npz", sources / "2.npz"], tmp_path / "train.zarr")
-    assert report.sources == 2
-
-
 def test_a_web_server_gives_files(sources: Path, tmp_path: Path) -> None:
     class Handler(SimpleHTTPRequestHandler):
         def __init__(self, *arguments: Any) -> None:

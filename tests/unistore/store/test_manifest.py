@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 import xxhash
@@ -17,7 +16,7 @@ from unistore.store.manifest import (
     make_seal,
     manifest_bytes,
     parse_manifest,
-    root_is_intact,
+    root_digest,
     sign_root,
 )
 
@@ -72,13 +71,6 @@ def test_what_is_written_is_read(entries: list[Entry]) -> None:
     assert data.count(b"\n") == len(entries)
 
 
-@given(ENTRIES, st.randoms(use_true_random=False))
-def test_the_order_of_writing_plays_no_part(entries: list[Entry], chance: random.Random) -> None:
-    shuffled = chance.sample(entries, len(entries))
-    assert manifest_bytes(shuffled) == manifest_bytes(entries)
-    assert make_seal(shuffled, b"x") == make_seal(entries, b"x")
-
-
 def test_lines() -> None:
     shard = Entry(key="a/c/0", bytes=7, checksum="11", rows=(0, 5), content="22")
     meta = Entry(key="a/zarr.json", bytes=3, checksum="33")
@@ -103,14 +95,6 @@ def test_seal() -> None:
         "content_digest": xxhash.xxh3_128_hexdigest(b"a/c/1 (5, 9) 55\nb/c/0 (0, 5) 22\n"),
         "root": "0" * 32,
     }
-
-
-def test_content_digest_ignores_how_values_are_encoded() -> None:
-    one = Entry(key="a/c/0", bytes=7, checksum="11", rows=(0, 5), content="22")
-    other = Entry(key="a/c/0", bytes=9, checksum="99", rows=(0, 5), content="22")
-    first, second = make_seal([one], b"1"), make_seal([other], b"2")
-    assert first["content_digest"] == second["content_digest"]
-    assert first["digest"] != second["digest"]
 
 
 @pytest.mark.parametrize(
@@ -155,11 +139,6 @@ def test_a_damaged_line_is_named(line: bytes) -> None:
         parse_manifest(good + line + b"\n" + good, "store")
 
 
-def test_a_shard_of_no_rows_is_a_line() -> None:
-    (entry,) = parse_manifest(LINE.replace(b"}", b',"rows":[2,2]}') + b"\n", "store")
-    assert entry.rows == (2, 2)
-
-
 def test_a_key_stands_once() -> None:
     with pytest.raises(CorruptionError, match=r"line 2 is damaged \(the key 'b/c/0' occurs twice\)"):
         parse_manifest(LINE + b"\n" + LINE + b"\n", "store")
@@ -173,11 +152,7 @@ def test_the_root_signs_itself(option: str) -> None:
     signed = sign_root(unsigned)
     assert json.loads(signed)["options"] == plain["options"]
     assert json.loads(signed)["seal"]["root"] == xxhash.xxh3_128_hexdigest(unsigned)
-    assert root_is_intact(signed)
-    assert not root_is_intact(unsigned)
+    assert root_digest(signed)
+    assert not root_digest(unsigned)
     for at in range(len(signed)):
-        assert not root_is_intact(signed[:at] + bytes([signed[at] ^ 1]) + signed[at + 1 :])
-
-
-def test_a_document_without_signature_is_not_intact() -> None:
-    assert not root_is_intact(b"{}")
+        assert not root_digest(signed[:at] + bytes([signed[at] ^ 1]) + signed[at + 1 :])

@@ -78,11 +78,6 @@ def test_what_a_store_holds(path: Path) -> None:
     np.testing.assert_array_equal(codes, [0] * 15 + [1] * 5)
 
 
-def test_text_without_strings(make_store: Any) -> None:
-    path = make_store("rows", {"t/data": np.zeros(0, np.uint8), "t/offsets": np.zeros(1, np.int64)}, count=0)
-    assert Store(path).text("t") == []
-
-
 def test_a_missing_array_is_told_with_those_there_are(path: Path) -> None:
     with pytest.raises(StoreError, match=r"no array 'rows/x'; this rows store has: names/data, .*rows/data"):
         Store(path).array("rows/x")
@@ -102,14 +97,6 @@ def test_opening_reads_one_file_and_keeps_none_open(path: Path, monkeypatch: pyt
     Store(path)
     assert read == ["zarr.json"]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-@pytest.mark.parametrize("here", [".", "../here", "..", "/"])
-def test_folders_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(StoreError, match="not a unistore store"):
-        Store(here)
 
 
 def test_an_unfinished_conversion_beside(tmp_path: Path) -> None:
@@ -254,9 +241,3 @@ def test_sources_count_the_rows_of_the_main_table(make_store: Any) -> None:
 def test_another_sum_is_refused(make_store: Any) -> None:
     with pytest.raises(StoreError, match="sources/rows: sums up to 6, expected all 7 rows"):
         sources_of(soundings(make_store, [5, 1]))
-
-
-def test_without_a_main_table_the_rows_are_samples(make_store: Any) -> None:
-    assert len(sources_of(soundings(make_store, [1, 1], main=None))) == 2
-    with pytest.raises(StoreError, match="2 at most"):
-        sources_of(soundings(make_store, [5, 2], main=None))

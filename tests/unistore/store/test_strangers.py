@@ -234,13 +234,6 @@ def test_documents_that_are_not_strict_json(path: Path, what: str) -> None:
         assert verify(path).problems
 
 
-def test_inspect_of_zarr_whose_document_is_a_pipe(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "zarr.json")
-    found = unistore.inspect(tmp_path)
-    assert found.kind == "zarr"
-    assert "Zarr hierarchy" in str(found)
-
-
 ROOT_CHANGES: list[tuple[tuple[str, ...], Any]] = [
     (("family",), "../rows"),
     (("family",), "Arrays"),

@@ -118,12 +118,6 @@ def test_boxes(
     assert set(outcomes) == {("boxes", True)}
 
 
-def test_shards_that_are_wider_than_rows(tmp_path: Path, write: Any, outcomes: list[Outcome]) -> None:
-    array = write(tmp_path, numbers(), (STEP, 3), (256, 9))
-    assert read(array, [3], [900]) == numbers()[3:900].tobytes()
-    assert outcomes == [("boxes", True)]
-
-
 def test_no_more_files_are_open_than_storages_keep(
     tmp_path: Path, write: Any, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,14 +126,6 @@ def test_no_more_files_are_open_than_storages_keep(
     assert read(array, [0], [ROWS]) == numbers().tobytes()
     assert read(array, [0], [200]) == numbers()[:200].tobytes()
     assert outcomes == [("ranges", True)]
-
-
-def test_rows_that_follow_each_other(tmp_path: Path, write: Any, outcomes: list[Outcome]) -> None:
-    values = numbers()
-    array = write(tmp_path, values, (STEP, 2), (256, 4))
-    rows = np.array([3, 4, 5, 70, 71, 999, 12])
-    assert array.read_rows(rows).tobytes() == values[rows].tobytes()
-    assert outcomes == [("boxes", True)]
 
 
 def test_libraries_that_hide_their_functions(

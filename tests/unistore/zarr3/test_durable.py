@@ -15,7 +15,7 @@ import xxhash
 from unistore.errors import ConversionError
 from unistore.zarr3 import durable
 from unistore.zarr3.durable import PART_SUFFIX, AtomicFiles, write_file
-from unistore.zarr3.writer import array_metadata, content_digest, encode_shard
+from unistore.zarr3.writer import content_digest
 
 
 @pytest.fixture(autouse=True)
@@ -108,20 +108,6 @@ def test_of_files_that_fail_together_none_is_left(
     assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before, "all closed"
 
 
-def test_what_is_written_is_told(tmp_path: Path) -> None:
-    buffers = [bytes([number % 256]) * (number % 5) for number in range(3000)]
-    written = write_file(tmp_path, "c/0", [*buffers, memoryview(b"end")])
-    content = (tmp_path / "c" / "0").read_bytes()
-    assert content == b"".join(buffers) + b"end"
-    assert (written.key, written.bytes, written.checksum) == (
-        "c/0",
-        len(content),
-        xxhash.xxh3_128_hexdigest(content),
-    )
-    write_file(tmp_path, "c/0", [])
-    assert (tmp_path / "c" / "0").read_bytes() == b""
-
-
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "write", lambda fd, data: os.write(fd, b"".join(data)[:4]))
     assert write_file(tmp_path, "x", [b"abc", b"defgh", b"ij"]).bytes == 10
@@ -148,20 +134,6 @@ def test_failures_name_the_file_and_leave_nothing(
         write_file(tmp_path, "c/0", [b"new"])
     assert [file.name for file in (tmp_path / "c").iterdir()] == ["0"]
     assert (tmp_path / "c" / "0").read_bytes() == b"old"
-
-
-def test_blocks_must_be_the_shards(tmp_path: Path) -> None:
-    metadata = array_metadata((10, 3), "f4", (2, 3), (4, 3), "fast")
-    assert encode_shard(metadata, (2, 0), np.ones((2, 3), "f4"))
-    for coordinates, block in [
-        ((2, 0), np.ones((4, 3), "f4")),
-        ((0, 0), np.ones((4, 3), "f8")),
-        ((0, 0), np.ones((4, 3), ">f4")),
-        ((3, 0), np.ones((0, 3), "f4")),
-        ((0,), np.ones((4, 3), "f4")),
-    ]:
-        with pytest.raises(ValueError, match="shard"):
-            encode_shard(metadata, coordinates, block)
 
 
 def test_content_digests_do_not_depend_on_byte_order_or_layout() -> None:

@@ -40,7 +40,7 @@ def test_open_files_are_bounded(tmp_path: Path, write: Any, monkeypatch: pytest.
     assert open_files(tmp_path) == 0
 
 
-def test_get_size_and_read_into(tmp_path: Path) -> None:
+def test_get_size_and_read_many(tmp_path: Path) -> None:
     (tmp_path / "g").mkdir()
     (tmp_path / "g" / "x").write_bytes(bytes(range(100)))
     local = LocalStorage(tmp_path)
@@ -48,15 +48,13 @@ def test_get_size_and_read_into(tmp_path: Path) -> None:
     assert local.size("g/x") == 100
     assert local.size("g/y") is None
     assert local.size("g/x/y") is None
-    out = bytearray(10)
-    local.read_into("g/x", 90, memoryview(out))
-    assert out == bytes(range(90, 100))
+    assert list(local.read_many(["g/x"], [90], [10])) == [bytes(range(90, 100))]
     with pytest.raises(StoreError, match="g/y: no such file"):
         local.get("g/y")
     with pytest.raises(StoreError, match="g: is a folder, and a store consists of regular files"):
         local.get("g")
     with pytest.raises(CorruptionError, match="g/x: 100 bytes long, too short for 10 bytes from 95"):
-        local.read_into("g/x", 95, memoryview(out))
+        list(local.read_many(["g/x"], [95], [10]))
 
 
 def test_read_errors_name_the_file(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
