@@ -180,9 +180,6 @@ class Collate:
     - ``"padded"``: (B, longest, …) with zeros after each sample, and ``lengths`` (B,) int64 (volumes:
       ``shapes``) for the main group, ``voxel_lengths`` for the group ``voxel``.
 
-    Samples that a transform has made tuples are batched item by item, as keys ``"0"``, ``"1"``, … or those of
-    `as_tuple`, and the batch is a tuple. With ``"list"`` each of their tensors goes into a list of B.
-
     Parameters
     ----------
     ragged
@@ -228,6 +225,7 @@ class Collate:
         ----------
         samples
             What a Dataset's ``__getitems__`` returns, or any sequence of samples (``[ds[0], ds[1]]``).
+            Samples that are no mappings are collated as torch does it.
 
         Returns
         -------
@@ -239,11 +237,9 @@ class Collate:
             If samples have different keys, ragged keys of one group different lengths, or other keys
             different shapes, if there are no coordinates to number, or the batch lacks a key of `as_tuple`.
         """
+        if not isinstance(samples, Samples) and not isinstance(samples[0], Mapping):
+            return default_collate(list(samples))
         keys = self.as_tuple
-        if not isinstance(samples, Samples) and isinstance(samples[0], tuple):
-            named = keys or [str(number) for number in range(len(samples[0]))]
-            batch = self._collate_list(_named(samples, named), listed=True)
-            return tuple(batch[name] for name in [*named, *(key for key in batch if key not in named)])
         batch = self._batch(samples)
         if keys is None:
             return batch
@@ -261,21 +257,15 @@ class Collate:
         parts = {key: [samples.part(key, i) for i in range(len(samples))] for key in samples.ragged}
         return dense | self._collate_ragged(parts, samples.ragged)
 
-    def _collate_list(self, samples: Sequence[Mapping[str, Any]], *, listed: bool = False) -> dict[str, Any]:
+    def _collate_list(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         keys = samples[0].keys()
-        in_some_only = set[str]()
-        for sample in samples:
-            in_some_only |= sample.keys() ^ keys
+        in_some_only = set[str]().union(*(sample.keys() ^ keys for sample in samples))
         uncommon = sorted(map(str, in_some_only))
         if uncommon:
             msg = f"samples of one batch have different keys: {', '.join(uncommon)} are in some only"
             raise ValueError(msg)
         ragged_keys: dict[str, RaggedKey] = dict(getattr(samples[0], "ragged", {}))
         ragged_keys |= {key: RaggedKey(group) for key, group in self.groups.items()}
-        if listed and self.ragged == "list":
-            ragged_keys |= {
-                key: RaggedKey() for key, value in samples[0].items() if isinstance(value, torch.Tensor)
-            }
         ragged = {key: kind for key, kind in ragged_keys.items() if key in keys}
         dense = {key: _stacked(key, [sample[key] for sample in samples]) for key in keys if key not in ragged}
         parts = {key: [_as_part(sample[key]) for sample in samples] for key in ragged}
@@ -307,21 +297,19 @@ class Collate:
         shared: dict[str, Any] = {}
         for key, tensors in parts.items():
             group, boxed = ragged[key]
-            prefix = f"{group}_" if group else ""
-            sizes = [tuple(tensor.shape) if boxed else (len(tensor),) for tensor in tensors]
-            if self.ragged == "padded":
-                is_text = isinstance(tensors[0], list)
-                batch[key] = tensors if is_text else _padded(tensors, axes=len(sizes[0]))
-                index = {f"{prefix}lengths": torch.tensor(sizes)[:, 0]}
-            else:
+            sizes = torch.tensor([tuple(tensor.shape) if boxed else (len(tensor),) for tensor in tensors])
+            index = {"shapes": sizes} if boxed else {}
+            if self.ragged == "packed":
                 flat = [tensor.reshape(-1) for tensor in tensors] if boxed else tensors
-                offsets = torch.tensor([0, *(len(tensor) for tensor in flat)]).cumsum(0)
+                index["offsets"] = torch.tensor([0, *map(len, flat)]).cumsum(0)
                 batch[key] = _joined(flat)
-                index = {f"{prefix}offsets": offsets}
-            if boxed:
-                index.pop(f"{prefix}lengths", None)
-                index[f"{prefix}shapes"] = torch.tensor(sizes)
-            for name, values in index.items():
+            else:
+                is_text = isinstance(tensors[0], list)
+                batch[key] = tensors if is_text else _padded(tensors, axes=sizes.shape[1])
+                if not boxed:
+                    index["lengths"] = sizes[:, 0]
+            for what, values in index.items():
+                name = f"{group}_{what}" if group else what
                 if not torch.equal(shared.setdefault(name, values), values):
                     msg = f"{key} differs in length from other keys of its group: {name} {values.tolist()}"
                     raise ValueError(msg)
@@ -337,14 +325,6 @@ def collate(
     """
     batch: dict[str, Any] = Collate(ragged)(samples)
     return batch
-
-
-def _named(samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Sample]:
-    odd = {len(sample) for sample in samples} - {len(names)}
-    if odd:
-        msg = f"samples are tuples of {', '.join(map(str, sorted(odd)))} items, expected {len(names)}"
-        raise ValueError(msg)
-    return [Sample(dict(zip(names, sample, strict=True))) for sample in samples]
 
 
 def _collate_packed(samples: Samples) -> dict[str, Any]:

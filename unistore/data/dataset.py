@@ -47,7 +47,6 @@ from unistore.system.extras import require_torch
 from unistore.system.hints import Int64s, PathLike
 
 if TYPE_CHECKING:
-    import torch
     from torch.utils.data import Dataset as TorchDataset
 
     from unistore.data.collate import Sample, Samples
@@ -269,6 +268,8 @@ class Dataset(MapDataset[SampleT]):
 
     def __getstate__(self) -> dict[str, Any]:
         emptied: dict[str, Any] = {"_bound": None, "_expected_bytes": 0, "_summaries": {}}
+        if self._ahead is not None:
+            emptied["_ahead"] = ReadAhead(self._ahead.offsets, self._ahead.chosen)
         return {**self.__dict__, **emptied}
 
     @property
@@ -298,13 +299,7 @@ class Dataset(MapDataset[SampleT]):
         TypeError
             If `index` is no whole number, such as a slice or a list.
         """
-        if not _HAS_TORCH:
-            require_torch(_TENSORS)
-        from unistore.data.collate import BatchMemory, Samples
-
-        picks = self._picks([index])
-        sample = Samples(self._read(picks, np.empty), BatchMemory())[0]
-        return cast("SampleT", self._transformed([sample], [index], picks)[0])
+        return cast("SampleT", self.__getitems__([index])[0])
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
         """Return samples of a batch, read together. `unistore.collate` collates them without a copy."""
@@ -441,7 +436,7 @@ class Dataset(MapDataset[SampleT]):
         reader = bind_parts(self._parts_of(split, subset), [key]).reader
         every = np.arange(len(reader))
         chosen = every if subset is None else sample_indices("subset", subset, len(reader))
-        count_of_label: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         for lo in range(0, len(chosen), _COUNTED):
             index = chosen[lo : lo + _COUNTED]
             picks = Picks(index, np.full(len(index), self.epoch), self.seed)
@@ -449,9 +444,9 @@ class Dataset(MapDataset[SampleT]):
             if values.dtype.kind not in "biu":
                 message = f"{key} is {values.dtype}, and labels are integers"
                 raise wrong_argument("key", message)
-            labels, counts = np.unique(values, return_counts=True)
-            count_of_label.update(dict(zip(map(int, labels), counts.tolist(), strict=True)))
-        return dict(sorted(count_of_label.items()))
+            for label, count in zip(*np.unique(values, return_counts=True), strict=True):
+                counts[int(label)] += int(count)
+        return dict(sorted(counts.items()))
 
     def _parts_of(self, split: str | Sequence[str] | None, subset: Any) -> tuple[DatasetPart, ...]:
         if split is None:
@@ -509,55 +504,6 @@ class Dataset(MapDataset[SampleT]):
             subsets = [chosen[(chosen >= first) & (chosen < stop)] - first for first, stop in bounds]
         question = Question(key, self.epoch, self.seed, self._summaries)
         return question.answer(parts, self.weights, subsets)
-
-    def class_weights(
-        self,
-        key: str,
-        *,
-        classes: int | None = None,
-        unlabelled: int | None = None,
-        split: str | Sequence[str] | None = None,
-        subset: Any = None,
-    ) -> torch.Tensor:
-        """Return class weights: number of labels / (number of classes that occur · count of the class).
-
-        Parameters
-        ----------
-        key
-            Key of the labels, 0 and more.
-        classes
-            Number of classes. None: one more than the largest label.
-        unlabelled
-            Value that stands for no class. It is not counted.
-        split, subset
-            The samples, as of `label_counts`.
-
-        Returns
-        -------
-        (classes,) float32, 0 for classes that do not occur: for ``nn.CrossEntropyLoss(weight=…)``.
-
-        Raises
-        ------
-        InputError
-            As `label_counts`, or if there are no labels, or labels outside of 0 to classes - 1.
-        """
-        require_torch("class weights are a tensor and need")
-        import torch
-
-        counts = self.label_counts(key, split=split, subset=subset)
-        if unlabelled is not None:
-            counts.pop(unlabelled, None)
-        most = max(counts, default=-1) + 1 if classes is None else classes
-        outside = [label for label in counts if not 0 <= label < most]
-        if outside or not counts:
-            message = f"has labels {first_few([*map(str, outside)], 8)}, outside of {most} classes"
-            cure = "give the value that stands for no class: unlabelled=…"
-            raise wrong_argument(key, message if outside else "has no labels", cure)
-        weights = torch.zeros(most)
-        mean = sum(counts.values()) / len(counts)
-        for label, count in counts.items():
-            weights[label] = mean / count
-        return weights
 
     def source_offsets(self) -> Int64s:
         """Return offsets of samples by source, (sources with samples + 1,) int64, for ``shuffle="sources"``.

@@ -56,10 +56,10 @@ class Normalize(torch.nn.Module):
         check = Arguments()
         check.one_of("mode", mode, _MODES)
         by_key = {} if isinstance(statistics, Statistics) else statistics
-        is_mapping = isinstance(by_key, Mapping) and all(
-            isinstance(value, Statistics) for value in by_key.values()
-        )
-        if not is_mapping or not (by_key or isinstance(statistics, Statistics)):
+        is_right = isinstance(statistics, Statistics)
+        if isinstance(statistics, Mapping) and statistics:
+            is_right = all(isinstance(value, Statistics) for value in statistics.values())
+        if not is_right:
             check.refuse("statistics", f"must be Statistics, or Statistics by key, got {statistics!r:.60}")
         check.raise_problems()
         self._is_inverse = False

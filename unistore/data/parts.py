@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, groupby, pairwise
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,20 +57,13 @@ class JoinedReader(SampleReader):
         empty = [reader.read(nothing, np.empty) for reader in readers]
         nonempty = np.flatnonzero(np.diff(self.offsets)).tolist() or [0]
         _check_forms({names[number]: empty[number] for number in nonempty})
-        boxes = {
-            key: [reader.box_shape(key) for reader in readers]
-            for key, packed in empty[nonempty[0]].items()
-            if packed.shapes is not None
-        }
         # Boxes of several shapes are flat in every batch, though those of one store may be dense
         self._flat: dict[str, str] = {}
-        for key, shapes in boxes.items():
-            common = {shapes[number] for number in nonempty}
-            if len(common) > 1 or None in common:
-                self._flat[key] = empty[nonempty[0]][key].group
-        self._is_direct = [
-            not any(boxes[key][number] is not None for key in self._flat) for number in range(len(readers))
-        ]
+        for key, packed in empty[nonempty[0]].items():
+            shapes = {readers[number].box_shape(key) for number in nonempty}
+            if packed.shapes is not None and (len(shapes) > 1 or None in shapes):
+                self._flat[key] = packed.group
+        self._is_direct = [all(reader.box_shape(key) is None for key in self._flat) for reader in readers]
         self._scratch = threading.local()
         self._seed_of = lru_cache(_MOST_SEEDS)(_seed_of_store)
 
@@ -189,7 +182,6 @@ def _join_dense(parts: Sequence[AnyArray], positions: Sequence[Int64s], allocate
     return Packed(out.transpose(np.argsort(order)))
 
 
-T = TypeVar("T")
 # Samples whose sources are read together
 _BLOCK = 1 << 16
 
@@ -311,17 +303,18 @@ def open_parts(
     parts = tuple(listed)
     problems = []
     first = f"{parts[0].kind} of a {parts[0].store.family} store"
-    for part in [part for number, part in enumerate(parts) if part.like == number]:
+    for number, part in enumerate(parts):
         samples = f"{part.kind} of a {part.store.family} store"
-        if samples != first:
+        if part.like == number and samples != first:
             message = f"its samples are {samples}, and those of {parts[0].store.path} are {first}"
             cure = "a Dataset has samples of one kind: give it as samples=…, or open the stores separately"
             problems.append(Problem(part.store.path, message, cure, "family"))
     if problems:
         raise InputError(problems)
-    _call_all(lambda part: part.check_splits(), parts)
-    if where is not None:
-        _call_all(lambda part: where.check(part.store), parts)
+    for part in parts:
+        part.check_splits()
+        if where is not None:
+            where.check(part.store)
     return parts
 
 
@@ -363,12 +356,21 @@ def common_fields(
     fields: Sequence[str] | None,  # requested keys; None: the default ones, the same in every store
 ) -> tuple[str, ...]:
     """Return keys that samples of all stores have."""
-    selected_like = dict.fromkeys(part.like for part in parts)
-    several = _call_all(lambda part: part.kind.select(part.store, fields), [parts[n] for n in selected_like])
-    of_form = dict(zip(selected_like, several, strict=True))
+    of_form: dict[int, tuple[str, ...]] = {}
+    problems = []
+    for part in parts:
+        if part.like in of_form:
+            continue
+        try:
+            of_form[part.like] = part.kind.select(part.store, fields)
+        except InputError as error:
+            path = part.store.path
+            of_form[part.like] = ()
+            problems.append(Problem(path, str(error).removeprefix(f"{path}: ")))
+    if problems:
+        raise InputError(problems)
     selected = [of_form[part.like] for part in parts]
     common = [key for key in selected[0] if all(key in keys for keys in selected)]
-    problems = []
     for key in dict.fromkeys(chain.from_iterable(selected)):
         if key not in common:
             has_key = {part.name: key in keys for part, keys in zip(parts, selected, strict=True)}
@@ -418,20 +420,18 @@ _PAD = (
 
 def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
     """Refuse samples that extend beyond their data without `pad`, and limits that leave no samples."""
-    reaches = [reader.reach() for reader in readers]
-    problems = [
-        Problem(path, reach.problem, _cure(reach.fitting), "padding")
-        for path, reach in zip(paths, reaches, strict=True)
-        if reach.beyond and not reach.padded
-    ]
-    if not problems and not any(reach.samples for reach in reaches):
-        problems = [
-            Problem(
-                path, reach.problem, f"{as_code(reach.fitting)} has samples" if reach.fitting else "", "empty"
-            )
-            for path, reach in zip(paths, reaches, strict=True)
-            if reach.problem
-        ]
+    beyond = []
+    empty = []
+    has_samples = False
+    for path, reader in zip(paths, readers, strict=True):
+        reach = reader.reach()
+        has_samples |= reach.samples > 0
+        if reach.beyond and not reach.padded:
+            beyond.append(Problem(path, reach.problem, _cure(reach.fitting), "padding"))
+        elif reach.problem:
+            cure = f"{as_code(reach.fitting)} has samples" if reach.fitting else ""
+            empty.append(Problem(path, reach.problem, cure, "empty"))
+    problems = beyond or ([] if has_samples else empty)
     if problems:
         raise InputError(problems)
 
@@ -481,8 +481,8 @@ def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dic
     new_names = dict(names or {})
     if unknown := sorted(set(new_names) - set(fields)):
         check.refuse("names", f"{', '.join(unknown)}: no such field is read; there are {', '.join(fields)}")
-    named = [INDEX, *(new_names.get(key, key) for key in fields if key != INDEX)]
-    if twice := sorted(name for name, count in Counter(named).items() if count > 1):
+    keys = Counter([INDEX, *(new_names.get(key, key) for key in fields if key != INDEX)])
+    if twice := sorted(key for key, count in keys.items() if count > 1):
         check.refuse("names", f"several keys would be called {', '.join(twice)}")
     check.raise_problems()
     return new_names
@@ -512,19 +512,6 @@ def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], count
             problems.append(Problem(part.store.path, message, "give it weight 0", "option"))
     if problems:
         raise InputError(problems)
-
-
-def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]) -> list[T]:
-    results = []
-    problems = []
-    for part in parts:
-        try:
-            results.append(function(part))
-        except InputError as error:
-            problems.append(Problem(part.store.path, str(error).removeprefix(f"{part.store.path}: ")))
-    if problems:
-        raise InputError(problems)
-    return results
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ from unistore.store.names import STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
-from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, PathLike, Shape, UInt8s
+from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, PathLike, UInt8s
 from unistore.zarr3.durable import Folder
 from unistore.zarr3.storage import AbsentError
 
@@ -329,28 +329,24 @@ def _summary(about: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Summar
     # ValueError if an array is not what it must be
     number = int(about["number"])
 
-    def array(name: str, kind: str, shape: Shape = (-1,)) -> AnyArray:
+    def array(name: str, kind: str, *shape: int) -> AnyArray:
         values = arrays[f"{number}.{name}"]
-        fits = values.ndim == len(shape) and all(
-            extent in (-1, own) for extent, own in zip(shape, values.shape, strict=True)
-        )
-        if values.dtype.kind != kind or not fits:
+        if values.dtype.kind != kind or values.shape != shape:
             msg = f"{name} is {values.dtype} {values.shape}, expected kind {kind} and shape {shape}"
             raise ValueError(msg)
         return values
 
-    splits = array("split", "u")
-    shape = array("count", "i", (len(splits), -1)).shape
-    moments = [array(name, kind, shape) for name, kind in _MOMENTS.items()]
-    offsets = array("bin_offsets", "i", (len(splits) + 1,))
-    bins = array("bins", "i", (int(offsets[-1]),))
-    counts = array("counts", "i", bins.shape)
+    split_count, components = np.shape(arrays[f"{number}.count"])
+    splits = array("split", "u", split_count).tolist()
+    moments = [array(name, kind, split_count, components) for name, kind in _MOMENTS.items()]
+    offsets = array("bin_offsets", "i", split_count + 1).tolist()
+    bins = array("bins", "i", offsets[-1])
+    counts = array("counts", "i", offsets[-1])
     by_split = {}
-    for row, split in enumerate(splits.tolist()):
-        own = slice(offsets[row], offsets[row + 1])
-        if (np.diff(bins[own], prepend=-1, append=shape[1] * CODES) <= 0).any():
+    for row, (split, lo, hi) in enumerate(zip(splits, offsets, offsets[1:], strict=False)):
+        if (np.diff(bins[lo:hi], prepend=-1, append=components * CODES) <= 0).any():
             raise ValueError("bins are not in their order")
-        arrays_of_split: list[Any] = [*(values[row] for values in moments), bins[own], counts[own]]
+        arrays_of_split: list[Any] = [*(values[row] for values in moments), bins[lo:hi], counts[lo:hi]]
         by_split[split] = ValueCounts(*arrays_of_split)
     axis = None if about["axis"] is None else int(about["axis"])
     return Summary(np.dtype(str(about["dtype"])), axis, by_split)

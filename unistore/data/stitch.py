@@ -140,14 +140,15 @@ class _Sum:
             raise _refusal(message, "shape")
         self._came.add(sample)
         self.missing -= 1
-        box: Any = (...,)
-        inside: Any = (...,)
-        for low, edge, end in zip(corner, values.shape[-3:], self._weights.shape, strict=True):
-            box += (slice(low, low + edge),)
-            inside += (slice(end - low),)
+        depth, height, width = (
+            slice(low, low + edge) for low, edge in zip(corner, values.shape[-3:], strict=True)
+        )
+        total = self._sum[..., depth, height, width]
+        weights = self._weights[depth, height, width]
+        inside = (..., *map(slice, weights.shape))  # a cell may reach beyond its volume
         weight = self._cell_weights[inside]
-        self._sum[box] += values[inside] * weight
-        self._weights[box] += weight
+        total += values[inside] * weight
+        weights += weight
 
     def mean(self) -> torch.Tensor:
         # In the memory of the sum

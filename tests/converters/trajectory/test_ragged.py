@@ -98,14 +98,6 @@ def test_windows_give_the_points_of_their_ticks(tmp_path: Path) -> None:
     assert set(counts) == {"index", f"{key}_counts"}
 
 
-def test_linear_refuses_rows_of_any_length(tmp_path: Path) -> None:
-    store = converted(lidar(tmp_path / "a.h5", "offsets"))
-    kind = unistore.Windows({"lidar": (-0.1, 0.0)}, align="linear", pad="edge")
-    with pytest.raises(InputError, match="any number of values in a row") as caught:
-        unistore.Dataset(store.path, kind)
-    assert "align={'lidar': 'nearest'}" in str(caught.value)
-
-
 def test_scans_at_every_step_are_ragged_keys_of_transitions(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:

@@ -19,6 +19,7 @@ from unistore.schemas.ct.geometry import LENGTHS, affines, has_geometry
 from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import parse_window
 from unistore.schemas.indices import IndexColumn, contradiction, table_columns, whole
+from unistore.schemas.spike.fields import unpack
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 from unistore.zarr3.array import StoredArray
@@ -80,13 +81,8 @@ class BitBox(BoxSource):
         self._array = array
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        left = lo[2] % 8
-        width = hi[2] - lo[2]
         packed = self.bits(volume, (lo[0], lo[1], lo[2] // 8), (hi[0], hi[1], -(-hi[2] // 8)))
-        if left == 0 and width == 8 * packed.shape[2]:
-            out[...] = np.unpackbits(packed.reshape(-1), bitorder="little").reshape(out.shape)
-        else:
-            out[...] = np.unpackbits(packed, axis=-1, bitorder="little")[..., left : left + width]
+        out[...] = unpack(packed, hi[2] - lo[2], lo[2] % 8)
 
     def bits(self, volume: int, lo: Sequence[int], hi: Sequence[int]) -> UInt8s:
         """Return the packed bytes ``lo:hi`` (depth, height, byte along the width) of a volume."""

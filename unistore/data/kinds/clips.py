@@ -20,11 +20,10 @@ from unistore.data.kinds.frames import (
 )
 from unistore.data.kinds.padding import (
     Pad,
-    check_pad,
+    checked_pad,
     common_shape,
     copy_padded,
     fill_values,
-    normalize_pad,
     packed_boxes,
     reach_of_boxes,
     set_sizes,
@@ -259,7 +258,7 @@ class ClipReader(SampleReader):
         for key, field in views.items():
             size = self._sizes[key in IMAGES]
             self._views[key] = CroppedField(key, field, size, kind.length, pad, filled.get(key, 0))
-        self._labels = RowValues(store, [key for key in fields if key == SOURCE], {}, FRAME_SOURCE)
+        self._labels = RowValues(store, fields, {}, FRAME_SOURCE)
         attached = attached_columns(store) if self._by_frame else {}
         self._attached = {key: store.array(path) for key, path in attached.items() if key in fields}
         names = [key for key in fields if key == "sequence"]
@@ -326,13 +325,12 @@ class ClipReader(SampleReader):
             numbers[key] = crop.inside
             if mask in self._fields:
                 batch[mask] = valid_masks(mask, crop.size, crop.inside, self._sizes[of_image], allocate)
+        rows = starts[:, None] + np.arange(self._length)
         if not self._by_frame:
             numbers["step"] = starts - self._steps[frames]
         elif len(self._steps):
-            rows = starts[:, None] + np.arange(self._length)
             numbers["spike_length"] = (self._steps[rows + 1] - self._steps[rows]).astype(np.int32)
         batch |= packed_copies(numbers, self._fields, allocate)
-        rows = starts[:, None] + np.arange(self._length)
         for key, array in self._attached.items():
             out = allocate((*rows.shape, *array.shape[1:]), array.dtype)
             array.read_rows(rows.reshape(-1), out.reshape(-1, *array.shape[1:]))
@@ -396,9 +394,8 @@ class Clips(SampleKind):
 
     def __post_init__(self) -> None:
         check = Arguments()
-        check_pad(check, self.pad)
+        object.__setattr__(self, "pad", checked_pad(check, self.pad))
         _complete_arguments(self, check)
-        object.__setattr__(self, "pad", normalize_pad(self.pad))
 
     @property
     def whole(self) -> SampleKind | None:

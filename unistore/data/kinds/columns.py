@@ -16,46 +16,33 @@ from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, Int64s, UInt8s
 
 
-class RaggedColumn:
-    """A column with any number of values, (*row_shape) each, in a row."""
+class UnevenColumn:
+    """A column with any number of values, (*row_shape) each, or with a text in a row."""
 
     def __init__(self, store: Store, group: str) -> None:
+        self._is_text = group.endswith(TEXT_SUFFIX)
         self._data = store.array(f"{group}/data")
         self._offsets = IndexColumn(store, f"{group}/offsets")
 
     def read(
         self, key: str, rows: Int64s, allocate: Allocate, is_wanted: NDArray[np.bool_] | None = None
     ) -> tuple[Packed, Int64s]:
-        """Return the values of rows (B, k), one after the other, and how many each row has, (B, k)."""
-        # None where a row is not wanted
+        """Return values of rows (B, …), one after the other, or texts (B, …), and how many each row has."""
+        # None, and an empty text, where a row is not wanted
         lo, hi = self._offsets.ranges(rows.reshape(-1))
         if is_wanted is not None:
             hi = np.where(is_wanted.reshape(-1), hi, lo)
         counts = (hi - lo).reshape(rows.shape)
+        if self._is_text:
+            raw = self._data.read_ranges(lo, hi).tobytes()
+            bounds = offsets_from_lengths(hi - lo).tolist()
+            # Bytes that are not UTF-8 become lone surrogates, as Python has them in names of files
+            texts = [raw[start:stop].decode("utf-8", "surrogateescape") for start, stop in pairwise(bounds)]
+            return Packed(np.array(texts, np.str_).reshape(rows.shape)), counts
         out = allocate((int(counts.sum()), *self._data.shape[1:]), self._data.dtype)
         self._data.read_ranges(lo, hi, out)
-        return Packed(out, offsets_from_lengths(counts.sum(axis=1)), group=key), counts
-
-
-class RowTexts:
-    """A column of texts."""
-
-    def __init__(self, store: Store, group: str) -> None:
-        self._data = store.array(f"{group}/data")
-        self._offsets = IndexColumn(store, f"{group}/offsets")
-
-    def read(self, rows: Int64s, is_wanted: NDArray[np.bool_] | None = None) -> NDArray[np.str_]:
-        """Return the texts of rows of any shape, empty where a row is not wanted."""
-        # Bytes that are not UTF-8 become lone surrogates, as Python has them in names of files
-        flat, places = np.unique(rows, return_inverse=True)
-        lo, hi = self._offsets.ranges(flat)
-        raw = self._data.read_ranges(lo, hi).tobytes()
-        bounds = offsets_from_lengths(hi - lo).tolist()
-        texts = [raw[start:stop].decode("utf-8", "surrogateescape") for start, stop in pairwise(bounds)]
-        values: NDArray[np.str_] = np.array(texts, np.str_)[places.reshape(rows.shape)]
-        if is_wanted is not None:
-            values[~is_wanted] = ""
-        return values
+        lengths = counts.sum(axis=tuple(range(1, rows.ndim)))
+        return Packed(out, offsets_from_lengths(lengths), group=key), counts
 
 
 def is_ragged(path: str) -> bool:
@@ -63,9 +50,9 @@ def is_ragged(path: str) -> bool:
     return path.endswith(RAGGED_SUFFIX)
 
 
-def is_text(path: str) -> bool:
-    """Return whether a column, by its path in `step_paths`, holds texts."""
-    return path.endswith(TEXT_SUFFIX)
+def is_uneven(path: str) -> bool:
+    """Return whether a column, by its path in `step_paths`, is ragged or holds texts."""
+    return path.endswith((RAGGED_SUFFIX, TEXT_SUFFIX))
 
 
 def count_key(key: str) -> str:

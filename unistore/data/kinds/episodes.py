@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from unistore.data.kinds.clocks import Clocks
-from unistore.data.kinds.columns import RowTexts, count_key, is_ragged
+from unistore.data.kinds.columns import UnevenColumn, count_key, is_ragged
 from unistore.data.kinds.protocol import (
     MASK_SUFFIX,
     PRESENT_SUFFIX,
@@ -80,14 +80,14 @@ class EpisodeReader(SampleReader):
             for key, column in columns.dense.items():
                 values = column.values(rows, allocate)
                 batch[key] = Packed(column.as_samples(values), offsets, group)
-            for key, ragged in columns.ragged.items():
-                by_row, counts = ragged.read(key, rows[:, None], allocate)
-                assert by_row.offsets is not None
+            for key, uneven in columns.uneven.items():
+                by_row, counts = uneven.read(key, rows, allocate)
+                if by_row.offsets is None:
+                    batch[key] = Packed(by_row.values, offsets, group)
+                    continue
                 batch[key] = Packed(by_row.values, by_row.offsets[offsets], key)
-                count = packed_copy(counts[:, 0], allocate).values
+                count = packed_copy(counts, allocate).values
                 batch[count_key(key)] = Packed(count, offsets, group)
-            for key, texts in columns.texts.items():
-                batch[key] = Packed(texts.read(rows), offsets, group)
         batch = {key: batch[key] for key in self._fields if key in batch}
         return batch | self._episodes.labels(episodes, self._episodes.offsets[episodes], allocate)
 
@@ -140,9 +140,13 @@ class TransitionReader(SampleReader):
             if key not in paths and key.startswith(_NEXT)
         }
         self._columns = StepColumns(store, paths, {*self._own, *self._nexts})
-        groups = {key: paths[key].replace(OBSERVATION, NEXT, 1) for key in self._columns.texts}
-        self._next_texts = {
-            key: RowTexts(store, group) for key, group in groups.items() if store.has(f"{group}/data")
+        groups = {
+            key: paths[key].replace(OBSERVATION, NEXT, 1)
+            for key in self._columns.uneven
+            if key in self._nexts
+        }
+        self._next_uneven = {
+            key: UnevenColumn(store, group) for key, group in groups.items() if store.has(f"{group}/data")
         }
 
     def __len__(self) -> int:
@@ -164,33 +168,31 @@ class TransitionReader(SampleReader):
         batch: Batch = {}
         for key, column in self._columns.dense.items():
             following = self._nexts.get(key)
+            is_shifted = following is not None and following.stored is None
             # an observation and the next one are read together, so that shared chunks are decoded once
-            read_rows = [rows] if key in self._own else []
-            read_rows += [after] if following is not None and following.stored is None else []
+            read_rows = [rows] * (key in self._own) + [after] * is_shifted
             if read_rows:
                 values = column.values(np.concatenate(read_rows), allocate)
             if key in self._own:
                 batch[key] = Packed(column.as_samples(values[: len(rows)]))
-            if following is not None:
-                if following.stored is None:
-                    values = values[len(values) - len(rows) :]
-                    following.put_final(episodes, has_final, values)
-                else:
-                    values = following.stored.values(rows, allocate)
-                batch[f"{_NEXT}{key}"] = Packed((following.stored or column).as_samples(values))
-        for key, texts in self._columns.texts.items():
+            if following is None:
+                continue
+            if following.stored is None:
+                next_column = column
+                values = values[len(values) - len(rows) :]
+                following.put_final(episodes, has_final, values)
+            else:
+                next_column = following.stored
+                values = next_column.values(rows, allocate)
+            batch[f"{_NEXT}{key}"] = Packed(next_column.as_samples(values))
+        for key, uneven in self._columns.uneven.items():
             if key in self._own:
-                batch[key] = Packed(texts.read(rows))
-            if key in self._nexts:
-                following_texts = self._next_texts.get(key)
-                read_texts = texts.read(after) if following_texts is None else following_texts.read(rows)
-                batch[f"{_NEXT}{key}"] = Packed(read_texts)
-        for key, ragged in self._columns.ragged.items():
-            if key in self._own:
-                batch[key], _ = ragged.read(key, rows[:, None], allocate)
-            if key in self._nexts:
-                name = f"{_NEXT}{key}"
-                batch[name], _ = ragged.read(name, after[:, None], allocate)
+                batch[key], _ = uneven.read(key, rows, allocate)
+            name = f"{_NEXT}{key}"
+            if key in self._next_uneven:
+                batch[name], _ = self._next_uneven[key].read(name, rows, allocate)
+            elif key in self._nexts:
+                batch[name], _ = uneven.read(name, after, allocate)
         return batch | self._episodes.labels(episodes, rows, allocate)
 
 

@@ -122,18 +122,21 @@ class EventReader(SampleReader):
         else:
             lo = starts
             hi = starts + self._kind.count
-            times = list(self._arrays["t"].read_ranges(lo, hi).reshape(len(lo), self._kind.count))
-            starts = np.array([own[0] for own in times], np.int64)
+            times = [self._arrays["t"].read_ranges(lo, hi)]
         offsets = offsets_from_lengths(hi - lo)
         columns: dict[str, AnyArray] = {}
-        if "t" in self._fields:
-            columns["t"] = allocate((int(offsets[-1]),), np.dtype(np.int64))
-            np.concatenate([columns["t"][:0], *times], out=columns["t"])
         for key, column in self._arrays.items():
-            if key != "t":
-                memory = allocate if key in self._fields else np.empty
-                out = memory((int(offsets[-1]), *column.shape[1:]), column.dtype)
-                columns[key] = column.read_ranges(lo, hi, out)
+            memory = allocate if key in self._fields else np.empty
+            dtype = np.dtype(np.int64) if key == "t" else column.dtype
+            columns[key] = memory((int(offsets[-1]), *column.shape[1:]), dtype)
+            if key == "t":
+                np.concatenate([columns[key][:0], *times], out=columns[key])
+            else:
+                column.read_ranges(lo, hi, columns[key])
+        stops = starts + self._kind.length
+        if self._kind.count is not None:
+            starts = columns["t"][offsets[:-1]]
+            stops = columns["t"][offsets[1:] - 1] + 1
         batch = {key: Packed(columns[key], offsets) for key in self._fields if key in columns}
         if _START in self._fields:
             batch[_START] = packed_copy(starts, allocate)
@@ -141,13 +144,9 @@ class EventReader(SampleReader):
             batch[key] = Packed(allocate((len(picks), *shape), dtype))
             for number, image in enumerate(batch[key].values):
                 own = slice(offsets[number], offsets[number + 1])
-                x, y, p = (columns[name][own] for name in "xyp")
-                image[...] = make(times[number].astype(np.int64), x, y, p, shape)
-        if self._beside:
-            stops = starts + self._kind.length
-            if self._kind.count is not None:
-                stops = np.array([own[-1] for own in times], np.int64) + 1
-            batch |= self._read_beside(recordings, starts, stops, allocate)
+                t, x, y, p = (columns[name][own] for name in "txyp")
+                image[...] = make(t, x, y, p, shape)
+        batch |= self._read_beside(recordings, starts, stops, allocate)
         return batch | self._sources.read(recordings, allocate)
 
     def _read_beside(
@@ -175,12 +174,11 @@ class EventReader(SampleReader):
         lo = np.empty(len(recordings), np.int64)
         hi = np.empty(len(recordings), np.int64)
         for number, recording in enumerate(recordings.tolist()):
-            first = self._offsets[recording]
+            first, last = self._offsets[recording : recording + 2].tolist()
             marks = self._marks[self._mark_offsets[recording] : self._mark_offsets[recording + 1]]
-            earlier, later = np.searchsorted(marks, (starts[number], stops[number]))
+            earlier, later = np.searchsorted(marks, (starts[number], stops[number])).tolist()
             lo[number] = first + max(0, earlier - 1) * MARK_ROWS
-            is_inside = later < len(marks) - 1  # the last mark is that of the last event
-            hi[number] = first + later * MARK_ROWS if is_inside else self._offsets[recording + 1]
+            hi[number] = min(first + later * MARK_ROWS, last)
         read = self._arrays["t"].read_ranges(lo, hi)
         bounds = offsets_from_lengths(hi - lo)
         times = []
@@ -304,10 +302,9 @@ def _microseconds(duration: object) -> int:
 def _between(times: AnyArray, start: np.int64, stop: np.int64) -> tuple[int, int]:
     # numpy would convert all times to the dtype of a bound that has another one
     latest = np.iinfo(times.dtype).max
-    begin = int(np.searchsorted(times, times.dtype.type(min(start, latest))))
-    if stop > latest:
-        return begin, len(times)
-    return begin, int(np.searchsorted(times, times.dtype.type(stop)))
+    bounds = np.minimum((start, stop), latest).astype(times.dtype)
+    begin, end = np.searchsorted(times, bounds).tolist()
+    return begin, len(times) if stop > latest else end
 
 
 def voxel_grid(t: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: Shape) -> Float64s:
@@ -322,8 +319,8 @@ def voxel_grid(t: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: Shape) -> Fl
     share = position - earlier
     sign = 2.0 * p - 1
     pixel = y.astype(np.int64) * width + x
-    cells = np.concatenate((earlier, later)) * (height * width)
-    cells += np.concatenate((pixel, pixel))
+    plane = height * width
+    cells = np.concatenate((earlier * plane + pixel, later * plane + pixel))
     weights = np.concatenate((sign * (1 - share), sign * share))
     grid = np.bincount(cells, weights, bins * height * width)
     return np.asarray(grid, np.float64).reshape(shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,20 +132,6 @@ class Box(NamedTuple):
     width: int
 
 
-class FrameField(Protocol):
-    """What is read of consecutive rows: of frames, or of time steps."""
-
-    dtype: np.dtype[Any]
-
-    def shape(self, count: int, height: int, width: int) -> Shape:
-        """Return the shape of the crop of `height` x `width` pixels of `count` rows, as read."""
-        ...
-
-    def read(self, rows: slice, box: Box, out: AnyArray) -> None:
-        """Read a box inside the extent of consecutive rows into contiguous `out`."""
-        ...
-
-
 class Images:
     """``frames/blur`` or ``frames/sharp``, (L, h, w, 3), stored as an array or as compressed files."""
 
@@ -234,6 +220,10 @@ class FrameSpikes(StepSpikes):
         frames = np.split(bits, bounds[1:-1] - bounds[0])
         for target, frame in zip(out, frames, strict=True):
             self._view.fill(frame, box.left % 8, box.width, target)
+
+
+# What is read of consecutive rows, of frames or of time steps: the shape of a crop, and its values
+FrameField: TypeAlias = Images | StoredVoxels | StepSpikes
 
 
 def longest_frame(store: Store) -> int:

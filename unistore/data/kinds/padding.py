@@ -23,19 +23,14 @@ Pad: TypeAlias = Literal["valid", "edge", "zero", "drop"] | float | None
 _WORDS = ("valid", "edge", "zero", "drop")
 
 
-def check_pad(check: Arguments, pad: object) -> None:
-    """Add a problem if `pad` is not a `Pad`."""
-    number = matches_type(pad, float) or (isinstance(pad, (float, np.floating)) and not isinstance(pad, bool))
-    right = number or (isinstance(pad, str) and pad in _WORDS)
-    expected = f"one of {', '.join(map(repr, _WORDS))}, or a number"
-    check.expect("pad", pad, right, expected, none=True)
-
-
-def normalize_pad(pad: Any) -> Pad:
-    """Return a valid `pad`, with a number as Python int or float, so that equal ones have the same repr."""
-    if pad is None or isinstance(pad, str):
+def checked_pad(check: Arguments, pad: Any) -> Pad:
+    """Return a `Pad`, its number as Python int or float, so that equal ones have the same repr."""
+    if pad is None or (isinstance(pad, str) and pad in _WORDS):
         return pad  # type: ignore[return-value]
-    return int(pad) if isinstance(pad, Integral) else float(pad)
+    if matches_type(pad, float) or isinstance(pad, np.floating):
+        return int(pad) if isinstance(pad, Integral) else float(pad)
+    check.refuse("pad", f"must be one of {', '.join(map(repr, _WORDS))}, or a number, got {pad!r}")
+    return None
 
 
 def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, float]:
@@ -69,20 +64,11 @@ def copy_padded(inside: AnyArray, out: AnyArray, pad: Pad, fill: Any) -> None:
     if pad == "edge" and not inside.size:
         message = "is 'edge', and there are no data to repeat: an extent is 0"
         raise wrong_argument("pad", message, 'give a number, or "drop"')
-    filled = [slice(extent) for extent in inside.shape]
-    if pad != "edge":
-        out[...] = fill
-        out[tuple(filled)] = inside
-        return
-    out[tuple(filled)] = inside
-    for axis, extent in enumerate(inside.shape):
-        if extent < out.shape[axis]:
-            before = filled.copy()
-            behind = filled.copy()
-            before[axis] = slice(extent - 1, extent)
-            behind[axis] = slice(extent, None)
-            out[tuple(behind)] = out[tuple(before)]
-            filled[axis] = slice(None)
+    behind = [(0, size - extent) for extent, size in zip(inside.shape, out.shape, strict=True)]
+    if pad == "edge":
+        out[...] = np.pad(inside, behind, "edge")
+    else:
+        out[...] = np.pad(inside, behind, constant_values=fill)
 
 
 def packed_boxes(
@@ -132,19 +118,19 @@ def reach_of_boxes(
     if not smaller.any():
         return Reach(samples), ~smaller
     least = extents.min(axis=0)
-    has_pad = hasattr(kind, "pad")
-    without_pad = {"pad": None} if has_pad else {}
-    fitting_size = tuple(np.minimum(size, np.maximum(least, 1)).tolist())
-    fitting = replace(kind, **{option: fitting_size}, **without_pad)
+    pad = getattr(kind, "pad", None)
+    options: dict[str, Any] = {option: tuple(np.minimum(size, np.maximum(least, 1)).tolist())}
+    if hasattr(kind, "pad"):
+        options["pad"] = None
+    fitting = replace(kind, **options)
     shown, smallest = (" × ".join(map(str, extent)) for extent in (size, least.tolist()))
     boxes, data = nouns
     message = f"{boxes.format(shown)} reach beyond {int(smaller.sum())} of {len(extents)} {data}"
     message += f", whose extents are {smallest} at least"
     beyond = int(counts[smaller].sum())
-    if has_pad and kind.pad == "drop":
+    if pad == "drop":
         return Reach(samples - beyond, problem=message, fitting=fitting), ~smaller
-    is_padded = has_pad and kind.pad is not None
-    return Reach(samples, beyond, is_padded, message, fitting), np.ones_like(smaller)
+    return Reach(samples, beyond, pad is not None, message, fitting), np.ones_like(smaller)
 
 
 def set_sizes(kind: Any, option: str, count: int) -> None:

@@ -22,24 +22,25 @@ from unistore.data.collate import as_tensors
 from unistore.data.dataset import Dataset
 from unistore.data.kinds.episodes import Transitions
 from unistore.data.parts import check_drawable, common_fields
+from unistore.data.statistics import Statistics
 from unistore.errors import InputError
 from unistore.memory import Arena, SlabRing
 from unistore.order.permutation import below, words
 from unistore.order.sequences import Weighted
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, wrong_argument
-from unistore.system.hints import Float64s, Int64s, JsonObject, PathLike
+from unistore.system.hints import Int64s, JsonObject, PathLike
 from unistore.system.workers import resolve_ranks
 
 # The flat layout of replay buffers: which observations its tuple has, and images in another size.
 
-_IMAGES = (
+# Observations in the order of the tuple, each under the names it goes by
+_OBSERVATIONS = (
     ("left_image", "left_wrist_image"),
     ("right_image", "right_wrist_image"),
     ("global_image",),
+    ("joint", "joints", "qpos"),
 )
-# Observations in the order of the tuple, each under the names it goes by
-_JOINTS = ("joint", "joints", "qpos")
 
 
 class Flat(NamedTuple):
@@ -69,12 +70,11 @@ class Flat(NamedTuple):
 
 def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
     """Return the observations of the flat layout."""
-    sets = [_stored(names, known, size) for names in _IMAGES]
-    joint = [key for name in _JOINTS if (key := f"observation.{name}") in known][:1]
-    keys = [stored for stored in sets if stored is not None]
-    if len(keys) == len(sets) and joint:
-        return Flat((*keys, *joint), size)
-    missing = [names for names, stored in zip((*_IMAGES, _JOINTS), (*sets, joint), strict=True) if not stored]
+    stored = [_stored(names, known, size) for names in _OBSERVATIONS]
+    keys = tuple(key for key in stored if key is not None)
+    if len(keys) == len(stored):
+        return Flat(keys, size)
+    missing = [names for names, key in zip(_OBSERVATIONS, stored, strict=True) if key is None]
     options = " ".join(f"--map observation/{names[0]}=DATASET" for names in missing)
     msg = (
         f"{where}: a tuple needs the observations {', '.join(map('|'.join, missing))}; the store has "
@@ -226,15 +226,15 @@ class ReplayBuffer:
         """Return the number of transitions to draw from."""
         return self._length
 
-    @property
+    @cached_property
     def action_mean(self) -> torch.Tensor:
         """Return the mean (A,) float32 of all actions of the store, accumulated in float64."""
-        return self._action_statistics[0]
+        return torch.as_tensor(self._action_statistics.mean).float()
 
-    @property
+    @cached_property
     def action_std(self) -> torch.Tensor:
         """Return the standard deviation (A,) float32 of all actions of the store, in float64, ddof 0."""
-        return self._action_statistics[1]
+        return torch.as_tensor(self._action_statistics.std).float()
 
     def __enter__(self) -> Self:
         return self
@@ -271,15 +271,15 @@ class ReplayBuffer:
             msg = "this ReplayBuffer was made in another process: make one in each, with its seed or rank"
             raise ValueError(msg)
         with self._lock:
+            if self._closed:
+                msg = "this ReplayBuffer is closed"
+                raise ValueError(msg)
+            if not self._length:
+                msg = f"{self._dataset.path}: there are no transitions to draw from"
+                raise ValueError(msg)
             return self._next(int(batch_size))
 
     def _next(self, batch_size: int) -> Any:
-        if self._closed:
-            msg = "this ReplayBuffer is closed"
-            raise ValueError(msg)
-        if not self._length:
-            msg = f"{self._dataset.path}: there are no transitions to draw from"
-            raise ValueError(msg)
         if self._prefetched and self._prefetched[0][0] != batch_size:
             self._discard_prefetched()
         number = self._next_number
@@ -380,10 +380,9 @@ class ReplayBuffer:
             self._next_number = int(state["served"])
 
     @cached_property
-    def _action_statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _action_statistics(self) -> Statistics:
         stores = [part.store.path for part in self._dataset.parts]
-        statistics = Dataset(stores, Transitions(), ["action"]).statistics("action")
-        return torch.as_tensor(statistics.mean).float(), torch.as_tensor(statistics.std).float()
+        return Dataset(stores, Transitions(), ["action"]).statistics("action")
 
     def _discard_prefetched(self) -> None:
         for _, future in self._prefetched:
@@ -427,24 +426,22 @@ class ReplayBuffer:
         return places if self._chosen is None else self._chosen[places]
 
     def _weighted_draws(self, weights: Any) -> Weighted:
+        parts = self._dataset.runs
+        transitions = len(self._dataset) if self._places is None else len(self._places)
         try:
-            return self._draws_by(np.asarray(weights, np.float64))
+            numbers = np.asarray(weights, np.float64)
+            if len(parts) > 1 and numbers.shape == (len(parts),):
+                check_drawable(numbers.tolist(), parts, np.diff(self._bounds))
+                return Weighted(numbers, self._bounds, seed=self._seed)
+            if numbers.shape != (transitions,):
+                stores = f" or {len(parts)} stores" if len(parts) > 1 else ""
+                msg = f"are {numbers.size} numbers for {transitions} transitions{stores}: one for each"
+                raise ValueError(msg)
+            if self._places is not None:  # a transition that is listed twice is drawn with both its weights
+                numbers = np.bincount(self._places, numbers).astype(np.float64)
+            return Weighted(numbers[: self._length], seed=self._seed)
         except (TypeError, ValueError) as error:
             raise wrong_argument("weights", str(error)) from error
-
-    def _draws_by(self, weights: Float64s) -> Weighted:
-        parts = self._dataset.runs
-        if len(parts) > 1 and weights.shape == (len(parts),):
-            check_drawable(weights.tolist(), parts, np.diff(self._bounds))
-            return Weighted(weights, self._bounds, seed=self._seed)
-        transitions = len(self._dataset) if self._places is None else len(self._places)
-        if weights.shape != (transitions,):
-            stores = f" or {len(parts)} stores" if len(parts) > 1 else ""
-            msg = f"are {weights.size} numbers for {transitions} transitions{stores}: one for each"
-            raise ValueError(msg)
-        if self._places is not None:  # a transition that is listed twice is drawn with both its weights
-            weights = np.bincount(self._places, weights).astype(np.float64)
-        return Weighted(weights[: self._length], seed=self._seed)
 
     def _identity(self) -> JsonObject:
         # What the draws depend on besides the number of the batch, its size and the rank

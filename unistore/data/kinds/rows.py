@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from unistore.converters.common.columns import row_shapes
-from unistore.data.kinds.columns import RaggedColumn, RowTexts, is_ragged, is_text
+from unistore.data.kinds.columns import UnevenColumn
 from unistore.data.kinds.protocol import (
     INDEX,
     MASK_SUFFIX,
@@ -70,11 +70,10 @@ class RowReader(SampleReader):
 
     def __init__(self, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
         paths = _paths(store)
-        ragged = {name: paths[name] for name in fields if name in paths and not store.has(paths[name])}
-        self._texts = {name: RowTexts(store, path) for name, path in ragged.items() if is_text(path)}
-        self._ragged = {name: RaggedColumn(store, path) for name, path in ragged.items() if is_ragged(path)}
-        self._arrays = {
-            name: store.array(paths[name]) for name in fields if name in paths and name not in ragged
+        columns = {name: paths[name] for name in fields if name in paths}
+        self._arrays = {name: store.array(path) for name, path in columns.items() if store.has(path)}
+        self._uneven = {
+            name: UnevenColumn(store, path) for name, path in columns.items() if name not in self._arrays
         }
         of_sources = _of_sources(store)
         self._of_sources = {key: of_sources[key] for key in fields if key in of_sources}
@@ -100,10 +99,8 @@ class RowReader(SampleReader):
         for name, array in self._arrays.items():
             out = allocate((len(rows), *array.shape[1:]), array.dtype)
             batch[name] = Packed(array.read_rows(rows, out))
-        for name, texts in self._texts.items():
-            batch[name] = Packed(texts.read(rows))
-        for name, column in self._ragged.items():
-            batch[name], _ = column.read(name, rows[:, None], allocate)
+        for name, column in self._uneven.items():
+            batch[name], _ = column.read(name, rows, allocate)
         if self._source_of is not None:
             sources = self._source_of(rows)
             for name, values in self._of_sources.items():
@@ -224,9 +221,7 @@ class Spans:
         for i, (lo, hi) in enumerate(zip(self.lo.tolist(), self.hi.tolist(), strict=True)):
             part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
             rows = self.rows[part]
-            if len(rows) == hi - lo and np.array_equal(rows, np.arange(hi - lo)):  # some may repeat
-                array.read_ranges([lo], [hi], out[part])
-            elif len(rows) * array.chunk_shape[0] < hi - lo:
+            if len(rows) * array.chunk_shape[0] < hi - lo:
                 array.read_rows(rows + lo, out[part])
             else:  # nearly every chunk is needed: cheapest in order
                 whole = array.read_ranges([lo], [hi], scratch[: hi - lo])

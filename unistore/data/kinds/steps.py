@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from unistore.converters.formats.packets import KeptVideo
-from unistore.data.kinds.columns import EncodedImages, RaggedColumn, RowTexts, count_key, is_ragged, is_text
+from unistore.data.kinds.columns import EncodedImages, UnevenColumn, count_key, is_uneven
 from unistore.data.kinds.protocol import (
     INDEX,
     MASK_SUFFIX,
@@ -138,13 +138,8 @@ class StepColumns:
 
     def __init__(self, store: Store, paths: Mapping[str, str], keys: Collection[str]) -> None:
         needed = {key: path for key, path in paths.items() if key in keys or count_key(key) in keys}
-        self.ragged = {key: RaggedColumn(store, path) for key, path in needed.items() if is_ragged(path)}
-        self.texts = {key: RowTexts(store, path) for key, path in needed.items() if is_text(path)}
-        self.dense = {
-            key: step_column(store, path)
-            for key, path in needed.items()
-            if key not in self.ragged and key not in self.texts
-        }
+        self.uneven = {key: UnevenColumn(store, path) for key, path in needed.items() if is_uneven(path)}
+        self.dense = {key: step_column(store, path) for key, path in needed.items() if not is_uneven(path)}
 
 
 def step_column(store: Store, path: str) -> StepColumn:

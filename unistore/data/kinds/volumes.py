@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -22,9 +22,8 @@ from unistore.data.kinds.boxes import (
 )
 from unistore.data.kinds.padding import (
     Pad,
-    check_pad,
+    checked_pad,
     common_shape,
-    normalize_pad,
     reach_of_boxes,
     set_sizes,
     valid_masks,
@@ -128,25 +127,23 @@ class _Locations:
 
 def find_target(store: Store, name: str) -> BoxTarget:
     """Return what a name means: ``"lung"``, ``"seg"``, ``"seg:2"``, ``"masks/lung"``, or a class's name."""
-    groups = box_sources(store)
-    named: dict[str, set[BoxTarget]] = {}
-    for key, group in groups.items():
-        for one, target in [(key, BoxTarget(group, None)), *_named_classes(store, group)]:
-            named.setdefault(one, set()).add(target)
-        named.setdefault(group, set()).add(BoxTarget(group, None))
     key, _, number = name.rpartition(":")
-    targets = named.get(name, set())
-    if key in named and number.isdecimal():
-        targets = targets | {BoxTarget(target.group, int(number)) for target in named[key]}
+    targets = set[BoxTarget]()
+    known: list[str] = []
+    for own, group in box_sources(store).items():
+        classes = _named_classes(store, group)
+        known += [own, *classes.values()]
+        if name in (own, group):
+            targets.add(BoxTarget(group, None))
+        if key in (own, group) and number.isdecimal():
+            targets.add(BoxTarget(group, int(number)))
+        targets |= {BoxTarget(group, one) for one, class_name in classes.items() if class_name == name}
     if not targets:
-        shown = [known for known in named if known != "image" and known not in groups.values()]
-        message = f"{store.path} has no {name!r}; it has {', '.join(shown) or 'none'}"
+        shown = ", ".join(dict.fromkeys(one for one in known if one != "image")) or "none"
+        message = f"{store.path} has no {name!r}; it has {shown}"
         raise wrong_argument("foreground", message)
     if len(targets) > 1:
-        spelled = [
-            target.group if target.class_number is None else f"{target.group}:{target.class_number}"
-            for target in targets
-        ]
+        spelled = [f"{group}:{number}".removesuffix(":None") for group, number in targets]
         message = f"{name!r} is several things in {store.path}"
         raise wrong_argument("foreground", message, f"give one: {', '.join(sorted(spelled))}")
     (target,) = targets
@@ -157,12 +154,13 @@ def find_target(store: Store, name: str) -> BoxTarget:
     return target
 
 
-def _named_classes(store: Store, group: str) -> Iterator[tuple[str, BoxTarget]]:
+def _named_classes(store: Store, group: str) -> dict[int, str]:
+    """Return the name of each class of a label or mask by its number."""
+    names: dict[int, str] = {}
     for path in (f"{group}/label", f"{group}/mask"):
         classes = store.array(path).attributes.get("classes", {}) if store.has(path) else {}
-        for number, name in classes.items():
-            if number.isdecimal() and int(number) > 0:
-                yield str(name), BoxTarget(group, int(number))
+        names |= {int(number): str(name) for number, name in classes.items() if number.isdecimal()}
+    return {number: name for number, name in names.items() if number > 0}
 
 
 class WholeVolumeReader(SampleReader):
@@ -246,11 +244,10 @@ class Volumes(SampleKind):
             check.refuse("scale", "scales a window to 0…1: name the window", 'window="lung"')
         check.sizes("size", self.size, 3, none=True)
         check.integer("step", self.step, 1)
-        check_pad(check, self.pad)
+        object.__setattr__(self, "pad", checked_pad(check, self.pad))
         if self.pad in ("valid", "drop") or (self.pad is not None and self.size is None):
             check.refuse("pad", f"is {self.pad!r}", 'size= with pad="edge", "zero" or a number')
         check.raise_problems()
-        object.__setattr__(self, "pad", normalize_pad(self.pad))
         set_sizes(self, "size", 3)
 
     @property
@@ -408,7 +405,7 @@ class Patches(SampleKind):
             check.refuse(
                 "per_volume", f"is {self.per_volume}, and random is False: a grid covers each volume once"
             )
-        check_pad(check, self.pad)
+        object.__setattr__(self, "pad", checked_pad(check, self.pad))
         check.integer("step", self.step, 1)
         is_share = matches_type(self.overlap, float) and 0 <= self.overlap < 1
         if check.expect("overlap", self.overlap, is_share, "a share of a box, from 0 to below 1"):
@@ -420,7 +417,6 @@ class Patches(SampleKind):
                 check.refuse("foreground", "is of random boxes", "leave it or random=False out")
             object.__setattr__(self, "foreground", shares_of(check, self.foreground))
         check.raise_problems()
-        object.__setattr__(self, "pad", normalize_pad(self.pad))
         set_sizes(self, "size", 3)
 
     @property
