@@ -26,7 +26,9 @@ PROBED = 8
 
 def block_samples(reader: SampleReader, seed: int) -> int:
     """Return how many samples a block has, from the sizes of a few."""
-    index = np.unique(np.linspace(0, max(0, len(reader) - 1), PROBED).astype(np.int64))[: len(reader)]
+    last = max(0, len(reader) - 1)
+    spread = np.linspace(0, last, PROBED).astype(np.int64)
+    index = np.unique(spread)[: len(reader)]
     probed = reader.read(Picks(index, np.zeros_like(index), seed), np.empty)
     return max(1, BLOCK_BYTES * len(index) // max(1, _bytes_of(probed)))
 

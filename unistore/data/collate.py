@@ -116,9 +116,6 @@ class Sample(dict[str, Any]):
     def __reduce__(self) -> tuple[type[Sample], tuple[dict[str, Any], Mapping[str, RaggedKey]]]:
         return type(self), (dict(self), self.ragged)
 
-    def __copy__(self) -> Sample:
-        return Sample(self, self.ragged)
-
 
 class Samples(Items[Sample]):
     """The samples of one batch, as views of its arrays. `unistore.collate` uses the arrays themselves."""

@@ -239,7 +239,8 @@ class DatasetPart(NamedTuple):
         for lo in range(0, len(reader), _BLOCK):
             index = np.arange(lo, min(lo + _BLOCK, len(reader)))
             sources = reader.read(Picks(index, np.zeros_like(index)), np.empty)[SOURCE].values
-            new = np.flatnonzero(np.concatenate(([sources[0] != names[-1]], sources[1:] != sources[:-1])))
+            is_new = np.append(sources[0] != names[-1], sources[1:] != sources[:-1])
+            new = np.flatnonzero(is_new)
             starts.append(new + lo)
             names += sources[new].tolist()
         if len(set(names)) < len(names):
@@ -466,7 +467,7 @@ def _in_runs(
 def _joined_parts(parts: Sequence[DatasetPart]) -> list[DatasetPart]:
     """Return runs of alike parts in place of these."""
     joined = []
-    for _, run in groupby(parts, key=lambda part: id(part.store if part.joined is None else part.joined)):
+    for _, run in groupby(parts, key=lambda part: id(part.joined or part.store)):
         part = next(run)
         joined.append(part if part.joined is None else part.joined._replace(splits=part.splits))
     return joined
@@ -589,8 +590,9 @@ def _largest(store: Store) -> StoredArray:
     first = store.example
     if not first.paths():
         raise contradiction(store, "zarr.json", "lists no array")
-    sizes = {path: len(first.array(path)) * _row_bytes(first.array(path)) for path in first.paths()}
-    return store.array(max(sizes, key=sizes.__getitem__))
+    arrays = map(first.array, first.paths())
+    largest = max(arrays, key=lambda array: len(array) * _row_bytes(array))
+    return store.array(largest.path)
 
 
 def _row_bytes(array: StoredArray) -> int:

@@ -151,14 +151,13 @@ class Question:
             if not part.kind.select(part.store, (self.key,)):
                 raise wrong_argument("key", f"{self.key} is no value of a sample")
             whole = part.kind
-            reader = part.bind((self.key, *whole.validity(part.store, self.key)))
+            reader = self._reader(part.store, whole, part.units())
             check_reach([reader], [part.store.path])
         elif subset is None and part.where is None:
             summary = self._kept(part.store, whole)
             return summary, summary.total(None if part.splits is None else part.split_codes())
         else:
-            keys = (self.key, *whole.validity(part.store, self.key))
-            reader = whole.bind(part.store, keys, part.units())
+            reader = self._reader(part.store, whole, part.units())
         index = np.arange(len(reader)) if subset is None else subset
         summary = self._summarise(part.store, whole, reader, index, np.zeros(len(index), np.uint8))
         return summary, summary.total()
@@ -181,9 +180,12 @@ class Question:
         summaries = self.summaries[name]
         if self.key not in summaries:
             index = np.arange(store.sample_count)
-            reader = whole.bind(store, (self.key, *whole.validity(store, self.key)), None)
+            reader = self._reader(store, whole, None)
             summaries[self.key] = self._summarise(store, whole, reader, index, _splits_of(store))
         return summaries[self.key]
+
+    def _reader(self, store: Store, kind: SampleKind, units: Int64s | None) -> SampleReader:
+        return kind.bind(store, (self.key, *kind.validity(store, self.key)), units)
 
     def _summarise(
         self, store: Store, kind: SampleKind, reader: SampleReader, index: Int64s, splits: UInt8s

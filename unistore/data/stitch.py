@@ -77,7 +77,8 @@ def _joined(
     for index, values in predictions:
         numbers = torch.as_tensor(index).cpu().numpy().reshape(-1)
         batch = torch.as_tensor(values).detach()
-        if batch.ndim not in (4, 5) or len(batch) != len(numbers) or tuple(batch.shape[-3:]) != shape:
+        is_of_boxes = batch.ndim in (4, 5) and tuple(batch.shape[-3:]) == shape
+        if not is_of_boxes or len(batch) != len(numbers):
             expected = f"({len(numbers)}, …, {', '.join(map(str, shape))})"
             message = f"have shape {tuple(batch.shape)}, expected {expected} as the boxes"
             raise _refusal(message, "shape")

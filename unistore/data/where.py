@@ -173,7 +173,8 @@ def _sums(store: Store, path: str, offsets: str) -> AnyArray:
     sums = np.zeros(len(bounds) - 1)
     filled = np.diff(bounds) > 0
     if filled.any():
-        sums[filled] = np.add.reduceat(values.reshape(len(values), -1).sum(axis=1), bounds[:-1][filled])
+        of_rows = values.reshape(len(values), -1).sum(axis=1)
+        sums[filled] = np.add.reduceat(of_rows, bounds[:-1][filled])
     return sums
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,19 +69,6 @@ def test_a_column_in_its_own_unit() -> None:
     expected = 10 + np.searchsorted(np.rint(values[10:4990] * 1e9).astype("i8"), times, "right")
     assert np.array_equal(clock.search(times, lo, hi), expected)
     assert clock.times(np.array([7, 3])).tolist() == [round(values[7] * 1e9), round(values[3] * 1e9)]
-
-
-@pytest.mark.parametrize("queries", [1, 20])
-def test_few_chunks_are_read_and_their_first_times_once(queries: int) -> None:
-    column = InMemory(np.arange(1 << 20), 1024)
-    clock = StoredClock(column)
-    times = np.linspace(5, 1 << 20, queries).astype("i8")
-    lo, hi = np.zeros(queries, "i8"), np.full(queries, len(column))
-    assert np.array_equal(clock.search(times, lo, hi), np.minimum(times + 1, len(column)))
-    assert column.rows_read <= queries * (1024 + 10)
-    read = column.rows_read
-    clock.search(times, lo, hi)
-    assert column.rows_read - read <= queries * 1024
 
 
 def test_nothing_is_searched_in_nothing() -> None:

@@ -126,13 +126,6 @@ def test_contradictions_are_errors(make_cloud: Callable[..., Any]) -> None:
         unistore.Collate("flat")  # type: ignore[arg-type]
 
 
-def test_text_becomes_a_list(make_cloud: Callable[..., Any]) -> None:
-    dataset = unistore.Dataset(make_cloud(LENGTHS).path, fields=["source", "xyz"])
-    expected = ["b/two.h5", "a/one.h5"]
-    assert unistore.collate(dataset.__getitems__([2, 1]))["source"] == expected
-    assert unistore.collate([dataset[2], dataset[1]])["source"] == expected
-
-
 def test_samples_survive_pickling_copying_and_torch(make_cloud: Callable[..., Any]) -> None:
     dataset = unistore.Dataset(make_cloud(LENGTHS).path, fields=["xyz", "rgb", "origin"])
     samples = [dataset[0], dataset[1]]  # no uint16: torch 2.13 cannot unpickle such tensors

@@ -92,11 +92,6 @@ def test_fields_select_and_unknown_ones_are_listed(rows: Path) -> None:
         unistore.Dataset(rows, fields=["label", "colour"])
 
 
-def test_source_of_a_sample(rows: Path) -> None:
-    dataset = unistore.Dataset(rows)
-    assert [dataset.source_of(index) for index in (0, 19, 20, -1)] == ["a.npz", "a.npz", "b.npz", "b.npz"]
-
-
 def test_splits(rows: Path) -> None:
     assert len(unistore.Dataset(rows, split="train")) == 30
     val = unistore.Dataset(rows, split="val")

@@ -69,16 +69,6 @@ def test_one_index_over_all_stores(make_rows: Callable[..., Path]) -> None:
     assert len(again) == 26
 
 
-def test_splits_and_a_single_path_in_a_list(make_rows: Callable[..., Path]) -> None:
-    paths = [make_rows(5), make_rows(4, 10)]
-    dataset = unistore.Dataset(paths, split="val")
-    assert [int(sample["value"]) for sample in dataset.__getitems__(range(4))] == [1, 3, 11, 13]
-    one = unistore.Dataset(paths[:1])
-    assert one.store.path == str(paths[0])
-    assert one.digest == unistore.Dataset(paths[0]).digest
-    assert one.store_offsets.tolist() == [0, 5]
-
-
 def test_sources_begin_with_their_store(make_rows: Callable[..., Path], tmp_path: Path) -> None:
     paths = [make_rows(5), make_rows(4, 10)]
     dataset = unistore.Dataset(paths, fields=["value", "source"])

@@ -81,7 +81,9 @@ class BitBox(BoxSource):
         self._array = array
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        packed = self.bits(volume, (lo[0], lo[1], lo[2] // 8), (hi[0], hi[1], -(-hi[2] // 8)))
+        first = (*lo[:2], lo[2] // 8)
+        last = (*hi[:2], -(-hi[2] // 8))
+        packed = self.bits(volume, first, last)
         out[...] = unpack(packed, hi[2] - lo[2], lo[2] % 8)
 
     def bits(self, volume: int, lo: Sequence[int], hi: Sequence[int]) -> UInt8s:
@@ -153,19 +155,16 @@ def window_limits(store: Store, name: str) -> tuple[float, float]:
     if not store.has(IMAGE):
         msg = f"{store.path}: holds no images to take window {name!r} of"
         raise InputError(msg)
-    held = {
-        group.removeprefix("windows/"): store.group(group)
-        for group in box_sources(store).values()
-        if group.startswith("windows/")
-    }
-    if name in held:
+    path = f"windows/{name}"
+    if path in box_sources(store).values():
+        held = store.group(path)
         try:
-            low = float(held[name]["low"])
-            high = float(held[name]["high"])
+            low = float(held["low"])
+            high = float(held["high"])
         except (KeyError, TypeError, ValueError):
             low = high = math.nan
         if not low < high:
-            raise contradiction(store, f"windows/{name}", "does not say its lowest and highest value")
+            raise contradiction(store, path, "does not say its lowest and highest value")
         return low, high
     window = parse_window(name)
     return window.low, window.high

@@ -187,7 +187,8 @@ def runs_of_frames(sequences: Int64s, extents: Int64s, units: Int64s) -> Int64s:
         return np.empty((0, 2), np.int64)
     used = np.zeros(frames, np.bool_)
     used[units] = True
-    connected = used[1:] & used[:-1] & (extents[1:] == extents[:-1]).all(axis=1)
+    are_alike = (extents[1:] == extents[:-1]).all(axis=1)
+    connected = used[1:] & used[:-1] & are_alike
     boundaries = sequences[(sequences > 0) & (sequences < frames)]
     connected[boundaries - 1] = False
     bounds = np.flatnonzero(np.concatenate(([True], ~connected, [True])))
@@ -198,7 +199,9 @@ def runs_of_frames(sequences: Int64s, extents: Int64s, units: Int64s) -> Int64s:
 
 def clip_starts(runs: Int64s, length: int, stride: int) -> Int64s:
     """Return the first rows of the clips of `length` rows, every `stride`-th in each run."""
-    return rows_of_ranges(runs[:, 0], np.maximum(runs[:, 1] - length + 1, runs[:, 0]), stride)
+    lo, hi = runs.T
+    ends = np.maximum(hi - length + 1, lo)
+    return rows_of_ranges(lo, ends, stride)
 
 
 def attached_columns(store: Store) -> dict[str, str]:

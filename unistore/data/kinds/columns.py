@@ -88,8 +88,11 @@ class EncodedImages:
     def read(self, frames: Int64s) -> list[AnyArray]:
         lo, hi = self._offsets.ranges(frames)
         stored = self._data.read_ranges(lo, hi)
-        bounds = np.concatenate(([0], np.cumsum(hi - lo)))
-        return [self._decode(stored[bounds[i] : bounds[i + 1]], int(frame)) for i, frame in enumerate(frames)]
+        bounds = pairwise(offsets_from_lengths(hi - lo).tolist())
+        images = []
+        for frame, (start, stop) in zip(frames.tolist(), bounds, strict=True):
+            images.append(self._decode(stored[start:stop], frame))
+        return images
 
     def _decode(self, stored: UInt8s, frame: int) -> AnyArray:
         if self._blank is not None and not len(stored):

@@ -85,7 +85,7 @@ class PlainColumn(StepColumn):
         self.dtype = self._array.dtype
         self.row_shape = self._array.shape[1:]
         axes = store.attributes["fields"][path].get("axes", ())
-        self.image = tuple(axes[-1:]) == (CHANNEL,) and len(self.row_shape) == 3 and self.row_shape[2] == 3
+        self.image = self.row_shape[2:] == (3,) and tuple(axes[-1:]) == (CHANNEL,)
 
     def read(self, rows: Int64s, out: AnyArray) -> None:
         self._array.read_rows(rows, out)
@@ -113,7 +113,7 @@ class EncodedColumn(StepColumn):
         self._images = (
             KeptVideo(store, group) if is_video else EncodedImages(store, group, exact=True, blank=blank)
         )
-        self.image = len(self.row_shape) == 3 and self.row_shape[2] == 3
+        self.image = self.row_shape[2:] == (3,)
 
     def read(self, rows: Int64s, out: AnyArray) -> None:
         frames, numbers = np.unique(rows, return_inverse=True)

@@ -182,13 +182,6 @@ def test_mixed_resolutions(make_store: Any) -> None:
         len(unistore.Dataset(path, unistore.Clips(length=3)))
 
 
-def test_splits_are_of_frames(make_store: Any) -> None:
-    path = record(make_store, splits={"train": range(9), "val": range(9, 15)}).path
-    assert len(unistore.Dataset(path, unistore.Clips(crop=16), split="train")) == 3
-    val = unistore.Dataset(path, unistore.Clips(crop=16), ["frame"], split="val")
-    assert [int(sample["frame"]) for sample in val] == [9, 10]
-
-
 def test_other_names_of_keys(make_store: Any) -> None:
     path, kind = record(make_store).path, unistore.Clips(crop=16, random=False)
     plain, named = unistore.Dataset(path, kind), unistore.Dataset(path, kind, names={"voxel": "spike_vox"})

@@ -142,22 +142,6 @@ def test_random_windows_lie_in_their_recording_and_differ_in_each_epoch(store: P
     assert len(set(starts)) > 0.9 * len(starts)
 
 
-@pytest.mark.timeout(300)
-def test_batches_of_workers_are_ragged(store: Path) -> None:
-    dataset = unistore.Dataset(store, unistore.Events("10ms"))
-    expected = windows(10_000, 10_000)
-    loader = unistore.Loader(dataset, batch_size=4, num_workers=1, multiprocessing_context="forkserver")
-    delivered = 0
-    with loader:
-        for batch in loader:
-            offsets = batch["offsets"].tolist()
-            for place, index in enumerate(batch["index"].tolist()):
-                part = {name: batch[name][offsets[place] : offsets[place + 1]] for name in "txyp"}
-                assert_events(part, expected[index])
-                delivered += 1
-    assert delivered == len(expected)
-
-
 @pytest.mark.parametrize("dtype", ["u4", "i8"])
 def test_times_are_stored_as_the_files_have_them_and_delivered_as_int64(dtype: str, tmp_path: Path) -> None:
     """To the last microsecond of uint32: no time, and no end of a window, wraps."""
@@ -192,12 +176,6 @@ def test_files_that_differ_in_the_dtype_of_times(tmp_path: Path) -> None:
     unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "events", sensor=(WIDTH, HEIGHT))
     assert unistore.Store(tmp_path / "a.zarr").array("events/t").dtype == np.int64
     assert unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
-
-
-def test_numbers_of_the_source_on_request(store: Path) -> None:
-    sample = unistore.Dataset(store, unistore.Events("50ms"), ["t", "sources.t_offset", "sources.width"])[0]
-    assert sample["sources.t_offset"] == 57_000_000
-    assert sample["sources.width"] == WIDTH
 
 
 @pytest.mark.parametrize(

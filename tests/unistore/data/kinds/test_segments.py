@@ -44,12 +44,6 @@ def test_pseudo_segments_are_no_samples(make_cloud: Callable[..., Any]) -> None:
     assert dataset[0]["source_row"][0] == len(cloud.quantised) - 1
 
 
-def test_splits_count_samples(make_cloud: Callable[..., Any]) -> None:
-    cloud = make_cloud(splits={"train": [0, 2], "val": [1, 3]})
-    dataset = unistore.Dataset(cloud.path, split="val")
-    assert [len(sample["xyz"]) for sample in dataset] == [0, 300]
-
-
 def test_max_points_keeps_order_and_small_segments(make_cloud: Callable[..., Any]) -> None:
     cloud = make_cloud((500, 3, 1, 4000, 20, 5))
     dataset = unistore.Dataset(cloud.path, unistore.Segments(coordinates="absolute", max_points=100), seed=3)
@@ -184,14 +178,6 @@ def test_a_grid_takes_one_point_of_each_voxel(make_cloud: Callable[..., Any], vo
         assert sample["xyz"].shape == (length, 3)
         used = len(np.unique(sample["point_voxel"]))
         assert used == min(length, len(taken[0]))
-
-
-def test_exactly_as_many_points_as_the_segment_has_but_of_a_grid(make_cloud: Callable[..., Any]) -> None:
-    """Repeated rows are as many as the segment's own, and are no shortcut to all of them."""
-    cloud = make_cloud((900, 3, 1, 400, 20, 5))
-    kind = unistore.Segments("absolute", voxel=3000.0, sample="grid", exactly=900)
-    sample = unistore.Dataset(cloud.path, kind)[0]
-    assert len(np.unique(sample["xyz"].numpy(), axis=0)) == len(sample["voxel_coords"]) < 900
 
 
 def test_options_are_checked() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -424,23 +423,6 @@ def test_a_forked_child_is_told_to_make_its_own_buffer(make_store: Any) -> None:
         assert in_child(lambda: replay.sample(4)).startswith(told)
         assert in_child(replay.close) == "None"
         assert len(replay.sample(4)["action"]) == 4
-
-
-def test_moments_of_the_actions_of_several_stores_are_those_of_all_actions(tmp_path: Path) -> None:
-    """Stores differ in length, mean and spread, so that no store alone, and no mean of theirs, is right."""
-    rng = np.random.default_rng(4)
-    actions = [rng.normal(mean, spread, (length, 3)) for mean, spread, length in ((0, 1, 40), (5, 0.1, 9))]
-    for number, values in enumerate(actions):
-        with h5py.File(tmp_path / f"{number}.hdf5", "w") as file:
-            file["observations"] = rng.normal(size=(len(values), 4)).astype(np.float32)
-            file["actions"] = values
-            file["rewards"] = np.zeros(len(values), np.float32)
-            file["terminals"] = np.arange(len(values)) == len(values) - 1
-        unistore.convert(tmp_path / f"{number}.hdf5", tmp_path / f"{number}.zarr", "trajectory")
-    together = np.concatenate(actions)
-    with unistore.ReplayBuffer([tmp_path / "0.zarr", tmp_path / "1.zarr"], output="dict") as replay:
-        assert np.allclose(replay.action_mean, together.mean(axis=0))
-        assert np.allclose(replay.action_std, together.std(axis=0))
 
 
 def test_weights_that_change_while_training(make_store: Any) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import unistore
 from tests import streams
-from unistore.data.kinds.clocks import CountedClock, RowFinder, Ticks
+from unistore.data.kinds.clocks import RowFinder, Ticks
 from unistore.errors import InputError
 
 MS = 1_000_000
@@ -129,15 +129,6 @@ def test_rows_around_ticks_are_those_of_the_reference(
             if len(times[number]):
                 assert (found.rows[tick] >= offsets[number]).all()
                 assert (found.rows[tick] < offsets[number + 1]).all()
-
-
-def test_times_of_a_rate_begin_with_each_episode() -> None:
-    clock = CountedClock(3.0, np.array([0, 4, 4, 9]), lambda episodes: np.array([100, 0, 7])[episodes])
-    rows = np.array([8, 0, 1, 3, 4])
-    assert clock.times(rows).tolist() == [7 + 1333333333, 100, 100 + 333333333, 100 + 10**9, 7]
-    times = np.array([100 + 10**9, 99, 7 + 333333333, 10**12])
-    lo, hi = np.array([0, 0, 4, 4]), np.array([4, 4, 9, 9])
-    assert clock.search(times, lo, hi).tolist() == [4, 0, 6, 9]
 
 
 @pytest.fixture(scope="module")
@@ -275,14 +266,6 @@ def test_windows_that_leave_their_episode_are_refused_or_dropped(robots: Any) ->
     assert all(
         dropped[n]["force_valid"].all() and dropped[n]["left_valid"].all() for n in range(len(dropped))
     )
-
-
-def test_the_short_form_is_the_long_one_of_the_steps(robots: Any) -> None:
-    path, _ = robots
-    short = unistore.Dataset(path, unistore.Windows(history=2, horizon=3, pad="edge"), fields=["action"])
-    long = unistore.Dataset(path, unistore.Windows({"action": range(3)}, pad="edge"), fields=["action"])
-    assert len(short) == len(long)
-    assert all(np.array_equal(short[n]["action"], long[n]["action"]) for n in (0, 17, len(short) - 1))
 
 
 @pytest.mark.parametrize(
