@@ -146,7 +146,7 @@ class _Sum:
         )
         total = self._sum[..., depth, height, width]
         weights = self._weights[depth, height, width]
-        inside = (..., *map(slice, weights.shape))  # a cell may reach beyond its volume
+        inside: Any = (..., *map(slice, weights.shape))  # a cell may reach beyond its volume
         weight = self._cell_weights[inside]
         total += values[inside] * weight
         weights += weight
