@@ -75,16 +75,13 @@ class ArraySpec:
     def needs(self) -> list[str]:
         """Paths of the arrays that the spec refers to."""
         limits = [*self.limits, *self.like]
-        limits += [self.offsets_of] if isinstance(self.offsets_of, Limit) else []
-        paths = [self.rows and self.rows[0], self.indexes and self.indexes[0], *self.beside]
-        paths += [self.offsets_of] if isinstance(self.offsets_of, str) else []
+        paths = [*self.beside]
+        if isinstance(self.offsets_of, Limit):
+            limits.append(self.offsets_of)
+        elif self.offsets_of:
+            paths.append(self.offsets_of)
+        paths += [array[0] for array in (self.rows, self.indexes) if array is not None]
         return [path for path in [*paths, *(limit.path for limit in limits)] if path]
-
-    @property
-    def shape_needs(self) -> list[str]:
-        """Paths of the arrays whose shapes decide the shape of this one."""
-        paths = [limit.path for limit in self.like]
-        return [*paths, self.rows[0]] if self.rows else paths
 
     @property
     def bounds_values(self) -> bool:
@@ -244,25 +241,11 @@ class ArraySpecs:
         problems = [Problem(path, "is missing", kind="schema") for path in needed if path not in arrays]
         for path, info in arrays.items():
             spec = self.of(path, arrays)
-            error = next((f"needs the array {need}" for need in spec.needs if need not in shapes), None)
-            error = error or ("its spec refers to itself" if self._is_circular(path, arrays) else None)
-            error = error or spec.array_error(info, shapes.__getitem__)
+            absent = [need for need in spec.needs if need not in shapes]
+            error = f"needs the array {absent[0]}" if absent else spec.array_error(info, shapes.__getitem__)
             if error is not None:
                 problems.append(Problem(path, error, kind="schema"))
         return problems if problems or self.check is None else list(self.check(arrays))
-
-    def _is_circular(self, path: str, arrays: Collection[str]) -> bool:
-        """Return whether checking an array leads back to it, so that no reader could open it."""
-        seen: set[str] = set()
-        paths = self.of(path, arrays).shape_needs
-        while paths:
-            needed = paths.pop()
-            if needed == path:
-                return True
-            if needed not in seen:
-                seen.add(needed)
-                paths += self.of(needed, arrays).shape_needs
-        return False
 
     def is_text(self, path: str, paths: Collection[str]) -> bool:
         """Return whether an array holds the bytes of a text column."""

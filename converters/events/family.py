@@ -31,8 +31,6 @@ from unistore.converters.plugin import (
     Restored,
     Schema,
     SourceFile,
-    View,
-    ViewLimits,
     no,
     sure,
 )
@@ -69,7 +67,6 @@ _ECF_CURE = "export it again: metavision_file_to_dat -i FILE"
 # Chosen by the time to decode 50,000 events, which a trial by size would miss: coordinates 31 instead of 40
 # microseconds, and smaller; polarities 1 instead of 50, for 0.9 bytes an event.
 _BITS = "lz4 bitshuffle 2"
-_EVENT_BYTES = 13  # of a shown event: time, column, row, polarity
 _BLOCK = 1 << 16  # polarities that are looked at together to tell -1 and 1 from 0 and 1
 _MICROSECONDS = {"auto": 1, "us": 1, "ms": 1_000, "s": 1_000_000}
 
@@ -298,24 +295,6 @@ class EventsFamily(EventsOptions, Family):
             return stored.astype(dtype)
 
         return Array(LazyRows(column.shape, dtype, read))
-
-    def view(self, sample: Mapping[str, AnyArray], detail: ViewLimits) -> View:
-        """Return the first events of a recording, to be counted by pixel and time."""
-        events = min(len(sample["t"]), max(1, detail.shown // _EVENT_BYTES))
-        first = int(sample["t"][0]) if events else 0
-        arrays = {name: sample[name][:events] for name in "xyp"}
-        arrays["t"] = (sample["t"][:events].astype(np.int64) - first).astype(np.float64)
-        width = int(arrays["x"].max(initial=0)) + 1
-        height = int(arrays["y"].max(initial=0)) + 1
-        duration = float(arrays["t"][-1]) if events else 0.0
-        head = {
-            "shape": [height, width],
-            "time": {"first": first, "count": duration, "unit": "µs"},
-            "images": [],
-            "note": f"the first {events:,} events, {duration / 1000:,.1f} ms",
-        }
-        read = sum(column.nbytes for column in sample.values())
-        return View(widget="stream", title=f"{height} × {width} pixels", head=head, arrays=arrays, read=read)
 
     def _sensor(self, opened: Opened) -> tuple[int, int] | None:
         """Return width and height, of the file if it says them."""

@@ -99,8 +99,8 @@ def choose(
     problems += _lengths_problems(shapes, name)
     if problems:
         raise InputError(problems)
-    coordinates = [places.pop(key) for key in xyz]
-    whole = coordinates[0]
+    coordinates = {key: places.pop(key) for key in xyz}
+    whole = coordinates[xyz[0]]
     shape = datasets[whole.array].shape
     if len(shape) == 2 and shape[1] != 3:
         places[FEATURES] = _features(whole, shape, places, location_of(name, whole.array), wide=wide)
@@ -108,8 +108,7 @@ def choose(
     return Described(
         layout=FileLayout(
             name=layout,
-            xyz=tuple([place.array for place in coordinates]),
-            xyz_stored=tuple([place.dtype for place in coordinates]),
+            coordinates=coordinates,
             columns={key: place for key, place in places.items() if place.array not in of_segments},
             segment_columns={key: place for key, place in places.items() if place.array in of_segments},
         ),
@@ -311,7 +310,7 @@ class ColumnPoints(Points):
         super().__init__(opened, layout)
         self._arrays: dict[str, Array] = {}
         self._decoded: dict[str, tuple[int, AnyArray]] = {}
-        self.rows = len(self.array(layout.xyz[0]))
+        self.rows = len(self.array(layout.paths[0]))
 
     def array(self, path: str) -> Array:
         """Return an array, which is opened once."""
@@ -321,11 +320,12 @@ class ColumnPoints(Points):
 
     def read(self, column: str, lo: int, hi: int) -> AnyArray:
         """Read rows. What follows x, y, z in their array is a column of its own."""
-        path = self.layout.arrays[column]
+        path = self.layout.points[column].array
+        xyz = self.layout.coordinates.get("xyz")
         rows = self._read_rows(path, lo, hi)
         if column == "xyz":
             return rows[:, :3]
-        return rows[:, 3:] if path == self.layout.coordinates.get("xyz") else rows
+        return rows[:, 3:] if xyz is not None and path == xyz.array else rows
 
     def _read_rows(self, path: str, lo: int, hi: int) -> AnyArray:
         # Read rows of an array. Of large chunks all rows are kept, to be decoded once
@@ -549,14 +549,13 @@ def described(
         objects = objects_of(opened.handle, opened.tree, paths.__contains__)
         attributes = read_attributes(chain(objects, inside), is_rewritten)
         memory *= 2 * len(paths)
-    left_out = left_out_of(columns_of(opened), {*paths, *[path for path, _ in chosen.left_out]})
     scale = _triple(header, "scale")
     offset = _triple(header, "offset")
     quantum = (scale, offset) if scale and offset else None
     return replace(
         chosen,
         layout=chosen.layout._replace(header=header, quantum=quantum),
-        left_out=(*chosen.left_out, *left_out, *opened.left_out.items()),
+        left_out=(*chosen.left_out, *opened.left_out.items()),
         memory=chosen.memory + memory,
         attributes=attributes,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -50,8 +50,7 @@ class FileLayout(NamedTuple):
     """All that is needed to read a file."""
 
     name: str  # as stores record it
-    xyz: tuple[str, ...]  # arrays of x, y, z, or one array of coordinates (N, 3)
-    xyz_stored: tuple[str, ...]  # their dtypes, byte order included
+    coordinates: Mapping[str, ColumnPlace]  # of x, y, z, or of xyz: one array (N, 3), or wider with features
     columns: Mapping[str, ColumnPlace]  # of the points, by stored name
     segment_columns: Mapping[str, ColumnPlace] = {}  # of whole segments
     quantum: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # scale and offset of x, y, z
@@ -61,24 +60,19 @@ class FileLayout(NamedTuple):
     @property
     def xyz_dtype(self) -> str:
         """``"float32"`` if all axes are floats of at most 32 bits, else ``"float64"``."""
-        dtypes = [np.dtype(dtype) for dtype in self.xyz_stored]
+        dtypes = [np.dtype(place.dtype) for place in self.coordinates.values()]
         return "float32" if all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in dtypes) else "float64"
 
     @property
-    def coordinates(self) -> dict[str, str]:
-        """Array of each coordinate: of x, y and z, or of xyz with rows (3,)."""
-        names = AXES if len(self.xyz) == 3 else ("xyz",)
-        return dict(zip(names, self.xyz, strict=True))
-
-    @property
-    def arrays(self) -> dict[str, str]:
-        """Array of each column of the points, coordinates included."""
-        return self.coordinates | {key: place.array for key, place in self.columns.items()}
+    def points(self) -> dict[str, ColumnPlace]:
+        """Place of every column of the points, coordinates included."""
+        return {**self.coordinates, **self.columns}
 
     @property
     def paths(self) -> list[str]:
         """Every array that is read, once."""
-        return list(dict.fromkeys([*self.xyz, *[place.array for place in self.places.values()]]))
+        places = (*self.points.values(), *self.segment_columns.values())
+        return list(dict.fromkeys([place.array for place in places]))
 
     @property
     def places(self) -> dict[str, ColumnPlace]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,14 @@ from unistore.converters.files.hdf5.file import names_in
 from unistore.converters.files.hdf5.tree import follow, unlinked, walk
 from unistore.converters.formats.hdf5 import HDF5Dataset, OpenedHdf5
 from unistore.converters.plugin import Opened
-from unistore.converters.point_cloud.layouts import ColumnPoints, Points, choose, columns_of, described
+from unistore.converters.point_cloud.layouts import (
+    ColumnPoints,
+    Points,
+    choose,
+    columns_of,
+    described,
+    left_out_of,
+)
 from unistore.converters.point_cloud.names import ColumnPlace, Described, FileLayout, Match, Segmented
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import offsets_of
@@ -81,28 +88,29 @@ class SegmentGroups:
     def group(self, segment: int) -> h5py.Group:
         """Return the group of a segment."""
         key = self.keys[segment]
-        group = follow(self.parent, key, self.location(key), self.file.roots)
-        if not isinstance(group, h5py.Group):
-            wrong = Problem.at(self.location(key), "is no group", _CURE, "format")
-            raise InputError(group if isinstance(group, Problem) else wrong)
-        return group
+        return self._follow(self.parent, key, self.location(key), h5py.Group, "is no group")
 
     def dataset(self, segment: int, name: str) -> HDF5Dataset:
         """Return a dataset of a segment, whose values can be read."""
         location = self.location(self.keys[segment], name)
-        item: object = unlinked(self.parent, self.keys[segment], name)  # faster
+        item = unlinked(self.parent, self.keys[segment], name)  # faster
         if not isinstance(item, h5py.Dataset):
             group = self.group(segment)
-            item = Problem.at(location, "is missing", _CURE, "missing")
-            if name in group:
-                item = follow(group, name, location, self.file.roots)
-        if not isinstance(item, h5py.Dataset):
-            wrong = Problem.at(location, "is no dataset", _CURE, "format")
-            raise InputError(item if isinstance(item, Problem) else wrong)
+            if name not in group:
+                raise InputError.at(location, "is missing", _CURE, "missing")
+            item = self._follow(group, name, location, h5py.Dataset, "is no dataset")
         dataset = HDF5Dataset(item, location)
         if problems := dataset.problems():
             raise InputError(problems)
         return dataset
+
+    def _follow(self, parent: h5py.Group, name: str, location: Location, kind: type, message: str) -> Any:
+        item = follow(parent, name, location, self.file.roots)
+        if isinstance(item, Problem):
+            raise InputError(item)
+        if not isinstance(item, kind):
+            raise InputError.at(location, message, _CURE, "format")
+        return item
 
 
 def _segment_number(key: str) -> int:
@@ -209,29 +217,27 @@ class InSegments(Points):
             if key not in _SUMMARIES and dataset.shape is not None
         }
         chosen = choose(cls.name, columns, "", mapping, location)
-        lengths = _lengths(segments, chosen.layout.xyz[0])
-        chosen = replace(chosen, points=int(lengths.sum()), segmented="ranges", left_out=())
-        return _described(opened, chosen, list(chosen.layout.arrays.values()))
+        chosen = replace(
+            chosen,
+            points=int(_lengths(segments, chosen.layout.paths[0]).sum()),
+            segmented="ranges",
+            left_out=tuple(left_out_of(columns_of(opened), ())),
+        )
+        return _described(opened, chosen, chosen.layout.paths)
 
     def __init__(self, opened: Opened, layout: FileLayout) -> None:
         super().__init__(opened, layout)
         self._groups = SegmentGroups(opened)
-        self._lengths = _lengths(self._groups, layout.xyz[0])
+        self._lengths = _lengths(self._groups, layout.paths[0])
         self._offsets = offsets_of(self._lengths)
-        row_shape = (3,) if len(layout.xyz) == 1 else ()
-        coordinates = zip(layout.coordinates, layout.xyz, layout.xyz_stored, strict=True)
-        self._places = {
-            **layout.columns,
-            **{axis: ColumnPlace(path, dtype, row_shape) for axis, path, dtype in coordinates},
-        }
         self.rows = int(self._offsets[-1])
         for segment in np.flatnonzero(self._lengths == 0).tolist():
-            for place in self._places.values():
+            for place in layout.points.values():
                 self._dataset(segment, place)
 
     def read(self, column: str, lo: int, hi: int) -> AnyArray:
         """Read rows of the concatenated segments."""
-        place = self._places[column]
+        place = self.layout.points[column]
         rows = np.empty((hi - lo, *place.row_shape), np.dtype(place.dtype).newbyteorder("="))
         first = int(np.searchsorted(self._offsets, lo, side="right")) - 1
         last = int(np.searchsorted(self._offsets, hi, side="left"))
@@ -253,10 +259,9 @@ class InSegments(Points):
         # Return a dataset of a segment, which must be as that of the first one
         dataset = self._groups.dataset(segment, place.array)
         shape = (int(self._lengths[segment]), *place.row_shape)
-        if dataset.shape != shape or dataset.dtype.newbyteorder("=") != np.dtype(place.dtype).newbyteorder(
-            "="
-        ):
-            message = f"is {dataset.dtype} {dataset.shape}, expected {np.dtype(place.dtype)} {shape}"
+        dtype = np.dtype(place.dtype)
+        if dataset.shape != shape or dataset.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+            message = f"is {dataset.dtype} {dataset.shape}, expected {dtype} {shape}"
             raise InputError.at(dataset.location, message, _CURE, "length")
         return dataset
 
@@ -291,7 +296,7 @@ def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Des
     whole = described(
         opened,
         replace(chosen, memory=len(segments.keys) * _SEGMENT_MEMORY),
-        list(chosen.layout.arrays.values()) if in_data else [],
+        chosen.layout.paths if in_data else [],
         _objects_inside(segments, members, further),
         is_recounted,
     )

@@ -475,8 +475,8 @@ def _layout_text(origin: PointOrigin) -> str:
     return json.dumps(
         {
             "layout": layout.name,
-            "xyz": layout.xyz,
-            "xyz_stored": layout.xyz_stored,
+            "xyz": [place.array for place in layout.coordinates.values()],
+            "xyz_stored": [place.dtype for place in layout.coordinates.values()],
             "columns": layout.columns,
             "segment_columns": layout.segment_columns,
         }

@@ -190,7 +190,7 @@ def test_several_coordinates(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"several groups hold x, y, z: p, q .*--map xyz=GROUP/NAME"):
         scan_sources(point_cloud(), [path])
     scan = scan_sources(point_cloud(map={"xyz": "p/coord"}), [path])
-    assert scan.sources[0].detail.layout.xyz == ("p/coord",)
+    assert scan.sources[0].detail.layout.paths == ["p/coord"]
 
 
 def test_raw_integers_beside_scaled_coordinates(tmp_path: Path) -> None:
