@@ -17,7 +17,7 @@ from unistore.converters.scan import Scan, Source
 from unistore.converters.spike.frames import RAW_ARRAY, FrameOrigin
 from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError, Problem
-from unistore.schemas.indices import BLOCK, IndexColumn, StoreView
+from unistore.schemas.indices import BLOCK, StoreView, whole
 from unistore.schemas.spike.fields import (
     BITS,
     FRAME_OFFSETS,
@@ -46,17 +46,16 @@ class Frame:
     number: int  # the row of ``frames``
 
     def _row(self, path: str) -> Any:
-        return IndexColumn(self.store, path).take(np.array([self.number]))[0]
+        return whole(self.store, path)[self.number]
 
     def _range(self, offsets: str) -> tuple[int, int]:
-        lo, hi = IndexColumn(self.store, offsets).ranges(np.array([self.number]))
-        return int(lo[0]), int(hi[0])
+        lo, hi = whole(self.store, offsets)[self.number : self.number + 2].tolist()
+        return lo, hi
 
     def _box(self, path: str, *extent: int) -> AnyArray:
         """Row of a column of frames, without padding."""
-        array = self.store.array(path)
-        stop = [self.number + 1, *extent]
-        return np.asarray(array.read_box([self.number, *[0] * len(extent)], stop)[0])
+        low = [self.number, *[0] * len(extent)]
+        return np.asarray(self.store.array(path).read_box(low, [self.number + 1, *extent])[0])
 
     @property
     def length(self) -> int:

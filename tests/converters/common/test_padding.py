@@ -223,11 +223,3 @@ def test_what_cannot_be_padded(tmp_path: Path, first: Any, second: Any, message:
     sources = [write(tmp_path / "a.npz", **first), write(tmp_path / "b.npz", **second)]
     with pytest.raises(InputError, match=message):
         unistore.convert(sources, tmp_path / "s.zarr", "rows", columns="union")
-
-
-def test_the_cure_names_all_three_ways(tmp_path: Path) -> None:
-    sources = [write(tmp_path / "a.npz", x=np.ones((2, 3))), write(tmp_path / "b.npz", x=np.ones((2, 4)))]
-    with pytest.raises(InputError) as raised:
-        unistore.convert(sources, tmp_path / "s.zarr", "rows")
-    for option in ("--columns union", "--columns intersection", "--one-store-per-shape"):
-        assert option in str(raised.value)

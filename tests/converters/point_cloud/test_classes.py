@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -90,22 +89,3 @@ def test_labels_of_their_own_and_options_come_first(tmp_path: Path) -> None:
     scan = scan_sources(point_cloud(), [tmp_path / "b"])
     assert all(source.detail.label is None for source in scan.sources)
     assert "points/label" in {field.path for field in scan.tables[0].fields}
-
-
-def clouds(root: Path, **more: np.ndarray) -> Path:
-    for name in ("chair/a.h5", "chair/b.h5", "table/c.h5"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(root / name, "w") as file:
-            file["xyz"] = RANDOM.random((5, 3))
-            for key, values in more.items():
-                file[key] = values
-    return root
-
-
-@pytest.mark.parametrize("key", ["label", "classification"])
-def test_hdf5_with_labels_has_no_classes(tmp_path: Path, key: str) -> None:
-    root = clouds(tmp_path / "a")
-    with h5py.File(root / "chair/b.h5", "r+") as file:  # one will do: columns of all must be the same
-        file[key] = np.arange(5)
-    scan = scan_sources(point_cloud(columns="union"), [root])
-    assert all(source.detail.label is None for source in scan.sources)

@@ -19,7 +19,6 @@ from unistore.converters.point_cloud import grids
 from unistore.converters.point_cloud.converter import converter as point_cloud
 from unistore.converters.point_cloud.derive import blocks_of, bounds_of, partition_of
 from unistore.converters.point_cloud.grids import GridWindows, Workspace, voxelise, window_rows
-from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.store.reader import Store
 
@@ -259,16 +258,6 @@ def test_points_that_are_not_finite_are_counted_over_all_steps(tmp_path: Path, l
     assert (
         "4 of 1000 points have coordinates that are not finite, first row 77: 1.5, nan, " in problem.message
     )
-
-
-@pytest.mark.parametrize("layout", ["indices", "in_segments", "columns", "batches"])
-def test_a_larger_file_takes_no_more_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
-) -> None:
-    monkeypatch.setattr(grids, "STEP", 500)
-    files = [make(tmp_path / f"{n}.h5", layout, n) for n in (1000, 9000)]
-    small, large = (scan_sources(point_cloud(), [file]).sources[0].memory for file in files)
-    assert small == large
 
 
 @pytest.mark.usefixtures("small_steps")

@@ -102,31 +102,6 @@ def test_quantised_beside_unquantised_is_restored_to_the_bit() -> None:
     np.testing.assert_array_equal(bits(first), bits(arrays["points/xyz"][5327:]), "both hold the same points")
 
 
-def test_windows_of_a_file_without_segments() -> None:
-    path = DATA / "pointcloud" / "pdal_autzen.h5"
-    converter = point_cloud(segment="window:500", min_points=20, max_points=100)
-    converted = check_contract(converter, [path])
-    with h5py.File(path) as file:
-        x, y = file["autzen/X"][:], file["autzen/Y"][:]
-    column, row = np.floor((x - x.min()) / 500), np.floor((y - y.min()) / 500)
-    rows = converted.arrays["points/source_row"]
-    np.testing.assert_array_equal(np.sort(rows), np.arange(1065), "every point is stored once")
-    real = [part for part in segments_of(converted) if part[1] != -1]
-    windows = []
-    for expected, (_, number, lo, hi) in enumerate(real):
-        assert number == expected
-        inside = rows[lo:hi]
-        assert 20 <= len(inside) <= 100
-        assert (np.diff(inside) > 0).all()
-        window = set(zip(column[inside].tolist(), row[inside].tolist(), strict=True))
-        assert len(window) == 1
-        windows += window
-    assert windows == sorted(windows)
-    for window in {*zip(column.tolist(), row.tolist(), strict=True)} - set(windows):
-        assert np.count_nonzero((column == window[0]) & (row == window[1])) < 20
-    assert converted.finalized.samples == len(real) == len(segments_of(converted)) - 1
-
-
 def test_map_names_the_coordinates() -> None:
     path = DATA / "pointcloud" / "pdal_twoPoints.h5"
     with pytest.raises(InputError, match=r"has no x, y, z; datasets: elevation, .*--map x="):

@@ -54,12 +54,19 @@ def test_arrays_named_spk(tmp_path: Path) -> None:
 
 
 def test_behind_a_gap_the_sequence_is_another(tmp_path: Path) -> None:
-    sequences(tmp_path, {"a": (8, 8, 8)}, images=None)
-    found = find(tmp_path, exclude=("a/spike/001.dat",))
-    assert [(part.detail.unit, part.detail.detail.sequence) for part in found.parts] == [
-        ("a", "a"),
-        ("a", "a~2"),
+    sequences(tmp_path, {"a": (8,) * 9, "b": (8,)})
+    exclude = [f"a/spike/{number:03d}.dat" for number in (0, 3, 4, 7)]
+    found = find(tmp_path, exclude=tuple(exclude))
+    frames = [(part.detail.unit, part.detail.detail.sequence, part.files[0].stem) for part in found.parts]
+    assert frames == [
+        ("a", "a", "001"),
+        ("a", "a", "002"),
+        ("a", "a~2", "005"),
+        ("a", "a~2", "006"),
+        ("a", "a~3", "008"),
+        ("b", "b", "000"),
     ]
+    assert all(len({file.stem for file in part.files}) == 1 for part in found.parts), "images of their spikes"
 
 
 def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(tmp_path: Path) -> None:
