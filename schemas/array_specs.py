@@ -177,6 +177,11 @@ class ArraySpec:
             yield f"row {row} counts {counts[row]}, but {self.offsets_of.path} has room for {bits:.0f}"
 
 
+def spec_of(dtype: str, *row_shape: int | None, **further: Any) -> ArraySpec:
+    """Return the spec of an array of one dtype and rows of a shape."""
+    return ArraySpec(dtypes=(dtype,), row_shape=row_shape, **further)
+
+
 def offsets_errors(offsets: Int64s, total: int, what: str) -> Iterator[str]:
     """Return what is wrong with offsets: they begin at 0, never decrease, and end with `total`."""
     if not len(offsets) or offsets[0] != 0:
@@ -199,7 +204,7 @@ def _rows(shape_of: ShapeOf, path: str) -> int:
 
 
 # Bytes of strings or files, one after the other; offsets say where each begins
-BYTES = ArraySpec(dtypes=("uint8",), row_shape=())
+BYTES = spec_of("uint8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,21 +259,20 @@ class ArraySpecs:
     def _common(self, path: str, paths: Collection[str]) -> ArraySpec | None:
         """Spec of arrays that stores of every family may have: sources, splits and text. None for others."""
         if path == "splits/code":
-            return ArraySpec(dtypes=("uint8",), row_shape=(), rows=(SAMPLES, 0))
+            return spec_of("uint8", rows=(SAMPLES, 0))
         group, _, name = path.rpartition("/")
         if self._is_text(group, paths) and name in ("data", "offsets"):
             if name == "data":
                 return BYTES
             table = group.partition("/")[0]
             rows = self.text.get(table, ("sources/path/offsets", 0)) if group != "sources/path" else None
-            return ArraySpec(dtypes=("int64",), row_shape=(), rows=rows, offsets_of=f"{group}/data")
+            return spec_of("int64", rows=rows, offsets_of=f"{group}/data")
         if group == "sources":
             counted = ("sources/path/offsets", -1)
             if name in ("bytes", "rows", "first_row"):
-                ascending = name == "first_row"
-                return ArraySpec(dtypes=("int64",), row_shape=(), rows=counted, least=0, ascending=ascending)
+                return spec_of("int64", rows=counted, least=0, ascending=name == "first_row")
             if name in ("scale", "offset"):
-                return ArraySpec(dtypes=("float64",), row_shape=(3,), rows=counted)
+                return spec_of("float64", 3, rows=counted)
             return ArraySpec(rows=counted)
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any, Protocol
@@ -181,6 +182,7 @@ class IndexColumn:
         self._path = path
         self._array = store.array(path)
         self._spec = _spec(store, path)
+        self._shape_of = partial(_shape, store)
         size = prod(self._array.shape) * self._array.dtype.itemsize
         self._values = store.index_values(path) if size <= _CACHED_BYTES else None
 
@@ -208,9 +210,6 @@ class IndexColumn:
     def lengths(self) -> Int64s:
         """For offsets: lengths of all ranges, (n,)."""
         return np.diff(whole(self._store, self._path))
-
-    def _shape_of(self, path: str) -> Shape:
-        return _shape(self._store, path)
 
 
 def texts(store: StoreView, path: str) -> list[str]:

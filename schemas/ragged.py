@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from unistore.schemas.array_specs import BYTES, ArraySpec
+from unistore.schemas.array_specs import BYTES, ArraySpec, spec_of
 from unistore.schemas.tables import Field, own_axes
 from unistore.system.hints import Shape
 
@@ -52,4 +52,4 @@ def ragged_spec(path: str, rows: tuple[str, int] | None) -> ArraySpec:
     group, _, name = path.rpartition("/")
     if name == "data":
         return ArraySpec(beside=(f"{group}/offsets",)) if group.endswith(RAGGED_SUFFIX) else BYTES
-    return ArraySpec(dtypes=("int64",), row_shape=(), rows=rows, offsets_of=f"{group}/data")
+    return spec_of("int64", rows=rows, offsets_of=f"{group}/data")

@@ -232,7 +232,7 @@ class InSegments(Points):
         self._offsets = offsets_of(self._lengths)
         self.rows = int(self._offsets[-1])
         for segment in np.flatnonzero(self._lengths == 0).tolist():
-            for place in layout.points.values():
+            for place in (*layout.columns.values(), *layout.coordinates.values()):
                 self._dataset(segment, place)
 
     def read(self, column: str, lo: int, hi: int) -> AnyArray:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from unistore.errors import Problem
-from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs
+from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs, spec_of
 from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT, POINTS, SEGMENTS, quantum_errors
 from unistore.schemas.rules import Rule, RuleView, broken, first_row, parts_hold_all
 
@@ -27,10 +27,10 @@ def _spec(path: str, _paths: Collection[str]) -> ArraySpec:
     if path.startswith("voxels/"):
         coords = f"{group}/coords"
         specs = {
-            "coords": ArraySpec(dtypes=("int32",), row_shape=(3,)),
-            "counts": ArraySpec(dtypes=("uint32",), row_shape=(), rows=(coords, 0)),
-            "offsets": ArraySpec(dtypes=("int64",), row_shape=(), rows=_BOUNDS, offsets_of=coords),
-            "point_voxel": ArraySpec(dtypes=("int32",), row_shape=(), rows=(_XYZ, 0)),
+            "coords": spec_of("int32", 3),
+            "counts": spec_of("uint32", rows=(coords, 0)),
+            "offsets": spec_of("int64", rows=_BOUNDS, offsets_of=coords),
+            "point_voxel": spec_of("int32", rows=(_XYZ, 0)),
         }
         beside = tuple(f"{group}/{other}" for other in specs)
         return replace(specs.get(name, ArraySpec()), beside=beside)
@@ -47,14 +47,12 @@ def _unscaled(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
 SPECS = ArraySpecs(
     arrays={
         _XYZ: ArraySpec(dtypes=("int32", "float64", "float32"), row_shape=(3,)),
-        "points/source_row": ArraySpec(dtypes=("int64",), row_shape=(), rows=(_XYZ, 0)),
-        "segments/offsets": ArraySpec(dtypes=("int64",), row_shape=(), rows=_BOUNDS, offsets_of=_XYZ),
-        "segments/number": ArraySpec(dtypes=("int64",), row_shape=(), least=NO_SEGMENT),
-        "segments/origin": ArraySpec(dtypes=("float64",), row_shape=(3,), rows=_SEGMENTS),
-        "segments/bounds": ArraySpec(dtypes=("float64",), row_shape=(2, 3), rows=_SEGMENTS),
-        "segments/source": ArraySpec(
-            dtypes=("int32",), row_shape=(), rows=_SEGMENTS, indexes=_SOURCES, ascending=True
-        ),
+        "points/source_row": spec_of("int64", rows=(_XYZ, 0)),
+        "segments/offsets": spec_of("int64", rows=_BOUNDS, offsets_of=_XYZ),
+        "segments/number": spec_of("int64", least=NO_SEGMENT),
+        "segments/origin": spec_of("float64", 3, rows=_SEGMENTS),
+        "segments/bounds": spec_of("float64", 2, 3, rows=_SEGMENTS),
+        "segments/source": spec_of("int32", rows=_SEGMENTS, indexes=_SOURCES, ascending=True),
     },
     others=_spec,
     check=_unscaled,

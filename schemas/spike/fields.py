@@ -118,6 +118,19 @@ IMAGES = ("blur", "sharp")
 _VOXEL = f"{FRAMES}/voxel/"
 
 
+# Tiles are measured with 360 x 640 pixels, 88 steps, crops of 128 and 256 pixels: wide tiles of about 100 KiB
+# win over tiles of less amplification, since copying short rows and starting a decoder cost more than the
+# bytes outside the crop (tiles of 36 x 40 bytes: 300 and 125 µs; of 36 x 16 bytes: 470 and 170 µs).
+_SPIKE_BYTES = 128 << 10
+_FRAME_STEPS = 200
+_STREAM_STEPS = 32
+_SPIKE_COLUMNS = 40
+_VOXEL_BYTES = 80 << 10
+# Rows and columns of pixels. Columns are multiples of 8 where they can be: blosc's bit shuffle takes whole
+# groups of 8 values and silently leaves other blocks as they are.
+_PIXELS = 128
+
+
 def voxel_path(bins: int) -> str:
     """Return the path of the voxel set of `bins` bins."""
     return f"{_VOXEL}{bins}"
@@ -137,6 +150,7 @@ def file_table_name(image: str) -> str:
 def bits_field(height: int, width: int, chunk_steps: int) -> Field:
     """``spikes/bits`` for at most `height` x `width` pixels, in chunks of so many time steps."""
     stored = row_bytes(width)
+    columns = even_tile(stored, _SPIKE_COLUMNS)
     return Field(
         path=BITS,
         dtype="uint8",
@@ -145,7 +159,7 @@ def bits_field(height: int, width: int, chunk_steps: int) -> Field:
         unit="spike",
         description="Spikes, eight pixels a byte, least significant bit first, row 0 = top, "
         "rows padded to whole bytes",
-        tile=bits_tile(chunk_steps, height, stored),
+        tile=(even_tile(height, min(_PIXELS, max(8, _SPIKE_BYTES // (chunk_steps * columns)))), columns),
         run=chunk_steps,
         attributes={"bit_order": "little", "pixels_per_byte": 8},
     )
@@ -153,6 +167,8 @@ def bits_field(height: int, width: int, chunk_steps: int) -> Field:
 
 def voxel_field(bins: int, dtype: str, height: int, width: int, *, counted: bool) -> Field:
     """``frames/voxel/<bins>`` of at most `height` x `width` pixels, counted from the spikes or ingested."""
+    columns = even_tile(width, _PIXELS, 8)
+    rows = _VOXEL_BYTES // (bins * columns * np.dtype(dtype).itemsize)
     description = (
         f"Spikes in {bins} bins of time, bin = (t * {bins}) // T with the frame's own T"
         if counted
@@ -165,7 +181,7 @@ def voxel_field(bins: int, dtype: str, height: int, width: int, *, counted: bool
         axes=("frame", f"bin_of_{bins}", "y", "x"),
         unit="spike",
         description=description,
-        tile=voxel_tile(bins, height, width, np.dtype(dtype).itemsize),
+        tile=(bins, even_tile(height, min(_PIXELS, max(16, rows))), columns),
         attributes={"bins": bins, "counted": counted},
     )
 
@@ -178,7 +194,7 @@ def image_field(image: str, height: int, width: int) -> Field:
         row_shape=(height, width, 3),
         axes=("frame", "image_y", "image_x", "channel"),
         description=f"{image.capitalize()} image, RGB, row 0 = top",
-        tile=image_tile(height, width),
+        tile=(even_tile(height, _PIXELS), even_tile(width, _PIXELS, 8), 3),
         attributes={"channels": ["red", "green", "blue"]},
     )
 
@@ -227,19 +243,6 @@ def extent_field(path: str) -> Field:
     )
 
 
-# Tiles are measured with 360 x 640 pixels, 88 steps, crops of 128 and 256 pixels: wide tiles of about 100 KiB
-# win over tiles of less amplification, since copying short rows and starting a decoder cost more than the
-# bytes outside the crop (tiles of 36 x 40 bytes: 300 and 125 µs; of 36 x 16 bytes: 470 and 170 µs).
-_SPIKE_BYTES = 128 << 10
-_FRAME_STEPS = 200
-_STREAM_STEPS = 32
-_SPIKE_COLUMNS = 40
-_VOXEL_BYTES = 80 << 10
-# Rows and columns of pixels. Columns are multiples of 8 where they can be: blosc's bit shuffle takes whole
-# groups of 8 values and silently leaves other blocks as they are.
-_PIXELS = 128
-
-
 def even_tile(extent: int, wanted: int, step: int = 1) -> int:
     """Return a tile length near `wanted` that covers `extent` with the least padding."""
     # Padding inside packed rows hardly compresses, so 80 bytes are cut in two of 40 and not in 32, 32, 16 +
@@ -263,21 +266,3 @@ def chunk_steps(lengths: Collection[int]) -> int:
     if longest == min(lengths) <= _FRAME_STEPS:
         return longest
     return even_tile(sum(lengths), _STREAM_STEPS)
-
-
-def bits_tile(steps: int, height: int, row_bytes: int) -> tuple[int, int]:
-    """Rows and bytes of a tile of packed spikes of so many time steps: about 128 KiB."""
-    columns = even_tile(row_bytes, _SPIKE_COLUMNS)
-    return even_tile(height, min(_PIXELS, max(8, _SPIKE_BYTES // (steps * columns)))), columns
-
-
-def voxel_tile(bins: int, height: int, width: int, itemsize: int) -> tuple[int, int, int]:
-    """Bins, rows and columns of a tile of voxels: all bins, about 80 KiB."""
-    columns = even_tile(width, _PIXELS, 8)
-    fitting_rows = _VOXEL_BYTES // (bins * columns * itemsize)
-    return bins, even_tile(height, min(_PIXELS, max(16, fitting_rows))), columns
-
-
-def image_tile(height: int, width: int) -> tuple[int, int, int]:
-    """Rows, columns and channels of a tile of pixels: about 128 x 128."""
-    return even_tile(height, _PIXELS), even_tile(width, _PIXELS, 8), 3

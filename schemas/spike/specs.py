@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from unistore.errors import InputError, Problem
-from unistore.schemas.array_specs import BYTES, SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
+from unistore.schemas.array_specs import BYTES, SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit, spec_of
 from unistore.schemas.indices import StoreView
 from unistore.schemas.spike.fields import (
     BITS,
@@ -23,8 +23,8 @@ from unistore.schemas.spike.fields import (
 )
 
 _ROWS = (SAMPLES, 0)
-_OFFSETS = ArraySpec(dtypes=("int64",), row_shape=())
-_EXTENT = ArraySpec(dtypes=("int32",), row_shape=(2,), rows=_ROWS, least=1)
+_OFFSETS = spec_of("int64")
+_EXTENT = spec_of("int32", 2, rows=_ROWS, least=1)
 
 
 def require_version_2(store: StoreView) -> None:
@@ -53,18 +53,18 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         pixels.insert(0, Limit(BITS, (1, 2), 8))
     images = [f"{FRAMES}/{image}" for image in IMAGES]
     inside = [Limit(image, (1, 2)) for image in images if image in paths]
-    image_spec = ArraySpec(dtypes=("uint8",), row_shape=(None, None, 3), rows=_ROWS, beside=(IMAGE_EXTENT,))
+    image_spec = spec_of("uint8", None, None, 3, rows=_ROWS, beside=(IMAGE_EXTENT,))
     specs = {
-        BITS: ArraySpec(
-            dtypes=("uint8",),
-            row_shape=(None, None),
+        BITS: spec_of(
+            "uint8",
+            None,
+            None,
             beside=(FRAME_OFFSETS,),
             like=tuple([Limit(voxel_path, (2, 3), 8) for voxel_path in voxels]),
         ),
         FRAME_OFFSETS: replace(_OFFSETS, rows=(SAMPLES, 1), offsets_of=BITS),
-        FRAME_SOURCE: ArraySpec(
-            dtypes=("int32",),
-            row_shape=(),
+        FRAME_SOURCE: spec_of(
+            "int32",
             rows=_ROWS,
             indexes=("sources/path/offsets", -1),
             ascending=True,
