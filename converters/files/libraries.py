@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.files.hdf5 import library as h5py
 from unistore.system.foreign import begin_reading, opening, refuse_here
 
 # Name of the array of a file with one array, which has none
@@ -80,9 +81,6 @@ def open_image(path: Path, *, exact: bool = False) -> Iterator[OpenedByLibrary]:
 def open_hdf5(path: Path) -> Iterator[OpenedByLibrary]:
     """Open an HDF5 file with h5py and the codecs of hdf5plugin."""
     refuse_here()
-    import h5py
-    import hdf5plugin  # noqa: F401  registers the codecs
-
     with opening(path, str(path)), h5py.File(path, "r", locking="best-effort") as file:
         yield OpenedByLibrary("h5py", _dataset_paths(file), file.__getitem__, file)
 
@@ -124,8 +122,6 @@ def open_with_library(path: Path) -> AbstractContextManager[OpenedByLibrary]:
 def objects_in(file: Any) -> Iterator[tuple[str, Any]]:
     """Yield path and object of all that is in an open HDF5 file, each object once, without linked ones."""
     # The object is None where it is damaged: h5py's `visititems` would raise, also for what nobody reads.
-    import h5py
-
     seen = {_address(file)}
     pending = [("", file)]
     while pending:
@@ -149,16 +145,12 @@ def objects_in(file: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _address(item: Any) -> tuple[int, int]:
-    import h5py
-
     info = h5py.h5o.get_info(item.id)
     return info.fileno, info.addr
 
 
 def _dataset_paths(file: Any) -> list[str]:
     """Return paths of unlinked datasets with values in an open HDF5 file, and of what is damaged."""
-    import h5py
-
     return [
         path
         for path, item in objects_in(file)

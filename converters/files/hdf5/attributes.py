@@ -430,11 +430,12 @@ def attributes_left_out(
     for path, item in [("", file), *objects_in(file)]:
         if isinstance(item, h5py.Group) or stored(path):
             names = [name for name in item.attrs if name not in kept.get(path, ())]
-            left_out += [
-                f"attribute {name if isinstance(name, str) else repr(name)} of {path or '/'}"
+            shown = [
+                name if isinstance(name, str) else repr(name)
                 for name in names
                 if not otherwise(path, item, name)
             ]
+            left_out += [attribute_label(path, name) for name in shown]
     return names_without_numbers(left_out)
 
 

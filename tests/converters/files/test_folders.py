@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unistore.converters.files.folders import Folders, ListedFolders
+from unistore.converters.files.folders import Folders
 
 
 def lay(folder: Path, *names: str) -> None:
@@ -48,11 +48,3 @@ def test_a_link_to_itself_is_not_there(tmp_path: Path) -> None:
     folders = Folders([tmp_path])
     assert not folders.holds(tmp_path, is_x)
     assert folders.holds(tmp_path, lambda path: path.name == "y.npy")
-
-
-def test_folders_of_some_files(tmp_path: Path) -> None:
-    folders = ListedFolders([tmp_path / "a/x.npy", tmp_path / "b/y.npy"])
-    assert folders.has(str(tmp_path / "a/x.npy"))
-    assert not folders.has(str(tmp_path / "x.npy"))
-    assert folders.holds(tmp_path / "a", is_x)
-    assert not folders.holds(tmp_path / "b", is_x)

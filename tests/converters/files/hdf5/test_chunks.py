@@ -282,20 +282,6 @@ def test_text_in_a_chunk_that_is_too_short(tmp_path: Path, compression: str | No
         read_objects(file["cut"], "cut", 3)
 
 
-def test_a_shuffle_wider_than_its_chunk_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=np.arange(100, dtype="i4"), chunks=(50,), shuffle=True)
-    stored = path.read_bytes()
-    name = b"shuffle\0"
-    assert stored.count(name + b"\4\0\0\0") == 1
-    path.write_bytes(stored.replace(name + b"\4\0\0\0", name + b"\0\0\0\xff"))
-    with h5py.File(path) as file:
-        expected = file["x"][()]
-        assert expected.tolist() != list(range(100))
-        assert read_rows(file["x"], "x").tolist() == expected.tolist()
-
-
 FILTERS_OF_EDGES: dict[str, Mapping[str, Any]] = {
     name: {**OWN, **LIBRARY}[name]
     for name in ("gzip", "shuffle", "fletcher", "gzip_shuffle_fletcher", "bzip2", "bitshuffle", "lzf", "zstd")

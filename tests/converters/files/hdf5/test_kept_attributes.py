@@ -163,6 +163,7 @@ CHANGES: dict[Callable[[h5py.File], None], list[tuple[str, str, Any]]] = {
     rows: [
         ("/", "crs", "EPSG:25833"),
         ("/", "written", None),
+        ("/", "written", np.int32(1)),
         ("/", "new", "x"),
         ("tile", "bounds", np.array([[0.5, 1.5], [np.nan, np.inf]], ">f4")),
         ("label", "nothing", np.float64(0)),
