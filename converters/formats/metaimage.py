@@ -45,22 +45,22 @@ class MetaImage(VolumeFormat):
         """Read the header. Voxels are read when they are sliced, compressed ones at once."""
         header, end = _header(file)
         shape = tuple([int(extent) for extent in header["DimSize"].split()])[::-1]
-        if header.get("ElementNumberOfChannels", "1") != "1" or header["ElementType"] not in _TYPES:
-            channels = header.get("ElementNumberOfChannels", "1")
+        kind = header["ElementType"]
+        channels = header.get("ElementNumberOfChannels", "1")
+        if channels != "1" or kind not in _TYPES:
             raise file.problem(
-                f"holds {header['ElementType']} in {channels} channels, which is not read",
+                f"holds {kind} in {channels} channels, which is not read",
                 "write one channel of numbers",
                 "dtype",
             )
         if not _is_true(header.get("BinaryData", "True")):
             raise file.problem("holds its voxels as text, which is not read", "write them in binary")
         is_big = _is_true(header.get("BinaryDataByteOrderMSB", header.get("ElementByteOrderMSB", "False")))
-        dtype = np.dtype(_TYPES[header["ElementType"]]).newbyteorder(">" if is_big else "<")
+        dtype = np.dtype(_TYPES[kind]).newbyteorder(">" if is_big else "<")
         name = header["ElementDataFile"]
         is_local = name == "LOCAL"
         voxels = file if is_local else file.beside(name)
         start = end if is_local else int(header.get("HeaderSize", 0))
-        form = (shape, dtype)
         unpacked = None
         if _is_true(header.get("CompressedData", "False")):
             with voxels.path.open("rb") as raw, reading(file):
@@ -68,7 +68,7 @@ class MetaImage(VolumeFormat):
                 unpacked = zlib.decompress(raw.read())
             start = 0
         with open_raw(
-            file, voxels, form, _place(header), {}, start=0, skip=start, unpacked=unpacked
+            file, voxels, (shape, dtype), _place(header), {}, start=0, skip=start, unpacked=unpacked
         ) as opened:
             yield opened
 
