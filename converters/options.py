@@ -208,9 +208,12 @@ def _read_declared(options: type[Options]) -> tuple[Option, ...]:
         where = f"{options.__module__}:{options.__qualname__}"
         package, _, _ = options.__module__.partition(".")
         cure = f"give it another name in the package {package}"
-        flags = [entry.name.replace("_", "-") for entry in clashes]
-        messages = [f"declares --{flag}, the name of an option of every conversion" for flag in flags]
-        raise InputError([Problem(where, message, cure, "family") for message in messages])
+        problems = []
+        for entry in clashes:
+            flag = entry.name.replace("_", "-")
+            message = f"declares --{flag}, the name of an option of every conversion"
+            problems.append(Problem(where, message, cure, "family"))
+        raise InputError(problems)
     return tuple(
         Option(
             name=entry.name,
