@@ -83,8 +83,6 @@ class Raw(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        if not file.size:
-            raise file.problem("is empty (0 bytes)", "copy or record it again", "empty")
         file.check_whole()
         yield Opened({"bytes": file.bytes()})
 
