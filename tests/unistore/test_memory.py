@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 
-from unistore.memory import Slab, SlabRing
+from unistore.memory import SlabRing
 
 
 def test_a_slab_comes_back_with_its_last_view_and_not_before():
@@ -29,19 +28,3 @@ def test_a_slab_comes_back_with_its_last_view_and_not_before():
     assert ring.take() is slab
     for each in others:
         ring.put(each)
-
-
-def test_finalizer_of_a_lease_runs_once_and_after_the_last_user():
-    calls = []
-    slab = Slab(1 << 16)
-    lease = slab.lease(lambda: calls.append(1))
-    keeper = SimpleNamespace(array=np.ndarray(8, np.uint8, buffer=lease, offset=3))
-    del lease
-    gc.collect()
-    assert not calls
-    keeper.array = torch.from_numpy(keeper.array)[2:4].view(1, 2)
-    gc.collect()
-    assert not calls
-    del keeper
-    gc.collect()
-    assert calls == [1]

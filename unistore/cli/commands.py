@@ -148,9 +148,11 @@ Examples:
 @click.command("view", epilog=_VIEW_EXAMPLES, short_help="Look at any sample of a store, in a browser.")
 @store_argument
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of 127.0.0.1. 0: a free one.")
-@click.option("--browser/--no-browser", default=True, help="Open a browser.  [default: browser]")
+@click.option(
+    "--browser/--no-browser", "open_browser", default=True, help="Open a browser.  [default: browser]"
+)
 @version_option
-def view(store: str, port: int, browser: bool, version: str | None) -> int:
+def view(store: str, **options: Any) -> None:
     """Serve the page of STORE to this machine, with any sample in full resolution, until Ctrl-C.
 
     It reads the store and nothing else, and changes nothing. Only who knows the printed address sees it.
@@ -159,8 +161,7 @@ def view(store: str, port: int, browser: bool, version: str | None) -> int:
     """
     from unistore.report.serve import view
 
-    view(store, port=port, open_browser=browser, version=version)
-    return 0
+    view(store, **options)
 
 
 _VERIFY_EXAMPLES = """\b
@@ -208,10 +209,9 @@ def verify(
     against: bool,
     sample: float,
     repairing: bool,
-    version: str | None,
-    workers: int,
     scheduler: str | None,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Check all files of STORE against its manifest, and all documents and values against their rules.
 
@@ -229,10 +229,10 @@ def verify(
         raise click.UsageError("--scheduler checks a store alone; with SRC... give --workers N")
     with progress_bar() as bar:
         if repairing:
-            verified: Verified = repair(store, sources, version=version, workers=workers, progress=bar)
+            verified: Verified = repair(store, sources, progress=bar, **options)
         else:
-            options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "progress": bar}
-            verified = verify(store, against=sources, sample=sample, version=version, **options)
+            options |= {"sample": sample, "scheduler": scheduler}
+            verified = verify(store, against=sources, progress=bar, **options)
     if as_json:
         say_json(verified.to_json())
     else:

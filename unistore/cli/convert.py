@@ -51,7 +51,8 @@ def _detect(paths: Sequence[Path], build_folder: Path | None = None) -> Detectio
     from unistore.conversion.convert import detect_family
 
     detection = detect_family(paths, build_folder)
-    say_done(f"{detection.family.replace('_', ' ')} ({detection.layout}): {detection.reason}", err=True)
+    family = detection.family.replace("_", " ")
+    say_done(f"{family} ({detection.layout}): {detection.reason}", err=True)
     return detection
 
 
@@ -304,9 +305,10 @@ def report_text(report: Report) -> str:
     if report.unfinished_parts:
         missing = first_few([str(number) for number in report.unfinished_parts], 20)
         return f"{report.destination}: this part is done; not finished: {missing}; the last part to end seals"
+    family = report.family.replace("_", " ")
     lines = [
         f"sealed {report.destination}",
-        f"  {report.family.replace('_', ' ')}: {samples} from {count_of(report.sources, 'source')}",
+        f"  {family}: {samples} from {count_of(report.sources, 'source')}",
         f"  {size(report.source_bytes)} of sources → {written} ({compression})",
         f"  files: {verdict_counts(report.verdicts)}",
     ]

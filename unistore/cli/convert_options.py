@@ -199,17 +199,14 @@ class ConvertCommand(click.Command):
     """A conversion. Its help lists the family's own options apart from the common ones."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {
-            "Options of this family": [],
-            "Options of every conversion": [],
-        }
+        own: list[tuple[str, str]] = []
+        shared: list[tuple[str, str]] = []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
-                is_help = not set(ctx.help_option_names).isdisjoint(parameter.opts)
-                shared = isinstance(parameter, SharedOption) or is_help
-                sections[f"Options of {'every conversion' if shared else 'this family'}"].append(record)
-        for title, records in sections.items():
+            is_shared = isinstance(parameter, SharedOption) or parameter.name == "help"
+            if record is not None:
+                (shared if is_shared else own).append(record)
+        for title, records in (("Options of this family", own), ("Options of every conversion", shared)):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)

@@ -209,16 +209,16 @@ def cache() -> None:
 @click.argument("cache_dir", metavar="DIR", type=click.Path(file_okay=False))
 @click.option("--split", metavar="NAME", help="Only shards with samples of this split.")
 @version_option
-@click.option("--limit", metavar="SIZE", default="20GB", show_default=True, help="As cache_limit=….")
+@click.option(
+    "--limit", "cache_limit", metavar="SIZE", default="20GB", show_default=True, help="As cache_limit=…."
+)
 @json_option
-def warm(
-    store: str, cache_dir: str, split: str | None, version: str | None, limit: str, as_json: bool
-) -> None:
+def warm(store: str, cache_dir: str, as_json: bool, **options: Any) -> None:
     """Copy the objects of STORE to DIR, many at once, each verified: what Dataset(cache_dir=DIR) reads."""
     from unistore.store.warming import warm_cache
 
     with progress_bar() as bar:
-        warmed = warm_cache(store, cache_dir, cache_limit=limit, split=split, version=version, progress=bar)
+        warmed = warm_cache(store, cache_dir, progress=bar, **options)
     if as_json:
         say_json(asdict(warmed))
     else:
@@ -242,7 +242,7 @@ Examples:
 @click.option("--table", metavar="TABLE", help="Table whose rows FILE.npy has; the main table.")
 @click.option("--overwrite", is_flag=True, help="Replace a side table of this name.")
 @json_option
-def attach(store: str, name: str, file: str, table: str | None, overwrite: bool, as_json: bool) -> None:
+def attach(store: str, name: str, file: str, as_json: bool, **options: Any) -> None:
     """Write FILE.npy, a value for each row of a table, beside STORE as column NAME.
 
     No file of STORE changes: the column is a sealed side table in STORE.unistore-side, and belongs to the
@@ -250,7 +250,7 @@ def attach(store: str, name: str, file: str, table: str | None, overwrite: bool,
     """
     from unistore import attach
 
-    side = attach(store, name, file, table, overwrite=overwrite)
+    side = attach(store, name, file, **options)
     if as_json:
         say_json({"name": side.name, "table": side.table, "folder": str(side.folder), "arrays": side.paths})
         return
@@ -333,17 +333,7 @@ Examples:
 @click.option("--split", multiple=True, metavar="NAME", help="A split that the run read.")
 @click.option("--seed", type=int, default=0, help="Seed of the Dataset of the run.")
 @json_option
-def replay(
-    store: str,
-    state: str,
-    epoch: int | None,
-    batch: int | None,
-    batch_size: int | None,
-    samples: str | None,
-    split: tuple[str, ...],
-    seed: int,
-    as_json: bool,
-) -> None:
+def replay(store: str, state: str, as_json: bool, split: tuple[str, ...], **options: Any) -> None:
     """Print position, sample and source of what a run was given until it saved STATE.json.
 
     That is json.dump(loader.state_dict(), file). Orders with weights, a subset or a sampler need
@@ -351,8 +341,7 @@ def replay(
     """
     from unistore import replay
 
-    chosen = {"epoch": epoch, "batch": batch, "batch_size": batch_size}
-    seen = replay(store, state, **chosen, samples=samples, split=split or None, seed=seed)
+    seen = replay(store, state, split=split or None, **options)
     if as_json:
         say_json(seen.to_json())
         return

@@ -1,8 +1,8 @@
 """A cache of decoded samples or chunks: one memory-mapped file that workers share, or one kept on disk."""
 
 # The sparse file begins with the number of allocated bytes and an index: the offset of each sample. A
-# process allocates a region for itself under a lock and appends samples to it. It writes an offset into the
-# index, without a lock, after the sample itself, so that samples in the index are complete even if a
+# process allocates room for a sample under a lock. It writes its offset into the index, without a lock, after
+# the sample itself, so that samples in the index are complete even if a
 # process is killed. A sample that two processes add at the same time is stored twice and found once. The
 # file has no name: it ends with the last process that uses it. That of ``cache="disk"`` has one, see below
 
@@ -44,9 +44,6 @@ SizeT = TypeVar("SizeT", int, Int64s)
 _NUMBER = struct.Struct("=q")
 # Bytes of the sparse file under ``cache="all"``: more than any disk that samples would be cached on.
 UNLIMITED = 1 << 42
-# A process allocates 1/256 of the capacity at a time, at most 64 MiB; more for a larger sample.
-REGIONS = 256
-MAX_REGION = 64 << 20
 
 
 def parse_size(size: str | int) -> int:
@@ -92,7 +89,7 @@ class CacheFile:
 
     def region(self, descriptor: int) -> CacheRegion:
         """Return mapped file, for a process that reads and adds samples. The caller closes `descriptor`."""
-        return CacheRegion(os.dup(descriptor), self.samples, self.start, self.capacity)
+        return CacheRegion(os.dup(descriptor), self.samples, self.capacity)
 
 
 class CacheRegion:
@@ -102,9 +99,7 @@ class CacheRegion:
         self,
         descriptor: int,  # descriptor of the file; closed with this object
         samples: int,  # length of the index
-        # offset and bytes of the samples
-        start: int,
-        capacity: int,
+        capacity: int,  # bytes of the samples
     ) -> None:
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
@@ -112,9 +107,8 @@ class CacheRegion:
         self._numbers: Int64s = np.frombuffer(self._map, np.int64, len(self._map) // 8)
         self._allocated = self._numbers[:1]
         self._index = self._numbers[1 : 1 + samples]
-        self.start = start
+        self._start = index_end(samples)
         self._capacity = capacity
-        self._next = self._end = 0
         self.full = not capacity
 
     def __del__(self) -> None:
@@ -127,30 +121,21 @@ class CacheRegion:
 
     def add(self, sample: int, parts: Sequence[bytes]) -> None:
         """Add a sample, its buffers aligned one after the other. Does nothing if it does not fit."""
+        if self.full:
+            return
         padded = b"".join(data.ljust(aligned(len(data)), b"\0") for data in parts)
-        fits = not self.full and self._has_room(len(padded))
+        offset = self._allocate(len(padded))
         # the number after the data: what is in the index is complete
-        if fits and self._write(padded, self._next) and self._write_number(1 + sample, self._next):
-            self._next += len(padded)
-        else:
-            self.full = True
+        is_added = offset > 0 and self._write(padded, offset) and self._write_number(1 + sample, offset)
+        self.full = not is_added
 
-    def _has_room(self, size: int) -> bool:
-        # A new region is allocated if necessary
-        if self._next + size <= self._end:
-            return True
+    def _allocate(self, size: int) -> int:
+        """Return the offset of room that is now this process's own, 0 if there is none."""
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 8)
         try:
-            end = self.start + int(self._allocated[0])
-            if end != self._end:  # other processes have allocated what follows
-                self._next = end
-            left = self.start + self._capacity - end
-            missing = size - (end - self._next)
-            growth = min(left, max(missing, min(self._capacity // REGIONS, MAX_REGION)))
-            if growth < missing:
-                return False
-            self._end = end + growth
-            return self._write_number(0, self._end - self.start)
+            used = int(self._allocated[0])
+            fits = used + size <= self._capacity
+            return self._start + used if fits and self._write_number(0, used + size) else 0
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 8)
 
@@ -229,10 +214,12 @@ def dump_sample(batch: Batch, number: int) -> list[bytes]:
         ragged_axes = 0 if packed.offsets is None else 1
         axes = values.ndim if boxed else ragged_axes
         lengths += values.shape[:axes]
-        forms.append(_Form(key, values.dtype.str, values.shape[axes:], axes, boxed, packed.group))
+        row_shape = values.shape[axes:]
+        forms.append(_Form(key, values.dtype.str, row_shape, axes, boxed, packed.group))
         buffers.append(values.tobytes())
     described = json.dumps(forms).encode()
-    return [_LENGTH.pack(len(described)), described, np.array(lengths, np.int64).tobytes(), *buffers]
+    length_bytes = np.array(lengths, np.int64).tobytes()
+    return [_LENGTH.pack(len(described)), described, length_bytes, *buffers]
 
 
 @lru_cache(64)
@@ -269,20 +256,26 @@ def load_samples(region: CacheRegion, offsets: Int64s, described: bytes, allocat
     return batch
 
 
-def check_cacheable(dataset: Any) -> None:
-    """Raise an InputError if a dataset has no chunks to cache."""
-    if hasattr(dataset, "parts") and hasattr(dataset, "arrays"):
-        return
-    message = f"keeps what a unistore.Dataset decodes, and this dataset is a {type(dataset).__name__}"
-    cure = "leave cache out, or convert the files; a part of a unistore.Dataset is subset=… of the Loader"
-    raise wrong_argument("cache", message, cure)
+def check_cache(dataset: Any, fetch: Fetch, cache: str | int) -> None:
+    """Raise an InputError unless a dataset can be cached as the argument ``cache`` says."""
+    if not (hasattr(dataset, "parts") and hasattr(dataset, "arrays")):
+        message = f"keeps what a unistore.Dataset decodes, and this dataset is a {type(dataset).__name__}"
+        cure = "leave cache out, or convert the files; a part of a unistore.Dataset is subset=… of the Loader"
+        raise wrong_argument("cache", message, cure)
+    if cache == "disk":
+        _check_disk_cache(dataset, fetch)
+    else:
+        parse_size(cache)
 
 
-def cache_file(dataset: Any, fetch: Fetch, capacity: int) -> CacheFile:
-    """Make the cache file of a dataset's chunks or samples."""
-    if keeps_samples(dataset, fetch):
-        return CacheFile(len(dataset), capacity)
-    return CacheFile(sum(array.chunk_count for array in dataset.arrays()), capacity)
+def cache_file(dataset: Any, fetch: Fetch, cache: str | int) -> CacheFile:
+    """Make the cache file of a dataset's chunks or samples, or find that of the disk."""
+    if cache == "disk":
+        return disk_cache_file(dataset, fetch)
+    entries = len(dataset)
+    if not keeps_samples(dataset, fetch):
+        entries = sum(array.chunk_count for array in dataset.arrays())
+    return CacheFile(entries, parse_size(cache))
 
 
 def cached(dataset: Any, fetch: Fetch, region: CacheRegion) -> Fetch:
@@ -397,8 +390,7 @@ _OTHERS_WRITE = 0o022
 _NAME = re.compile(r"samples-[0-9a-f]{32}")
 
 
-def check_disk_cache(dataset: Any, fetch: Fetch) -> None:
-    """Raise an InputError unless the samples of a dataset can be kept on disk."""
+def _check_disk_cache(dataset: Any, fetch: Fetch) -> None:
     if dataset.cache_options["cache_dir"] is None:
         message = "is 'disk', and the Dataset has no folder for it"
         raise wrong_argument("cache", message, "Dataset(…, cache_dir=FOLDER)")
@@ -510,7 +502,8 @@ def _make(dataset: Any, fetch: Fetch, name: str, folder: int, limit: int) -> Non
 
 def _evict(name: str, folder: int, limit: int) -> None:
     # Files of other samples, the least recently used first. Who has one open goes on reading it
-    states = {other: os.stat(other, dir_fd=folder) for other in os.listdir(folder) if _NAME.fullmatch(other)}
+    others = filter(_NAME.fullmatch, os.listdir(folder))
+    states = {other: os.stat(other, dir_fd=folder) for other in others}
     total = sum(state.st_size for state in states.values())
     for other in sorted(states, key=lambda other: states[other].st_mtime):
         if total > limit and other != name:

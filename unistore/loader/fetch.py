@@ -198,7 +198,7 @@ def fetch_batch(
         failure = error
     else:
         seconds = time.perf_counter() - started
-        return Arrival(batch, arena.needed, seconds, counts=COUNTS - counts)
+        return Arrival(batch, len(indices), arena.needed, seconds, counts=COUNTS - counts)
     try:  # outside of the handler: else the tracebacks of both readings would be told
         return _sample_error(failure, fetch, dataset, indices, epoch)
     finally:

@@ -34,6 +34,7 @@ class Arrival(NamedTuple):
     """A batch that was made, with statistics."""
 
     batch: Any  # the batch: views of a slab, or copies
+    samples: int  # that it has
     needed: int  # bytes of memory it took
     seconds: float  # time it took to make
     # whether it did not fit into its slab; whether it was copied, as the consumer holds too many
@@ -204,14 +205,13 @@ class Iteration:
     def __next__(self) -> Any:
         return self._deliver(self)
 
-    def advance(self) -> tuple[Arrival, int] | None:
-        """Return the next arrival and its number of samples, or None at the end of the epoch."""
+    def advance(self) -> Arrival | None:
+        """Return the next arrival, or None at the end of the epoch."""
         if self.batches >= self._share.steps:
             self.over = True
             return None
-        start, stop = self._share.span(self.batches)
         self.batches += 1
-        return self._requests.take(), stop - start
+        return self._requests.take()
 
     @property
     def delivered(self) -> int:
@@ -244,10 +244,10 @@ class Stats:
     shard_misses: int = 0
     retries: int = 0  # requests to a bucket that were repeated
 
-    def count(self, arrival: Arrival, samples: int, waited: float) -> None:
-        """Add a delivered batch, its number of samples, and the seconds that the consumer waited for it."""
+    def count(self, arrival: Arrival, waited: float) -> None:
+        """Add a delivered batch, and the seconds that the consumer waited for it."""
         self.batches += 1
-        self.samples += samples
+        self.samples += arrival.samples
         self.bytes += arrival.needed
         self.wait_seconds += waited
         self.decode_seconds += arrival.seconds
@@ -316,7 +316,7 @@ class EpochProgress:
         self.follow(digest, version)
         self.epoch = 0
         self.delivered = 0
-        self._begun = False
+        self.begun = False  # whether a batch of this epoch was delivered since it was begun or resumed
         self._following: int | None = None
 
     def follow(self, digest: str, version: int | None) -> None:
@@ -324,21 +324,16 @@ class EpochProgress:
         self._digest = digest
         self._version = version
 
-    @property
-    def begun(self) -> bool:
-        """Return whether a batch of this epoch was delivered since it was begun or resumed."""
-        return self._begun
-
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the next one to be iterated. Within a resumed epoch, stay where it is."""
-        if epoch != self.epoch or self._begun:
+        if epoch != self.epoch or self.begun:
             self.epoch = epoch
             self.delivered = 0
-            self._begun = False
+            self.begun = False
             self._following = epoch
 
     def begin(self) -> tuple[int, int]:
-        if self._begun:
+        if self.begun:
             self.finish()
         self._following = None
         return self.epoch, self.delivered
@@ -347,13 +342,13 @@ class EpochProgress:
         """Note that all samples of an epoch before a position were delivered."""
         self.epoch = epoch
         self.delivered = delivered
-        self._begun = True
+        self.begun = True
 
     def finish(self) -> None:
         following = self.epoch + 1 if self._following is None else self._following
         self.epoch = following
         self.delivered = 0
-        self._begun = False
+        self.begun = False
 
     def save(self, sequence: EpochSequence) -> JsonObject:
         grown = {} if self._version is None else {"store_version": self._version}
@@ -395,5 +390,5 @@ class EpochProgress:
             raise LoaderError(msg)
         self.epoch = epoch
         self.delivered = delivered
-        self._begun = False
+        self.begun = False
         self._following = None

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 from unistore.data.typed import CollatedT, DatasetT, SampleT
 from unistore.errors import LoaderError, SampleError
-from unistore.loader.cache import (
-    cache_file,
-    cached,
-    check_cacheable,
-    check_disk_cache,
-    disk_cache_file,
-    parse_size,
-)
+from unistore.loader.cache import cache_file, cached, check_cache
 from unistore.loader.fetch import InProcess, choose_fetch
 from unistore.loader.iteration import (
     EpochProgress,
@@ -226,10 +219,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         fetch = choose_fetch(dataset, collate_fn, int(seed))
         self._packed = fetch.packed
         if cache is not None:
-            check_cacheable(dataset)
-        self._is_on_disk = cache == "disk"
-        if self._is_on_disk:
-            check_disk_cache(dataset, fetch)
+            check_cache(dataset, fetch, cache)
         self.dataset: Any = dataset
         self.batch_size = int(batch_size or 1)
         self.seed = int(seed)
@@ -254,7 +244,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         self._worker_init_fn = worker_init_fn
         self.drop_last = drops_last(drop_last, sampler, self.sequence, self.world_size)
         self._pin = pin_memory and _can_pin()
-        self._cache = None if cache is None or self._is_on_disk else parse_size(cache)
+        self._cache = cache
         self._log_every = log_every
         self._progress = EpochProgress(dataset_digest(dataset), getattr(dataset, "version", None))
         self._stats = Stats()
@@ -451,8 +441,6 @@ class Loader(Generic[DatasetT, CollatedT]):
         workers = self.num_workers
         fetch = choose_fetch(self._reads, self._collate_fn, self.seed)
         file = None if self._cache is None else cache_file(self.dataset, fetch, self._cache)
-        if self._is_on_disk:
-            file = disk_cache_file(self.dataset, fetch)
         ring = SlabRing(
             in_flight=self.prefetch_factor * workers,
             held=HELD_BATCHES,
@@ -501,13 +489,12 @@ class Loader(Generic[DatasetT, CollatedT]):
 
         started = time.perf_counter()
         try:
-            advanced = iteration.advance()
-            if advanced is None:
+            arrival = iteration.advance()
+            if arrival is None:
                 self._progress.finish()
                 self._take_extended()
                 self._current = None
                 raise StopIteration
-            arrival, samples = advanced
             batch = as_tensors(arrival.batch, self._collate_fn) if self._packed else arrival.batch
         except (StopIteration, SampleError):
             raise
@@ -515,8 +502,8 @@ class Loader(Generic[DatasetT, CollatedT]):
             self.close()  # Ctrl-C may have cut a message in half; the death of a worker has closed the pool
             raise
         waited = time.perf_counter() - started
-        self._stats.count(arrival, samples, waited)
-        self._unreported.count(arrival, samples, waited)
+        self._stats.count(arrival, waited)
+        self._unreported.count(arrival, waited)
         self._progress.deliver(iteration.epoch, iteration.delivered)
         if self._log_every and self._stats.batches % self._log_every == 0:
             self._report(iteration)

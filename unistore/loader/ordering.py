@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, cast
 
@@ -82,15 +81,7 @@ def workers_for(num_workers: int | str, samples: int) -> int:
         cure = "num_workers=0, or 'dask worker --no-nanny'"
         raise wrong_argument("num_workers", message, cure)
     ranks = environment_number("LOCAL_WORLD_SIZE", 1)
-    try:
-        if isinstance(num_workers, int):
-            plan(num_workers)  # raises unless it is a valid number of workers
-            return num_workers
-        return plan(num_workers, ranks, samples).per_rank
-    except InputError as error:
-        raise InputError(
-            [replace(problem, file="num_workers", dataset="") for problem in error.problems]
-        ) from error
+    return plan(num_workers, 1 if isinstance(num_workers, int) else ranks, samples).per_rank
 
 
 def drops_last(drop_last: bool | None, sampler: Any, sequence: EpochSequence, world_size: int) -> bool:

@@ -60,8 +60,11 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
     """Return ``count`` random words for each of B samples, (B, count) uint64."""
     # Row i depends on (seed modulo 2**64, epoch[i], index[i]) alone
-    state = mix(np.asarray(epoch, np.int64).astype(np.uint64) + mix(np.array([seed & _U64], np.uint64)))
-    state = mix(state + _GOLDEN + np.asarray(index, np.int64).astype(np.uint64) * _GOLDEN)
+    seed_word = mix(np.array([seed & _U64], np.uint64))
+    epoch_words = np.asarray(epoch, np.int64).astype(np.uint64)
+    index_words = np.asarray(index, np.int64).astype(np.uint64)
+    state = mix(epoch_words + seed_word)
+    state = mix(state + _GOLDEN + index_words * _GOLDEN)
     steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
     return mix(state[:, None] + steps)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
+from dataclasses import replace
 
 from unistore.order.permutation import At
 from unistore.order.sequences import NAMED, EpochSequence, RankShare, ShuffleKind, Weighted, shuffled
@@ -12,7 +13,72 @@ from unistore.system.arguments import MAX_EPOCH, Arguments, checked_epoch
 WINDOW = 8192
 
 
-class Shuffle:
+class SequenceSampler:
+    """One rank's samples of a sequence, each with its epoch.
+
+    Pass it as ``sampler`` with the same ``batch_size``: batches are then those of `unistore.Loader` with the
+    same sequence. Call `set_epoch` before each epoch, as with torch's ``DistributedSampler``.
+    ``StatefulDataLoader`` resumes it by skipping, which is exact, as the sequence has no other state.
+
+    Parameters
+    ----------
+    sequence
+        `unistore.order.sequences.Shuffled`, `unistore.order.sequences.BlockShuffle`, …
+    batch_size
+        Of the DataLoader. Decides which positions of a step belong to this rank.
+    rank, world_size
+        This process, and the number of processes that share each step.
+    drop_last
+        True: the same number of full batches on every rank. False: every sample.
+    start
+        Position at which the first iterated epoch begins, such as ``delivered`` of a loader's state.
+    """
+
+    def __init__(
+        self,
+        sequence: EpochSequence,
+        batch_size: int = 1,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        start: int = 0,
+    ) -> None:
+        self.sequence = sequence
+        self.epoch = 0
+        self._share = RankShare(
+            length=len(sequence),
+            start=start,
+            batch_size=batch_size,
+            rank=rank,
+            world_size=world_size,
+            drop_last=drop_last,
+        )
+        self._started = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iteration. Epochs after the first one begin at position 0."""
+        if self._started and epoch != self.epoch:
+            self._share = replace(self._share, start=0)
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        share = self._share
+        if not share.steps:
+            return 0
+        first, stop = share.span(share.steps - 1)
+        return (share.steps - 1) * share.batch_size + stop - first
+
+    def __iter__(self) -> Iterator[At]:
+        share = self._share
+        epoch = self.epoch
+        self._started = True
+        for step in range(share.steps):
+            for index in self.sequence.indices(epoch, *share.span(step)).tolist():
+                yield At(index, epoch)
+
+
+class Shuffle(SequenceSampler):
     """Every sample once per epoch, in an order that is a pure function of (seed, epoch).
 
     A sampler for ``torch.utils.data.DataLoader``. Call `set_epoch` before each epoch, as with torch's
@@ -68,96 +134,14 @@ class Shuffle:
             raise ValueError(msg)
         self.samples = len(data) if isinstance(data, Sized) else int(data)
         self.seed = int(seed)
-        self.sequence: EpochSequence
+        sequence: EpochSequence
         if weights is not None:
-            self.sequence = Weighted(weights, offsets, samples_per_epoch, self.seed)
+            sequence = Weighted(weights, offsets, samples_per_epoch, self.seed)
         else:
             counted = data if isinstance(data, Sized) else range(self.samples)
-            self.sequence = shuffled(counted, shuffle, seed=self.seed, batch_size=batch_size)
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return len(self.sequence)
+            sequence = shuffled(counted, shuffle, seed=self.seed, batch_size=batch_size)
+        super().__init__(sequence, WINDOW)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
-        self.epoch = checked_epoch(epoch)
-
-    def __iter__(self) -> Iterator[At]:
-        epoch = self.epoch
-        length = len(self)
-        for start in range(0, length, WINDOW):
-            for index in self.sequence.indices(epoch, start, min(start + WINDOW, length)).tolist():
-                yield At(index, epoch)
-
-
-class SequenceSampler:
-    """One rank's samples of a sequence, each with its epoch.
-
-    Pass it as ``sampler`` with the same ``batch_size``: batches are then those of `unistore.Loader` with the
-    same sequence. Call `set_epoch` before each epoch, as with torch's ``DistributedSampler``.
-    ``StatefulDataLoader`` resumes it by skipping, which is exact, as the sequence has no other state.
-
-    Parameters
-    ----------
-    sequence
-        `unistore.order.sequences.Shuffled`, `unistore.order.sequences.BlockShuffle`, …
-    batch_size
-        Of the DataLoader. Decides which positions of a step belong to this rank.
-    rank, world_size
-        This process, and the number of processes that share each step.
-    drop_last
-        True: the same number of full batches on every rank. False: every sample.
-    start
-        Position at which the first iterated epoch begins, such as ``delivered`` of a loader's state.
-    """
-
-    def __init__(
-        self,
-        sequence: EpochSequence,
-        batch_size: int = 1,
-        *,
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
-        start: int = 0,
-    ) -> None:
-        self.sequence = sequence
-        self.batch_size = batch_size
-        self.start = start
-        self.rank = rank
-        self.world_size = world_size
-        self.drop_last = drop_last
-        self.epoch = 0
-        self._started = False
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration. Epochs after the first one begin at position 0."""
-        if self._started and epoch != self.epoch:
-            self.start = 0
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        share = self._share()
-        if not share.steps:
-            return 0
-        first, stop = share.span(share.steps - 1)
-        return (share.steps - 1) * self.batch_size + stop - first
-
-    def __iter__(self) -> Iterator[At]:
-        share = self._share()
-        epoch = self.epoch
-        self._started = True
-        for step in range(share.steps):
-            for index in self.sequence.indices(epoch, *share.span(step)).tolist():
-                yield At(index, epoch)
-
-    def _share(self) -> RankShare:
-        return RankShare(
-            length=len(self.sequence),
-            start=self.start,
-            batch_size=self.batch_size,
-            rank=self.rank,
-            world_size=self.world_size,
-            drop_last=self.drop_last,
-        )
+        super().set_epoch(checked_epoch(epoch))

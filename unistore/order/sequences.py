@@ -93,7 +93,8 @@ class Weighted(EpochSequence):
     ) -> None:
         numbers = np.asarray(weights, np.float64)
         runs = None if offsets is None else np.asarray(offsets, np.int64)
-        if numbers.ndim != 1 or not len(numbers) or not np.all(np.isfinite(numbers)) or numbers.min() < 0:
+        is_list = numbers.ndim == 1 and len(numbers) > 0
+        if not is_list or not np.all(np.isfinite(numbers)) or numbers.min() < 0:
             msg = f"weights must be a non-empty list of finite numbers >= 0, got shape {numbers.shape}"
             raise ValueError(msg)
         if runs is not None and len(runs) != len(numbers) + 1:
@@ -119,14 +120,16 @@ class Weighted(EpochSequence):
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
         positions = np.arange(start, stop)
-        draws = words(self.seed, np.full(len(positions), epoch), positions, 2) >> np.uint64(11)
+        epochs = np.full(len(positions), epoch)
+        draws = words(self.seed, epochs, positions, 2) >> np.uint64(11)
         uniform = draws.astype(np.float64) * 2.0**-53
         run = np.minimum(np.searchsorted(self._bounds, uniform[:, 0], side="right"), self._last)
         if self._runs is None:
             return run.astype(np.int64)
         first = self._runs[run]
         extent = self._runs[run + 1] - self._runs[run]
-        drawn: Int64s = first + np.minimum((uniform[:, 1] * extent).astype(np.int64), extent - 1)
+        place = (uniform[:, 1] * extent).astype(np.int64)
+        drawn: Int64s = first + np.minimum(place, extent - 1)
         return drawn
 
     def describe(self) -> dict[str, str | int]:
@@ -237,7 +240,8 @@ def sample_indices(name: str, given: Any, samples: int) -> Int64s:
         chosen = np.asarray(None)
     if chosen.dtype == np.bool_ and chosen.shape == (samples,):
         return cast("Int64s", np.flatnonzero(chosen))
-    if chosen.ndim != 1 or not (np.issubdtype(chosen.dtype, np.integer) or not len(chosen)):
+    are_numbers = np.issubdtype(chosen.dtype, np.integer) or chosen.size == 0
+    if chosen.ndim != 1 or not are_numbers:
         message = f"must be sample indices or one bool a sample, got {chosen.dtype} {chosen.shape}"
         raise wrong_argument(name, message)
     if len(chosen) and (chosen.min() < 0 or chosen.max() >= samples):
@@ -361,15 +365,11 @@ class BlockShuffle:
     def _open_lanes(self, epoch: int, number: int) -> _Lanes:
         width = self.group * self.lanes
         blocks = self._order(epoch)[0][number * width : (number + 1) * width]
-        seeds = words(self.seed, np.array([epoch]), np.array([number]), self.lanes)[0].tolist()
-        firsts = range(0, len(blocks), self.group)
-        return _Lanes(
-            [
-                _Group(self.offsets, blocks[first : first + self.group], seed)
-                for first, seed in zip(firsts, seeds, strict=False)
-            ],
-            self.deal,
-        )
+        (seeds,) = words(self.seed, np.array([epoch]), np.array([number]), self.lanes).tolist()
+        groups = []
+        for first, seed in zip(range(0, len(blocks), self.group), seeds, strict=False):
+            groups.append(_Group(self.offsets, blocks[first : first + self.group], seed))
+        return _Lanes(groups, self.deal)
 
 
 class _Group:
@@ -392,8 +392,10 @@ class _Lanes:
     def __init__(self, lanes: list[_Group], deal: int) -> None:
         self._lanes = lanes
         self._deal = deal
-        rounds = np.arange(-(-max(map(len, lanes)) // deal) + 1)[:, None] * deal
-        turn_lengths = np.diff(np.minimum(rounds, list(map(len, lanes))), axis=0)
+        lengths = list(map(len, lanes))
+        rounds = -(-max(lengths) // deal)
+        round_ends = np.arange(rounds + 1)[:, None] * deal
+        turn_lengths = np.diff(np.minimum(round_ends, lengths), axis=0)
         self._ends = np.cumsum(turn_lengths)
 
     def __call__(self, positions: Int64s) -> Int64s:

@@ -46,7 +46,10 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
     """Show a sealed store."""
     count = store.samples["count"]
     table = store.samples["table"]
-    splits = [f"{name} {part:,} ({100 * part / max(1, count):.3g} %)" for name, part in store.splits.items()]
+    splits = []
+    for name, samples in store.splits.items():
+        percent = 100 * samples / max(1, count)
+        splits.append(f"{name} {samples:,} ({percent:.3g} %)")
     attributes = list(map(printable, store.sources.attributes[:SHOWN_ATTRIBUTES]))
     if len(store.sources.attributes) > SHOWN_ATTRIBUTES:
         attributes.append("…")
@@ -56,6 +59,7 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
         agrees = "agrees with manifest and root; files not read: unistore verify"
     files = count_of(store.seal.get("files", 0), "file")
     names = [source["path"] for source in store.sources.first]
+    versions = [f"{name} {version}" for name, version in store.created_with.items()]
     facts = [
         ("store", path),
         ("family", store.family.replace("_", " ")),
@@ -65,7 +69,7 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
         ("attributes", ", ".join(attributes)),
         ("size", nbytes if store.ratio is None else f"{nbytes}, ratio {store.ratio:.2f}"),
         ("seal", f"{store.seal.get('digest')} over {files}: {agrees}"),
-        ("made with", ", ".join(f"{name} {version}" for name, version in store.created_with.items())),
+        ("made with", ", ".join(versions)),
         ("options", format_options(store.family, store.options)),
     ]
     shares = [(array.path, array.values.shares()) for array in store.arrays if array.values is not None]
@@ -93,22 +97,25 @@ def _side_line(side: Mapping[str, Any]) -> str:
 
 
 def _sources(count: int, nbytes: int | None, names: Sequence[str]) -> str:
-    more = f" and {count - len(names):,} more" if count > len(names) else ""
-    return f"{count_of(count, 'source')}, {size(nbytes)}: {', '.join(names)}{more}"
+    about = f"{count_of(count, 'source')}, {size(nbytes)}: {', '.join(names)}"
+    further = count - len(names)
+    return f"{about} and {further:,} more" if further > 0 else about
 
 
 def _measure_table(measures: Sequence[Mapping[str, Any]], table: str) -> Block:
     rows = []
     for measure in measures:
         quantiles = [number(measure[name]) for name in QUANTILES]
-        rows.append((measure["name"], *quantiles, sparkline(measure["histogram"]), f"{measure['samples']:,}"))
+        spread = sparkline(measure["histogram"])
+        rows.append((measure["name"], *quantiles, spread, f"{measure['samples']:,}"))
     columns = (f"per {sample_noun(table)}", *QUANTILES, "spread", "of")
     return Block(table, columns=columns, rows=rows, optional_columns=("spread", "5%", "95%"))
 
 
 def _array_table(arrays: Sequence[ArrayReport], main: str) -> Block:
-    order = sorted(arrays, key=lambda array: (not array.path.startswith(f"{main}/"), -array.raw_bytes))
-    rows = [(*_name_cells(array), *_value_cells(array.values), *_size_cells(array)) for array in order]
+    largest_first = sorted(arrays, key=lambda array: -array.raw_bytes)
+    main_first = sorted(largest_first, key=lambda array: not array.path.startswith(f"{main}/"))
+    rows = [(*_name_cells(array), *_value_cells(array.values), *_size_cells(array)) for array in main_first]
     columns = ("array", "shape", "dtype", "min", "mean", "max", "spread", "stored", "ratio")
     sampled = any("~" in row[3] for row in rows)
     lines = ["~: of some chunks, evenly spread; padding of rows counts too"] if sampled else []
@@ -124,11 +131,13 @@ def statistics_table(by_key: Mapping[str, Mapping[str, Any]]) -> Block:
         if not isinstance(values["count"], list):
             rows.append((key, *(number(values[name]) for name in names)))
             continue
-        for component in range(min(len(values["count"]), SHOWN_COMPONENTS)):
+        components = len(values["count"])
+        for component in range(min(components, SHOWN_COMPONENTS)):
             numbers = [number(values[name][component]) for name in names]
             rows.append((f"{key}[{component}]", *numbers))
-        if len(values["count"]) > SHOWN_COMPONENTS:
-            rows.append((f"… {len(values['count']):,} components", *([""] * len(names))))
+        if components > SHOWN_COMPONENTS:
+            empty_cells = [""] * len(names)
+            rows.append((f"… {components:,} components", *empty_cells))
     columns = ("values of", "mean", "std", "min", "1%", "median", "99%", "max")
     return Block("statistics", columns=columns, rows=rows, optional_columns=("1%", "99%", "median"))
 
@@ -164,16 +173,18 @@ def _storage_table(arrays: Sequence[ArrayReport]) -> Block:
 
 def sample_blocks(sample: Mapping[str, Any]) -> list[Block]:
     """Show `describe_sample`'s result."""
-    several = "" if sample["samples"] == 1 else f", the first {sample['read']} of {sample['samples']:,}"
+    several = ""
+    if sample["samples"] != 1:
+        several = f", the first {sample['read']} of {sample['samples']:,}"
     facts = [
         (sample["of"], str(sample["sample"])),
         ("from", sample["source"]),
         ("samples", f"{sample['kind']}{several}"),
     ]
-    rows = [
-        (key["key"], format_shape(key["shape"]), key["dtype"], number(key["min"]), number(key["max"]))
-        for key in sample["keys"]
-    ]
+    rows = []
+    for key in sample["keys"]:
+        bounds = number(key["min"]), number(key["max"])
+        rows.append((key["key"], format_shape(key["shape"]), key["dtype"], *bounds))
     return [Block(facts=facts), Block("keys", columns=("key", "shape", "dtype", "min", "max"), rows=rows)]
 
 
@@ -245,7 +256,9 @@ def verdict_table(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
     counts.sort(key=lambda count: -count["files"])
     rows = []
     for count in counts[:_MAX_REASONS]:
-        example = shortened(count["examples"][0], _EXAMPLE_WIDTH) + (", …" if count["files"] > 1 else "")
+        example = shortened(count["examples"][0], _EXAMPLE_WIDTH)
+        if count["files"] > 1:
+            example += ", …"
         reason = shortened(count["why"], _REASON_WIDTH)
         rows.append((f"{count['files']:,}", count["verdict"], reason, example))
     if further := counts[_MAX_REASONS:]:
@@ -260,7 +273,8 @@ def unfinished_blocks(path: str, build: UnfinishedReport) -> list[Block]:
     total = "" if build.tasks is None else f" of {build.tasks:,}"
     done = f"{build.tasks_done:,}{total} shards written"
     if build.sources_read:
-        done = f"{build.sources_read:,} of {count_of(build.sources['count'], 'source')} read, {done}"
+        sources = count_of(build.sources["count"], "source")
+        done = f"{build.sources_read:,} of {sources} read, {done}"
     if build.sealed:
         done = "all, and sealed; it only has to be moved into place"
     facts = [

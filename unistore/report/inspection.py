@@ -66,12 +66,13 @@ def describe_grown(path: str, number: int | str | None = None) -> GrownReport:
 def grown_blocks(path: str, report: GrownReport) -> list[Block]:
     """Show a grown store."""
     samples = count_of(report.samples, sample_noun(report.sample_table))
+    splits = [f"{name} {count:,}" for name, count in report.splits.items()]
     facts = [
         ("grown store", path),
         ("family", report.family.replace("_", " ")),
         ("version", f"{report.version} of {len(report.versions)}: unistore versions {path}"),
         ("samples", f"{samples} from {count_of(report.sources, 'source')}"),
-        ("splits", ", ".join(f"{name} {count:,}" for name, count in report.splits.items())),
+        ("splits", ", ".join(splits)),
         ("stored", f"{size(report.stored_bytes)} in {count_of(len(report.parts), 'part')}"),
     ]
     lines = []
@@ -80,9 +81,8 @@ def grown_blocks(path: str, report: GrownReport) -> list[Block]:
     rows = []
     for part in report.parts[-_SHOWN:]:
         left_out = f"{part['removed']:,}" if part["removed"] else ""
-        rows.append(
-            (part["path"], f"{part['sources']:,}", left_out, f"{part['left']:,}", size(part["bytes"]))
-        )
+        counts = f"{part['sources']:,}", left_out, f"{part['left']:,}"
+        rows.append((part["path"], *counts, size(part["bytes"])))
     columns = ("newest parts", "sources", "left out", "samples", "stored")
     code = f'dataset = unistore.Dataset("{path}", version={report.version})'
     return [

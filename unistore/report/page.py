@@ -216,56 +216,54 @@ def _trial(path: str, report: SourceReport, sources: Mapping[str, Any]) -> str:
 
 
 def _samples(store: Store, report: StoreReport, requested: Sequence[int], *, live: bool = False) -> str:
-    """Return the samples that the script shows, and still pictures for browsers without scripts."""
+    """Return the viewer of a store: requested samples, those that stand out, and a random few."""
     for sample in requested:
         check_sample(store.path, store.sample_count, sample)
     noun = sample_noun(store.sample_table)
-    chosen = _chosen_samples(store, report.measures, requested)
-    if not chosen:
-        return _section("samples", "<p>none</p>")
     codes, names = _splits(store)
     captions = {}
-    for sample, reasons in chosen.items():
+    for sample, reasons in _chosen_samples(store, report.measures, requested).items():
         split = f" of {names[codes[sample]]}" if codes[sample] < len(names) else ""
         caption = f"{noun} {sample:,}{split}"
-        reason = ", ".join(filter(None, reasons))
+        reason = ", ".join(reasons)
         captions[sample] = f"{caption}: {reason}" if reason else caption
-    shown = [{"number": sample, "caption": clean(caption)} for sample, caption in captions.items()]
-    data = {"live": live, "noun": noun, "count": store.sample_count, "samples": shown}
-    stills = "<p>The samples need a browser with scripts.</p>"
-    left_out = 0
-    if not live:
-        read_left = int(_READ_BYTES * max(1.0, report.ratio or 1.0))
-        stills, left_out = _add_views(lambda sample: (store, sample), shown, read_left)
-        data["samples"] = shown[: len(shown) - left_out]
-    note = ""
-    if left_out:
-        sentence = f"{count_of(left_out, noun)} more would take too long to read: unistore view"
-        note = f"<p>{text_html(sentence)}</p>"
-    return _viewer(data, f"<noscript>{stills}</noscript>{note}")
+    most_read = int(_READ_BYTES * max(1.0, report.ratio or 1.0))
+    return _viewer(lambda sample: (store, sample), captions, noun, store.sample_count, most_read, live=live)
 
 
 def _samples_of_version(path: str, report: GrownReport, *, live: bool) -> str:
     """Return the viewer of a grown store: its first and last sample, and some at random."""
     count = report.samples
     noun = sample_noun(report.sample_table)
-    if not count:
+    captions = {}
+    if count:
+        numbers = np.random.default_rng(0).integers(0, count, _MAX_SAMPLES - 2).tolist()
+        captions = {sample: f"{noun} {sample:,}" for sample in (0, count - 1, *numbers)}
+    row_of = open_stores(path, report.version).row_of
+    return _viewer(row_of, captions, noun, count, _READ_BYTES, live=live)
+
+
+def _viewer(
+    row_of: RowOf, captions: Mapping[int, str], noun: str, count: int, most_read: int, *, live: bool
+) -> str:
+    """Return the samples that the script shows, and still pictures for browsers without scripts."""
+    if not captions:
         return _section("samples", "<p>none</p>")
-    numbers = np.random.default_rng(0).integers(0, count, _MAX_SAMPLES - 2).tolist()
-    chosen = dict.fromkeys([0, count - 1, *numbers])
-    shown: list[JsonObject] = [{"number": sample, "caption": f"{noun} {sample:,}"} for sample in chosen]
-    stills = ""
+    shown: list[JsonObject] = [
+        {"number": sample, "caption": clean(caption)} for sample, caption in captions.items()
+    ]
+    stills = "<p>The samples need a browser with scripts.</p>"
+    note = ""
     if not live:
-        stills, left_out = _add_views(open_stores(path, report.version).row_of, shown, _READ_BYTES)
+        stills, left_out = _add_views(row_of, shown, most_read)
         shown = shown[: len(shown) - left_out]
+        if left_out:
+            sentence = f"{count_of(left_out, noun)} more would take too long to read: unistore view"
+            note = f"<p>{text_html(sentence)}</p>"
     data = {"live": live, "noun": noun, "count": count, "samples": shown}
-    return _viewer(data, f"<noscript>{stills}</noscript>")
-
-
-def _viewer(data: JsonObject, note: str) -> str:
     text = json.dumps(data).replace("<", "\\u003c")
     data_block = f'<script type="application/json" id="samples">{text}</script>'
-    return _section("samples", f'<div id="viewer"></div>{note}{data_block}')
+    return _section("samples", f'<div id="viewer"></div><noscript>{stills}</noscript>{note}{data_block}')
 
 
 def _add_views(row_of: RowOf, shown: Sequence[JsonObject], read_left: int) -> tuple[str, int]:
@@ -302,7 +300,8 @@ def _fitting(store: Store, sample: int, share: int, most_read: int) -> tuple[byt
     shown = share
     read = 0
     for _ in range(_TRIES):
-        view = sample_view(store, sample, ViewLimits(shown=shown, read=max(1 << 20, most_read - read)))
+        limits = ViewLimits(shown=shown, read=max(1 << 20, most_read - read))
+        view = sample_view(store, sample, limits)
         read += view.read
         text = _encoded(pack(view))
         if len(text) <= share:
@@ -360,8 +359,10 @@ def _distributions(measures: Sequence[Mapping[str, Any]], noun: str) -> str:
         if len(measure["histogram"]) < 2:
             continue
         rows = ""
-        for name, counts in (measure["by_split"] or {f"all {noun}s": measure["histogram"]}).items():
-            rows += f"<tr><th>{text_html(name)}</th><td>{_bars(counts)}</td><td>{sum(counts):,}</td></tr>"
+        histograms = measure["by_split"] or {f"all {noun}s": measure["histogram"]}
+        for name, counts in histograms.items():
+            bars = f"<td>{_bars(counts)}</td><td>{sum(counts):,}</td>"
+            rows += f"<tr><th>{text_html(name)}</th>{bars}</tr>"
         bounds = f"<span>{number(measure['min'])}</span><span>{number(measure['max'])}</span>"
         axis = f'<tr><th></th><td class="axis">{bounds}</td><td></td></tr>'
         title = text_html(f"{measure['name']} per {noun}")

@@ -242,7 +242,8 @@ def _read_values(store: Store, arrays: list[ArrayReport]) -> list[str]:
         if values is None:
             continue
         if values.nan:
-            remarks.append(f"{array.path}: {100 * values.nan / values.read:.2g} % are not finite")
+            percent = 100 * values.nan / values.read
+            remarks.append(f"{array.path}: {percent:.2g} % are not finite")
         if remark := values.unlabelled(array.path):
             remarks.append(f"{array.path}: {remark}")
     return remarks
@@ -363,7 +364,8 @@ def describe_sample(store: Store, sample: int) -> JsonObject:
     natural = natural_suggestion(store, units)
     reader = natural.kind.bind(store, (*natural.kind.select(store, None), SOURCE), units)
     count = min(len(reader), _MAX_READ)
-    batch = reader.read(Picks(np.arange(count), np.zeros(count, np.int64)), np.empty) if count else {}
+    picks = Picks(np.arange(count), np.zeros(count, np.int64))
+    batch = reader.read(picks, np.empty) if count else {}
     source = batch.pop(SOURCE, None)
     return {
         "sample": sample,
@@ -378,9 +380,20 @@ def describe_sample(store: Store, sample: int) -> JsonObject:
 
 def _describe_key(key: str, packed: Packed, count: int) -> JsonObject:
     values = packed.values
-    shape = values.shape if packed.shapes is None or count > 1 else tuple(packed.shapes[0].tolist())
+    shape = values.shape
+    if packed.shapes is not None and count == 1:
+        shape = tuple(packed.shapes[0].tolist())
     if packed.offsets is None and count == 1:
         shape = shape[1:]
+    about: JsonObject = {
+        "key": key,
+        "shape": list(shape),
+        "dtype": values.dtype.name,
+        "min": None,
+        "max": None,
+    }
     numbers = finite(values) if values.dtype.kind in "biuf" else values[:0]
-    low, high = (numbers.min().item(), numbers.max().item()) if numbers.size else (None, None)
-    return {"key": key, "shape": list(shape), "dtype": values.dtype.name, "min": low, "max": high}
+    if numbers.size:
+        about["min"] = numbers.min().item()
+        about["max"] = numbers.max().item()
+    return about

@@ -80,22 +80,22 @@ def describe_unfinished(build: Path) -> UnfinishedReport:
     for count in begun_counts(build):
         more += ["--part", f"i/{count}"]
     destination = url or str(local)
-    derived = steps["derive"]
+    given = [len(_typed(record, "of", {})) for record in steps["sources"]]
+    last_round = steps["derive"][-1].get("round") if steps["derive"] else None
+    derived = [record for record in steps["derive"] if record.get("round") == last_round]
+    planned = steps["plan"][0] if steps["plan"] else {}
+    owners = filter(None, map(owner_of, sorted(build.glob("lock*"))))
     return UnfinishedReport(
         destination=destination,
         family=family,
         options=options,
-        sources={"count": sum(len(_typed(record, "of", {})) for record in steps["sources"]), "given": paths},
-        sources_read=sum(
-            _typed(record, "sources", 0)
-            for record in derived
-            if record.get("round") == derived[-1].get("round")
-        ),
+        sources={"count": sum(given), "given": paths},
+        sources_read=sum(_typed(record, "sources", 0) for record in derived),
         tasks_done=len({str(shard.get("task")) for shard in steps["shard"]}),
-        tasks=_typed(steps["plan"][0], "tasks", 0) or None if steps["plan"] else None,
+        tasks=_typed(planned, "tasks", 0) or None,
         sealed=bool(steps["sealed"]),
         written_bytes=written,
-        at_work=next(filter(None, map(owner_of, sorted(build.glob("lock*")))), None),
+        at_work=next(owners, None),
         replaces=replaces,
         command="" if family is None else convert_command(family, paths, destination, options, more),
     )
@@ -203,56 +203,45 @@ _MOST_EXCLUDED = 2 * 8
 
 def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequence[Problem]]:
     """Scan and plan the sources at `path` without writing anything, and return every problem, too."""
+    report = SourceReport(verdicts=[count.to_json() for count in surveyed.verdicts()])
     detected = surveyed.detected()
     if not detected:
-        verdicts = [count.to_json() for count in surveyed.verdicts()]
-        return SourceReport(verdicts=verdicts), surveyed.refused()
+        return report, surveyed.refused()
     counts = surveyed.counts()
     is_alone = len(detected) == 1
-    commands = [
-        FamilyReport(
-            family=detection.family,
-            layout=detection.layout,
-            reason=detection.reason,
-            files=counts[detection.family],
-            command=_command(
-                detection.family,
-                path,
-                alone=is_alone,
-                more=exclude_words(detection.family, surveyed),
-            ),
+    report.families = []
+    for detection in detected:
+        family = detection.family
+        command = _command(family, path, alone=is_alone, more=exclude_words(family, surveyed))
+        report.families.append(
+            FamilyReport(
+                family=family,
+                layout=detection.layout,
+                reason=detection.reason,
+                files=counts[family],
+                command=command,
+            )
         )
-        for detection in detected
-    ]
-    planned: JsonObject = {}
-    problems: Sequence[Problem] = ()
-    if is_alone:
-        try:
-            described = dry_run(make_converter(detected[0].family, {}), [path], claims=surveyed).to_json()
-        except InputError as error:
-            problems = error.problems_at(str(path))
-            verdicts = [count.to_json() for count in surveyed.verdicts(problems)]
-        else:
-            planned = {
-                name: described[name] for name in ("tables", "raw_bytes", "memory", "options", "notes")
-            }
-            verdicts = described["verdicts"]  # which know the files that are read with others
-            sources = described["sources"]
-            nbytes = described["source_bytes"]
-            planned["sources"] = {"count": len(sources), "bytes": nbytes, "first": sources[:SHOWN_SOURCES]}
-    else:
-        verdicts = [count.to_json() for count in surveyed.verdicts()]
-    first = commands[0]
-    report = SourceReport(
-        family=first.family,
-        layout=first.layout,
-        reason=first.reason,
-        command=first.command,
-        families=commands,
-        verdicts=verdicts,
-        **planned,
-    )
-    return report, problems
+    first = report.families[0]
+    report.family = first.family
+    report.layout = first.layout
+    report.reason = first.reason
+    report.command = first.command
+    if not is_alone:
+        return report, ()
+    try:
+        planned = dry_run(make_converter(first.family, {}), [path], claims=surveyed).to_json()
+    except InputError as error:
+        problems = error.problems_at(str(path))
+        report.verdicts = [count.to_json() for count in surveyed.verdicts(problems)]
+        return report, problems
+    # the verdicts of a plan know the files that are read with others
+    for name in ("verdicts", "tables", "raw_bytes", "memory", "options", "notes"):
+        setattr(report, name, planned[name])
+    sources = planned["sources"]
+    nbytes = planned["source_bytes"]
+    report.sources = {"count": len(sources), "bytes": nbytes, "first": sources[:SHOWN_SOURCES]}
+    return report, ()
 
 
 def commands_behind_links(path: Path, problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:

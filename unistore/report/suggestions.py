@@ -84,14 +84,8 @@ def _installed_suggestions(store: Store, units: Int64s | None) -> Iterator[Sugge
 def natural_suggestion(store: Store, units: Int64s | None = None) -> Suggestion:
     """Return the natural kind of a store, in a size that fits it."""
     kind = default_kind(store)
-    chosen = kind.chosen(store)
-    fitted = _fitted(store, as_code(chosen or kind), chosen or kind, units)
-    if chosen is None or chosen == kind:
-        return fitted
-    reach = (
-        fitted.reach if fitted.changed else fitted.reach._replace(problem="the store holds several windows")
-    )
-    return fitted._replace(declared=as_code(kind), reach=reach)
+    chosen = kind.chosen(store) or kind
+    return _fitted(store, as_code(chosen), chosen, units)._replace(declared=as_code(kind))
 
 
 def misfits(store: Store, natural: Suggestion) -> Iterator[str]:
@@ -102,8 +96,9 @@ def misfits(store: Store, natural: Suggestion) -> Iterator[str]:
         padded = "no samples"
         if reach.samples and reach.beyond:
             padded = f"{100 * reach.beyond / reach.samples:.3g} % of its samples would be padded"
+        problem = reach.problem or "the store holds several windows"
         if kind.changed:
-            yield f"{kind.declared}: {padded} ({reach.problem}); {kind.text} goes with this store"
+            yield f"{kind.declared}: {padded} ({problem}); {kind.text} goes with this store"
 
 
 def _fitted(store: Store, declared: str, kind: SampleKind, units: Int64s | None) -> Suggestion:

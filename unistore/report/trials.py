@@ -70,12 +70,11 @@ def run_trial(dataset: Dataset, seconds: float, **arguments: Any) -> Trial:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the recommended line warns, too
         loader = Loader(dataset, **arguments)
-    cache = arguments.get("cache")
     with loader:
         batches = _repeat_epochs(loader)
         first_batch = _wait(batches)
         filling = 0.0
-        while cache and loader.epoch == 0 and filling < seconds:
+        while arguments.get("cache") and loader.epoch == 0 and filling < seconds:
             filling += _wait(batches)
         before = loader.stats()
         waits = [_wait(batches)]
@@ -85,10 +84,7 @@ def run_trial(dataset: Dataset, seconds: float, **arguments: Any) -> Trial:
         memory = _memory([os.getpid(), *loader.worker_pids])
     samples = after["samples"] - before["samples"]
     return Trial(
-        num_workers=arguments["num_workers"],
-        batch_size=arguments["batch_size"],
-        shuffle=arguments["shuffle"],
-        cache=cache,
+        **{"cache": None, **arguments},
         samples_per_second=samples / sum(waits),
         sample_bytes=(after["bytes"] - before["bytes"]) / samples,
         mean=sum(waits) / len(waits),

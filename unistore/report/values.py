@@ -13,6 +13,7 @@ from unistore.converters.preview import Measure, preview_of
 from unistore.remote.url import local_path
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, JsonObject, PathLike, UInt8s
+from unistore.system.sizes import count_of
 from unistore.zarr3.array import StoredArray
 
 # Decoded bytes that are read of one array; one chunk may have more, up to `CHUNK_BYTES`
@@ -26,6 +27,7 @@ QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
 # Chunk numbers up to here are exact in float64
 _MAX_GRID = 1 << 53
 _BINS = 24
+_SPARKS = 12  # characters of a sparkline, at most
 _BARS = " ▁▂▃▄▅▆▇█"
 # Labels that may mean "no class", by column; in LAS files 0 (never classified) and 1 (unclassified)
 _UNLABELLED = {"classification": (0, 1), "label": (0,), "labels": (0,)}
@@ -55,7 +57,10 @@ class ValueReport:
         labels = self.labels or []
         if len(labels) < 2 or self.read < MIN_SHOWN:
             return ""
-        shares = [f"{label}: {100 * count / self.read:.3g} %" for label, count in labels[:SHOWN_LABELS]]
+        shares = []
+        for label, count in labels[:SHOWN_LABELS]:
+            percent = 100 * count / self.read
+            shares.append(f"{label}: {percent:.3g} %")
         if len(labels) > SHOWN_LABELS:
             shares.append(f"and {len(labels) - SHOWN_LABELS} more")
         return ", ".join(shares)
@@ -134,18 +139,21 @@ def histogram(values: AnyArray, bounds: tuple[float, float] | None = None) -> li
     return counts
 
 
-def sparkline(counts: Sequence[int], width: int = 12) -> str:
+def sparkline(counts: Sequence[int]) -> str:
     """Draw a histogram as a line of block characters. Neighbouring bins are added up."""
     if len(counts) < 2 or sum(counts) < MIN_SHOWN:
         return ""
-    sums = [int(part.sum()) for part in np.array_split(np.array(counts), min(width, len(counts)))]
-    most = max(sums)
-    return "".join(_BARS[min(8, 1 + count * 8 // most)] if count else _BARS[0] for count in sums)
+    parts = np.array_split(np.array(counts), min(_SPARKS, len(counts)))
+    sums = np.array([part.sum() for part in parts])
+    heights = np.minimum(8, 1 + sums * 8 // sums.max())
+    heights[sums == 0] = 0
+    return "".join(_BARS[height] for height in heights)
 
 
 def _are_balanced_classes(counts: Mapping[int, int]) -> bool:
     # Where 0 stands for points without a class, it is as frequent as a class by chance alone.
-    return set(counts) == set(range(len(counts))) and max(counts.values()) <= 2 * min(counts.values())
+    are_consecutive = set(counts) == set(range(len(counts)))
+    return are_consecutive and max(counts.values()) <= 2 * min(counts.values())
 
 
 def _column(path: str) -> str:
@@ -160,8 +168,10 @@ def label_lines(path: PathLike) -> list[str]:
     lines = []
     for name in store.paths():
         values = describe_values(store.array(name)) if _column(name) in _UNLABELLED else None
-        if values is not None and (shares := values.shares()):
-            lines.append("; ".join(filter(None, (f"{name}: {shares}", values.unlabelled(name)))))
+        if values is None or not (shares := values.shares()):
+            continue
+        remark = values.unlabelled(name)
+        lines.append(f"{name}: {shares}; {remark}" if remark else f"{name}: {shares}")
     return lines
 
 
@@ -203,7 +213,8 @@ def measure_remarks(measure: Measure, noun: str) -> list[str]:
             remarks.append(f"{share} of the {noun}s have {bound} {measure.name} ({measure.cure})")
     empty = int((measure.values == 0).sum()) if measure.few or measure.most else 0
     if empty:
-        remarks.append(f"{empty:,} {noun}{'s have' if empty > 1 else ' has'} no {measure.name}")
+        have = "has" if empty == 1 else "have"
+        remarks.append(f"{count_of(empty, noun)} {have} no {measure.name}")
     return remarks
 
 

@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeGuard, Union, get_args, get_origin
+from typing import Any, Literal, TypeAlias, TypeGuard, Union, get_args, get_origin
 
 from unistore.errors import InputError, Problem
 
@@ -95,10 +95,10 @@ class Arguments:
     def path(self, name: str, value: object, *, none: bool = False) -> bool:
         return self.expect(name, value, isinstance(value, (str, os.PathLike)), "a path", none=none)
 
-    def names(self, name: str, value: object, *, none: bool = True) -> bool:
+    def names(self, name: str, value: object) -> bool:
         """Expect a string, or a collection of strings."""
         several = isinstance(value, Collection) and all(isinstance(item, str) for item in value)
-        return self.expect(name, value, several, "a name, or several", none=none)
+        return self.expect(name, value, several, "a name, or several", none=True)
 
     def function(self, name: str, value: Callable[..., Any] | None) -> bool:
         return self.expect(name, value, callable(value), "a function", none=True)
@@ -114,56 +114,69 @@ def _is_finite(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
-_NUMPY_BOOLS = ("bool", "bool_")
-_BASIC_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
+
+
+def _is_list(value: Any) -> bool:
+    is_several = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+    return is_several and getattr(value, "ndim", 1) == 1
+
+
+# What values of a type annotation are called, and whether a value is one
+_Rule: TypeAlias = tuple[str, Callable[[Any], bool]]
+
+_BASIC_RULES: dict[Any, _Rule] = {
     int: ("a whole number", is_integer),
     float: ("a finite number", _is_finite),
-    bool: ("True or False", lambda value: isinstance(value, bool) or type(value).__name__ in _NUMPY_BOOLS),
+    bool: ("True or False", _is_bool),
     str: ("a text", lambda value: isinstance(value, str)),
     NoneType: ("None", lambda value: value is None),
 }
 
 
-def matches_type(value: Any, hint: Any) -> bool:
-    """Return whether a value matches a type annotation."""
-    if hint in _BASIC_TYPES:
-        return _BASIC_TYPES[hint][1](value)
+def _rule(hint: Any) -> _Rule:
+    if hint in _BASIC_RULES:
+        return _BASIC_RULES[hint]
     origin = get_origin(hint)
     inner = get_args(hint)
-    if origin in (Union, UnionType):
-        return any(matches_type(value, option) for option in inner)
     if origin is Literal:
-        return isinstance(value, str) and value in inner
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return isinstance(value, Mapping) and all(
-            matches_type(key, inner[0]) and matches_type(item, inner[1]) for key, item in value.items()
+        return (
+            f"one of {', '.join(map(repr, inner))}",
+            lambda value: isinstance(value, str) and value in inner,
         )
-    if isinstance(origin, type) and issubclass(origin, Sequence):
-        several = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
-        if not several or getattr(value, "ndim", 1) != 1 or len(value) != (_fixed_length(hint) or len(value)):
-            return False
-        return all(matches_type(item, inner[0]) for item in value)
-    return isinstance(value, hint)
+    if origin in (Union, UnionType):
+        rules = list(map(_rule, inner))
+        names = " or ".join(name for name, _ in rules)
+        return names, lambda value: any(matches(value) for _, matches in rules)
+    generic = origin if isinstance(origin, type) else object
+    if issubclass(generic, Mapping):
+        _, is_key = _rule(inner[0])
+        _, is_item = _rule(inner[1])
+        return (
+            "a mapping of names",
+            lambda value: (
+                isinstance(value, Mapping) and all(map(is_key, value)) and all(map(is_item, value.values()))
+            ),
+        )
+    if issubclass(generic, Sequence):
+        name, is_item = _rule(inner[0])
+        length = len(inner) if origin is tuple and Ellipsis not in inner else None
+        many = "a list" if length is None else f"a list of {length}"
+        return (
+            f"{many}, each {name}",
+            lambda value: _is_list(value) and length in (None, len(value)) and all(map(is_item, value)),
+        )
+    return f"a {hint.__name__}", lambda value: isinstance(value, hint)
 
 
-def _fixed_length(hint: Any) -> int | None:
-    inner = get_args(hint)
-    return len(inner) if get_origin(hint) is tuple and Ellipsis not in inner else None
+def matches_type(value: Any, hint: Any) -> bool:
+    """Return whether a value matches a type annotation."""
+    _, matches = _rule(hint)
+    return matches(value)
 
 
 def describe_type(hint: Any) -> str:
     """Return a type annotation in words, for messages."""
-    if hint in _BASIC_TYPES:
-        return _BASIC_TYPES[hint][0]
-    origin = get_origin(hint)
-    inner = get_args(hint)
-    if origin in (Union, UnionType):
-        return " or ".join(map(describe_type, inner))
-    if origin is Literal:
-        return f"one of {', '.join(map(repr, inner))}"
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return "a mapping of names"
-    if isinstance(origin, type) and issubclass(origin, Sequence):
-        many = "a list" if _fixed_length(hint) is None else f"a list of {_fixed_length(hint)}"
-        return f"{many}, each {describe_type(inner[0])}"
-    return f"a {hint.__name__}"
+    name, _ = _rule(hint)
+    return name

@@ -19,7 +19,9 @@ UNLIMITED = 1 << 60  # cgroup version 1 reports a number near 2**63 if there is 
 
 def usable_cores(process: Path = PROCESS, mounts: Path = MOUNTS) -> float:
     """Return cores that this process may use: its affinity mask, or less if a cgroup has a CPU quota."""
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    cores = float(os.cpu_count() or 1)
+    if hasattr(os, "sched_getaffinity"):
+        cores = float(len(os.sched_getaffinity(0)))
     return min(cores, cpu_quota(process, mounts) or cores)
 
 
@@ -30,7 +32,9 @@ def available_memory(proc: Path = Path("/proc"), mounts: Path = MOUNTS) -> int:
         available = int(words[words.index("MemAvailable:") + 1]) * 1024
     else:  # systems without procfs, such as macOS
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    return min([available, *(max(0, limit - used) for limit, used in memory_limits(proc / "self", mounts))])
+    for limit, used in memory_limits(proc / "self", mounts):
+        available = min(available, max(0, limit - used))
+    return available
 
 
 def _text(*paths: Path) -> str:
@@ -68,8 +72,9 @@ def memory_limits(process: Path = PROCESS, mounts: Path = MOUNTS) -> list[Memory
     for folder in _folders("memory", process, mounts):
         limit = _words(folder / "memory.max", folder / "memory.limit_in_bytes")
         if limit and limit[0].isdecimal() and int(limit[0]) < UNLIMITED:
-            used = _words(folder / "memory.current", folder / "memory.usage_in_bytes") or ["0"]
-            limits.append(MemoryLimit(int(limit[0]), max(0, int(used[0]) - _page_cache(folder))))
+            usage = _words(folder / "memory.current", folder / "memory.usage_in_bytes") or ["0"]
+            used = max(0, int(usage[0]) - _page_cache(folder))
+            limits.append(MemoryLimit(int(limit[0]), used))
     return limits
 
 

@@ -9,10 +9,10 @@ import stat
 # Locks on open files between the processes of a machine: flock(2).
 
 
-def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool:
+def lock(descriptor: int, *, wait: bool = True) -> bool:
     """Lock an open file, or return False if another process has the lock and `wait` is False."""
     # The lock ends with `unlock`, or when every process that inherited the file has closed it
-    how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
     try:
         fcntl.flock(descriptor, how)
     except BlockingIOError:
@@ -42,18 +42,18 @@ class NotOwnError(Exception):
         self.path = os.fspath(path)  # as it was given
 
 
-def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
+def open_own_folder(path: str | os.PathLike[str], forbidden: int) -> int:
     """Return the descriptor of a folder of this user without `forbidden` mode bits: 0o022, 0o077."""
-    descriptor = open_folder(path, forbidden, inside=inside)
+    descriptor = open_folder(path, forbidden)
     if not is_own(descriptor):
         os.close(descriptor)
         raise NotOwnError(path, "belongs to another user")
     return descriptor
 
 
-def open_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
+def open_folder(path: str | os.PathLike[str], forbidden: int) -> int:
     """Return the descriptor of a folder, of any user, without `forbidden` mode bits."""
-    descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY, inside)
+    descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY)
     if os.fstat(descriptor).st_mode & forbidden:
         os.close(descriptor)
         raise NotOwnError(path, "is open to others than its owner")
@@ -86,7 +86,7 @@ def open_own_file(name: str, folder: int, flags: int = 0) -> int:
     return descriptor
 
 
-def _open(path: str | os.PathLike[str], flags: int, folder: int | None) -> int:
+def _open(path: str | os.PathLike[str], flags: int, folder: int | None = None) -> int:
     try:
         return os.open(path, flags | _SAFE_FLAGS, 0o600, dir_fd=folder)
     except FileNotFoundError:

@@ -52,7 +52,10 @@ def plan(
     if ranks > 1:
         steps.append(f"{per_rank} for each of {ranks} ranks")
     if samples is not None and isinstance(workers, str):
-        most = min([max(1, samples // ranks), *(count for bound, count in FEW_SAMPLES if samples < bound)])
+        most = max(1, samples // ranks)
+        for bound, count in FEW_SAMPLES:
+            if samples < bound:
+                most = min(most, count)
         if most < per_rank:
             per_rank = most
             steps.append(f"{most} because there are only {samples} samples")
@@ -65,14 +68,14 @@ def _total(workers: str | int, cores: float) -> tuple[int, str]:
     if is_integer(workers) or re.fullmatch(r"[0-9]{1,9}", text):
         number = int(workers)
         check = Arguments()
-        check.integer("workers", number, most=MAX_WORKERS)
+        check.integer("num_workers", number, most=MAX_WORKERS)
         check.raise_problems()
         return number, f"{number} as asked{f', more than {shown}' if number > cores else ''}"
     match = _FRACTION.fullmatch(text)
     share = SHARE if text == "auto" else float(match[1]) if match else 0.0
     if share <= 0:
         message = f"is {workers!r}, expected 'auto', 'cpu*0.9' or a number"
-        raise wrong_argument("workers", message)
+        raise wrong_argument("num_workers", message)
     total = max(1, math.floor(cores * share + 1e-9))
     return total, f"{shown} × {share:g} = {total}"
 
@@ -90,10 +93,9 @@ def resolve_ranks(check: Arguments, rank: int | None, world_size: int | None) ->
     """Return rank and number of ranks, and note in `check` what is wrong with them."""
     # None: those of ``torch.distributed`` where it is initialised, else ``RANK`` and ``WORLD_SIZE``, else 0
     # of 1
-    problems = len(check.problems)
-    check.integer("rank", rank, none=True)
-    check.integer("world_size", world_size, 1, none=True)
-    if len(check.problems) > problems:
+    is_rank = check.integer("rank", rank, none=True)
+    is_size = check.integer("world_size", world_size, 1, none=True)
+    if not (is_rank and is_size):
         return 0, 1
     if rank is None and world_size is None:
         return _surrounding_ranks(check)

@@ -116,16 +116,6 @@ def test_help_fits_80_columns(name: str, capfd: pytest.CaptureFixture[str]) -> N
     assert max(map(len, capfd.readouterr().out.splitlines())) <= 80
 
 
-def test_tables_fit_the_columns_of_a_pipe(
-    source: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    assert call("convert", "arrays", "a.zarr", "-q") == 0
-    assert call("inspect", "a.zarr") == 0
-    tables = capfd.readouterr().out.partition("load it")[0]
-    assert max(map(len, tables.splitlines())) <= 60
-
-
 def test_an_error_ends_with_the_anchors_of_its_kinds(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert call("convert", "ct", "arrays", "a.zarr") == 2
     assert capfd.readouterr().err.splitlines()[-1] == "see docs/errors.md#family"

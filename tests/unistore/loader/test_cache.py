@@ -141,12 +141,6 @@ def test_a_cache_for_a_part_serves_that_part(make_cloud, most, capacity):
     assert stats["cache_misses"] > len(dataset)
 
 
-@pytest.mark.parametrize("kind", ["Batched", "Plain"])
-def test_other_datasets_are_refused(data, kind):
-    with pytest.raises(InputError, match=rf"cache: keeps what a unistore\.Dataset decodes.* is a {kind}"):
-        Loader(getattr(data, kind)(), 8, cache="all")
-
-
 def test_a_part_of_a_dataset_is_cached_by_subset_and_not_by_torch(rows):
     dataset = unistore.Dataset(rows)
     with pytest.raises(InputError, match=r"is a Subset.*subset=… of the Loader"):

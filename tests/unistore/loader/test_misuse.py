@@ -32,26 +32,6 @@ def test_three_threads_share_one_iterator(workers: int) -> None:
         assert loader.state_dict()["epoch"] == 1
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_three_threads_that_iterate_one_loader_each_end_by_an_error_of_its_own(workers: int) -> None:
-    ends: list[str] = []
-    with Loader(Batched(800), 8, shuffle=True, num_workers=workers) as loader:
-
-        def iterate() -> None:
-            try:
-                taken = [len(batch["index"]) for batch in loader]
-            except LoaderError as error:
-                ends.append(str(error))
-            else:
-                ends.append(f"whole: {sum(taken)}")
-
-        run_together([iterate] * 3)
-        assert len(ends) == 3
-        assert all(end.startswith(OVER) or end == "whole: 800" for end in ends)
-        assert "whole: 800" in ends
-        assert sum(len(batch["index"]) for batch in loader) == 800
-
-
 def run_together(jobs: list[Callable[[], None]]) -> None:
     failed: list[BaseException] = []
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.cli.main import main
+from tests.programs import call
 from unistore.errors import InputError, LoaderError
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
@@ -78,15 +78,6 @@ def test_samples_of_a_loader(name: str) -> None:
         unistore.replay(PATH, state)
 
 
-def test_a_finished_epoch_and_ranks() -> None:
-    loader = make_loader(shuffle="full", rank=1, world_size=2, drop_last=False)
-    indices = [np.array(batch["index"].numpy()) for batch in loader]
-    state = loader.state_dict()
-    assert (state["epoch"], state["delivered"]) == (1, 0)
-    np.testing.assert_array_equal(unistore.replay(loader, state, batch=2).index, indices[2])
-    assert sorted(unistore.replay(PATH, state).index) == list(range(1065))
-
-
 STATE = make_loader(shuffle="full").state_dict()
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "other store": ({"digest": "0" * 32}, {}, "is of other samples than Dataset.*split and seed"),
@@ -129,27 +120,14 @@ def test_the_command(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "state.json").write_text(json.dumps(state))
     (tmp_path / "state.pt").write_bytes(pickle.dumps(state))
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(SystemExit, match="0"):
-        main(["replay", str(path), str(tmp_path / "state.json")])
+    assert call("replay", path, tmp_path / "state.json") == 0
     lines = [line.split(" ", 2) for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in lines] == [str(number) for number in range(200)]
     assert [int(line[1]) for line in lines] == np.concatenate(indices).tolist()
     assert [line[2] for line in lines] == sources
-    with pytest.raises(SystemExit, match="0"):
-        main(
-            [
-                "replay",
-                str(path),
-                str(tmp_path / "state.json"),
-                "--batch",
-                "1",
-                "--batch-size",
-                "100",
-                "--json",
-            ]
-        )
+    one = ("--batch", 1, "--batch-size", 100, "--json")
+    assert call("replay", path, tmp_path / "state.json", *one) == 0
     assert json.loads(capsys.readouterr().out)["index"] == indices[1].tolist()
     for name, message in {"state.pt": "never loaded", "list.json": "no state", "none.json": "check"}.items():
-        with pytest.raises(SystemExit, match="2"):
-            main(["replay", str(path), str(tmp_path / name)])
+        assert call("replay", path, tmp_path / name) == 2
         assert message in capsys.readouterr().err

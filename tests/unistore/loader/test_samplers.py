@@ -41,12 +41,6 @@ def loaded(dataset: Any, sampler: Any, batch_size: int = 10, **options: Any) -> 
         return drawn(loader)
 
 
-def test_in_order(data: Any) -> None:
-    dataset = data.Plain(43)
-    sampler = SequentialSampler(dataset)
-    assert loaded(dataset, sampler) == drawn(DataLoader(dataset, 10, sampler=sampler))
-
-
 @pytest.mark.parametrize("count", [None, 20, 43, 100, 129])
 def test_random_without_replacement(data: Any, count: int | None) -> None:
     """Every sample as often as in torch: whole passes, and of the last one any samples once."""
@@ -129,15 +123,6 @@ def test_orders_of_our_own(data: Any, workers: int) -> None:
         with Loader(dataset, 10, sampler=order, num_workers=workers) as loader:
             for epoch in range(2):
                 assert flat(drawn(loader)) == order.indices(epoch, 0, len(order)).tolist()
-
-
-def test_shuffle_with_weights(data: Any) -> None:
-    class Joined(data.Batched):  # type: ignore[misc]
-        weights = (3.0, 1.0)
-        store_offsets = np.array([0, 20, 43])
-
-    sampler = unistore.Shuffle(Joined(43), seed=4, samples_per_epoch=100)
-    assert flat(loaded(Joined(43), sampler)) == [at.index for at in sampler]
 
 
 def test_indices_in_an_order_of_their_own(data: Any) -> None:

@@ -71,15 +71,6 @@ def test_a_damaged_chunk_is_an_error_with_its_sample(rows, nothing_left):
         del caught
 
 
-def test_blocks_follow_the_chunks(rows):
-    dataset = unistore.Dataset(rows[0])
-    offsets = dataset.block_offsets()
-    chunk = dataset.store.array("rows/data").chunk_shape[0]
-    assert offsets[0] == 0
-    assert offsets[-1] == 300
-    assert all(size % chunk == 0 for size in np.diff(offsets)[:-1])
-
-
 @pytest.fixture(scope="module")
 def small_rows(tmp_path_factory):
     """A store of rows of 64 bytes, more than the decoded chunks that may be kept."""

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from unistore.data.packed import Packed
 from unistore.loader.worker_pool import decode, encode
 from unistore.memory import ALIGNMENT, Arena, Slab
 
@@ -67,35 +66,6 @@ def test_any_array_and_any_view_of_it(array, data, copy, size):
     assert found.dtype.newbyteorder("=") == native
     assert found.astype(native).tobytes() == view.astype(native).tobytes()
     assert found.flags.writeable
-
-
-@pytest.mark.parametrize("copy", [False, True])
-@pytest.mark.parametrize("dtype", ["u1", ">i4", "f2", "c16", "?", "U3", "S2", [("a", "i2"), ("b", "f4")]])
-def test_a_batch_of_dense_arrays(dtype, copy):
-    memory = Memory()
-    rows = memory.arena.allocate((4, 3), np.dtype(dtype))
-    rows[...] = np.ones((4, 3), dtype)
-    empty = memory.arena.allocate((4, 0), np.dtype(np.int8))
-    batch = {
-        "rows": Packed(rows),
-        "turned": Packed(rows.T),
-        "empty": Packed(empty),
-        "beside": Packed(rows.copy()),
-    }
-    for keys in (["rows"], list(batch)):
-        chosen = {key: batch[key] for key in keys}
-        found = decode(encode(chosen, memory.arena), memory.lease(), copy=copy)
-        assert list(found) == keys
-        for key, packed in found.items():
-            expected = chosen[key].values
-            assert packed.values.dtype.newbyteorder("=") == expected.dtype.newbyteorder("=")
-            assert packed.values.shape == expected.shape
-            assert packed.values.astype(expected.dtype).tobytes() == expected.tobytes()
-            assert packed.offsets is None
-            assert packed.shapes is None
-            assert np.may_share_memory(packed.values, rows) == (
-                not copy and key in ("rows", "turned") and rows.dtype.kind != "V"
-            )
 
 
 def test_arrays_in_the_slab_are_not_copied():

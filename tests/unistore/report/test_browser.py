@@ -166,28 +166,6 @@ def test_planes_of_a_volume_follow_sliders_presets_and_masks(tmp_path: Path) -> 
     np.testing.assert_allclose(pixels(masked[0])[inside], plain, atol=1.01)
 
 
-def test_means_of_a_large_volume_and_its_middle_planes(tmp_path: Path) -> None:
-    volume = np.random.default_rng(0).integers(-1000, 1000, (16, 140, 260)).astype(np.int16)
-    np.save(tmp_path / "a.npy", volume)
-    unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "ct")
-    before, after = driven(
-        tmp_path,
-        page_of(tmp_path / "a.zarr"),
-        'const one = canvases()[0]; move("axis 0", 3); return [one, canvases()[0]];',
-    )
-    means = volume.reshape(16, 70, 2, 260)[3].reshape(70, 2, 260).astype(np.float64)
-    blocks = np.stack([means[:, :, at : at + 3].mean(axis=(1, 2)) for at in range(0, 260, 3)], axis=1)
-    image = np.round(blocks)
-    seen = pixels(after)[:, :, 0].astype(np.float64)
-    assert seen.shape == image.shape
-    inner = (seen > 0) & (seen < 255)
-    assert np.corrcoef(seen[inner], image[inner])[0, 1] > 0.999
-    full = pixels(before)[:, :, 0].astype(np.float64)
-    assert full.shape == (140, 260)
-    inner = (full > 0) & (full < 255)
-    assert np.corrcoef(full[inner], volume[8][inner])[0, 1] > 0.999
-
-
 def test_points_turn_zoom_and_take_colours(tmp_path: Path) -> None:
     store = MAKERS["cloud_real"](tmp_path).convert(tmp_path / "a.zarr")
     above, keyed, height = driven(

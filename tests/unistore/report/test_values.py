@@ -13,7 +13,6 @@ import pytest
 import unistore
 from unistore.report.text import Block, aligned, to_text
 from unistore.report.values import sparkline
-from unistore.store.reader import Store
 
 
 def values_of(path: Path) -> dict[str, Any]:
@@ -75,17 +74,6 @@ def test_small_segments_are_remarked_with_a_cure(tmp_path: Path) -> None:
     assert (measured["smallest"], measured["largest"], measured["samples"]) == (0, 3, 4)
 
 
-def test_points_of_no_segment_are_not_measured(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for axis in "xyz":
-            file[f"data/{axis}"] = np.linspace(0, 10, 100)
-        file["segments/segment_0000/indices"] = np.arange(20)
-    unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "point_cloud")
-    assert len(Store(tmp_path / "a.zarr").array("segments/number")) == 2
-    (measured,) = unistore.inspect(tmp_path / "a.zarr").details["measures"]
-    assert (measured["samples"], measured["max"]) == (1, 20)
-
-
 def test_arrays_that_matter_come_first(make_store: Any) -> None:
     path = make_store(
         "rows",
@@ -130,13 +118,6 @@ def test_a_terminal_shows_every_word_within_its_width(width: int) -> None:
     assert re.search(r"hidden, as the terminal is narrow:\s+codec", text)
     assert "blosc" not in text
     assert "options" not in text
-
-
-def test_a_wide_terminal_hides_and_folds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    text = to_text(BLOCKS)
-    assert "blosc lz4 5 shuffle, crc32c  " + ("reason " * 12).rstrip() in text
-    assert "word " * 29 in text
 
 
 def test_colours_change_nothing_else() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import unistore
 from unistore.errors import InputError
-from unistore.order.sequences import BlockShuffle
 from unistore.system.arguments import is_integer
 from unistore.system.workers import plan
 
@@ -271,12 +270,6 @@ def test_variables_of_the_environment_are_checked(
     monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=rf"^{name}: .*in the environment, expected a whole number"):
         loader(store)()
-
-
-@pytest.mark.parametrize("group", [0, -1, True, 1.5, "8", 10**30, None])
-def test_a_block_shuffle_takes_no_impossible_arrangement(group: Any) -> None:
-    order = BlockShuffle(np.arange(0, 101, 10), deal=8)
-    assert order.arranged({"group": group}).describe() == order.describe()
 
 
 @given(st.integers() | st.booleans() | st.floats() | st.text() | st.none())
