@@ -8,12 +8,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 
-from unistore.converters.formats.volumes import VolumeFormat, open_raw, reading, stated
-from unistore.converters.plugin import Opened, SourceFile
+from unistore.converters.formats.volumes import Planes, VolumeFormat, open_raw, reading, stated
+from unistore.converters.plugin import Array, Opened, SourceFile
 from unistore.system.hints import JsonObject
 
 _TYPES = {
@@ -61,16 +62,18 @@ class MetaImage(VolumeFormat):
         is_local = name == "LOCAL"
         voxels = file if is_local else file.beside(name)
         start = end if is_local else int(header.get("HeaderSize", 0))
-        unpacked = None
-        if _is_true(header.get("CompressedData", "False")):
-            with voxels.path.open("rb") as raw, reading(file):
-                raw.seek(start)  # where it is negative, nothing says where compressed voxels begin
-                unpacked = zlib.decompress(raw.read())
-            start = 0
-        with open_raw(
-            file, voxels, (shape, dtype), _place(header), {}, start=0, skip=start, unpacked=unpacked
-        ) as opened:
-            yield opened
+        facts = _place(header)
+        if not _is_true(header.get("CompressedData", "False")):
+            with open_raw(file, voxels, (shape, dtype), facts, {}, start=0, skip=start) as opened:
+                yield opened
+            return
+        with voxels.path.open("rb") as raw, reading(file):
+            raw.seek(start)  # where it is negative, nothing says where compressed voxels begin
+            unpacked = zlib.decompress(raw.read())
+        planes = Planes(file, BytesIO(unpacked), 0, shape, dtype)
+        planes.check_size(len(unpacked))
+        further = () if is_local else (voxels,)
+        yield Opened({"image": Array(planes)}, facts, further, memory=len(unpacked))
 
 
 def _is_true(flag: str) -> bool:

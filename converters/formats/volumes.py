@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import SEEK_SET, BytesIO, FileIO
+from io import SEEK_SET, FileIO
 from math import prod
 from typing import IO, Any, Self
 
@@ -134,23 +134,18 @@ def open_raw(
     start: int,
     skip: int,
     gzip: bool = False,
-    unpacked: bytes | None = None,
 ) -> Iterator[Opened]:
     """Open voxels in the file of a header, or beside it, `skip` bytes behind `start`."""
-    # They are decompressed if they are gzip from there on. A negative skip: they are the last bytes. Or they
-    # are `unpacked` in memory.
+    # They are decompressed if they are gzip from there on. A negative skip: they are the last bytes.
     shape, dtype = form
     if skip < 0:
         skip = max(0, voxels.size - start - prod(shape) * dtype.itemsize)
-    with stream_of(voxels, start, gzip=gzip) as raw:
-        stream = raw if unpacked is None else BytesIO(unpacked)
-        size = voxels.size - start if unpacked is None else len(unpacked)
+    with stream_of(voxels, start, gzip=gzip) as stream:
         planes = Planes(file, stream, skip, shape, dtype)
         if not gzip:
-            planes.check_size(size - skip)
+            planes.check_size(voxels.size - start - skip)
         further = () if voxels is file else (voxels,)
-        memory = len(unpacked or b"")
-        yield Opened({"image": Array(planes)}, facts, further, forward_only=gzip, memory=memory, notes=notes)
+        yield Opened({"image": Array(planes)}, facts, further, forward_only=gzip, notes=notes)
 
 
 @contextmanager
