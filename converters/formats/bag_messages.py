@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -77,10 +77,12 @@ def _fields(
         if node.name == "NAME":
             yield from _fields_inside(content, field_path, definitions, left_out)
             continue
-        # A list is a pair of what it holds, as a node and its content, and its length.
-        value, length = (content, ()) if node.name == "BASE" else (content[0][1], content[1:])
-        is_basic = node.name == "BASE" or content[0][0].name == "BASE"
-        dtype = _DTYPES.get(value[0]) if is_basic else None
+        held = (node, content)
+        length: Sequence[int] = ()
+        if node.name != "BASE":  # a list: what it holds, as a node and its content, and its length
+            held, *length = content
+        is_basic = held[0].name == "BASE"
+        dtype = _DTYPES.get(held[1][0]) if is_basic else None
         if dtype is None:
             left_out[field_path] = "is text" if is_basic else "is a list of messages"
         elif node.name == "SEQUENCE":
