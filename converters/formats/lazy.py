@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -43,8 +44,7 @@ class ForwardRecords:
         self._count = count  # counts the records of the file
         self._coming: Iterator[AnyArray] = iter(())
         self._packet = np.empty(0, dtype)
-        self._start = 0  # number of the first record of the packet
-        self._is_begun = False
+        self._start = sys.maxsize  # number of the first record of the packet; at first none is decoded
 
     @cached_property
     def shape(self) -> Shape:
@@ -54,7 +54,7 @@ class ForwardRecords:
         lo = rows.start
         hi = rows.stop
         out = np.empty(hi - lo, self.dtype)
-        if lo < self._start or not self._is_begun:
+        if lo < self._start:
             self._begin()
         place = lo
         while place < hi:
@@ -72,7 +72,6 @@ class ForwardRecords:
         self._coming = self._packets()
         self._packet = self._packet[:0]
         self._start = 0
-        self._is_begun = True
 
     def _next(self, place: int) -> None:
         self._start += len(self._packet)

@@ -180,9 +180,12 @@ def _decode_value(value: Any, dtype: Dtype) -> Any:
         return np.array([_decode_value(number, part) for number in value], part).view(dtype)[0]
     if h5py.check_string_dtype(dtype) is not None:
         return bytes.fromhex(value["hex"]) if isinstance(value, Mapping) else value.encode()
-    if isinstance(value, str) and value not in _SPECIAL_FLOATS:
-        return np.array(int(value, 16), f"u{dtype.itemsize}").view(dtype.newbyteorder("="))[()]
-    return _SPECIAL_FLOATS.get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if value in _SPECIAL_FLOATS:
+        return _SPECIAL_FLOATS[value]
+    bits = np.array(int(value, 16), f"u{dtype.itemsize}")
+    return bits.view(dtype.newbyteorder("="))[()]
 
 
 MAX_ATTRIBUTE_BYTES = 256 << 10
