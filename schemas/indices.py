@@ -121,17 +121,23 @@ BLOCK = 32 << 20
 
 def rows_of_a_block(array: ArrayView) -> int:
     """Return how many rows have about `BLOCK` bytes, in whole chunks if they can."""
-    rows = max(1, BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize))
+    rows = _rows_within(array)
     chunk = array.chunk_shape[0]
     return rows // chunk * chunk or rows
 
 
+def _rows_within(array: ArrayView) -> int:
+    row_bytes = prod(array.shape[1:]) * array.dtype.itemsize
+    return max(1, BLOCK // max(1, row_bytes))
+
+
 def parts_between(array: ArrayView, bounds: Int64s) -> Iterator[AnyArray]:
     """Yield the rows between each two of the bounds, which ascend, read in blocks of whole parts."""
-    step = max(1, BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize))
+    step = _rows_within(array)
     start = 0
     while start < len(bounds) - 1:
-        end = max(start + 1, int(np.searchsorted(bounds, bounds[start] + step, side="right")) - 1)
+        last = int(np.searchsorted(bounds, bounds[start] + step, side="right")) - 1
+        end = max(start + 1, last)
         first = int(bounds[start])
         block = array.read(first, int(bounds[end]))
         for lo, hi in pairwise((bounds[start : end + 1] - first).tolist()):

@@ -88,10 +88,10 @@ def broken(location: str, message: str) -> Problem:
 
 def parts_hold_all(view: RuleView, parts: str, rows: str) -> Iterator[Problem]:
     """Yield the first source whose parts, as segments or episodes, do not hold all its rows."""
-    held = np.bincount(
-        view.whole(f"{parts}/source"), np.diff(view.whole(f"{parts}/offsets")), view.shape("sources/rows")[0]
-    )
-    wrong = held.astype(np.int64) != view.whole("sources/rows")
+    lengths = np.diff(view.whole(f"{parts}/offsets"))
+    expected = view.whole("sources/rows")
+    held = np.bincount(view.whole(f"{parts}/source"), lengths, len(expected))
+    wrong = held.astype(np.int64) != expected
     if wrong.any():
         source = first_row(wrong)
         message = f"source {source} has {int(held[source])} {rows} in its {parts}, not all"

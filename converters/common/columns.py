@@ -164,7 +164,8 @@ def _merge(
     are_texts = all(dtype.kind in TEXT_KINDS for dtype in dtypes_present)
     dtype = np.dtype(np.uint8) if are_texts else promote(dtypes_present)
     shapes = {column.row_shape for column in present}
-    if dtype is None or len(set(map(len, shapes))) > 1 or (len(shapes) > 1 and not is_padded):
+    has_axes_alike = len({len(shape) for shape in shapes}) == 1
+    if dtype is None or not has_axes_alike or (len(shapes) > 1 and not is_padded):
         return None
 
     def sources(forms: Sequence[str | None]) -> dict[str | None, list[int]]:

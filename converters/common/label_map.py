@@ -28,6 +28,7 @@ IGNORE_LABEL = "What labels become that the map does not name; else they are ref
 METAVAR = "FILE|A=B,…"
 
 _PAIRS = re.compile(r"-?\d+=-?\d+(,-?\d+=-?\d+)*")
+_PAIR = re.compile(r"(-?\d+)=(-?\d+)")
 _OTHERS = "*"
 # Labels that a map may span, from the smallest to the largest
 _WIDEST = 1 << 20
@@ -137,10 +138,16 @@ def _whole(text: str) -> str:
     # A store records it whole: a file that the user named may be gone later.
     where = f"--label-map {text[:60]}"
     if _PAIRS.fullmatch(text):
-        pairs = [pair.split("=") for pair in text.split(",")]
-        document: Any = _once([(number, int(stored)) for number, stored in pairs], where)
-    else:
-        document = _read(text, where)
+        text = "{" + _PAIR.sub(lambda pair: f'"{pair[1]}": {int(pair[2])}', text) + "}"
+    elif not text.startswith("{"):
+        path = Path(text)
+        if not path.is_file():
+            raise InputError(Problem(where, "is neither 1=2,3=1 nor a file", "check the path", "option"))
+        text = path.read_text("utf-8", "replace")
+    try:
+        document: Any = json.loads(text, object_pairs_hook=partial(_once, where=where))
+    except ValueError as error:
+        raise InputError(Problem(where, f"is no JSON: {error}", "correct the file", "option")) from error
     if isinstance(document, dict) and "datasets" not in document:
         document = {"datasets": {_OTHERS: document}}
     checked: dict[str, Any] = {"datasets": {}, "classes": {}}
@@ -150,19 +157,6 @@ def _whole(text: str) -> str:
         cure = 'expected {"datasets": {"FOLDER": {"1": 2}}, "classes": {"2": "liver"}}'
         raise InputError(Problem(where, "is no label map", cure, "option"))
     return json.dumps(checked, ensure_ascii=False)
-
-
-def _read(text: str, where: str) -> Any:
-    """Read JSON, or a file of it."""
-    if not text.startswith("{"):
-        path = Path(text)
-        if not path.is_file():
-            raise InputError(Problem(where, "is neither 1=2,3=1 nor a file", "check the path", "option"))
-        text = path.read_text("utf-8", "replace")
-    try:
-        return json.loads(text, object_pairs_hook=partial(_once, where=where))
-    except ValueError as error:
-        raise InputError(Problem(where, f"is no JSON: {error}", "correct the file", "option")) from error
 
 
 def _once(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:

@@ -68,7 +68,8 @@ _ECF_CURE = "export it again: metavision_file_to_dat -i FILE"
 # microseconds, and smaller; polarities 1 instead of 50, for 0.9 bytes an event.
 _BITS = "lz4 bitshuffle 2"
 _BLOCK = 1 << 16  # polarities that are looked at together to tell -1 and 1 from 0 and 1
-_MICROSECONDS = {"auto": 1, "us": 1, "ms": 1_000, "s": 1_000_000}
+# Microseconds are whole numbers of a unit, times and divided by these.
+_MICROSECONDS = {"auto": (1, 1), "us": (1, 1), "ms": (1_000, 1), "s": (1_000_000, 1), "ns": (1, 1_000)}
 
 
 class EventPlace(NamedTuple):
@@ -357,22 +358,17 @@ def _records_of(fields: Mapping[str, Array]) -> Array:
 
 def to_microseconds(times: AnyArray, unit: Unit) -> Int64s:
     """Return times as whole microseconds, the nearest ones."""
-    if unit == "ns":
-        microseconds: AnyArray = np.rint(times / 1000) if times.dtype.kind == "f" else times // 1000
-    elif times.dtype.kind == "f":
-        microseconds = np.rint(times.astype(np.float64) * _MICROSECONDS[unit])
-    else:
-        microseconds = times.astype(np.int64) * _MICROSECONDS[unit]
-    return microseconds.astype(np.int64)
+    factor, divisor = _MICROSECONDS[unit]
+    if times.dtype.kind == "f":
+        return np.rint(times.astype(np.float64) * factor / divisor).astype(np.int64)
+    return (times // divisor).astype(np.int64) * factor
 
 
 def from_microseconds(times: Int64s, unit: Unit, dtype: Dtype) -> AnyArray:
     """Return times in a file's unit and dtype."""
-    if unit == "ns":
-        return (times * 1000).astype(dtype)
-    if dtype.kind == "f":
-        return (times / _MICROSECONDS[unit]).astype(dtype)
-    return (times // _MICROSECONDS[unit]).astype(dtype)
+    factor, divisor = _MICROSECONDS[unit]
+    units = times / factor if dtype.kind == "f" else times // factor
+    return (units * divisor).astype(dtype)
 
 
 def _check_index(opened: Opened, place: EventPlace, index: Int64s, times: Int64s, lo: int) -> None:
@@ -380,7 +376,9 @@ def _check_index(opened: Opened, place: EventPlace, index: Int64s, times: Int64s
     numbers = np.flatnonzero((index > lo) & (index < lo + len(times)))
     rows = index[numbers] - lo
     # writers disagree on whether the first millisecond has the number 0 or 1
-    is_wrong = (times[rows] < 1000 * (numbers - 1)) | (times[rows - 1] >= 1000 * (numbers + 2))
+    is_early = times[rows] < 1000 * (numbers - 1)
+    is_late = times[rows - 1] >= 1000 * (numbers + 2)
+    is_wrong = is_early | is_late
     if is_wrong.any():
         first = int(np.argmax(is_wrong))
         message = f"is {times[rows[first]]}, and {_INDEX} says millisecond {numbers[first]}"

@@ -33,22 +33,24 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     most = max(1, min(detail.points, detail.shown // (row_bytes + 1)))
     # Where the whole segment may be read, every n-th point is the better picture
     starts, stops = parts_of(lo, hi, max(1, detail.read // row_bytes), _PARTS)
-    step = stride(int((stops - starts).sum()), most)
+    rows = int((stops - starts).sum())
+    step = stride(rows, most)
     values = {name: column.read_ranges(starts, stops)[::step] for name, column in columns.items()}
-    arrays: dict[str, AnyArray] = {"xyz": _local(store, segment, values.pop("xyz")).astype(np.float32)}
-    shown = []
+    xyz = _local(store, segment, values.pop("xyz"))
+    arrays: dict[str, AnyArray] = {"xyz": xyz.astype(np.float32)}
+    columns_shown = []
     for number, (name, column) in enumerate(values.items()):
         names_of_classes = columns[name].attributes.get("classes", {})
         entry, arrays[f"column{number}"] = _coloured(column, names_of_classes)
-        shown.append({"name": name, "array": f"column{number}", **entry})
+        columns_shown.append({"name": name, "array": f"column{number}", **entry})
     note = "all points"
-    if len(arrays["xyz"]) < hi - lo:
-        note = (
-            f"{len(arrays['xyz']):,} of {hi - lo:,} points, about every {(hi - lo) // len(arrays['xyz'])}th"
-        )
-    head = {"columns": shown, "note": note}
-    read = int((stops - starts).sum()) * row_bytes
-    return View(widget="cloud", title=count_of(hi - lo, "point"), head=head, arrays=arrays, read=read)
+    points = hi - lo
+    shown = len(xyz)
+    if shown < points:
+        note = f"{shown:,} of {points:,} points, about every {points // shown}th"
+    head = {"columns": columns_shown, "note": note}
+    title = count_of(points, "point")
+    return View(widget="cloud", title=title, head=head, arrays=arrays, read=rows * row_bytes)
 
 
 def measures(store: StoreView) -> Iterator[Measure]:

@@ -89,7 +89,8 @@ def read_splits(files: Sequence[Path], roots: Sequence[Path]) -> ListFiles:
                     message = f"is in the lists of {before} and of {split}"
                     lists.problems.append(Problem(str(file), message, f"fix {path}", "split"))
     if lists.splits:
-        counted = ", ".join(f"{count} {split}" for split, count in Counter(lists.splits.values()).items())
+        counts = Counter(lists.splits.values())
+        counted = ", ".join(f"{count} {split}" for split, count in counts.items())
         lists.notes.append(f"splits taken from {', '.join(path.name for path in lists.files)}: {counted}")
     return lists
 
@@ -389,7 +390,9 @@ def finalize_clouds(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float]) 
     decimal = None
     if dtype == "float64":
         bounds = joined["bounds"][lengths > 0]
-        decimal = decimal_of(joined["places"].tolist(), bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
+        least = bounds[:, 0].min(axis=0)
+        most = bounds[:, 1].max(axis=0)
+        decimal = decimal_of(joined["places"].tolist(), least, most)
         dtype = dtype if decimal is None else "int32"
     columns = []
     for key, own in point_columns(scan).items():

@@ -103,10 +103,12 @@ def _columns(store: StoreView) -> dict[str, ArrayView]:
     """Return the array of each column by name, of ragged ones ``data``."""
     columns = {}
     for path in store.paths():
-        group, _, name = path.removeprefix(f"{TABLE}/").rpartition("/")
-        is_ragged = name == "data" and store.has(f"{TABLE}/{group}/offsets")
-        if path.startswith(f"{TABLE}/") and (name != "offsets" or not store.has(f"{TABLE}/{group}/data")):
-            columns[group if is_ragged else path.removeprefix(f"{TABLE}/")] = store.array(path)
+        column = path.removeprefix(f"{TABLE}/")
+        group, _, name = column.rpartition("/")
+        is_ragged = store.has(f"{TABLE}/{group}/offsets") and store.has(f"{TABLE}/{group}/data")
+        if column == path or (is_ragged and name == "offsets"):
+            continue
+        columns[group if is_ragged and name == "data" else column] = store.array(path)
     return columns
 
 
@@ -132,11 +134,13 @@ def _unmapped(arrays: Mapping[str, ExportedArray], mapping: Mapping[str, str]) -
     """Return arrays by their names in the file. Fields of a structured array are joined again."""
     datasets = dict(arrays)
     for stored, name in mapping.items():
-        inner = {c.removeprefix(f"{stored}/"): datasets.pop(c) for c in arrays if c.startswith(f"{stored}/")}
+        prefix = f"{stored}/"
+        own_name = name.strip("/")
+        inner = {path.removeprefix(prefix): datasets.pop(path) for path in arrays if path.startswith(prefix)}
         if inner:
-            datasets[name.strip("/")] = _structured(inner)
+            datasets[own_name] = _structured(inner)
         elif stored in datasets:
-            datasets[name.strip("/")] = datasets.pop(stored)
+            datasets[own_name] = datasets.pop(stored)
     return datasets
 
 

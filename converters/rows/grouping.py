@@ -33,9 +33,9 @@ def group_files(files: Sequence[SourceFile]) -> tuple[list[Group], list[Problem]
     """Group files that hold columns of the same rows, with a problem for each incomplete number."""
     # A group of several files is called `folder/{image,label}_0.npy`. Its arrays are empty where the file
     # itself names them.
-    paths = [str(file.path) for file in files]
-    named = {path: file for path, file in zip(paths, files, strict=True) if path.lower().endswith(_NPY)}
-    groups = [Group(file.name, (file,)) for path, file in zip(paths, files, strict=True) if path not in named]
+    by_path = {str(file.path): file for file in files}
+    named = {path: file for path, file in by_path.items() if path.lower().endswith(_NPY)}
+    groups = [Group(file.name, (file,)) for path, file in by_path.items() if path not in named]
     labels_of = _labels_by_image(named)
     labels = _labels(labels_of)
     folders_of_images = {
@@ -45,7 +45,7 @@ def group_files(files: Sequence[SourceFile]) -> tuple[list[Group], list[Problem]
     }
     images = [path for path in named if _folder(path) in folders_of_images and path not in labels]
     groups += [_image_group(image, labels_of.get(image, {}), named) for image in images]
-    claimed = {*images, *_labels({image: labels_of.get(image, {}) for image in images})}
+    claimed = set(images).union(*(labels_of.get(image, {}).values() for image in images))
     folders: dict[str, dict[str, SourceFile]] = {}
     for path, file in named.items():
         if path not in claimed:
@@ -57,7 +57,7 @@ def group_files(files: Sequence[SourceFile]) -> tuple[list[Group], list[Problem]
         problems += wrong
     # A label may be in the groups of several images.
     grouped = {str(file.path): group for group in groups for file in group.files}
-    ordered = [grouped[path] for path in paths if path in grouped]
+    ordered = [grouped[path] for path in by_path if path in grouped]
     return list({id(group): group for group in ordered}.values()), problems
 
 

@@ -110,15 +110,11 @@ class Frame:
             raise InputError(Problem(self.store.path, message, "read spikes/bits instead", "version"))
         return self.spikes(layout, flip=attributes["source_rows"] == "bottom first")
 
-    def voxels(self, path: str) -> AnyArray:
-        """Return a voxel set that came with the spikes, in the orientation of its source, (B, H, W)."""
-        rows = self.stored_voxels(path)
-        upside_down = self.store.group(FRAMES)["existing_voxels"] == "bottom first"
-        return np.ascontiguousarray(rows[:, ::-1]) if upside_down else rows
-
-    def stored_voxels(self, path: str) -> AnyArray:
-        """Return a voxel set, (B, H, W), row 0 = top."""
-        return self._box(path, self.store.array(path).shape[1], *self.extent)
+    def voxels(self, path: str, *, as_source: bool = True) -> AnyArray:
+        """Return a voxel set, (B, H, W), in the orientation of its source, or row 0 = top."""
+        rows = self._box(path, self.store.array(path).shape[1], *self.extent)
+        is_turned = as_source and self.store.group(FRAMES)["existing_voxels"] == "bottom first"
+        return np.ascontiguousarray(rows[:, ::-1]) if is_turned else rows
 
     def image(self, image: str) -> UInt8s:
         """Return a blur or sharp frame: pixels (H, W, 3) u1 RGB, or the bytes (n,) of its file."""
@@ -130,7 +126,8 @@ class Frame:
 
 def images_in(store: StoreView) -> list[str]:
     """``"blur"``, ``"sharp"``: what the store has, as tiles or as files."""
-    return [i for i in IMAGES if store.has(f"{FRAMES}/{i}") or store.has(f"{file_table_name(i)}/data")]
+    stored = set(store.paths())
+    return [image for image in IMAGES if stored & {f"{FRAMES}/{image}", f"{file_table_name(image)}/data"}]
 
 
 def restore(store: StoreView, scan: Scan) -> Restore:

@@ -31,9 +31,6 @@ class Extent(NamedTuple):
     height: int
     width: int
 
-    def __str__(self) -> str:
-        return f"{self.length} x {self.height} x {self.width}"
-
 
 class FrameValues(NamedTuple):
     """Spikes or voxels of a frame, as the header of their file says. Of a stream, its bytes."""

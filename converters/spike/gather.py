@@ -214,7 +214,9 @@ def _firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) 
             raise InputError(with_source(frame.name, error.problems)) from error
     if not rates:
         return []
-    ends = dict.fromkeys([f"{min(rates.values()):.3g}", f"{max(rates.values()):.3g}"])
+    least = min(rates.values())
+    most = max(rates.values())
+    ends = dict.fromkeys([f"{least:.3g}", f"{most:.3g}"])
     start = f"at the start of {count_of(len(rates), 'sequence')}"
     notes = [f"spikes a pixel and step: {' to '.join(ends)}, {start}"]
     dark = [name for name, rate in rates.items() if not rate]

@@ -37,7 +37,7 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
         stored = sorted(filter(None, map(voxel_bins, store.paths())))
         unit = "bin"
         steps = stored[0]
-        arrays["counts"] = frame.stored_voxels(voxel_path(steps)).astype(np.float32)
+        arrays["counts"] = frame.voxels(voxel_path(steps), as_source=False).astype(np.float32)
         note = f"{steps} stored bins"
     read = sum(values.nbytes for values in arrays.values())
     images = []

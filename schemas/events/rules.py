@@ -10,7 +10,7 @@ import numpy as np
 from unistore.errors import Problem
 from unistore.schemas.events.fields import BESIDE, MARK_ROWS, MARKS, MARKS_OF, RECORDINGS, TIMES
 from unistore.schemas.rules import RuleView
-from unistore.system.hints import Int64s
+from unistore.system.hints import AnyArray, Int64s
 
 
 def check_marks(view: RuleView) -> Iterator[Problem]:
@@ -19,9 +19,10 @@ def check_marks(view: RuleView) -> Iterator[Problem]:
     events = view.whole(RECORDINGS).tolist()
     bounds = view.whole(MARKS_OF).tolist()
     times = view.array(TIMES)
-    for number, ((first, stop), (lo, hi)) in enumerate(zip(pairwise(events), pairwise(bounds), strict=True)):
-        rows = mark_rows(first, stop)
-        if hi - lo != len(rows) or not np.array_equal(times.read_rows(rows), marks[lo:hi]):
+    recordings = zip(pairwise(events), pairwise(bounds), strict=True)
+    for number, ((first, stop), (lo, hi)) in enumerate(recordings):
+        rows = np.array([*range(first, stop, MARK_ROWS), *range(first, stop)[-1:]], np.int64)
+        if not np.array_equal(times.read_rows(rows), marks[lo:hi]):
             yield Problem(MARKS, f"contradicts the times of recording {number}", "convert again", "index")
 
 
@@ -30,31 +31,26 @@ def check_times(view: RuleView) -> Iterator[Problem]:
     starts = view.whole(RECORDINGS)
     last = np.zeros(0, np.uint32)
     for lo, block in view.blocks(TIMES):
-        times = np.concatenate((last, block))
-        falls = np.flatnonzero(times[1:] < times[:-1]) + lo + 1 - len(last)
-        inside = falls[~np.isin(falls, starts)]
-        if len(inside):
-            yield Problem(TIMES, f"falls at event {inside[0]}", "convert again", "order")
+        falls = _falls(np.concatenate((last, block)), lo - len(last), starts)
+        if len(falls):
+            yield Problem(TIMES, f"falls at event {falls[0]}", "convert again", "order")
             return
         last = block[-1:]
-
-
-def mark_rows(first: int, stop: int) -> Int64s:
-    """Return the rows that the marks of a recording are the times of: every 4,096th, and the last one."""
-    if first == stop:
-        return np.zeros(0, np.int64)
-    return np.append(np.arange(first, stop, MARK_ROWS), stop - 1)
 
 
 def check_times_beside(view: RuleView) -> Iterator[Problem]:
     """Yield a problem if times of frames or boxes fall within a recording."""
     for table in BESIDE:
         if view.under(f"{table}/"):
-            times = view.whole(f"{table}/t")
-            falls = np.flatnonzero(times[1:] < times[:-1]) + 1
-            inside = falls[~np.isin(falls, view.whole(f"sources/{table}/offsets"))]
-            if len(inside):
-                yield Problem(f"{table}/t", f"falls at row {inside[0]}", "convert again", "order")
+            falls = _falls(view.whole(f"{table}/t"), 0, view.whole(f"sources/{table}/offsets"))
+            if len(falls):
+                yield Problem(f"{table}/t", f"falls at row {falls[0]}", "convert again", "order")
+
+
+def _falls(times: AnyArray, first: int, starts: Int64s) -> Int64s:
+    # Rows, counted from `first`, of times that are less than the one before in their recording
+    falls = np.flatnonzero(times[1:] < times[:-1]) + first + 1
+    return falls[~np.isin(falls, starts)]
 
 
 RULES = (check_marks, check_times, check_times_beside)

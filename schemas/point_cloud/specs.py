@@ -84,12 +84,13 @@ def bounds(view: RuleView) -> Iterator[Problem]:
     """Origins are the minima of the bounds, and minima are not above maxima."""
     origin = view.whole("segments/origin")
     box = view.whole("segments/bounds")
-    wrong = (origin != box[:, 0]).any(axis=1) | ~(box[:, 0] <= box[:, 1]).all(axis=1)
+    least = box[:, 0]
+    is_sound = (origin == least) & (least <= box[:, 1])
+    wrong = ~is_sound.all(axis=1)
     if wrong.any():
         segment = first_row(wrong)
-        yield broken(
-            "segments/bounds", f"segment {segment}: origin {origin[segment]}, bounds {box[segment].tolist()}"
-        )
+        message = f"segment {segment}: origin {origin[segment]}, bounds {box[segment].tolist()}"
+        yield broken("segments/bounds", message)
 
 
 def source_rows(view: RuleView) -> Iterator[Problem]:
@@ -131,13 +132,12 @@ def _point_voxels(
     counted = np.zeros(int(offsets[-1]), np.int64)
     for lo, voxel in view.blocks(f"{grid}/point_voxel"):
         segment = np.searchsorted(points, np.arange(lo, lo + len(voxel)), "right") - 1
-        inside = cells[segment] > 0
-        wrong = np.where(inside, (voxel < 0) | (voxel >= cells[segment]), voxel != -1)
+        most = cells[segment]
+        inside = most > 0
+        wrong = np.where(inside, (voxel < 0) | (voxel >= most), voxel != -1)
         if wrong.any():
             row = first_row(wrong)
-            message = (
-                f"row {lo + row} is {voxel[row]}, its segment {segment[row]} has {cells[segment[row]]} voxels"
-            )
+            message = f"row {lo + row} is {voxel[row]}, its segment {segment[row]} has {most[row]} voxels"
             yield broken(f"{grid}/point_voxel", message)
             return
         counted += np.bincount(offsets[segment[inside]] + voxel[inside], minlength=len(counted))

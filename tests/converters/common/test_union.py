@@ -71,19 +71,6 @@ def test_episodes_that_lack_a_column_say_so(tmp_path: Path) -> None:
         assert sorted(file["data/demo_0/obs"]) == ["force", "note", "x"]
 
 
-def test_a_column_without_numbers_in_some_episodes(tmp_path: Path) -> None:
-    for name, width in (("a", 0), ("b", 4)):
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file["data/demo_0/actions"] = np.zeros((3, 2))
-            file["data/demo_0/obs/x"] = np.ones((3, width))
-            file["data/demo_0/obs/y"] = np.ones(3)
-    unistore.convert([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "s.zarr", columns="union")
-    unistore.export(tmp_path / "s.zarr", tmp_path / "again")
-    for name, width in (("a", 0), ("b", 4)):
-        with h5py.File(tmp_path / f"again/{name}.h5") as file:
-            assert file["data/demo_0/obs/x"].shape == (3, width)
-
-
 def test_one_store_per_shape(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from unistore.conversion.run import run
 from unistore.converters.point_cloud import grids
 from unistore.converters.point_cloud.converter import converter as point_cloud
-from unistore.converters.point_cloud.derive import blocks_of, bounds_of, partition_of
+from unistore.converters.point_cloud.derive import bounds_of
 from unistore.converters.point_cloud.grids import GridWindows, Workspace, voxelise, window_rows
 from unistore.errors import InputError
 from unistore.store.reader import Store
@@ -34,53 +34,6 @@ def workspace(folder: str | Path | None, step: int = STEP) -> Workspace:
     work = Workspace(None if folder is None else Path(folder))
     work.step = step
     return work
-
-
-@given(
-    st.integers(0, 2**32),
-    st.integers(1, 400),
-    st.lists(st.sampled_from([1, 3, 40, 100_000, 2**31]), min_size=1, max_size=4),
-    st.booleans(),
-)
-def test_rows_are_sorted_as_numpy_sorts_tuples(seed: int, n: int, extents: list[int], on_disk: bool) -> None:
-    random = np.random.default_rng(seed)
-    keys = [random.integers(0, extent, n).astype("i4") for extent in extents]
-    with TemporaryDirectory() as folder:
-        parts = list(workspace(folder if on_disk else None).sort(keys))
-        assert list(Path(folder).iterdir()) == []
-    assert max(len(rows) for rows, _ in parts) <= STEP
-    rows, begins = (np.concatenate(each) for each in zip(*parts, strict=True))
-    np.testing.assert_array_equal(rows, np.lexsort(keys[::-1]))
-    tuples = np.stack(keys, axis=1)[rows]
-    np.testing.assert_array_equal(begins, np.append(True, (tuples[1:] != tuples[:-1]).any(axis=1)))
-
-
-@pytest.mark.parametrize("on_disk", [True, False])
-def test_segments_in_any_order_and_rows_in_none_or_several(tmp_path: Path, on_disk: bool) -> None:
-    random = np.random.default_rng(0)
-    for rows, pieces in [(1, 1), (39, 2), (40, 3), (200, 7), (333, 90), (200, 0)]:
-        segments = [np.flatnonzero(random.random(rows) < random.random()) for _ in range(pieces)]
-        segments += [np.arange(rows)[::-1], np.empty(0, np.int64)] if pieces == 7 else []
-        joined = np.concatenate([np.empty(0, np.int64), *segments])
-        unlisted = np.setdiff1d(np.arange(rows), joined)
-        lengths = np.array([len(each) for each in segments], np.int64)
-        numbers = np.arange(len(segments)) + 5
-        work = workspace(tmp_path if on_disk else None)
-        partition = partition_of(np.array_split(joined, 3), lengths, numbers, rows, work)
-        np.testing.assert_array_equal(partition.rows, np.append(joined, unlisted))
-        rest = [len(unlisted)] if len(unlisted) else []
-        np.testing.assert_array_equal(partition.lengths, [*lengths, *rest])
-        np.testing.assert_array_equal(partition.numbers, [*numbers, *([-1] if rest else [])])
-        assert list(tmp_path.iterdir()) == []
-
-
-@given(st.lists(st.integers(0, 10), max_size=30), st.integers(1, 12))
-def test_blocks_are_whole_segments_within_the_limit(segments: list[int], limit: int) -> None:
-    lengths = np.array(segments, np.int64)
-    ranges = list(blocks_of(lengths, limit))
-    assert [number for first, last in ranges for number in range(first, last)] == list(range(len(segments)))
-    assert all(lengths[first:last].sum() <= limit or last - first == 1 for first, last in ranges)
-    assert all(lengths[first : last + 1].sum() > limit for first, last in ranges[:-1]), "no more would fit"
 
 
 def check_voxels(xyz: np.ndarray, lengths: list[int], size: float, work: Workspace) -> None:

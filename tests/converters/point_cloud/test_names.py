@@ -124,12 +124,9 @@ def test_files_of_columns_side_by_side(tmp_path: Path) -> None:
         ("points", (9, 3), "point_cloud"),
         ("a_xyz_3", (9, 3), "point_cloud"),
         ("cloud", (9, 6), "point_cloud"),
-        ("clouds__3", (9, 4), "point_cloud"),
-        ("points", (9, 2), "rows"),
         ("points", (9, 40), "rows"),
         ("points", (9, 5, 3), "rows"),
         ("appoints", (9, 3), "rows"),
-        ("data", (9, 3), "rows"),
         ("pos", (9, 3), "!"),
     ],
 )

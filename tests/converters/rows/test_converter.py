@@ -131,14 +131,13 @@ def test_lengths_that_differ_are_listed_and_map_chooses(tmp_path: Path) -> None:
     assert "arrays: data, label" in problems_of(rows_converter(map={"x": "nothing"}), tmp_path / "a.h5")
 
 
-@pytest.mark.parametrize(("name", "reason"), [("__x", "reserves"), ("a\nb", "control"), ("...", "dots")])
-def test_names_that_no_array_can_have(tmp_path: Path, name: str, reason: str) -> None:
+def test_a_name_that_no_array_can_have(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file[name] = np.arange(3)
+        file["a\nb"] = np.arange(3)
     message = problems_of(rows_converter(), tmp_path / "a.h5")
-    assert reason in message
+    assert "control" in message
     assert "\n" not in message
-    check_contract(rows_converter(map={"fine": name}), [tmp_path / "a.h5"], {"rows/fine": np.arange(3)})
+    check_contract(rows_converter(map={"fine": "a\nb"}), [tmp_path / "a.h5"], {"rows/fine": np.arange(3)})
 
 
 def test_texts_of_two_axes(tmp_path: Path) -> None:

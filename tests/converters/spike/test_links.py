@@ -99,17 +99,6 @@ def test_links_inside_one_root(tmp_path: Path, raw: Path) -> None:
     assert "left out, since other recordings hold the same files: raw/a, raw/b" in scan.notes
 
 
-def test_links_to_files_and_spikes_kept_apart_from_images(tmp_path: Path, raw: Path) -> None:
-    (raw / "a/spike").rename(raw / "spikes_of_a")
-    folder = tmp_path / "unified/a"
-    link_sequence(folder, raw / "a", roles=("blur", "sharp"))
-    (folder / "spike").mkdir()
-    for file in (raw / "spikes_of_a").iterdir():
-        (folder / "spike" / file.name).symlink_to(file)
-    (raw / "b/spike/000.dat").unlink()
-    assert names(tmp_path) == ["unified/a/spike/000.dat", "unified/a/spike/001.dat"]
-
-
 def test_broken_links(tmp_path: Path, raw: Path) -> None:
     (raw / "a/spike/002.dat").symlink_to(raw / "gone.dat")
     (raw / "notes.txt").symlink_to(raw / "gone.txt")
