@@ -116,12 +116,13 @@ class ArraySpec:
                 return f"has {info.shape[0]} rows, expected {expected} ({origin})"
         for limit in self.like:
             shape = shape_of(limit.path)
-            extents = tuple(shape[axis] for axis in limit.axes if axis < len(shape))
-            like_extents = (*extents[:-1], -(-extents[-1] // limit.scale)) if extents else ()
-            if info.shape[-len(limit.axes) :] != like_extents:
-                return (
-                    f"has shape {info.shape}, expected {like_extents} at its end, as {limit.path} has {shape}"
-                )
+            extents = [shape[axis] for axis in limit.axes if axis < len(shape)]
+            if extents:
+                extents[-1] = -(-extents[-1] // limit.scale)
+            expected_end = tuple(extents)
+            if info.shape[-len(limit.axes) :] != expected_end:
+                end = f"{expected_end} at its end, as {limit.path} has {shape}"
+                return f"has shape {info.shape}, expected {end}"
         return None
 
     def value_errors(self, values: AnyArray, shape_of: ShapeOf) -> Iterator[str]:

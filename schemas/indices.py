@@ -321,8 +321,8 @@ def _main_rows(store: StoreView) -> int:
 def table_columns(store: StoreView, table: str) -> list[str]:
     """Return the paths of the columns of a table: its arrays whose first axis is the table's row axis."""
     fields = store.attributes["fields"]
-    described = [path for path in store.paths() if path.startswith(f"{table}/") and fields[path].get("axes")]
-    axes = {path: fields[path]["axes"][0] for path in described}
+    own = [path for path in store.paths() if path.startswith(f"{table}/")]
+    axes = {path: fields[path]["axes"][0] for path in own if fields[path].get("axes")}
     rows = [axis for axis in axes.values() if not axis.endswith(("_bound", "_byte", "_item"))]
     return [path for path, axis in axes.items() if axis == rows[0]] if rows else []
 

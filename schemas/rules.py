@@ -70,7 +70,8 @@ class RuleView:
         array = self.array(path)
         count, *further = array.shape[1:]
         layer = array.chunk_shape[1]
-        step = layer * max(1, BLOCK // max(1, layer * prod(further) * array.dtype.itemsize))
+        layer_bytes = layer * prod(further) * array.dtype.itemsize
+        step = layer * max(1, BLOCK // max(1, layer_bytes))
         for lo in range(0, count, step):
             low = [row, lo, *(0 for _ in further)]
             high = [row + 1, min(count, lo + step), *further]

@@ -61,7 +61,9 @@ class Field:
 def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:
     """Names of axes that only one column has: ``("rgb_component",)``. Numbered from 1 if several."""
     name = f"{column.rpartition('/')[2]}_{axis}"
-    return (name,) if count == 1 else tuple(f"{name}_{number}" for number in range(1, count + 1))
+    if count == 1:
+        return (name,)
+    return tuple(f"{name}_{number}" for number in range(1, count + 1))
 
 
 def bounds_field(path: str, axis: str, description: str) -> Field:

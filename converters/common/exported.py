@@ -171,7 +171,9 @@ _TEXTS_TOGETHER = 4096
 def row_bounds(store: StoreView, group: str, lo: int, hi: int) -> Int64s:
     """Return the offsets of rows ``lo:hi`` of a column with any number of values in a row, (rows + 1,)."""
     first, last = IndexColumn(store, f"{group}/offsets").ranges(np.arange(lo, hi))
-    return np.concatenate([first, last[-1:]]) if hi > lo else np.zeros(1, np.int64)
+    if hi <= lo:
+        return np.zeros(1, np.int64)
+    return np.concatenate([first, last[-1:]])
 
 
 def rows_of_any_length(store: StoreView, group: str, lo: int, hi: int) -> Iterator[AnyArray]:

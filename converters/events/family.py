@@ -242,7 +242,8 @@ class EventsFamily(EventsOptions, Family):
         """Read events, with places inside the sensor and polarities of 0 and 1."""
         layout = find_layout(opened, self.events)
         # Each array is read once: some have all columns as fields of records
-        stored = {array: opened.arrays[array][lo:hi] for array in {place.array for place in layout.values()}}
+        names = {place.array for place in layout.values()}
+        stored = {name: opened.arrays[name][lo:hi] for name in names}
         t, x, y, p = (layout[name].of(stored[layout[name].array]) for name in "txyp")
         low = _low(opened, layout["p"])
         width, height = self._sensor(opened) or (0, 0)

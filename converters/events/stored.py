@@ -24,7 +24,8 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     source = int(whole(store, "recordings/source")[sample])
     height, width = (int(whole(store, path)[source]) for path in (HEIGHTS, WIDTHS))
     most = max(1, min(detail.shown, detail.read) // _EVENT_BYTES)
-    arrays = {name: store.array(f"{FAMILY_NAME}/{name}").read(lo, min(hi, lo + most)) for name in "xypt"}
+    stop = min(hi, lo + most)
+    arrays = {name: store.array(f"{FAMILY_NAME}/{name}").read(lo, stop) for name in "xypt"}
     times = arrays["t"].astype(np.int64)
     shown = len(times)
     first = int(times[0]) if shown else 0
@@ -42,11 +43,12 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
             arrays["image0"] = pixels[:, ::step, ::step]
             images = [{"name": "frame", "array": "image0", "times": frame_times[frames - begin].tolist()}]
     total = hi - lo
+    note = f"the first {shown:,} of {total:,} events" if shown < total else f"all {total:,} events"
     head = {
         "shape": [height, width],
         "time": {"first": first, "count": duration, "unit": "µs"},
         "images": images,
-        "note": f"all {total:,} events" if shown == total else f"the first {shown:,} of {total:,} events",
+        "note": note,
     }
     read = sum(values.nbytes for values in arrays.values())
     return View(widget="stream", title=f"{height} × {width} pixels", head=head, arrays=arrays, read=read)

@@ -297,7 +297,8 @@ class DerivedCloud:
             wrong = np.flatnonzero(~np.isfinite(xyz).all(axis=1))
             count += len(wrong)
             if len(wrong) and not first:
-                first = f"row {lo + wrong[0]}: {', '.join(map(str, xyz[wrong[0]]))}"
+                row = wrong[0]
+                first = f"row {lo + row}: {', '.join(map(str, xyz[row]))}"
         message = f"{count} of {self._points.rows} points have coordinates that are not finite, first {first}"
         cure = "--nan drop leaves these points out of all segments"
         return Problem(self._name, message, cure, "nan")
@@ -306,7 +307,8 @@ class DerivedCloud:
         # Emit all columns of the points, and their rows in the source
         labelled = dict.fromkeys(filter(is_label, columns), False)
         for lo, hi in self._work.steps(0, int(self._offsets[-1])):
-            self._emit(POINTS, "source_row", np.arange(lo, hi) if self._rows is None else self._rows[lo:hi])
+            rows = np.arange(lo, hi) if self._rows is None else self._rows[lo:hi]
+            self._emit(POINTS, "source_row", rows)
             for key, field in columns.items():
                 values = self._stored(key, lo, hi) if key in self._own else _missing(field, hi - lo)
                 if key in labelled and key in self._own:
@@ -377,8 +379,9 @@ class DerivedCloud:
                 kept[lo - begin : hi - begin] = xyz
             bounds = bounds_of(list(xyz.T), np.clip(offsets, lo, hi) - lo)
             if lo > begin:  # a segment of several steps
-                bounds[:, 0] = np.minimum(bounds[:, 0], self._bounds[first:last, 0])
-                bounds[:, 1] = np.maximum(bounds[:, 1], self._bounds[first:last, 1])
+                before = self._bounds[first:last]
+                bounds[:, 0] = np.minimum(bounds[:, 0], before[:, 0])
+                bounds[:, 1] = np.maximum(bounds[:, 1], before[:, 1])
             self._bounds[first:last] = bounds
 
 

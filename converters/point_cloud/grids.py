@@ -244,8 +244,11 @@ def voxelise(
         msg = f"a segment is {wide}, more than int32 can count: give a larger voxel_size"
         raise InputError(msg)
     several = len(points) > 1
-    segment = np.repeat(np.arange(len(points)), points) if several else np.empty(0, np.int64)
-    origin = bounds[segment, 0].T if several else bounds[0, 0]
+    segment = np.empty(0, np.int64)
+    origin = bounds[0, 0]
+    if several:
+        segment = np.repeat(np.arange(len(points)), points)
+        origin = bounds[segment, 0].T
     cells = [_cells(xyz[:, axis], origin[axis], size, work) for axis in range(3)]
     point_voxel = work.column("<i4", len(xyz))
     voxels = np.zeros(len(points), np.int64)

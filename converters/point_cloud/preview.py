@@ -29,7 +29,8 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     lo, hi = whole(store, f"{SEGMENTS}/offsets")[segment : segment + 2].tolist()
     names = _column_names(store)
     columns = {name: store.array(f"{POINTS}/{name}") for name in ("xyz", *names)}
-    row_bytes = sum(prod(column.shape[1:]) * column.dtype.itemsize for column in columns.values())
+    sizes = [prod(column.shape[1:]) * column.dtype.itemsize for column in columns.values()]
+    row_bytes = sum(sizes)
     most = max(1, min(detail.points, detail.shown // (row_bytes + 1)))
     # Where the whole segment may be read, every n-th point is the better picture
     starts, stops = parts_of(lo, hi, max(1, detail.read // row_bytes), _PARTS)

@@ -368,7 +368,8 @@ def voxels(store: StoreView, size: float, emit: Emit, folder: Path, progress: Pr
     work = Workspace(folder)
     counts = np.zeros(len(numbers), np.int64)
     real = numbers != NO_SEGMENT
-    progress.begin("deriving", int(lengths[real].sum()) * 3 * np.dtype(dtype).itemsize)
+    points_inside = int(lengths[real].sum())
+    progress.begin("deriving", points_inside * 3 * np.dtype(dtype).itemsize)
     begin_voxels(size, emit)
     emit(POINTS, f"{group}/point_voxel", np.empty(0, np.int32))
 
@@ -377,7 +378,8 @@ def voxels(store: StoreView, size: float, emit: Emit, folder: Path, progress: Pr
         return stored if restoring is None else restoring.restored(stored, number)
 
     # Segments of one source at a time: those of no sample stand behind the others
-    for run in np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(source)) + 1):
+    starts = np.flatnonzero(np.diff(source)) + 1
+    for run in np.split(np.arange(len(numbers)), starts):
         segments = run[real[run]]
         for first, last in blocks_of(lengths[segments], work.step):
             block = segments[first:last]

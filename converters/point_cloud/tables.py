@@ -422,9 +422,12 @@ def _joined(facts: Sequence[Facts], scan: Scan) -> Facts:
     for lo in range(0, len(facts), _AT_ONCE):
         some = facts[lo : lo + _AT_ONCE]
         for name, first in some[0].items():
-            values = [fact[name].astype(dtypes.get(name, first.dtype), copy=False) for fact in some]
-            blocks.setdefault(name, []).append(np.concatenate(values) if first.ndim else np.array(values))
-        blocks.setdefault("counts", []).append(np.array([len(fact["numbers"]) for fact in some]))
+            dtype = dtypes.get(name, first.dtype)
+            values = [fact[name].astype(dtype, copy=False) for fact in some]
+            block = np.concatenate(values) if first.ndim else np.array(values)
+            blocks.setdefault(name, []).append(block)
+        counts = np.array([len(fact["numbers"]) for fact in some])
+        blocks.setdefault("counts", []).append(counts)
     return {name: np.concatenate(parts) for name, parts in blocks.items()}
 
 

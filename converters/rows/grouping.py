@@ -75,9 +75,8 @@ def _group_folder(
     for number in dict.fromkeys(number for _, number in split.values()):
         paths = [path for path in members if split[path][1] == number]
         columns = tuple([split[path][0] for path in paths])
-        group = Group(
-            _joint_name(members[paths[0]].name, columns), tuple([members[path] for path in paths]), columns
-        )
+        own_files = tuple([members[path] for path in paths])
+        group = Group(_joint_name(own_files[0].name, columns), own_files, columns)
         if sorted(columns) == sorted(bases):
             groups.append(group)
         else:

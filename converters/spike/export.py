@@ -72,8 +72,9 @@ class Frame:
         """Some time steps as packed bits, (t, H, ⌈W/8⌉) u1, row 0 = top."""
         first, _ = self._range(FRAME_OFFSETS)
         height, width = self.extent
-        box = self.store.array(BITS).read_box([first + start, 0, 0], [first + stop, height, row_bytes(width)])
-        return np.asarray(box)
+        low = [first + start, 0, 0]
+        high = [first + stop, height, row_bytes(width)]
+        return np.asarray(self.store.array(BITS).read_box(low, high))
 
     def beginning(self, most: int) -> UInt8s:
         """Its first steps as packed bits, (t, H, ⌈W/8⌉) u1, of at most so many bytes."""
@@ -120,7 +121,8 @@ class Frame:
         """Return a blur or sharp frame: pixels (H, W, 3) u1 RGB, or the bytes (n,) of its file."""
         table = file_table_name(image)
         if self.store.has(f"{table}/data"):
-            return np.asarray(self.store.array(f"{table}/data").read(*self._range(f"{table}/offsets")))
+            lo, hi = self._range(f"{table}/offsets")
+            return np.asarray(self.store.array(f"{table}/data").read(lo, hi))
         return self._box(f"{FRAMES}/{image}", *self._row(IMAGE_EXTENT).tolist(), 3)
 
 
@@ -186,7 +188,8 @@ def files(store: StoreView) -> Iterator[File]:
         for image in images_in(store):
             pixels = frame.image(image)
             is_png = pixels.ndim == 3 or pixels[:4].tobytes() == _PNG
-            beside = sequence / options[f"{image}_dir"] / f"{path.stem}.{'png' if is_png else 'jpg'}"
+            ending = "png" if is_png else "jpg"
+            beside = sequence / options[f"{image}_dir"] / f"{path.stem}.{ending}"
             form: Form = "png" if pixels.ndim == 3 else "raw"
             yield File(name=str(beside), form=form, source=number, values={"": array_values(pixels)})
 
