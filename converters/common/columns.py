@@ -63,19 +63,19 @@ def any_length(values: Dtype, row_shape: Shape = ()) -> Dtype:
 
 def is_text(dtype: Dtype) -> bool:
     """Return whether rows are texts or byte strings, of one length or any."""
-    told: Mapping[str, Any] = dtype.metadata or {}
-    return dtype.kind in "SU" or told.get("vlen") is str or told.get("vlen") is bytes
+    values = (dtype.metadata or {}).get("vlen")
+    return dtype.kind in "SU" or values is str or values is bytes
 
 
 def values_of(dtype: Dtype) -> SourceColumn | None:
     """Return the form of the values in rows of any length, texts among them (None: the rows are others)."""
     if is_text(dtype):
         return SourceColumn(dtype.str)
-    told: Mapping[str, Any] = dtype.metadata or {}
-    values = told.get("vlen")
+    metadata: Mapping[str, Any] = dtype.metadata or {}
+    values = metadata.get("vlen")
     if not isinstance(values, np.dtype) or not storable(values):
         return None
-    return SourceColumn(values.str, told.get("shape", ()))
+    return SourceColumn(values.str, metadata.get("shape", ()))
 
 
 def is_lossless(source: Dtype, target: Dtype) -> bool:
@@ -99,7 +99,7 @@ def missing_value(dtype: str) -> float | bool:
 
 
 def reconcile(
-    found: Iterable[tuple[str, Mapping[str, SourceColumn]]],
+    sources: Iterable[tuple[str, Mapping[str, SourceColumn]]],
     mode: str,
     may_pad: Callable[[str], bool] = lambda _: False,  # whether "union" pads the smaller rows of a column
 ) -> tuple[dict[str, Merged], list[Problem]]:
@@ -107,13 +107,13 @@ def reconcile(
     # "intersection" leaves out columns of several shapes, too.
     sets: dict[tuple[tuple[str, SourceColumn], ...], _ColumnSet] = {}
     numbers = array("i")
-    for source, columns in found:
+    for source, columns in sources:
         same = sets.setdefault(tuple(columns.items()), _ColumnSet(source, dict(columns), len(sets)))
         same.count += 1
         numbers.append(same.number)
     column_sets = list(sets.values())
-    names = list(dict.fromkeys(name for each in column_sets for name in each.columns))
-    everywhere = [name for name in names if all(name in each.columns for each in column_sets)]
+    names = list(dict.fromkeys(name for column_set in column_sets for name in column_set.columns))
+    everywhere = [name for name in names if all(name in column_set.columns for column_set in column_sets)]
     if mode == "intersection":
         names = everywhere
     missing = [name for name in names if name not in everywhere] if mode == "exact" else []
@@ -121,7 +121,7 @@ def reconcile(
     incompatible: list[str] = []
     uneven: list[str] = []
     for name in names:
-        of_sets = [each.columns.get(name) for each in column_sets]
+        of_sets = [column_set.columns.get(name) for column_set in column_sets]
         column = _merge(of_sets, np.frombuffer(numbers, np.intc), is_padded=may_pad(name))
         if column is not None and (mode == "union" or not column.is_padded):
             merged[name] = column
@@ -210,9 +210,9 @@ def padding_notes(merged: Mapping[str, Merged]) -> list[str]:
     return [f"padded with zeros, <name>_mask says where: {', '.join(padded)}"] if padded else []
 
 
-def shape_labels(found: Iterable[tuple[str, Mapping[str, SourceColumn]]]) -> dict[str, str]:
+def shape_labels(sources: Iterable[tuple[str, Mapping[str, SourceColumn]]]) -> dict[str, str]:
     """Return a label of the columns of each source by its name, alike where no column differs in form."""
-    of_sources = {source: dict(columns) for source, columns in found}
+    of_sources = {source: dict(columns) for source, columns in sources}
     names = list(dict.fromkeys(chain.from_iterable(of_sources.values())))
     forms = list(dict.fromkeys(tuple(map(columns.get, names)) for columns in of_sources.values()))
     parts: list[list[str]] = [[] for _ in forms]
@@ -239,15 +239,17 @@ def length_table(lengths: Mapping[str, object]) -> str:
     return "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
 
 
-def _columns_differ(found: Sequence[_ColumnSet], names: Sequence[str], count: int, cure: str) -> Problem:
+def _columns_differ(
+    column_sets: Sequence[_ColumnSet], names: Sequence[str], count: int, cure: str
+) -> Problem:
     """Return the problem with a line for each column: its forms, each with the first source that has it."""
     lines = []
     for name in names:
         sources: dict[str, tuple[str, int]] = {}  # by form: the first, and how many others there are
-        for each in found:
-            form = str(each.columns[name]) if name in each.columns else "missing"
-            first, others = sources.get(form, (each.source, -1))
-            sources[form] = first, others + each.count
+        for column_set in column_sets:
+            form = str(column_set.columns[name]) if name in column_set.columns else "missing"
+            first, others = sources.get(form, (column_set.source, -1))
+            sources[form] = first, others + column_set.count
         forms = [
             f"{form} in {first}" + (f" (+{others})" if others else "")
             for form, (first, others) in sources.items()

@@ -80,8 +80,8 @@ class LabelMap:
         document = json.loads(text)
         self._datasets: dict[str, Numbering] = {}
         for dataset, numbers in document["datasets"].items():
-            known = {0: 0} | {int(number): stored for number, stored in numbers.items()}
-            self._datasets[dataset] = Numbering(tuple(sorted(known.items())), ignored)
+            by_label = {0: 0} | {int(number): stored for number, stored in numbers.items()}
+            self._datasets[dataset] = Numbering(tuple(sorted(by_label.items())), ignored)
         self.classes: Mapping[str, str] = document["classes"]
 
     def numbering(self, path: Path, location: str) -> Numbering:
@@ -168,10 +168,10 @@ def _once(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
     return mapping
 
 
-def _is_valid(said: Mapping[str, Any]) -> bool:
+def _is_valid(document: Mapping[str, Any]) -> bool:
     """Return whether maps are of whole numbers that lie together, and names are texts."""
-    datasets = said["datasets"]
-    classes = said["classes"]
+    datasets = document["datasets"]
+    classes = document["classes"]
     if not isinstance(datasets, dict) or not datasets or not isinstance(classes, dict):
         return False
     if not all(_is_number(number) and isinstance(name, str) for number, name in classes.items()):
