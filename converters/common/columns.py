@@ -63,7 +63,8 @@ def any_length(values: Dtype, row_shape: Shape = ()) -> Dtype:
 
 def is_text(dtype: Dtype) -> bool:
     """Return whether rows are texts or byte strings, of one length or any."""
-    values = (dtype.metadata or {}).get("vlen")
+    metadata: Mapping[str, Any] = dtype.metadata or {}
+    values = metadata.get("vlen")
     return dtype.kind in "SU" or values is str or values is bytes
 
 
