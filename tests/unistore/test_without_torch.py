@@ -41,7 +41,7 @@ for name in ("Collate", "Loader", "Normalize", "ReplayBuffer", "collate", "stitc
         assert str(error).startswith(f"unistore.{name} needs PyTorch, which is not installed")
     else:
         raise AssertionError(name)
-for read in (lambda: dataset[0], lambda: dataset.__getitems__([0])):
+for read in (lambda: dataset[0], lambda: dataset.__getitems__([0]), lambda: dataset.class_weights("values")):
     try:
         read()
     except unistore.MissingLibraryError as error:

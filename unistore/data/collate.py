@@ -177,6 +177,9 @@ class Collate:
     - ``"padded"``: (B, longest, …) with zeros after each sample, and ``lengths`` (B,) int64 (volumes:
       ``shapes``) for the main group, ``voxel_lengths`` for the group ``voxel``.
 
+    Samples that a transform has made tuples are batched item by item, as keys ``"0"``, ``"1"``, … or those of
+    `as_tuple`, and the batch is a tuple. With ``"list"`` each of their tensors goes into a list of B.
+
     Parameters
     ----------
     ragged
@@ -222,7 +225,6 @@ class Collate:
         ----------
         samples
             What a Dataset's ``__getitems__`` returns, or any sequence of samples (``[ds[0], ds[1]]``).
-            Samples that are no mappings are collated as torch does it.
 
         Returns
         -------
@@ -234,9 +236,11 @@ class Collate:
             If samples have different keys, ragged keys of one group different lengths, or other keys
             different shapes, if there are no coordinates to number, or the batch lacks a key of `as_tuple`.
         """
-        if not isinstance(samples, Samples) and not isinstance(samples[0], Mapping):
-            return default_collate(list(samples))
         keys = self.as_tuple
+        if not isinstance(samples, Samples) and isinstance(samples[0], tuple):
+            named = keys or [str(number) for number in range(len(samples[0]))]
+            batch = self._collate_list(_named(samples, named), listed=True)
+            return tuple(batch[name] for name in [*named, *(key for key in batch if key not in named)])
         batch = self._batch(samples)
         if keys is None:
             return batch
@@ -254,7 +258,7 @@ class Collate:
         parts = {key: [samples.part(key, i) for i in range(len(samples))] for key in samples.ragged}
         return dense | self._collate_ragged(parts, samples.ragged)
 
-    def _collate_list(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _collate_list(self, samples: Sequence[Mapping[str, Any]], *, listed: bool = False) -> dict[str, Any]:
         keys = samples[0].keys()
         in_some_only = set[str]().union(*(sample.keys() ^ keys for sample in samples))
         uncommon = sorted(map(str, in_some_only))
@@ -263,6 +267,9 @@ class Collate:
             raise ValueError(msg)
         ragged_keys: dict[str, RaggedKey] = dict(getattr(samples[0], "ragged", {}))
         ragged_keys |= {key: RaggedKey(group) for key, group in self.groups.items()}
+        if listed and self.ragged == "list":
+            tensors = [key for key, value in samples[0].items() if isinstance(value, torch.Tensor)]
+            ragged_keys |= dict.fromkeys(tensors, RaggedKey())
         ragged = {key: kind for key, kind in ragged_keys.items() if key in keys}
         dense = {key: _stacked(key, [sample[key] for sample in samples]) for key in keys if key not in ragged}
         parts = {key: [_as_part(sample[key]) for sample in samples] for key in ragged}
@@ -322,6 +329,14 @@ def collate(
     """
     batch: dict[str, Any] = Collate(ragged)(samples)
     return batch
+
+
+def _named(samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Sample]:
+    odd = {len(sample) for sample in samples} - {len(names)}
+    if odd:
+        msg = f"samples are tuples of {', '.join(map(str, sorted(odd)))} items, expected {len(names)}"
+        raise ValueError(msg)
+    return [Sample(dict(zip(names, sample, strict=True))) for sample in samples]
 
 
 def _collate_packed(samples: Samples) -> dict[str, Any]:

@@ -47,6 +47,7 @@ from unistore.system.extras import require_torch
 from unistore.system.hints import Int64s, PathLike
 
 if TYPE_CHECKING:
+    import torch
     from torch.utils.data import Dataset as TorchDataset
 
     from unistore.data.collate import Sample, Samples
@@ -504,6 +505,55 @@ class Dataset(MapDataset[SampleT]):
             subsets = [chosen[(chosen >= first) & (chosen < stop)] - first for first, stop in bounds]
         question = Question(key, self.epoch, self.seed, self._summaries)
         return question.answer(parts, self.weights, subsets)
+
+    def class_weights(
+        self,
+        key: str,
+        *,
+        classes: int | None = None,
+        unlabelled: int | None = None,
+        split: str | Sequence[str] | None = None,
+        subset: Any = None,
+    ) -> torch.Tensor:
+        """Return class weights: number of labels / (number of classes that occur · count of the class).
+
+        Parameters
+        ----------
+        key
+            Key of the labels, 0 and more.
+        classes
+            Number of classes. None: one more than the largest label.
+        unlabelled
+            Value that stands for no class. It is not counted.
+        split, subset
+            The samples, as of `label_counts`.
+
+        Returns
+        -------
+        (classes,) float32, 0 for classes that do not occur: for ``nn.CrossEntropyLoss(weight=…)``.
+
+        Raises
+        ------
+        InputError
+            As `label_counts`, or if there are no labels, or labels outside of 0 to classes - 1.
+        """
+        require_torch("class weights are a tensor and need")
+        import torch
+
+        counts = self.label_counts(key, split=split, subset=subset)
+        if unlabelled is not None:
+            counts.pop(unlabelled, None)
+        most = max(counts, default=-1) + 1 if classes is None else classes
+        outside = [label for label in counts if not 0 <= label < most]
+        if outside or not counts:
+            message = f"has labels {first_few([*map(str, outside)], 8)}, outside of {most} classes"
+            cure = "give the value that stands for no class: unlabelled=…"
+            raise wrong_argument(key, message if outside else "has no labels", cure)
+        weights = torch.zeros(most)
+        mean = sum(counts.values()) / len(counts)
+        for label, count in counts.items():
+            weights[label] = mean / count
+        return weights
 
     def source_offsets(self) -> Int64s:
         """Return offsets of samples by source, (sources with samples + 1,) int64, for ``shuffle="sources"``.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
 import unistore
 from unistore.errors import InputError
@@ -148,17 +148,45 @@ def test_empty_segments(make_cloud: Callable[..., Any]) -> None:
     assert np.array_equal(padded["xyz"][1].numpy(), np.zeros((3, 3)))
 
 
+def collate_fn(batch: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """As trainings on many point-cloud files have it."""
+    xyz, labels = zip(*batch, strict=True)
+    return list(xyz), list(labels)
+
+
+def as_pair(sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return sample["xyz"], sample["classification"]
+
+
 @pytest.mark.parametrize("workers", [0, 1])
-def test_tuples_of_lists(make_cloud: Any, workers: int) -> None:
-    dataset = unistore.Dataset(make_cloud(LENGTHS).path)
-    collate = unistore.Collate(ragged="list", as_tuple=("xyz", "classification"))
-    with unistore.Loader(dataset, 3, shuffle=False, num_workers=workers, collate_fn=collate) as loader:
-        samples = [dataset[at] for at in range(3)]
-        expected = [sample["xyz"] for sample in samples], [sample["classification"] for sample in samples]
-        assert equal(next(iter(loader)), expected)
+def test_tuples_of_lists_as_a_collate_fn_of_its_own_gives(make_cloud: Any, workers: int) -> None:
+    path = make_cloud(LENGTHS).path
+    pairs = unistore.Dataset(path, transform=as_pair)
+    expected = list(DataLoader(pairs, batch_size=3, collate_fn=collate_fn))
+    of_dicts = unistore.Collate(ragged="list", as_tuple=("xyz", "classification"))
+    for dataset, collate in (
+        (unistore.Dataset(path), of_dicts),
+        (pairs, of_dicts),
+        (pairs, unistore.Collate(ragged="list")),
+    ):
+        with unistore.Loader(
+            dataset, batch_size=3, shuffle=False, num_workers=workers, collate_fn=collate
+        ) as loader:
+            assert equal(list(map(tuple, loader)), expected)
+
+
+def test_tuple_samples(dataset: unistore.Dataset) -> None:
+    pairs = [as_pair(dataset[at]) for at in (0, 1)]
+    grouped = unistore.Collate(groups={"xyz": "", "label": ""}, as_tuple=("xyz", "label"))
+    xyz, label, offsets = grouped(pairs)
+    assert torch.equal(xyz, torch.cat([pair[0] for pair in pairs]))
+    assert torch.equal(label, torch.cat([pair[1] for pair in pairs]))
+    assert offsets.tolist() == [0, 5, 7]
     numbers = unistore.collate([(torch.ones(2), 1), (torch.zeros(2), 2)])
-    assert equal(numbers, [torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([1, 2])])
+    assert equal(numbers, (torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([1, 2])))
+    with pytest.raises(ValueError, match="samples are tuples of 1 items, expected 2"):
+        grouped([pairs[0], pairs[1][:1]])
     with pytest.raises(ValueError, match="the batch has no label for as_tuple; it has index"):
-        unistore.Collate(as_tuple="label")(dataset.__getitems__([0]))
+        grouped(dataset.__getitems__([0]))
     with pytest.raises(InputError, match="as_tuple: must be a name, or several"):
         unistore.Collate(as_tuple=(1, 2))  # type: ignore[arg-type]

@@ -227,22 +227,33 @@ def test_one_source_after_the_other(make_cloud: Any, stores: int) -> None:
         unistore.Loader([1, 2, 3], shuffle="sources", num_workers=0)
 
 
-def test_counts_of_labels(make_cloud: Any) -> None:
+def test_labels_and_weights_of_classes(make_cloud: Any) -> None:
     dataset = unistore.Dataset(make_cloud().path, names={"classification": "label"})
     labels = np.concatenate([dataset[at]["label"].numpy() for at in range(len(dataset))])
     values, counts = np.unique(labels, return_counts=True)
     assert dataset.label_counts("classification") == dict(zip(values.tolist(), counts.tolist(), strict=True))
+    weights = dataset.class_weights("classification", classes=25)
+    assert (weights.shape, weights.dtype) == ((25,), torch.float32)
+    assert np.allclose(weights[values].numpy(), len(labels) / (len(values) * counts))
+    assert not weights[20:].any()
+    kept = labels[labels != 0]
+    rest = dataset.class_weights("classification", unlabelled=0)
+    assert rest[0] == 0
+    assert rest[1] == pytest.approx(len(kept) / (19 * (kept == 1).sum()))
     part = np.concatenate([dataset[at]["label"].numpy() for at in (2, 0)])
     values, counts = np.unique(part, return_counts=True)
     for subset in ([2, 0], np.isin(np.arange(len(dataset)), [0, 2])):
         found = dataset.label_counts("classification", subset=subset)
         assert found == dict(zip(values.tolist(), counts.tolist(), strict=True))
+        some = dataset.class_weights("classification", classes=25, subset=subset)
+        assert np.allclose(some[values].numpy(), len(part) / (len(values) * counts))
     twice = dataset.label_counts("classification", subset=[2, 2, 0, 0])
     assert twice == {label: 2 * count for label, count in found.items()}
     for ask, said in (
         (lambda: dataset.label_counts("classification", subset=[99]), "subset: holds 99 to 99"),
         (lambda: dataset.label_counts("classification", split="dev"), "no split 'dev'"),
         (lambda: dataset.label_counts("classification", split="dev", subset=[0]), "give one of the two"),
+        (lambda: dataset.class_weights("classification", classes=19), "has labels 19, outside of 19 classes"),
         (lambda: dataset.label_counts("xyz"), "xyz is float32, and labels are integers"),
         (lambda: dataset.label_counts("height"), "height is not read; there are"),
     ):

@@ -17,9 +17,9 @@ from unistore.schemas.indices import ArrayView, whole
 from unistore.schemas.trajectory.clocks import clocks_of, in_nanoseconds, offsets_path, table_of
 from unistore.schemas.trajectory.fields import STEPS, column_group, sample_key
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray, Float64s, Int64s
 
-Align: TypeAlias = Literal["previous", "nearest"]
+Align: TypeAlias = Literal["previous", "nearest", "linear"]
 Mask: TypeAlias = NDArray[np.bool_]
 
 
@@ -202,6 +202,7 @@ class Places(NamedTuple):
 
     rows: Int64s  # all of them in their episodes; any row, where these have none
     is_real: Mask  # whether the row is the one that was asked for
+    weights: Float64s | None = None  # how much of the row after it is in a value between both; None: nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,8 +244,12 @@ class RowFinder:
         bounds = np.stack([lo, hi, ticks.first - self.shift, ticks.last - self.shift])
         lo, hi, first, last = np.repeat(bounds, shape[1], axis=1)
         rows, is_real = self._find(tick_times.ravel(), lo, hi)
-        is_real &= self._is_during(tick_times.ravel(), lo, hi, first, last)
-        return Places(_inside(rows, lo, hi).reshape(shape), is_real.reshape(shape))
+        weights = None
+        if self.align == "linear":
+            weights = self._weights(rows, tick_times.ravel(), hi, is_real).reshape(shape)
+        else:
+            is_real &= self._is_during(tick_times.ravel(), lo, hi, first, last)
+        return Places(_inside(rows, lo, hi).reshape(shape), is_real.reshape(shape), weights)
 
     def _find(self, wanted: Int64s, lo: Int64s, hi: Int64s) -> tuple[Int64s, Mask]:
         # Int64s that stand for times, and whether they are there and near, ``lo - 1`` where none is
@@ -266,6 +271,21 @@ class RowFinder:
         first[filled] = np.minimum(first[filled], self.clock.times(lo[filled]))
         last[filled] = np.maximum(last[filled], self.clock.times(hi[filled] - 1))
         return (wanted >= first) & (wanted <= last)
+
+    def _weights(self, rows: Int64s, wanted: Int64s, hi: Int64s, is_real: Mask) -> Float64s:
+        # What is behind the last row, or far from one, is not real
+        assert self.clock is not None
+        weights = np.zeros(len(rows), np.float64)
+        is_last = is_real & (rows + 1 == hi)
+        is_real[is_last] = self.clock.times(rows[is_last]) == wanted[is_last]
+        between = np.flatnonzero(is_real & (rows + 1 < hi))
+        before = self.clock.times(rows[between])
+        after = self.clock.times(rows[between] + 1)
+        passed = wanted[between] - before
+        weights[between] = passed / (after - before)
+        if self.tolerance is not None:
+            is_real[between] &= (passed == 0) | (after - wanted[between] <= self.tolerance)
+        return weights
 
 
 def _inside(rows: Int64s, lo: Int64s, hi: Int64s) -> Int64s:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -36,7 +36,7 @@ from unistore.schemas.trajectory.clocks import offsets_path
 from unistore.schemas.trajectory.fields import EXTENT, STEPS
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, is_integer, matches_type, wrong_argument
-from unistore.system.hints import AnyArray, Int64s, JsonObject
+from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject
 
 Steps: TypeAlias = Sequence[int] | Sequence[float]
 Around: TypeAlias = Mapping[str, Steps]
@@ -45,6 +45,8 @@ Delta: TypeAlias = Mapping[str, str | tuple[str, Sequence[int]]]
 _OF_AROUND: JsonObject = {"clock": STEPS, "align": "previous", "tolerance": None, "shift": None}
 _MILLISECOND = 1_000_000
 _SECOND = 1_000_000_000
+# Parts of the names of columns whose numbers are no vector that can be interpolated
+_ROTATIONS = ("quat", "orientation", "rotation")
 _TICKS_TOGETHER = 1 << 16  # Ticks whose windows are looked up together where all are
 
 
@@ -134,6 +136,8 @@ class WindowReader(SampleReader):
     def _values(self, key: str, places: Places, ticks: Ticks, allocate: Allocate) -> Packed:
         column = self._columns.dense[key]
         out = column.values(places.rows, allocate)
+        if places.weights is not None:
+            _interpolate(column, places.rows, places.weights, out)
         if key in self._deltas:
             self._deltas[key].subtract(ticks, out)
         if self._is_filled:
@@ -189,8 +193,8 @@ class Windows(EpisodeKind):
         The clock whose rows are the ticks, or a key of it. By default the steps.
     align
         Which row stands for a time. ``"previous"``: the last one that is not later. ``"nearest"``: the
-        nearest. Of two as near, the earlier one. Of equal timestamps both take the last row. One for all, or
-        by name.
+        nearest. Of two as near, the earlier one. Of equal timestamps both take the last row. ``"linear"``:
+        values of the rows before and after are interpolated, in float64. One for all, or by name.
     tolerance
         Milliseconds, at most, between a row and the time that it stands for. Farther ones are not valid.
     shift
@@ -242,7 +246,7 @@ class Windows(EpisodeKind):
         check.text("clock", self.clock)
         check.number("tolerance", self.tolerance, none=True)
         is_align = matches_type(self.align, Align) or matches_type(self.align, Mapping[str, Align])
-        check.expect("align", self.align, is_align, "'previous', 'nearest', or one of these by key")
+        check.expect("align", self.align, is_align, "one of 'previous', 'nearest', 'linear', or one by key")
         is_shift = matches_type(self.shift, Mapping[str, float])
         check.expect("shift", self.shift, is_shift, "milliseconds by key", none=True)
         for name in ("align", "shift"):
@@ -323,10 +327,13 @@ def parts_of(store: Store, kind: Windows) -> list[WindowPart]:
         if twice := windowed.intersection(columns):
             problems.append((name, f"{', '.join(sorted(twice))} is in two windows", "leave one out"))
         windowed.update(columns)
-        needs_times = own != ticks or _are_seconds(steps) or name in (kind.shift or {})
+        is_linear = kind.align_of(name) == "linear"
+        needs_times = own != ticks or is_linear or _are_seconds(steps) or name in (kind.shift or {})
         if needs_times and not clocks.has_times(own, ticks):
             cure = "give whole numbers (steps); times need streams of several rates in the sources"
             problems.append((name, "the store has no times of its steps", cure))
+        if is_linear:
+            problems += _not_linear(store, name, steps, columns)
         if not problems:
             parts.append(WindowPart(name, own, columns, _stream(kind, clocks, name, own, steps)))
     if problems:
@@ -345,6 +352,26 @@ def _clock_of(clocks: Clocks, store: Store, argument: str, name: str) -> str:
     return own
 
 
+def _not_linear(
+    store: Store, name: str, steps: Steps, columns: Mapping[str, str]
+) -> Iterator[tuple[str, str, str]]:
+    # Why rows of a window cannot be interpolated
+    if not _are_seconds(steps) and any(step != 0 for step in steps):
+        yield name, "counts rows, and linear interpolates at times", "give seconds, as in (-0.1, 0.0)"
+    for key, path in columns.items():
+        why = ""
+        if is_ragged(path):
+            why = "has any number of values in a row"
+        elif is_uneven(path):
+            why = "is text"
+        elif (dtype := step_column(store, path).dtype).kind != "f":
+            why = f"is {dtype}"
+        elif any(word in key.lower() for word in _ROTATIONS):
+            why = "is a rotation by its name"
+        if why:
+            yield name, f"{key} {why}, which cannot be interpolated", f"align={{{name!r}: 'nearest'}}"
+
+
 def _are_seconds(steps: Steps) -> bool:
     return any(not is_integer(step, None) for step in steps)
 
@@ -352,7 +379,7 @@ def _are_seconds(steps: Steps) -> bool:
 def _stream(kind: Windows, clocks: Clocks, name: str, own: str, steps: Steps) -> RowFinder:
     align = kind.align_of(name)
     shift = (kind.shift or {}).get(name, 0)
-    in_time = _are_seconds(steps)
+    in_time = align == "linear" or _are_seconds(steps)
     is_tick = own == clocks.of(kind.clock) and not shift and not in_time
     seconds = np.rint(np.asarray(steps, np.float64) * _SECOND).astype(np.int64)
     return RowFinder(
@@ -389,6 +416,8 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
     message = ""
     if own != clocks.of(kind.clock) and not clocks.has_times(own, kind.clock):
         message = f"{name} has another clock than the ticks, and the store has no times of both"
+    elif kind.align_of(name) == "linear":
+        message = f"{name} is interpolated, and a row of it is subtracted"
     elif column is None or name == own or is_uneven(clocks.columns[own][name]):
         message = f"{key} or {name} is text, or has any number of values in a row"
     else:
@@ -408,3 +437,10 @@ def _smallest(store: Store, key: str) -> int:
     """Return the fewest values that rows of a padded column have in an episode that has it."""
     extents = whole(store, f"{EXTENT}/{key}")[:, 0]
     return int(extents[extents > 0].min(initial=np.iinfo(np.int32).max))
+
+
+def _interpolate(column: StepColumn, rows: Int64s, weights: Float64s, out: AnyArray) -> None:
+    between = weights > 0
+    after = column.values(rows[between] + 1).astype(np.float64)
+    part = weights[between].reshape(-1, *[1] * len(column.row_shape))
+    out[between] = (out[between].astype(np.float64) * (1 - part) + after * part).astype(column.dtype)

@@ -21,15 +21,16 @@ MS = 1_000_000
 
 
 class Row(NamedTuple):
-    """What a window has at a place: the row, and whether it is real."""
+    """What a window has at a place: the row, whether it is real, and the weight of the row after it."""
 
     row: int
     is_real: bool
+    weight: float = 0.0
 
 
 def reference(
     times: np.ndarray, wanted: int, align: str, tolerance: int | None, ends: tuple[int, int]
-) -> tuple[int, bool]:
+) -> tuple[int, bool, float]:
     """The row of one episode that stands for a time; -1 if none does."""
     if align == "nearest":
         distance = np.abs(times - wanted)
@@ -38,10 +39,18 @@ def reference(
     else:
         row = int(np.searchsorted(times, wanted, "right")) - 1
     if row < 0:
-        return -1, False
+        return -1, False, 0.0
     is_near = tolerance is None or abs(int(times[row]) - wanted) <= tolerance
+    if align == "linear":
+        if wanted == times[-1]:
+            return row, is_near, 0.0
+        if row + 1 == len(times):
+            return row, False, 0.0
+        weight = (wanted - times[row]) / (times[row + 1] - times[row])
+        is_near &= weight == 0 or tolerance is None or int(times[row + 1]) - wanted <= tolerance
+        return row, is_near, float(weight)
     inside = min(ends[0], times[0]) <= wanted <= max(ends[1], times[-1])
-    return row, bool(is_near and inside)
+    return row, bool(is_near and inside), 0.0
 
 
 class Asked(NamedTuple):
@@ -61,12 +70,12 @@ def window(times: np.ndarray, ticks: np.ndarray, tick: int, asked: Asked) -> lis
     found = []
     for step in asked.steps:
         if asked.in_time:
-            row, is_real = reference(times, int(ticks[tick]) + step, *rule)
+            row, is_real, weight = reference(times, int(ticks[tick]) + step, *rule)
         else:
-            anchor, is_near = reference(times, int(ticks[tick]), *rule)
+            anchor, is_near, weight = reference(times, int(ticks[tick]), *rule)
             row = anchor + step
             is_real = (is_near or anchor < 0) and 0 <= row < len(times)
-        found.append(Row(int(np.clip(row, 0, len(times) - 1)), is_real))
+        found.append(Row(int(np.clip(row, 0, len(times) - 1)), is_real, weight))
     return found
 
 
@@ -93,7 +102,7 @@ some_ticks = st.lists(st.integers(0, 5), min_size=1, max_size=6).map(
 @given(
     st.lists(st.tuples(rising, some_ticks, st.integers(-6, 6)), min_size=1, max_size=4),
     st.lists(st.integers(-7, 7), min_size=1, max_size=5),
-    st.sampled_from(["previous", "nearest"]),
+    st.sampled_from(["previous", "nearest", "linear"]),
     st.booleans(),
     st.none() | st.integers(0, 3),
     st.integers(-3, 3),
@@ -102,6 +111,7 @@ some_ticks = st.lists(st.integers(0, 5), min_size=1, max_size=6).map(
 def test_rows_around_ticks_are_those_of_the_reference(
     episodes: Any, steps: list[int], align: Any, in_time: bool, tolerance: int | None, shift: int
 ) -> None:
+    in_time = in_time or align == "linear"
     times = [own + late for own, _, late in episodes]
     offsets = np.cumsum([0, *map(len, times)])
     stream = RowFinder(
@@ -129,6 +139,9 @@ def test_rows_around_ticks_are_those_of_the_reference(
             if len(times[number]):
                 assert (found.rows[tick] >= offsets[number]).all()
                 assert (found.rows[tick] < offsets[number + 1]).all()
+            if found.weights is not None:
+                weights = np.array([row.weight for row in expected])
+                assert found.weights[tick][real].tolist() == weights[real].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -179,10 +192,16 @@ def scaled(name: str) -> tuple[list[int], bool]:
 
 
 def expected_of(arrays: dict[str, np.ndarray], name: str, rows: Sequence[Row]) -> np.ndarray:
-    return arrays[ARRAYS[name][0]][[row.row for row in rows]]
+    """Values of rows; between two rows in float64."""
+    values = arrays[ARRAYS[name][0]]
+    found = values[[row.row for row in rows]].astype("f8")
+    for place, row in enumerate(rows):
+        if row.is_real and row.weight:
+            found[place] = found[place] * (1 - row.weight) + values[row.row + 1].astype("f8") * row.weight
+    return found.astype(values.dtype)
 
 
-MIXED = {"force": "nearest", "observation.qpos": "nearest"}
+MIXED = {"force": "nearest", "observation.qpos": "linear"}
 
 
 @pytest.mark.parametrize(
@@ -278,11 +297,12 @@ def test_windows_that_leave_their_episode_are_refused_or_dropped(robots: Any) ->
         ({"around": {"force": (0,)}, "history": 2}, "stands beside a window for each key"),
         (
             {"around": {"force": (0,)}, "align": "next"},
-            "align: must be 'previous', 'nearest', or one of these by key",
+            "align: must be one of 'previous', 'nearest', 'linear'",
         ),
         ({"around": {"force": (0,)}, "align": {"left": "nearest"}}, "align: names left"),
         ({"around": {"force": (0,)}, "shift": {"left": 1}}, "shift: names left"),
         ({"around": {"force": (0,)}, "tolerance": -1}, "tolerance: must be a number above 0"),
+        ({"around": {"force": (0,)}, "align": 5}, "align: must be one of .*, or one by key"),
         ({}, "history: must be a whole number of at least 1"),
         ({"history": 2, "horizon": 2, "clock": "left"}, "clock: needs a window for each key"),
         ({"history": 2, "horizon": 2, "tolerance": 5}, "tolerance: needs a window for each key"),
@@ -299,6 +319,8 @@ def test_arguments_that_cannot_be(arguments: dict[str, Any], message: str) -> No
         ({"forces": (0,)}, {}, "'forces' is no key and no clock .*clocks: steps, force, left"),
         ({"force": (0,)}, {"clock": "sonar"}, "clock: 'sonar' is no key and no clock"),
         ({"force": (0,), "observation.force": (1,)}, {}, "observation.force is in two windows"),
+        ({"left": (0.0,)}, {"align": "linear"}, "left is uint8, which cannot be interpolated .*'nearest'"),
+        ({"force": (-1, 0)}, {"align": "linear"}, "counts rows, and linear interpolates at times"),
     ],
 )
 def test_windows_that_a_store_cannot_have(robots: Any, around: Any, options: Any, message: str) -> None:
@@ -306,15 +328,22 @@ def test_windows_that_a_store_cannot_have(robots: Any, around: Any, options: Any
         unistore.Dataset(robots[0], unistore.Windows(around, **options))
 
 
-def test_stores_without_times_have_no_seconds(make_store: Any) -> None:
+@pytest.mark.parametrize(
+    "rotation",
+    ["quat", "robot0_eef_quaternion", "pose.pose.orientation", "transform.rotation", "tcp/Orientation"],
+)
+def test_rotations_and_stores_without_times_are_refused(make_store: Any, rotation: str) -> None:
     arrays = {
-        "steps/observation/state": np.ones((4, 4)),
+        f"steps/observation/{rotation}": np.ones((4, 4)),
         "steps/next_valid": np.ones(4, bool),
         "episodes/offsets": np.array([0, 4]),
     }
     path = make_store("trajectory", arrays, count=1, table="episodes")
+    name = f"observation.{rotation.replace('/', '.')}"
     with pytest.raises(InputError, match=r"the store has no times of its steps .*give whole numbers"):
-        unistore.Dataset(path, unistore.Windows({"observation.state": (0.5,)}))
+        unistore.Dataset(path, unistore.Windows({name: (0.5,)}))
+    with pytest.raises(InputError, match="is a rotation by its name"):
+        unistore.Dataset(path, unistore.Windows({name: (0.0,)}, align="linear"))
 
 
 def test_actions_relative_to_the_state_at_the_tick(make_store: Any) -> None:
