@@ -253,7 +253,7 @@ class BoxReader:
         self._pad = pad
         self._step = step
         texts = {key: f"volumes/{key}" for key in _TEXTS}
-        paths = {**volume_columns(store), **texts, "extent": extent_path(store)}
+        paths = volume_columns(store) | texts | {"extent": extent_path(store)}
         self._values = RowValues(store, fields, paths, None)
         self._geometry = [IndexColumn(store, f"volumes/{name}") for name in LENGTHS if "affine" in fields]
 

@@ -129,7 +129,7 @@ class CroppedField:
     ) -> None:
         self._key = key
         self._field = field
-        self._size = size
+        self._common = None if size is None else field.shape(length, *size)
         self._length = length
         self._pad = pad
         self._fill = fill
@@ -138,18 +138,17 @@ class CroppedField:
     @property
     def shape(self) -> Shape | None:
         """Return the common shape of all samples, None if they differ."""
-        if self._size is None:
-            return None
-        shape = self._field.shape(self._length, *self._size)
-        return (shape[0], shape[-1], *shape[1:-1]) if self.is_image else shape
+        shape = self._common
+        if shape is None or not self.is_image:
+            return shape
+        return (shape[0], shape[-1], *shape[1:-1])
 
     def read(self, starts: Int64s, crops: Crops, allocate: Allocate) -> Packed:
         """Read clips that begin at the rows `starts`. Images are views with channels first."""
-        common = None if self._size is None else self._field.shape(self._length, *self._size)
         shapes = [self._field.shape(self._length, *size) for size in crops.size.tolist()]
         axes = len(self._field.shape(1, 1, 1))
         output_shapes = np.array(shapes, np.int64).reshape(-1, axes)
-        moves_channels = self.is_image and common is None
+        moves_channels = self.is_image and self._common is None
         if moves_channels:
             output_shapes = output_shapes[:, [0, 3, 1, 2]]
 
@@ -159,7 +158,7 @@ class CroppedField:
             if moves_channels:
                 out[...] = clip.transpose(0, 3, 1, 2)
 
-        packed = packed_boxes(self._key, output_shapes, common, self._field.dtype, allocate, read)
+        packed = packed_boxes(self._key, output_shapes, self._common, self._field.dtype, allocate, read)
         if self.is_image and packed.offsets is None:
             return Packed(packed.values.transpose(0, 1, 4, 2, 3))
         return packed

@@ -124,12 +124,10 @@ class SegmentReader(SampleReader):
             self._units = self._units[lengths >= self._least]
         self._xyz = _Coordinates(store, kind) if "xyz" in fields else None
         self._is_unmoved = kind.unmoved(store)
-        segments = {
-            **_segment_columns(store),
-            **{key: f"segments/{key}" for key in ("origin", "number", "bounds")},
-        }
+        whole_segments = {key: f"{_SEGMENTS}{key}" for key in ("origin", "number", "bounds")}
+        segments = _segment_columns(store) | whole_segments
         self._values = RowValues(store, fields, segments, "segments/source")
-        points = {**_point_columns(store), "source_row": "points/source_row"}
+        points = _point_columns(store) | {"source_row": "points/source_row"}
         self._points = {key: store.array(points[key]) for key in fields if key in points}
         self._voxel_keys = [key for key in _VOXEL_KEYS if kind.voxel is not None and key in fields]
         needed = {*self._voxel_keys, *(["point_voxel"] if kind.sample == "grid" else [])}
