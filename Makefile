@@ -18,8 +18,8 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -
 test: $(READY)
 	$(PYTEST) -m "not nightly"
 
-# Code of the guides, notebooks, training examples, fault programs, clusters, every promise of a family, predictions
-# of memory at size
+# Code of the guides, notebooks, training examples, fault programs, clusters, every promise of a family, every case
+# through compact and export, kills at every step of growing, predictions of memory at size
 nightly: $(READY)
 	$(PYTEST) -m nightly
 

@@ -56,6 +56,7 @@ def test_the_format_itself(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", CASES)
 def test_each_family_takes_the_files_that_fit(family: str, tmp_path: Path) -> None:
     pack(tmp_path / "in/a.pack", CASES[family])

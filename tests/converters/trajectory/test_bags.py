@@ -118,6 +118,7 @@ def test_windows_around_a_camera(tmp_path: Path) -> None:
     assert "steps/action" in store_paths
 
 
+@pytest.mark.nightly
 def test_a_bag_larger_than_the_memory(tmp_path: Path) -> None:
     robot = bags.Robot(seconds=0)
     dark = robot.image(bags.START, np.zeros((1000, 1000, 3), np.uint8), "rgb8")

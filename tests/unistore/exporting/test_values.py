@@ -183,6 +183,7 @@ def content(store: Path) -> dict[str, np.ndarray]:
     return {name: np.asarray(zarr.open_array(store / name, mode="r")[...]) for name in names}
 
 
+@pytest.mark.nightly
 def test_the_export_converts_to_equal_content(
     case_name: str, make_case: Make, exported: Exported, tmp_path: Path
 ) -> None:

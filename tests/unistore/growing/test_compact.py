@@ -47,6 +47,7 @@ def test_attributes_of_sources_may_differ(tmp_path: Path) -> None:
         assert unistore.Store(tmp_path / name).group("episodes")["attributes"] == {"robot": "panda"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "make", [*CASES, robots_of_which_some_have_attributes], ids=lambda make: make.__name__
 )
@@ -160,6 +161,7 @@ def rows_that_differ(folder: Path, name: str, number: int) -> None:
     np.savez(folder / f"{name}.npz", **columns)  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", ["rows", "point_cloud", "trajectory"])
 @pytest.mark.parametrize("first", [[0], [0, 1], [1, 2], [3]], ids=str)
 def test_stores_that_differ_become_one(tmp_path: Path, family: str, first: list[int]) -> None:

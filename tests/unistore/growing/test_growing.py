@@ -116,6 +116,7 @@ def test_a_sample_is_that_of_the_version(
             assert f"has samples 0 to {len(rows) - 1}" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_splits_are_those_of_one_conversion(tmp_path: Path, sources: dict[str, Any]) -> None:
     for number in range(26):
         write_source(tmp_path / "all", f"s{number}", 3 + number)
@@ -361,6 +362,7 @@ def run_killed(step: int, action: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("grown", [False, True])
 def test_killed_at_any_step_it_is_old_or_new(tmp_path: Path, store: Path, grown: bool) -> None:
     if grown:

@@ -351,6 +351,7 @@ def test_bad_sources_leave_nothing(bucket: Any, sources: Path, work: Path, rows:
     assert not work.exists() or not list(work.iterdir())
 
 
+@pytest.mark.nightly
 def test_what_arrives_shortened_is_put_again(
     proxy: Any,
     bucket: Any,

@@ -180,6 +180,7 @@ ACTIONS: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "stride"), [("append", 12), ("remove", 1)])
 def test_killed_at_any_write_it_is_old_or_new(store: Objects, folder: Path, name: str, stride: int) -> None:
     plain = store.content("p")

@@ -35,6 +35,7 @@ def check_equal(derived: unistore.Store, converted: unistore.Store, start: str) 
         assert made[path].dtype == array.dtype
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", VOXELS)
 def test_voxels_are_those_of_a_conversion(
     name: str, make_case: Callable[[str], tuple[Case, Path]], tmp_path: Path
@@ -58,6 +59,7 @@ def test_voxels_are_those_of_a_conversion(
     assert unistore.derive(path, voxel_size=size, overwrite=True)[0].folder != side.folder
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", WINDOWS)
 @pytest.mark.parametrize("sparse", ["coords", "mask", "auto"])
 def test_windows_are_those_of_a_conversion(

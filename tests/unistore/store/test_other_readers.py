@@ -27,6 +27,7 @@ def groups_of(store: Path) -> list[str]:
     return ["", *(path for path, member in members if isinstance(member, zarr.Group))]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name",
     [

@@ -85,6 +85,7 @@ def workers() -> Iterator[Processes]:
         yield executor
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", OPTIONS)
 def test_same_bytes_from_any_number_of_workers(
     tmp_path: Path,
@@ -241,6 +242,7 @@ def test_many_problems_stop_it_and_nothing_is_written_afterwards(
         assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.nightly
 def test_the_guide_to_clusters(
     tmp_path: Path, sources: dict[str, list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
