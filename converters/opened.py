@@ -277,6 +277,10 @@ class Array:
         return rows
 
 
+# Arrays of a file by name
+NamedArrays: TypeAlias = Mapping[str, Array]
+
+
 @dataclass(frozen=True, eq=False)
 class Opened:
     """An open file.
@@ -307,7 +311,7 @@ class Opened:
         What each group says beside its arrays, by its path, where groups say something.
     """
 
-    arrays: Mapping[str, Array]
+    arrays: NamedArrays
     facts: Facts = field(default_factory=dict)
     further: Sequence[SourceFile] = ()
     forward_only: bool = False
@@ -332,12 +336,12 @@ class Opened:
     # A file of groups (HDF5) says more; of others, names with slashes are taken for groups.
 
     @property
-    def all_arrays(self) -> Mapping[str, Array]:
+    def all_arrays(self) -> NamedArrays:
         """`arrays`, and texts, single values and what cannot be read, see `Array.problems`."""
         return self.arrays
 
     @property
-    def of_any_length(self) -> Mapping[str, Array]:
+    def of_any_length(self) -> NamedArrays:
         """Those of `all_arrays` whose rows are texts, or objects of any length, and can be read."""
         return {
             name: array
@@ -438,7 +442,7 @@ class Format(ABC):
             If the file is truncated, damaged, or of a form that is not read.
         """
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
         """Write a file that opens as these arrays and facts. A format without it is not exported."""
         raise NotImplementedError
 

@@ -34,6 +34,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments, describe_type, matches_type
+from unistore.system.hints import JsonObject
 
 # What to do when sources have different columns: refuse, fill what is missing, take the common ones
 Columns = Literal["exact", "union", "intersection"]
@@ -183,7 +184,7 @@ class Options:
                 object.__setattr__(self, declaration.name, value)
         check.raise_problems()
 
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> JsonObject:
         """Options as JSON values for a store's attributes. They can be constructed again from these."""
         values = {}
         for declaration in declared(type(self)):
@@ -230,7 +231,7 @@ def _read_declared(options: type[Options]) -> tuple[Option, ...]:
 declared: Callable[[Any], tuple[Option, ...]] = cache(_read_declared)
 
 
-def _form_of(hint: Any, where: str) -> dict[str, Any]:
+def _form_of(hint: Any, where: str) -> JsonObject:
     origin = get_origin(hint)
     inner = get_args(hint)
     one = {"form": "one", "kind": hint, "length": 1, "choices": ()}

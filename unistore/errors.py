@@ -22,7 +22,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 
 class Location(NamedTuple):
@@ -36,6 +36,10 @@ class Location(NamedTuple):
         dataset = f": {self.dataset}" if self.dataset else ""
         row = "" if self.row is None else f" row {self.row}"
         return f"{self.file}{dataset}{row}"
+
+
+# Where a problem is: a location, or the name of a file
+Where: TypeAlias = Location | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class Problem:
 
     @classmethod
     def at(
-        cls, location: Location | str, message: str, cure: str = "", kind: str = "invalid", source: str = ""
+        cls, location: Where, message: str, cure: str = "", kind: str = "invalid", source: str = ""
     ) -> Problem:
         """Make the problem of a place in a file, or of a whole file."""
         file, dataset, row = Location(location) if isinstance(location, str) else location
@@ -129,12 +133,12 @@ class InputError(UnistoreError):
 
     @classmethod
     def at(
-        cls, location: Location | str, message: str, cure: str = "", kind: str = "invalid", source: str = ""
+        cls, location: Where, message: str, cure: str = "", kind: str = "invalid", source: str = ""
     ) -> InputError:
         """Make the error of one problem at a place in a file, or of a whole file."""
         return cls(Problem.at(location, message, cure, kind, source))
 
-    def problems_at(self, location: Location | str) -> tuple[Problem, ...]:
+    def problems_at(self, location: Where) -> tuple[Problem, ...]:
         """Return its problems. The text of an error without any becomes one at `location`."""
         return self.problems or (Problem.at(location, str(self)),)
 
@@ -206,7 +210,7 @@ class WorkerDiedError(LoaderError):
     """A worker process ended on its own: killed, out of memory, or crashed in native code."""
 
 
-def location_of(name: Location | str, item: str = "") -> Location:
+def location_of(name: Where, item: str = "") -> Location:
     """Return the place of something by its path in a file, or below a group of it."""
     file, group, _ = Location(name) if isinstance(name, str) else name
     return Location(printable(file), printable(f"{group}/{item}".strip("/")))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.errors import Location, Problem, printable
+from unistore.errors import Problem, Where, printable
 
 _DOCUMENT = re.compile(
     r"(readme|license|licence|copying|citation|changelog|notes?)\b.*|.*\.(md|rst)", re.IGNORECASE
@@ -98,7 +98,7 @@ def _has_signature(path: Path, signatures: Sequence[tuple[bytes, Sequence[int]]]
     return False
 
 
-def lfs_pointer_problem(head: bytes, location: Location | str) -> Problem | None:
+def lfs_pointer_problem(head: bytes, location: Where) -> Problem | None:
     """Return the problem of a file that begins with `head`, if it is a Git LFS pointer, or None."""
     if not head.startswith(_LFS_POINTER):
         return None

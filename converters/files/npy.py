@@ -24,7 +24,7 @@ import numpy as np
 
 from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, as_problem, reason_of
 from unistore.converters.files.formats import lfs_pointer_problem
-from unistore.errors import InputError, Location, Problem
+from unistore.errors import InputError, Location, Problem, Where
 from unistore.system.hints import AnyArray, Dtype, Shape
 
 # Name given to the array of a `.npy` file
@@ -72,7 +72,7 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
     return header
 
 
-def _header_from(read: Callable[[int], bytes], where: Location | str) -> NpyHeader:
+def _header_from(read: Callable[[int], bytes], where: Where) -> NpyHeader:
     """Read a header by ``read(count)``, which gives the next bytes. Its offset counts from the first."""
     head = read(_HEAD)
     size = _header_size(head)
@@ -150,7 +150,7 @@ def _refused(kind: str, message: str, cure: str = "save it again with np.save") 
     return InputError(Problem("", message, cure, kind))
 
 
-def _check_size(header: NpyHeader, size: int, where: Location | str) -> None:
+def _check_size(header: NpyHeader, size: int, where: Where) -> None:
     """Refuse a file, or the content of a member, if its `size` in bytes contradicts its header."""
     expected = header.offset + header.nbytes
     if size < expected:
@@ -165,11 +165,11 @@ def _check_size(header: NpyHeader, size: int, where: Location | str) -> None:
         )
 
 
-def _truncated(where: Location | str, size: int, expected: int) -> InputError:
+def _truncated(where: Where, size: int, expected: int) -> InputError:
     return InputError.at(where, f"is truncated: holds {size} of {expected} bytes", _COPY_AGAIN, "truncated")
 
 
-def _unreadable(where: Location | str, error: Exception) -> InputError:
+def _unreadable(where: Where, error: Exception) -> InputError:
     reason = getattr(error, "strerror", None) or reason_of(error)
     return InputError.at(where, f"cannot be read: {reason}", CHECK_DISK, UNREADABLE)
 
@@ -181,7 +181,7 @@ class ArrayValues(ABC):
     memory = 0  # bytes that reading takes beside the rows
     chunk_rows = 1  # rows that are read together at least; 0: all that are asked for
 
-    def __init__(self, header: NpyHeader, where: Location | str) -> None:
+    def __init__(self, header: NpyHeader, where: Where) -> None:
         self.header = header
         self.where = where
         self.shape = header.shape
@@ -236,7 +236,7 @@ class ArrayValues(ABC):
 class FileValues(ArrayValues):
     """Values that stand in a file as they are. It is opened for each reading."""
 
-    def __init__(self, header: NpyHeader, where: Location | str, path: Path) -> None:
+    def __init__(self, header: NpyHeader, where: Where, path: Path) -> None:
         super().__init__(header, where)
         self._path = path
 
@@ -368,7 +368,7 @@ def _member(
 
 
 @contextmanager
-def _reading(where: Location | str) -> Iterator[None]:
+def _reading(where: Where) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -389,7 +389,7 @@ def _bad_zip(path: Path, where: str, error: Exception) -> Problem:
     )
 
 
-def _damaged(where: Location | str, error: Exception) -> InputError:
+def _damaged(where: Where, error: Exception) -> InputError:
     """Return the error of a damaged archive, for which zipfile takes a failing disk, too."""
     if isinstance(error.__context__, OSError):
         return _unreadable(where, error.__context__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.files.npy import NPY_NAME, FileValues, open_npz, read_header
+from unistore.converters.opened import NamedArrays
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, maybe, no
 
 _COMPRESSED = "compressed .npz, read from the start for every shard; np.savez (uncompressed) converts faster"
@@ -27,7 +28,7 @@ class Npy(Format):
         # A generator would take longer than the header of millions of tiny files.
         return nullcontext(Opened({NPY_NAME: Array(values)}, file=file))
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
         (array,) = arrays.values()
         out = np.lib.format.open_memmap(path, "w+", array.dtype, array.shape)
         for lo, rows in array.blocks():
@@ -50,7 +51,7 @@ class Npz(Format):
             compressed = [name for name, values in members.items() if values.compressed]
             yield Opened(arrays, memory=memory, notes=dict.fromkeys(compressed, _COMPRESSED))
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
         values: dict[str, Any] = {
             name: array[0 : len(array)].astype(array.dtype, copy=False) for name, array in arrays.items()
         }
@@ -86,7 +87,7 @@ class Raw(Format):
         file.check_whole()
         yield Opened({"bytes": file.bytes()})
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
         with path.open("wb") as file:
             for _, block in arrays["bytes"].blocks():
                 file.write(block.tobytes())

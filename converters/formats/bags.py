@@ -37,7 +37,7 @@ from unistore.converters.formats.lazy import LazyRows, Unread
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.system.foreign import begin_reading
-from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
+from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape
 
 _BLOCK_BYTES = 16 << 20  # bytes of records that are made at a time
 _ROWS_TOGETHER = 4096  # records after which the time that a library may take is counted anew
@@ -161,7 +161,7 @@ class _Messages:
 
     def _types_of(self, kind: str, definition: Any) -> Mapping[str, Any]:
         """Read a definition. A type without one is as all distributions that the bag may be of define it."""
-        types: dict[str, Any] = {}
+        types: JsonObject = {}
         if definition.format.name == "MSG":
             return {**self._typesys.get_types_from_msg(definition.data, kind)}
         if definition.format.name == "IDL":

@@ -19,7 +19,7 @@ from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.tree import Tree, members_of, unlinked, walk
 from unistore.converters.files.paths import natural_key
-from unistore.converters.opened import Member
+from unistore.converters.opened import Member, NamedArrays
 from unistore.converters.plugin import Array, Facts, Format, Opened, SourceFile, as_json
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.system.hints import AnyArray, Shape
@@ -136,7 +136,7 @@ class OpenedHdf5(Opened):
     # No object may lead back to this one: a circle would keep linked files open until it is collected.
 
     @property
-    def arrays(self) -> Mapping[str, Array]:
+    def arrays(self) -> NamedArrays:
         return _Arrays(self)
 
     def array(self, name: str) -> Array:
@@ -149,7 +149,7 @@ class OpenedHdf5(Opened):
         return self._array_type(dataset, location_of(self._file.name, path))
 
     @cached_property
-    def all_arrays(self) -> Mapping[str, Array]:
+    def all_arrays(self) -> NamedArrays:
         """See `Opened`. Datasets without a dataspace have no shape and are none."""
         datasets = self.tree.datasets.items()
         return {
@@ -165,7 +165,7 @@ class OpenedHdf5(Opened):
         return {path: problems_of_path for path, problems_of_path in problems.items() if problems_of_path}
 
     @cached_property
-    def sound(self) -> Mapping[str, Array]:
+    def sound(self) -> NamedArrays:
         return {
             path: array
             for path, array in self.all_arrays.items()
@@ -173,7 +173,7 @@ class OpenedHdf5(Opened):
         }
 
     @property
-    def of_any_length(self) -> Mapping[str, Array]:
+    def of_any_length(self) -> NamedArrays:
         """See `Opened`. One text alone is a single value."""
         arrays = super().of_any_length.items()
         return {path: array for path, array in arrays if not self._is_single(path)}
@@ -258,7 +258,7 @@ class Hdf5(Format):
         with hdf5.open_hdf5(file.path, file.name) as handle:
             yield OpenedHdf5(handle, file, self.array_type)
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
         with h5py.File(path, "w") as file:
             for name, array in arrays.items():
                 dataset = file.create_dataset(name, array.shape, array.dtype)

@@ -13,7 +13,7 @@ from typing import IO, Literal, NamedTuple
 import numpy as np
 
 from unistore.converters.files.formats import lfs_pointer_problem
-from unistore.errors import InputError, Location, Problem
+from unistore.errors import InputError, Problem, Where
 from unistore.system.foreign import opening
 from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
@@ -93,13 +93,13 @@ def is_complete(frame: UInt8s) -> bool:
     return (_PNG_END if encoding == "png" else _JPEG_END) in frame[-_FRAME_TAIL:].tobytes()
 
 
-def read_header(path: Path, where: Location | str) -> ImageHeader:
+def read_header(path: Path, where: Where) -> ImageHeader:
     """Read the header of a PNG or JPEG file, and check that the file has its end."""
     with path.open("rb") as file:
         return header_of(file, where)
 
 
-def header_of(file: IO[bytes], where: Location | str) -> ImageHeader:
+def header_of(file: IO[bytes], where: Where) -> ImageHeader:
     """Read the header of an image, and check that the end is there."""
     size = file.seek(0, 2)
     tail_at = file.seek(max(0, size - _TAIL))
@@ -125,7 +125,7 @@ def header_of(file: IO[bytes], where: Location | str) -> ImageHeader:
     return header
 
 
-def _no_image(head: bytes, where: Location | str) -> Problem:
+def _no_image(head: bytes, where: Where) -> Problem:
     if not head:
         return Problem.at(where, "is empty (0 bytes)", _CURE, "empty")
     return lfs_pointer_problem(head, where) or Problem.at(
@@ -182,7 +182,7 @@ def _jpeg(file: IO[bytes], tail_at: int, tail: bytes, size: int) -> ImageHeader 
     return ImageHeader(height, width, _COMPONENTS.get(components), bits, size, least, channels)
 
 
-def read_file(path: Path, where: Location | str) -> bytes:
+def read_file(path: Path, where: Where) -> bytes:
     """Read an image file, and check that it is whole."""
     data = path.read_bytes()
     if data.startswith(_PNG):
@@ -192,7 +192,7 @@ def read_file(path: Path, where: Location | str) -> bytes:
     return data
 
 
-def _check_chunks(data: bytes, where: Location | str) -> None:
+def _check_chunks(data: bytes, where: Where) -> None:
     """Check the chunks of a PNG: length, type, data, CRC-32 over type and data (5.3)."""
     view = memoryview(data)
     position = len(_PNG)
@@ -212,9 +212,7 @@ def _check_chunks(data: bytes, where: Location | str) -> None:
         position = end + 4
 
 
-def decode(
-    image: UInt8s | bytes, where: Location | str, *, exact: bool = False, swapped: bool = False
-) -> AnyArray:
+def decode(image: UInt8s | bytes, where: Where, *, exact: bool = False, swapped: bool = False) -> AnyArray:
     """Decode a PNG or JPEG as (H, W, 3) u1 RGB, or exactly: a PNG keeps its channels and depth."""
     # Not exact: gray is repeated, alpha dropped, 16 bits are cut to the upper 8, an EXIF rotation is not
     # applied; exact: it is. `swapped`: OpenCV's encoder expects BGR, some recorders give it RGB, and no image
@@ -240,7 +238,7 @@ def decode(
     return cv2.cvtColor(pixels, code)
 
 
-def decode_file(path: Path, where: Location | str, *, exact: bool) -> AnyArray:
+def decode_file(path: Path, where: Where, *, exact: bool) -> AnyArray:
     """Decode an image file in a worker process, see `decode`, after a check that it is whole."""
     content = read_file(path, where)
     with opening(path, where, LIBRARY):
@@ -256,5 +254,5 @@ def resize(images: UInt8s, out: UInt8s) -> None:
         cv2.resize(image, (width, height), dst=target, interpolation=cv2.INTER_LINEAR)
 
 
-def _truncated(where: Location | str, size: int) -> InputError:
+def _truncated(where: Where, size: int) -> InputError:
     return InputError.at(where, f"is truncated: {size} bytes, without its end", _CURE, "truncated")

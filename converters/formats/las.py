@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from io import SEEK_END, BytesIO
@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from unistore.converters.formats.lazy import LazyRows
+from unistore.converters.opened import NamedArrays
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.system.hints import AnyArray, Float64s
 
@@ -77,7 +78,7 @@ class Las(Format):
         end: int = header.offset_to_point_data + header.point_count * header.point_format.size
         return end
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
         """Write the bytes around the points as they were, and the points."""
         file = SourceFile(path, path.name)
         laspy = file.library("laspy", "lidar")
@@ -216,7 +217,7 @@ def _arrays(file: SourceFile, reader: Any) -> dict[str, Array]:
     return arrays
 
 
-def _records(file: SourceFile, header: Any, arrays: Mapping[str, Array], scratch: IO[bytes]) -> AnyArray:
+def _records(file: SourceFile, header: Any, arrays: NamedArrays, scratch: IO[bytes]) -> AnyArray:
     """Pack the points as a file holds them, one dimension after the other."""
     from laspy.point.record import PackedPointRecord
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from unistore.converters.formats.hdf5 import Hdf5, OpenedHdf5
 from unistore.converters.formats.lazy import Stretch
-from unistore.converters.opened import Member
+from unistore.converters.opened import Member, NamedArrays
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import Problem
 
@@ -32,7 +32,7 @@ class _OpenedMinari(Opened):
     hdf5: OpenedHdf5
 
     @cached_property
-    def all_arrays(self) -> Mapping[str, Array]:
+    def all_arrays(self) -> NamedArrays:
         return _by_step(self.hdf5.all_arrays)
 
     @property
@@ -85,7 +85,7 @@ class Minari(Format):
             )
 
 
-def _by_step(arrays: Mapping[str, Array]) -> dict[str, Array]:
+def _by_step(arrays: NamedArrays) -> dict[str, Array]:
     """Divide arrays of an observation more than steps into those before and those after a step."""
     divided: dict[str, Array] = {}
     for path, array in arrays.items():

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from unistore.errors import CorruptionError, InputError, Location
+from unistore.errors import CorruptionError, InputError, Where
 from unistore.schemas.indices import IndexColumn, StoreView
 from unistore.schemas.tables import offsets_of
 from unistore.system.extras import require
@@ -100,7 +100,7 @@ NO_VIDEO = _record({"sizes": []}, b"")
 
 
 def images_in(
-    record: UInt8s, numbers: Sequence[int], size: tuple[int, int], where: Location | str
+    record: UInt8s, numbers: Sequence[int], size: tuple[int, int], where: Where
 ) -> Iterator[UInt8s]:
     """Decode the frames of ascending steps of a group, (height, width, 3) u1 RGB each."""
     import av

@@ -23,7 +23,7 @@ from unistore.converters.files.hdf5.file import (
     names_in,
 )
 from unistore.converters.files.paths import is_inside, real_path
-from unistore.errors import InputError, Location, Problem, location_of, printable
+from unistore.errors import InputError, Location, Problem, Where, location_of, printable
 from unistore.system.foreign import begin_reading, opening
 
 # Column names and index of a pandas object, beside its ``values`` or ``block0_values``
@@ -47,7 +47,7 @@ class Tree:
 
 def walk(
     group: h5py.Group,
-    name: Location | str,
+    name: Where,
     roots: Sequence[Path],
     skip: Collection[str] = frozenset(),
 ) -> Tree:
@@ -68,7 +68,7 @@ def walk(
 class _Walker:
     """Fills a `Tree`. A recursive closure would be a reference cycle, which keeps linked files open."""
 
-    name: Location | str
+    name: Where
     roots: Sequence[Path]
     skip: Collection[str]
     own_file: int
