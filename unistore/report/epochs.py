@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
 from unistore.system.hints import AnyArray
 from unistore.zarr3.array import StoredArray
-from unistore.zarr3.chunks import ChunkLocations, ChunkReader
+from unistore.zarr3.chunks import ChunkLocations
 from unistore.zarr3.gather import forget_chunks
 
 if TYPE_CHECKING:
@@ -81,12 +82,24 @@ class _CountedEpoch:
 
     def _counted(self, path: str) -> StoredArray:
         array = self._open(path)
-        reader = array.reader
         if not self._store.specs.of(path, self._store.paths()).bounds_values:
-            reader.__class__ = _CountedReader
-            assert isinstance(reader, _CountedReader)
-            reader.epoch = self
+            array.reader._decode_stored = partial(self._count, array)  # type: ignore[method-assign]
         return array
+
+    def _count(
+        self, array: StoredArray, located: ChunkLocations, targets: Sequence[AnyArray | None]
+    ) -> Iterator[AnyArray]:
+        # Counts what a read would fetch, and gives zeros
+        if not self.storage.is_confirmed:
+            self.storage.confirm()
+        requests = coalesce(located.keys, located.offsets, located.sizes)
+        self.requests += len(requests)
+        self.bytes += sum(request.stop - request.start for request in requests)
+        self.shards.update(located.keys)
+        for target in targets:
+            chunk = np.empty(array.chunk_shape, array.dtype) if target is None else target
+            chunk[...] = 0
+            yield chunk
 
     def read(self, order: Literal["full", "blocks"], batch_size: int) -> float:
         """Read an epoch in an order, and return the share that was read in time."""
@@ -104,22 +117,3 @@ class _CountedEpoch:
                     break
         forget_chunks()
         return samples / len(self._dataset)
-
-
-class _CountedReader(ChunkReader):
-    # Counts what a read would fetch, and gives zeros
-    epoch: _CountedEpoch
-
-    def _decode_stored(
-        self, located: ChunkLocations, targets: Sequence[AnyArray | None]
-    ) -> Iterator[AnyArray]:
-        if not self.epoch.storage.is_confirmed:
-            self.epoch.storage.confirm()
-        requests = coalesce(located.keys, located.offsets, located.sizes)
-        self.epoch.requests += len(requests)
-        self.epoch.bytes += sum(request.stop - request.start for request in requests)
-        self.epoch.shards.update(located.keys)
-        for target in targets:
-            chunk = np.empty(self.metadata.chunk_shape, self.metadata.dtype) if target is None else target
-            chunk[...] = 0
-            yield chunk
