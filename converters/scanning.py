@@ -34,7 +34,6 @@ from unistore.errors import InputError, Problem, first_few, printable
 from unistore.system.packed import PackedObjects
 from unistore.system.sizes import count_of
 
-_THREADS = 8
 _SHOWN = 5
 _REASONS = 8
 _NOT_NEEDED = "beside what is taken, and not needed"
@@ -227,8 +226,7 @@ class _FamilyScan:
         sources = Parts(roots=parts.roots)
         scanned = PackedObjects[Scanned]()
         general: list[tuple[str, Rows, Sequence[Problem]]] = []
-        threads = _THREADS if self._converter.thread_safe else 1
-        answers = ask(partial(scan_part, self._converter), parts, threads=threads)
+        answers = ask(partial(scan_part, self._converter), parts)
         certain: set[str] = set()
         if self._converter.scan_identifies:
             results = PackedObjects(answers)

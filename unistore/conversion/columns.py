@@ -64,25 +64,6 @@ def plane_bytes(array: ArrayPlan) -> int:
     return max(1, prod(array.shape[2:])) * np.dtype(array.field.dtype).itemsize
 
 
-class WatchedColumns(Mapping[str, AnyArray]):
-    """Memory that a converter reads columns into. `untouched` names those that it never looked at."""
-
-    def __init__(self, columns: Mapping[str, AnyArray]) -> None:
-        self._columns = columns
-        self.untouched = set(columns)
-
-    def __getitem__(self, column: str) -> AnyArray:
-        values = self._columns[column]
-        self.untouched.discard(column)
-        return values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-
 Corner = tuple[int, ...]  # Start of a block on the leading axes that it does not span
 
 

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -359,18 +358,11 @@ def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
     record = get_family(family)
     own_options = [option.name for option in declared(record.part("options"))]
     if unknown := [name for name in options if name not in own_options]:
-        raise InputError(_unknown_options(record, unknown, own_options))
+        common = [field.name for field in fields(Settings)]
+        has_none = f"{record.name} has no option {', '.join(map(repr, unknown))}"
+        msg = f"{has_none}; it has: {', '.join(own_options)}; every conversion has: {', '.join(common)}"
+        raise InputError(msg)
     return cast("Converter", record.part("converter")(**options))
-
-
-def _unknown_options(family: FamilyRecord, unknown: Sequence[str], own: Sequence[str]) -> str:
-    import difflib
-
-    common = [field.name for field in fields(Settings)]
-    meant = [difflib.get_close_matches(name, [*own, *common], 1)[:1] for name in unknown]
-    guess = f": did you mean {', '.join(chain(*meant))}?" if any(meant) else ""
-    has_none = f"{family.name} has no option {', '.join(map(repr, unknown))}{guess}"
-    return f"{has_none}; it has: {', '.join(own)}; every conversion has: {', '.join(common)}"
 
 
 def recorded_converter(family: str, options: Mapping[str, Any]) -> Converter:

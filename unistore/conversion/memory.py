@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import shutil
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -17,7 +16,7 @@ from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Scan, SourceReader
 from unistore.errors import InputError
 from unistore.system.hints import Int64s
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import Progress
 from unistore.system.sizes import size
 from unistore.zarr3.writer import MAX_PENDING_BYTES
 
@@ -167,26 +166,17 @@ def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
     return tuple(plans)
 
 
-def predicted_bytes(tables: Iterable[TablePlan]) -> int:
-    """Return uncompressed bytes of all tables, twice those of spilled ones, which are written twice."""
-    return sum(table.rows * table.row_bytes * (1 + table.spilled) for table in tables)
-
-
-def check_space(destination: Path, tables: Iterable[TablePlan], progress: Progress = NO_PROGRESS) -> None:
-    """Warn if the free space may not suffice, by the progress or else as a `UserWarning`."""
+def check_space(destination: Path, tables: Iterable[TablePlan], progress: Progress) -> None:
+    """Tell if the free space may not suffice."""
     existing = destination.absolute()
     while not existing.exists():
         existing = existing.parent
     room = shutil.disk_usage(existing).free
-    needed = predicted_bytes(tables)
-    if room >= needed:
-        return
-    line = (
-        f"{destination}: the disk has room for {size(room)}; uncompressed, this takes up to {size(needed)} "
-        "(free space there, or choose another destination; if it fills up, the same command continues once "
-        "there is room)"
-    )
-    if progress is NO_PROGRESS:
-        warnings.warn(line, stacklevel=2)
-    else:
-        progress.tell(f"warning: {line}")
+    # rows of spilled tables are written twice
+    needed = sum(table.rows * table.row_bytes * (1 + table.spilled) for table in tables)
+    if room < needed:
+        progress.tell(
+            f"warning: {destination}: the disk has room for {size(room)}; uncompressed, this takes up to "
+            f"{size(needed)} (free space there, or choose another destination; if it fills up, the same "
+            "command continues once there is room)"
+        )

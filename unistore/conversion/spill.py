@@ -22,7 +22,6 @@ from unistore.zarr3.durable import sync_files, sync_folders
 
 DESCRIPTION = "rows.json"
 FACTS = "facts.bin"
-AHEAD = 64 << 10  # Bytes that are read at a time, at least
 OPEN = 4  # Batches that a process keeps open
 
 
@@ -132,7 +131,6 @@ class SpilledBatch:
             (column["table"], column["column"]): _Column(column["row_shape"], column["file"], column["runs"])
             for column in described["columns"]
         }
-        self._ahead: dict[str, tuple[int, UInt8s]] = {}
         self._forms = [forms for _, forms in described["sources"]]
         self.keys: list[str | None] = [key for key, _ in described["sources"]]
 
@@ -183,22 +181,16 @@ class SpilledBatch:
             start += rows
 
     def _bytes(self, name: str, position: int, count: int) -> UInt8s:
-        # What follows is kept, as the next source's bytes are asked for next
-        start, block = self._ahead.get(name, (0, np.empty(0, np.uint8)))
-        if not start <= position <= position + count <= start + len(block):
-            file = self._folder / name
-            start = position
-            try:
-                block = np.fromfile(file, np.uint8, max(count, AHEAD), offset=position)
-            except OSError as error:
-                msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"
-                raise ConversionError(msg) from error
-            if len(block) < count:
-                msg = f"{file}: spilled rows are missing; start over with --restart"
-                raise ConversionError(msg)
-            if count < AHEAD:
-                self._ahead[name] = start, block
-        return block[position - start :][:count]
+        file = self._folder / name
+        try:
+            block = np.fromfile(file, np.uint8, count, offset=position)
+        except OSError as error:
+            msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"
+            raise ConversionError(msg) from error
+        if len(block) < count:
+            msg = f"{file}: spilled rows are missing; start over with --restart"
+            raise ConversionError(msg)
+        return block
 
 
 class Spill(Items[Facts]):

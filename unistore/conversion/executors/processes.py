@@ -83,7 +83,7 @@ class Processes:
                     return
                 try:
                     with refused():
-                        outcome = job.threaded(waiting[0], max(job.threads, self._threads))
+                        outcome = job.threaded(waiting[0], self._threads)
                 except NeedsWorkerError:
                     break
                 yield waiting.popleft(), outcome
@@ -94,7 +94,7 @@ class Processes:
         if self._at_work:
             raise RuntimeError("steps of another job are at work")
         self._start(max(map(job.need, items)), len(items))
-        threads = max(job.threads, self._threads if len(self._processes) == 1 else 1)
+        threads = self._threads if len(self._processes) == 1 else 1
         waiting = deque(items)
         at_work: dict[WorkerProcess, T] = self._at_work
         deaths: dict[WorkerProcess, int] = dict.fromkeys(self._processes, 0)
