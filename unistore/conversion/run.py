@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from unistore.conversion.answers import asked_once
 from unistore.conversion.build import Build, FolderBuild, wait_turn
 from unistore.conversion.columns import bounded_columns, check_plan, in_planes
 from unistore.conversion.executors.local import STOP, Executor, Job, Serial, asking
@@ -556,7 +555,7 @@ def run(
         converter,
         paths,
         skip=settings.skips,
-        ask=asked_once(asking(executor), opened.folder if settings.is_shared else None, paths, progress),
+        ask=asking(executor),
         is_named=is_named,
         stored=stored,
     )
