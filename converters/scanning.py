@@ -109,7 +109,6 @@ class _FamilyScan:
         self._general = [family.name for family in families().values() if family.general]
         self._given = claims.listing.given
         self._of_others = np.zeros(len(claims.paths), np.bool_)  # rows that are left to other families
-        self._doubtful: set[str] = set()  # files of failed parts that a general family takes
         self._problems: list[Problem] = []
 
     def by_shape(self, ask: Ask) -> dict[str, list[str]]:
@@ -251,7 +250,6 @@ class _FamilyScan:
                     continue
                 if all(map(self._is_free, rows.tolist())):
                     general.append((name, rows, problems))
-                    self._doubtful.update(files)
                     continue
             self._problems += with_source(name, problems)
         for name, rows, problems in general:
@@ -358,10 +356,11 @@ class _FamilyScan:
                 yield Problem(name, message, cure, "family", name)
 
     def _with_commands(self, parts: Parts) -> Iterator[Problem]:
-        """Add to the problems of given and doubtful files the command of another family that takes them."""
-        doubtful = self._given | self._doubtful
-        first_files = zip(parts.names, parts.files(), strict=True) if doubtful else ()
-        files = {name: paths[0] for name, paths in first_files if paths[0] in doubtful}
+        """Add to the problems of given files the command of another family that takes them."""
+        files = {}
+        for name, paths in zip(parts.names, parts.files(), strict=True):
+            if paths[0] in self._given:
+                files[name] = paths[0]
         rows = dict(zip(files, self._claims.rows_of_files(files.values()).tolist(), strict=True))
         for problem in self._problems:
             row = rows.get(problem.source or problem.location, -1)

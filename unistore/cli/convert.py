@@ -249,7 +249,7 @@ def preview_text(shown: DryRun, cost: Cost, destination: str, settings: Settings
         f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}",
         f"  files: {verdict_counts([count.to_json() for count in counted_scan(shown.scan)])}",
     ]
-    for table in shown.tables:
+    for table in shown.plan.tables:
         rows = ("about " if table.name in shown.estimated else "") + count_of(table.rows, "row")
         shards = count_of(len(list(table.tasks())), "shard")
         lines.append(f"  {table.name}: {rows}, {shards} of {table.shard_rows:,} rows")
@@ -263,7 +263,7 @@ def preview_text(shown: DryRun, cost: Cost, destination: str, settings: Settings
     processes = f"{count_of(peak.workers, 'worker')} and this process" if peak.workers else "one process"
     if peak.workers < peak.wanted:
         processes += f" (of {peak.wanted} requested: no more fit into {settings.memory})"
-    lines.append(f"  uncompressed {size(shown.raw_bytes)}")
+    lines.append(f"  uncompressed {size(shown.plan.raw_bytes)}")
     lines.append(f"  peak memory about {size(peak.bytes)}: {processes}, {step} for the largest step of each")
     lines += _cost_lines(cost, destination, max(1, peak.workers))
     lines += [f"  note: {note}" for note in shown.scan.notes]

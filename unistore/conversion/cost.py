@@ -54,24 +54,20 @@ class Cost:
     no_trial: str = ""
 
 
-class _NoTrialError(Exception):
-    """There is nothing to try."""
-
-
 def cost_of(shown: DryRun, settings: Settings, options: Mapping[str, object]) -> Cost:
     """Return what a conversion of the sources of a dry run would cost."""
     trial = None
     reason = ""
     try:
         trial = _try(shown, Settings(codec=settings.codec), {**options, "exclude": ()})
-    except _NoTrialError as error:
-        reason = str(error)
+        if trial is None:
+            reason = "the sources are too large for a trial of a second"
     except (UnistoreError, OSError):  # files of a dataset that are no sources by themselves
         reason = "a few of these sources cannot be converted without the others"
     shards = 0
     tasks = 0
     spilled = 0
-    for table in shown.tables:
+    for table in shown.plan.tables:
         count = len(list(table.tasks()))
         tasks += count
         shards += count * len(table.arrays)
@@ -84,13 +80,13 @@ def cost_of(shown: DryRun, settings: Settings, options: Mapping[str, object]) ->
     return Cost(files=files, spilled_bytes=spilled, trial=trial, no_trial=reason)
 
 
-def _try(shown: DryRun, settings: Settings, options: Mapping[str, object]) -> TrialConversion:
+def _try(shown: DryRun, settings: Settings, options: Mapping[str, object]) -> TrialConversion | None:
     # Sources of sizes around the median stand for all
     sizes = shown.source_sizes
     order = np.argsort(np.abs(sizes - np.median(sizes)), kind="stable")[:_MOST_SOURCES]
     ends = np.cumsum(sizes[order])
     if not len(ends) or ends[0] > _MOST_BYTES:
-        raise _NoTrialError("the sources are too large for a trial of a second")
+        return None
 
     def converted(nbytes: float) -> TrialConversion:
         chosen = order[: max(1, int(np.searchsorted(ends, nbytes)))]

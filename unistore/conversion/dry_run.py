@@ -13,7 +13,7 @@ from unistore.conversion.executors.processes import Processes
 from unistore.conversion.keys import Inputs
 from unistore.conversion.memory import Estimate, Peak, estimate, provisional_tables
 from unistore.conversion.new_store import plan_of
-from unistore.conversion.plan import Plan, TablePlan
+from unistore.conversion.plan import Plan
 from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import scan_valid_sources, with_skipped
 from unistore.conversion.split_rule import SOURCE, SplitRule
@@ -36,7 +36,6 @@ class DryRun:
     plan: Plan
     estimated: tuple[str, ...]  # names of tables whose rows are estimated
     source_sizes: Int64s  # bytes of the files of each source
-    raw_bytes: int  # of all arrays before compression
     estimate: Estimate  # memory of the largest steps
     peak: Peak  # memory of all processes together
 
@@ -44,11 +43,6 @@ class DryRun:
     def source_bytes(self) -> int:
         """Return the bytes of all source files."""
         return int(self.source_sizes.sum())
-
-    @property
-    def tables(self) -> tuple[TablePlan, ...]:
-        """Return the plan's tables."""
-        return self.plan.tables
 
     def to_json(self) -> JsonObject:
         """Return plain JSON values, deterministic for given sources and options."""
@@ -80,10 +74,10 @@ class DryRun:
                         for array in table.arrays
                     ],
                 }
-                for table in self.tables
+                for table in self.plan.tables
             ],
             "source_bytes": self.source_bytes,
-            "raw_bytes": self.raw_bytes,
+            "raw_bytes": self.plan.raw_bytes,
             "memory": self.peak.bytes,
             "plan": self.plan.to_json(),
         }
@@ -117,7 +111,6 @@ def dry_run(
         plan=plan,
         estimated=tuple(table.name for table in plan.tables if table.spilled),
         source_sizes=Inputs.of(converter, scan).sizes(),
-        raw_bytes=plan.raw_bytes,
         estimate=steps,
         peak=steps.peak(settings.limit, settings.wanted_workers),
     )

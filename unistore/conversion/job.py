@@ -145,13 +145,13 @@ class RowsRead:
 
     def fill(self, table: str, lo: int, hi: int, out: Mapping[str, AnyArray]) -> bool:
         """Copy rows ``lo:hi`` of columns into `out`, or return False if some are not here."""
-        near = [part for part in self.parts if part.table == table and part.lo < hi and lo < part.hi]
         spans: list[tuple[ShardTask, int, int]] = []
         filled_to = lo
-        for part in sorted(near, key=lambda part: part.lo):
-            if part.lo <= filled_to < part.hi:
-                spans.append((part, filled_to, min(hi, part.hi)))
-                filled_to = part.hi
+        for part in sorted(self.parts, key=lambda part: part.lo):
+            last = min(hi, part.hi)
+            if part.table == table and part.lo <= filled_to < last:
+                spans.append((part, filled_to, last))
+                filled_to = last
         if filled_to < hi:
             return False
         for part, first, last in spans:

@@ -45,8 +45,8 @@ class Settings:
         check.one_of("--codec", self.codec, CODECS)
         check.one_of("--on-error", self.on_error, ("fail", "skip"))
         check.integer("--workers", self.workers, most=MAX_WORKERS)
-        check.flag("--overwrite", self.overwrite)
-        check.flag("--restart", self.restart)
+        for name in ("overwrite", "restart", "seal"):
+            check.flag(f"--{name}", getattr(self, name))
         check.path("--work", self.work, none=True)
         is_scheduler = isinstance(self.scheduler, str) or hasattr(self.scheduler, "submit")
         expected = "an address, as in tcp://host:8786, or a distributed.Client"
@@ -59,7 +59,6 @@ class Settings:
         check.text("--group-by", self.group_by, none=True)
         check.number("--wait", self.wait, none=True)
         check.text("--part", self.part, none=True)
-        check.flag("--seal", self.seal)
         for option, is_set in {"--restart": self.restart, "--on-error skip": self.skips}.items():
             if is_set and self.is_shared:
                 check.refuse(option, "is not for a conversion in parts", "leave it out, or leave out --part")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, Self
 
 import numpy as np
 
@@ -55,24 +54,26 @@ class SpillWriter:
         """Append rows (axis 0) to a column. The dtype may differ from that of earlier rows."""
         key = (table, column)
         row_shape = list(rows.shape[1:])
-        file = f"{len(self._columns)}.bin"
-        described = self._columns.setdefault(
-            key, {"table": table, "column": column, "row_shape": row_shape, "file": file, "runs": []}
-        )
+        if key not in self._columns:
+            file = f"{len(self._columns)}.bin"
+            described: JsonObject = {"table": table, "column": column, "row_shape": row_shape, "file": file}
+            self._columns[key] = {**described, "runs": {}}
+        described = self._columns[key]
         if described["row_shape"] != row_shape:
             msg = f"{table}/{column}: emitted {rows.shape[1:]} after {described['row_shape']}"
             raise ValueError(msg)
         try:
             if key not in self._files:
-                self._files[key] = (self.folder / file).open("wb")
+                self._files[key] = (self.folder / described["file"]).open("wb")
+            position = self._files[key].tell()
             self._files[key].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise writing_failed(error, self.folder) from error
-        runs = described["runs"]
-        run = [len(self._sources), rows.dtype.str]
-        if not runs or runs[-1][:2] != run:
-            runs.append([*run, 0])
-        runs[-1][2] += len(rows)
+        # runs of rows of one dtype: its name, their number, and where they begin in the file
+        runs = described["runs"].setdefault(len(self._sources), [])
+        if not runs or runs[-1][0] != rows.dtype.str:
+            runs.append([rows.dtype.str, 0, position])
+        runs[-1][1] += len(rows)
 
     def end_source(self, key: str | None, facts: Facts) -> None:
         """End a source, whose rows were emitted since the last call. `key` None marks it as invalid."""
@@ -101,36 +102,13 @@ class SpillWriter:
             raise writing_failed(error, self.folder) from error
 
 
-class _SpilledRun(NamedTuple):
-    form: str
-    rows: int
-    position: int
-
-
-class _Column:
-    def __init__(self, row_shape: Sequence[int], file: str, runs: Sequence[tuple[int, str, int]]) -> None:
-        self.row_shape = row_shape
-        self.file = file
-        self.runs: dict[int, list[_SpilledRun]] = defaultdict(list)
-        position = 0
-        for source, form, rows in runs:
-            self.runs[source].append(_SpilledRun(form, rows, position))
-            position += rows * self.row_bytes(form)
-
-    def row_bytes(self, form: str) -> int:
-        return math.prod(self.row_shape) * np.dtype(form).itemsize
-
-
 class SpilledBatch:
     """Reads the rows and facts of a batch. Sources are numbered inside the batch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         described = json.loads((folder / DESCRIPTION).read_text())
-        self._columns = {
-            (column["table"], column["column"]): _Column(column["row_shape"], column["file"], column["runs"])
-            for column in described["columns"]
-        }
+        self._columns = {(column["table"], column["column"]): column for column in described["columns"]}
         self._forms = [forms for _, forms in described["sources"]]
         self.keys: list[str | None] = [key for key, _ in described["sources"]]
 
@@ -156,11 +134,10 @@ class SpilledBatch:
 
     def rows(self, table: str, source: int) -> int:
         """Return rows that a source spilled for a table."""
-        lengths = {
-            name: sum(run.rows for run in column.runs[source])
-            for (owner, name), column in self._columns.items()
-            if owner == table
-        }
+        lengths = {}
+        for (owner, name), column in self._columns.items():
+            if owner == table:
+                lengths[name] = sum(rows for _, rows, _ in column["runs"].get(str(source), ()))
         if len(set(lengths.values())) > 1:
             msg = f"{self._folder}: spilled columns of table {table!r} differ in length: {lengths}"
             raise ConversionError(msg)
@@ -169,15 +146,16 @@ class SpilledBatch:
     def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[AnyArray]:
         """Yield rows ``lo:hi`` of a source's column, one array (n, *row_shape) for each run of one dtype."""
         spilled = self._columns[table, column]
+        row_shape = spilled["row_shape"]
         start = 0
-        for form, rows, position in spilled.runs[source]:
+        for form, rows, position in spilled["runs"].get(str(source), ()):
             first = max(lo, start)
             last = min(hi, start + rows)
             if first < last:
-                row_bytes = spilled.row_bytes(form)
+                row_bytes = math.prod(row_shape) * np.dtype(form).itemsize
                 begin = position + (first - start) * row_bytes
-                block = self._bytes(spilled.file, begin, (last - first) * row_bytes)
-                yield block.view(form).reshape(last - first, *spilled.row_shape)
+                block = self._bytes(spilled["file"], begin, (last - first) * row_bytes)
+                yield block.view(form).reshape(last - first, *row_shape)
             start += rows
 
     def _bytes(self, name: str, position: int, count: int) -> UInt8s:

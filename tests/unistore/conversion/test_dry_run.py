@@ -50,7 +50,7 @@ def test_plan_and_cost_are_those_of_the_conversion(tmp_path: Path, family: str) 
     assert cost.files == pytest.approx(report.files, rel=0.3)
     share = report.source_bytes / cost.trial.bytes
     assert cost.trial.total_seconds == pytest.approx(cost.trial.seconds * share)
-    assert bool(cost.spilled_bytes) == any(table.spilled for table in found.tables)
+    assert bool(cost.spilled_bytes) == any(table.spilled for table in found.plan.tables)
 
 
 def test_sources_too_large_for_a_trial_are_said(monkeypatch: pytest.MonkeyPatch) -> None:

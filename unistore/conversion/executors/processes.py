@@ -44,21 +44,17 @@ class Processes:
         workers: int = 0,
         *,
         memory: int | None = None,  # bytes of all processes, which may allow fewer workers; None: no limit
-        imports: Sequence[str] = (),  # modules that workers need
         threads: int | None = None,  # that encode where one process does all steps; None: by the cores
         tell: Callable[[str], None] = NO_PROGRESS.tell,  # told, in a line, what happens to workers
     ) -> None:
         self.workers = workers
         self._memory = memory
-        self._imports = imports
         self._threads = min(MAX_ENCODERS, int(usable_cores())) if threads is None else threads
         self._tell = tell
         self._processes: list[WorkerProcess] = []
         self._at_work: dict[WorkerProcess, Any] = {}
 
     def __enter__(self) -> Self:
-        if self.workers:
-            self._start(0, 1)  # it imports while this process scans
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -171,7 +167,7 @@ class Processes:
         while len(self._processes) > most:
             self._processes.pop().end()
         while len(self._processes) < min(most, steps):
-            self._processes.append(take_worker(self._imports, self._memory))
+            self._processes.append(take_worker(self._memory))
 
 
 def step_given_up(job: Job[T], item: T, how_often: str, cause: str) -> ConversionError:

@@ -8,7 +8,6 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
@@ -33,8 +32,6 @@ GRACE = 5  # Seconds for a process to end after its connection has
 SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 OUT_OF_MEMORY = "killed by SIGKILL"  # As the kernel, or the process itself, ends one without memory
 HINT = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
-IMPORTS = ("unistore.conversion.executors.local",)  # What every step needs
-CONVERSION = "unistore.conversion.job"  # What writing shards needs, too
 # Idle workers for the next command of this process
 _spare: list[WorkerProcess] = []
 # Those of the process that this one was forked from
@@ -53,10 +50,9 @@ class WorkerLostError(Exception):
 
 
 class WorkerProcess:
-    """A worker process, which imports `modules` while the caller does something else."""
+    """A worker process."""
 
-    def __init__(self, modules: Sequence[str] = ()) -> None:
-        self._modules = (*IMPORTS, *modules)
+    def __init__(self) -> None:
         self._start()
 
     def restart(self) -> None:
@@ -71,9 +67,8 @@ class WorkerProcess:
         self.connection, theirs = Pipe()
         with theirs:
             inherited = theirs.fileno(), self._note
-            numbers = os.getpid(), *inherited
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", PROGRAM, *map(str, numbers), *self._modules],
+                [sys.executable, "-P", "-m", PROGRAM, *map(str, (os.getpid(), *inherited))],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # --json prints there
                 env=self._surroundings[0],
@@ -143,7 +138,7 @@ def _how_it_ended(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def take_worker(modules: Sequence[str], memory: int | None) -> WorkerProcess:
+def take_worker(memory: int | None) -> WorkerProcess:
     """Return a worker: the spare one, or a new one."""
     # What an earlier command left in a used one would count against a limit of memory
     with suppress(IndexError):
@@ -151,7 +146,7 @@ def take_worker(modules: Sequence[str], memory: int | None) -> WorkerProcess:
         if process.serves and (memory is None or not process.was_used):
             return process
         process.end()
-    return WorkerProcess(modules)
+    return WorkerProcess()
 
 
 def keep_worker(process: WorkerProcess) -> None:
