@@ -26,7 +26,7 @@ import numpy as np
 
 import unistore
 from unistore.converters.plugin import Array, Facts, Format, Opened, SourceFile
-from unistore.converters.seam.faults import calling
+from unistore.converters.seam.formats import calling
 from unistore.errors import InputError, UnistoreError
 from unistore.system.hints import AnyArray
 

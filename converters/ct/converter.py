@@ -20,8 +20,8 @@ from unistore.converters.plugin import Claim, Family, Format, Group, Head, Probl
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Candidate, Parts, SourcePart
 from unistore.converters.seam.converter import Neighbours, SeamConverter
+from unistore.converters.seam.formats import group_of
 from unistore.converters.seam.record import ConverterOf
-from unistore.converters.seam.sources import group_of
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.fields import FAMILY_NAME
 from unistore.system.hints import AnyArray

@@ -59,7 +59,7 @@ from unistore.converters.formats.dicom_headers import (
 )
 from unistore.converters.formats.tiff import Tiff, is_page
 from unistore.converters.plugin import Group, Problem, SourceFile
-from unistore.converters.seam.faults import calling
+from unistore.converters.seam.formats import calling
 from unistore.errors import InputError, printable
 
 # Group DICOM files into series, and find what keeps a series from being one volume.

@@ -18,8 +18,7 @@ from unistore.converters.common.columns import storable
 from unistore.converters.common.label_map import Numbering
 from unistore.converters.formats.dicom_headers import DicomPixels
 from unistore.converters.plugin import Array, Format, Opened, SourceFile
-from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import formats, open_file
+from unistore.converters.seam.formats import calling, formats, open_file
 from unistore.errors import InputError
 from unistore.system.hints import AnyArray, Shape
 

@@ -44,8 +44,9 @@ from unistore.converters.point_cloud.pointsuite import Indices, InSegments, chec
 from unistore.converters.protocol import Emit, Facts, Finalized, Parts, Scan, Scanned, SourcePart
 from unistore.converters.scan import TWO_FAMILIES
 from unistore.converters.seam.converter import SeamConverter
+from unistore.converters.seam.formats import joined
 from unistore.converters.seam.record import ConverterOf
-from unistore.converters.seam.sources import further_files, joined
+from unistore.converters.seam.sources import further_files
 from unistore.errors import printable
 from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME
 from unistore.schemas.tables import Table

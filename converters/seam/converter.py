@@ -37,8 +37,16 @@ from unistore.converters.plugin import (
 )
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, Parts, SourcePart
-from unistore.converters.seam.faults import calling, fault
-from unistore.converters.seam.formats import formats_for, formats_of, open_file
+from unistore.converters.seam.formats import (
+    calling,
+    fault,
+    formats_for,
+    formats_of,
+    group_of,
+    joined,
+    open_file,
+    source_file,
+)
 from unistore.converters.seam.gather import SIZES, facts_of, finalize_sources, forms_in, gather_sources
 from unistore.converters.seam.ragged import items_in
 from unistore.converters.seam.sources import (
@@ -52,12 +60,9 @@ from unistore.converters.seam.sources import (
     check_derived,
     extent_of,
     further_files,
-    group_of,
-    joined,
     picked_of,
     picks_of,
     problems_of_facts,
-    source_file,
 )
 from unistore.errors import InputError, Problem, location_of
 from unistore.schemas.tables import Table

@@ -1,22 +1,24 @@
-"""The formats there are: our own, and those of installed packages."""
+"""The formats there are, and opening of files by them. Exceptions of an author's code name the package."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from traceback import format_exception, walk_tb
 from typing import NamedTuple
 
+from unistore.converters.common.faults import as_problem
 from unistore.converters.formats.arrays import Npy, Npz, Raw
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
-from unistore.converters.plugin import Array, Claim, Facts, Family, Format, Opened, SourceFile
+from unistore.converters.plugin import Array, Claim, Facts, Family, Format, Group, Opened, SourceFile
 from unistore.converters.registry import leave_out, resolve
-from unistore.converters.seam.faults import calling
-from unistore.errors import InputError, Problem
+from unistore.converters.scan import SourcePart
+from unistore.errors import InputError, Problem, UnistoreError
 from unistore.system.foreign import opening
 
 # Group of the entry points by which packages add formats
@@ -152,3 +154,100 @@ def formats_of(kinds: Sequence[type[Format] | str]) -> tuple[Format, ...]:
             cure = "install the package that adds it"
             raise InputError(Problem(f"format {kind}", "is not known", cure, "format"))
     return tuple(chosen)
+
+
+def group_of(part: SourcePart) -> Group:
+    """Return the files of a part."""
+    names, *labels = part.detail
+    files = [SourceFile(path, name, part.roots) for path, name in zip(part.files, names, strict=True)]
+    return Group(part.name, tuple(files), *labels)
+
+
+def joined(group: Group, opened: Sequence[Opened]) -> Opened:
+    """Return the files of a source as one."""
+    first = opened[0]
+    if len(opened) == 1 and (not group.arrays or first.arrays.keys() == set(group.arrays)):
+        return first
+    arrays: dict[str, Array] = {}
+    notes: dict[str, str] = {}
+    for number, (file, one) in enumerate(zip(group.files, opened, strict=True)):
+        for name, inside in names_in(group, number, one.arrays).items():
+            if name in arrays:
+                message = f"holds {inside}, as another file of {group.name} does"
+                raise file.problem(message, "convert them apart", "name")
+            arrays[name] = one.arrays[inside]
+            if inside in one.notes:
+                notes[name] = one.notes[inside]
+    return Opened(
+        arrays=arrays,
+        facts=dict(chain.from_iterable(one.facts.items() for one in opened)),
+        further=tuple(chain.from_iterable(one.further for one in opened)),
+        forward_only=any(one.forward_only for one in opened),
+        memory=max(one.memory for one in opened),
+        problems=list(chain.from_iterable(one.problems for one in opened)),
+        left_out=dict(chain.from_iterable(one.left_out.items() for one in opened)),
+        notes=notes,
+        file=first.file,
+    )
+
+
+def names_in(group: Group, number: int, arrays: Collection[str]) -> dict[str, str]:
+    """Return the names of the arrays of a file in its source, each with the name in the file."""
+    if not group.arrays:
+        return {name: name for name in arrays}
+    (name,) = arrays
+    return {group.arrays[number]: name}
+
+
+def source_file(paths: Sequence[str], number: int, name: str) -> SourceFile:
+    """Return a file of a source, which may read the files that the scan named alone."""
+    return SourceFile(Path(paths[number]), name, tuple(map(Path, paths)))
+
+
+# What damaged bytes do not raise by themselves
+_FAULTS_OF_CODE = (
+    AssertionError,
+    AttributeError,
+    ImportError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+)
+_FAULTS_OF_MACHINE = (OSError, MemoryError)
+_SLICING = (Array.__getitem__.__code__, Array.read.__code__)
+_OURS = __name__.partition(".")[0]
+
+
+@contextmanager
+def calling(plugin: object, location: str) -> Iterator[None]:
+    """Run an author's code on a file, so that a fault of it is an `InputError` that names its package."""
+    try:
+        yield
+    except UnistoreError:
+        raise
+    except Exception as error:
+        author = plugin if isinstance(plugin, type) else type(plugin)
+        package = author.__module__.partition(".")[0]
+        if package == _OURS or not _is_fault_of_code(author, error):
+            with as_problem(location):
+                raise
+        message = f"{author.__module__}.{author.__qualname__} failed: {type(error).__name__}: {error}"
+        cure = f"tell who wrote the package {package}"
+        text = "".join(format_exception(error))
+        raise InputError(Problem(location, message, cure, "plugin", trace=text)) from error
+
+
+def fault(plugin: object, method: str, location: str, message: str) -> InputError:
+    """Return the error of a method that gave something wrong, which names the plugin."""
+    author = type(plugin)
+    cure = f"tell who wrote {author.__module__}"
+    return InputError(Problem(location, f"{author.__qualname__}.{method} {message}", cure, "plugin"))
+
+
+def _is_fault_of_code(author: type, error: Exception) -> bool:
+    """Tell a bug from a bad file: a format parses bytes, a family meets them in values that it slices."""
+    if isinstance(error, _FAULTS_OF_CODE):
+        return True
+    if not issubclass(author, Family) or isinstance(error, _FAULTS_OF_MACHINE):
+        return False
+    return all(frame.f_code not in _SLICING for frame, _ in walk_tb(error.__traceback__))

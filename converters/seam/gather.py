@@ -19,8 +19,7 @@ from unistore.converters.opened import BLOCK_BYTES
 from unistore.converters.plugin import Column, Cut, Family, Format, Schema
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
-from unistore.converters.seam.faults import calling, fault
-from unistore.converters.seam.formats import format_by_ending
+from unistore.converters.seam.formats import calling, fault, format_by_ending
 from unistore.converters.seam.sources import PartGroup, Planned, RowOrigin, RowPlace, ScannedSource, TableRows
 from unistore.converters.seam.specs import FACTS, FORMAT, field_of, is_number, number_dtype, table_offsets
 from unistore.errors import InputError, Problem, first_few, printable

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from unistore.converters.plugin import (
     SourceFile,
 )
 from unistore.converters.scan import Parts, Scanned, SourcePart
-from unistore.converters.seam.faults import fault
+from unistore.converters.seam.formats import fault, names_in
 from unistore.converters.seam.specs import is_number, number_dtype
 from unistore.errors import Problem, location_of, printable
 from unistore.schemas.tables import name_problem
@@ -138,13 +137,6 @@ class PartGroup(NamedTuple):
     detail: Any = None
 
 
-def group_of(part: SourcePart) -> Group:
-    """Return the files of a part."""
-    names, *labels = part.detail
-    files = [SourceFile(path, name, part.roots) for path, name in zip(part.files, names, strict=True)]
-    return Group(part.name, tuple(files), *labels)
-
-
 # See `Family.group`
 Choice = SourceFile | Group | tuple[SourceFile, str] | Problem | str
 
@@ -178,42 +170,6 @@ class Choices:
             case (file, reason):
                 if self.unused.pop(str(file.path), None) is not None:
                     self.left_out.append((file.path, reason))
-
-
-def joined(group: Group, opened: Sequence[Opened]) -> Opened:
-    """Return the files of a source as one."""
-    first = opened[0]
-    if len(opened) == 1 and (not group.arrays or first.arrays.keys() == set(group.arrays)):
-        return first
-    arrays: dict[str, Array] = {}
-    notes: dict[str, str] = {}
-    for number, (file, one) in enumerate(zip(group.files, opened, strict=True)):
-        for name, inside in names_in(group, number, one.arrays).items():
-            if name in arrays:
-                message = f"holds {inside}, as another file of {group.name} does"
-                raise file.problem(message, "convert them apart", "name")
-            arrays[name] = one.arrays[inside]
-            if inside in one.notes:
-                notes[name] = one.notes[inside]
-    return Opened(
-        arrays=arrays,
-        facts=dict(chain.from_iterable(one.facts.items() for one in opened)),
-        further=tuple(chain.from_iterable(one.further for one in opened)),
-        forward_only=any(one.forward_only for one in opened),
-        memory=max(one.memory for one in opened),
-        problems=list(chain.from_iterable(one.problems for one in opened)),
-        left_out=dict(chain.from_iterable(one.left_out.items() for one in opened)),
-        notes=notes,
-        file=first.file,
-    )
-
-
-def names_in(group: Group, number: int, arrays: Collection[str]) -> dict[str, str]:
-    """Return the names of the arrays of a file in its source, each with the name in the file."""
-    if not group.arrays:
-        return {name: name for name in arrays}
-    (name,) = arrays
-    return {group.arrays[number]: name}
 
 
 def picks_of(
@@ -389,8 +345,3 @@ def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> I
         elif not is_number(value, number_dtype(column)):
             message = f"says {key} {value!r}, expected a whole number"
             yield Problem(file, message, "write it again", "dtype")
-
-
-def source_file(paths: Sequence[str], number: int, name: str) -> SourceFile:
-    """Return a file of a source, which may read the files that the scan named alone."""
-    return SourceFile(Path(paths[number]), name, tuple(map(Path, paths)))

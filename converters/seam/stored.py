@@ -26,8 +26,7 @@ from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.plugin import Array, Facts, Family, Format, Restored, Schema, SourceFile
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
-from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import format_by_ending, formats_for, formats_of, open_file
+from unistore.converters.seam.formats import calling, format_by_ending, formats_for, formats_of, open_file
 from unistore.converters.seam.sources import RowOrigin
 from unistore.converters.seam.specs import FACTS, FORMAT, stored_tables, table_offsets
 from unistore.converters.views import View, ViewLimits

@@ -12,9 +12,7 @@ from unistore.converters.plugin import Problem
 from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.scan import Parts, SourcePart
 from unistore.converters.seam.converter import SeamConverter
-from unistore.converters.seam.faults import calling
-from unistore.converters.seam.formats import FileArray, open_file
-from unistore.converters.seam.sources import group_of
+from unistore.converters.seam.formats import FileArray, calling, group_of, open_file
 from unistore.converters.spike.family import Spike
 from unistore.converters.spike.frames import (
     RAW_ARRAY,

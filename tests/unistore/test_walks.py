@@ -19,11 +19,11 @@ DESIGN = (ROOT / "docs" / "design.md").read_text()
 
 MOST_NOUNS = 60
 
-MOST_LOADED = 166
+MOST_LOADED = 152
 """Modules that a process holds after it converted one ``.npy`` file."""
-MOST_ENTERED = 83
+MOST_ENTERED = 76
 """Files whose functions are called by that conversion."""
-MOST_OF_SHARD = 19
+MOST_OF_SHARD = 16
 """Files that the rows of a source enter on their way into a shard, beyond the format and the family."""
 FORMAT_AND_FAMILY = ("converters/files/", "converters/formats/", "converters/rows/")
 MOST_OF_BATCH = 6

@@ -1,10 +1,11 @@
-"""Idempotent jobs of a conversion: deriving sources, reading parts of shards, writing shards."""
+"""Job that writes the shards of tables, or reads parts of them before: rows as blocks, and their encoding."""
+
+# The bytes of a shard do not depend on the block size: chunks and blocks are both in C order
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,108 +16,172 @@ from typing import ClassVar
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
-from unistore.conversion.columns import (
-    ColumnRows,
-    Moments,
-    broken_rows,
-    in_planes,
-    large_rows,
-    write_column,
-)
 from unistore.conversion.executors.local import Job, Outcome
-from unistore.conversion.keys import Inputs, Keys, check_unchanged
-from unistore.conversion.memory import STEP_BUDGET, derive_memory, scan_memory, shard_memory
-from unistore.conversion.plan import Piece, Plan, ShardTask, TablePlan, json_digest
-from unistore.conversion.spill import Spill, SpillWriter
+from unistore.conversion.keys import Inputs, check_unchanged
+from unistore.conversion.memory import scan_memory, shard_memory
+from unistore.conversion.moments import Moments
+from unistore.conversion.plan import ArrayPlan, Piece, Plan, ShardTask, TablePlan
+from unistore.conversion.spill import MIN_BATCHES, SHOWN, Spill
 from unistore.converters.common.exclusion import with_source
-from unistore.converters.protocol import Facts
+from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, first_few, writing_failed
-from unistore.schemas.array_specs import ArraySpec
-from unistore.schemas.tables import Table
+from unistore.schemas.array_specs import ArraySpec, ArraySpecs
+from unistore.schemas.tables import IndexValues, Table
 from unistore.store.manifest import Entry
-from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
-from unistore.zarr3.durable import Folder, Target
-from unistore.zarr3.writer import OrderedMap, content_digest, ordered_map, serial_map
+from unistore.system.hints import AnyArray, JsonObject, Shape
+from unistore.zarr3.durable import Files, Folder, Target
+from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.writer import (
+    OrderedMap,
+    array_metadata,
+    content_digest,
+    iter_shard_buffers,
+    little_endian_bytes,
+    ordered_map,
+    serial_map,
+)
 
-MIN_BATCHES = 32  # Least number of batches, if there are as many sources
-BATCH_SOURCES = 256  # Most sources of a batch
-BATCH_BYTES = 16 << 20  # Most bytes of the files of a batch of several sources
-SHOWN = 4  # Sources that a description names
+INDEX_BLOCK_BYTES = 4 << 20  # Bytes of a block of an index array; at least one chunk
+_CURE = "correct the file, or the schema of the family"
 AHEAD = 16  # Pieces of a task that threads may read ahead
 SMALL_SOURCE = 64 << 10  # Sources of fewer bytes of rows take longer to open than to read
 MAX_PIECES = 256  # Most sources of a part
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeriveJob(Job[Sequence[int]]):
-    """Derive sources: ``job(numbers)`` spills rows and facts of a batch. Its folder has the first number."""
-
-    is_journaled: ClassVar[bool] = True
-    inputs: Inputs
-    keys: Mapping[int, bytes] | Keys  # Key of each source, from `source_keys`
-    spill: Path
-    budget: int = STEP_BUDGET  # Bytes that a step may use to derive a source in memory
-
-    def __call__(self, sources: Sequence[int]) -> Outcome:
-        """Derive sources one by one. The keys of those with problems are None in the batch."""
-        problems: list[Problem] = []
-        keys: list[str | None] = []
-        with SpillWriter(self.spill / str(sources[0])) as writer:
-            for number in sources:
-                try:
-                    with self.inputs.reading(number):
-                        facts = self._derive(writer, number)
-                        key = self.keys[number].decode()
-                except InputError as error:
-                    problems += error.problems
-                    facts = {}
-                    key = None
-                writer.end_source(key, facts)
-                keys.append(key)
-            writer.finish()
-        record = {"step": "derive", "batch": sources[0], "sources": len(sources), "of": json_digest(keys)}
-        return Outcome(record, tuple(problems))
-
-    def _derive(self, writer: SpillWriter, source: int) -> Facts:
-        scan = self.inputs.scan
-        derive = partial(self.inputs.converter.derive, scan, source, writer.emit)
-        if scan_memory(scan) + scan.sources[source].memory_in_core <= self.budget:
-            return derive(None)
-        with tempfile.TemporaryDirectory(dir=writer.folder) as folder:
-            return derive(Path(folder))
-
-    def describe(self, sources: Sequence[int]) -> str:
-        """Return names of the first sources, for messages."""
-        names = self.inputs.scan.sources.names
-        return f"reading {first_few([names[source] for source in sources], SHOWN)}"
-
-    def alone(self, sources: Sequence[int]) -> DeriveJob:
-        """Return the job of these sources alone."""
-        keys = {number: bytes(self.keys[number]) for number in sources}
-        return replace(self, inputs=self.inputs.only(sources), keys=keys)
-
-    def need(self, sources: Sequence[int]) -> int:
-        """Return peak bytes of the largest source, scan included."""
-        return int(derive_memory(self.inputs.scan.only(sources), self.budget).max())
+# ``read(lo, hi, block)``: read planes ``lo:hi`` into a block (1, hi - lo, …) filled with the fill value
+ReadPlanes = Callable[[int, int, AnyArray], None]
+Corner = tuple[int, ...]  # Start of a block on the leading axes that it does not span
 
 
-def source_batches(
-    sources: Sequence[int],  # numbers of the sources
-    sizes: Int64s,  # bytes of the files of every source of the scan
-) -> list[tuple[int, ...]]:
-    """Return batches of consecutive sources, small enough that all workers have work."""
-    most = min(max(1, len(sources) // MIN_BATCHES), BATCH_SOURCES)
-    nbytes = 0
-    batches: list[tuple[int, ...]] = []
-    first = 0
-    for position, source in enumerate(sources):
-        nbytes += int(sizes[source])
-        if position > first and (nbytes > BATCH_BYTES or position - first == most):
-            batches.append(tuple(sources[first:position]))
-            first = position
-            nbytes = int(sizes[source])
-    return [*batches, tuple(sources[first:])] if sources else []
+class ColumnRows:
+    """Rows of a column of a task, as blocks that are iterated once."""
+
+    def __init__(
+        self,
+        array: ArrayPlan,
+        rows: tuple[int, int],
+        blocks: Iterable[tuple[Corner, AnyArray]],  # whole rows, or planes of single rows
+        block: AnyArray | None = None,  # all rows, if they are in memory
+        pieces: NDArray[np.bytes_] | None = None,  # digest of the rows of each source, if they are
+    ) -> None:
+        self.array = array
+        self.rows = rows  # (lo, hi)
+        self.block = block
+        self._blocks = blocks
+        self._pieces = pieces
+        self._whole = xxhash.xxh3_128()
+        self._large_rows: dict[int, xxhash.xxh3_128] = {}
+
+    def __iter__(self) -> Iterator[tuple[Corner, AnyArray]]:
+        for corner, block in self._blocks:
+            data = little_endian_bytes(block)
+            self._whole.update(data)
+            if len(corner) > 1:
+                self._large_rows.setdefault(corner[0], xxhash.xxh3_128()).update(data)
+            yield corner, block
+
+    @property
+    def content(self) -> str:
+        """Return the digest of all rows, after iteration."""
+        return self._whole.hexdigest()
+
+    def piece(self, number: int) -> str:
+        """Return the digest of the rows of one source, after iteration."""
+        if self._pieces is not None:
+            return str(self._pieces[number], "ascii")
+        return self._large_rows[self.rows[0] + number].hexdigest()
+
+
+def large_rows(array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> ColumnRows:
+    """Return rows from `first` on, some planes at a time. `read` has a function for each."""
+
+    def blocks() -> Iterator[tuple[Corner, AnyArray]]:
+        step = array.planes_at_once
+        for row, read_planes in enumerate(read, first):
+            for lo in range(0, array.shape[1], step):
+                hi = min(lo + step, array.shape[1])
+                block = np.full((1, hi - lo, *array.shape[2:]), array.field.fill, array.field.dtype)
+                read_planes(lo, hi, block)
+                yield (row, lo), block
+
+    return ColumnRows(array, (first, first + len(read)), blocks())
+
+
+def index_rows(array: ArrayPlan, number: int, values: IndexValues) -> ColumnRows:
+    """Return rows of one shard of an index array, from all its values."""
+    first = number * array.shard[0]
+    last = min(first + array.shard[0], len(values))
+    step = array.chunk[0] * max(1, INDEX_BLOCK_BYTES // (array.chunk[0] * max(1, array.field.row_bytes)))
+    blocks = (((lo,), values[lo : min(lo + step, last)]) for lo in range(first, last, step))
+    return ColumnRows(array, (first, last), blocks)
+
+
+def metadata_of(array: ArrayPlan) -> ArrayMetadata:
+    """Return Zarr metadata of a planned array."""
+    return array_metadata(
+        array.shape,
+        np.dtype(array.field.dtype),
+        array.chunk,
+        array.shard,
+        array.codec,
+        fill=array.field.fill,
+        attributes=array.field.described,
+        dimension_names=array.field.axes,
+    )
+
+
+def shard_key(array: ArrayPlan, number: int) -> str:
+    """Return the key of the shard that begins at row ``number * shard[0]``. Shards span whole rows."""
+    return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
+
+
+def write_column(
+    files: Files, number: int, column: ColumnRows, ordered_map: OrderedMap = serial_map
+) -> Entry:
+    """Encode a column's rows block by block and write them as shard `number` of its array."""
+    array = column.array
+    metadata = metadata_of(array)
+    shard_index = (number, *(0 for _ in array.shape[1:]))
+    blocks = (block for _, block in column)
+    written = files.put(
+        shard_key(array, number), iter_shard_buffers(metadata, shard_index, blocks, ordered_map)
+    )
+    return Entry(
+        key=written.key,
+        bytes=written.bytes,
+        checksum=written.checksum,
+        rows=column.rows,
+        content=column.content,
+    )
+
+
+def bounded_columns(plan: Plan) -> dict[str, ArraySpec]:
+    """Return specs of the columns of tables whose values have bounds, by path."""
+    specs: ArraySpecs = get_family(plan.family).part("specs")
+    paths = [array.field.path for array in plan.arrays()]
+    every = {array.field.path: specs.of(array.field.path, paths) for array in plan.columns()}
+    return {path: spec for path, spec in every.items() if spec.bounds_values}
+
+
+def broken_rows(
+    plan: Plan,
+    bounded: Mapping[str, ArraySpec],  # from `bounded_columns`
+    source: str,
+    table: str,
+    first_row: int,  # number of the first of the rows in the source
+    columns: Mapping[str, AnyArray],
+) -> list[Problem]:
+    """Return problems of the rows of a source that break the bounds of their columns."""
+    problems: list[Problem] = []
+    for column in columns:
+        if spec := bounded.get(f"{table}/{column}"):
+            shapes = {array.field.path: array.shape for array in plan.arrays()}
+            rows = np.arange(first_row, first_row + len(columns[column]))
+            errors = spec.row_errors(columns[column], rows, shapes.__getitem__)
+            problems += [Problem(source, error, _CURE, "values", dataset=column) for error in errors]
+    return problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +343,7 @@ class ShardJob(Job[ShardTask]):
         """Return rows of every column of a task: read now, or some planes at a time while iterated."""
         table = self.plan.table(task.table)
         pieces = self.pieces_of(task)
-        if in_planes(self.inputs.converter, table):
+        if self.inputs.converter.reads_planes and table.has_planes:
             return [
                 large_rows(
                     array,
@@ -376,14 +441,13 @@ def source_digest(pieces: Sequence[str]) -> bytes:
     return xxhash.xxh3_128_digest("\n".join(pieces).encode())
 
 
-def parts_of(job: ShardJob, table: TablePlan, workers: int) -> list[ShardTask]:
+def parts_of(table: TablePlan, workers: int) -> list[ShardTask]:
     """Return parts in which all workers read a table, none if it has a shard for each."""
     # Nor if its rows are spilled, or its sources are few or large
     rows = np.array(table.source_rows, np.int64)
     starts = (np.cumsum(rows) - rows)[rows > 0]
     if (
         table.spilled
-        or in_planes(job.inputs.converter, table)
         or table.rows > (workers - 1) * table.shard_rows
         or len(starts) < MIN_BATCHES
         or table.rows * table.row_bytes > len(starts) * SMALL_SOURCE

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.conversion.columns import in_planes, plane_bytes, planes_at_once
 from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Scan, SourceReader
 from unistore.errors import InputError
@@ -94,8 +93,8 @@ def shard_memory(
     # planes are never in memory as a whole
     rows = min(table.shard_rows, table.rows)
     largest = rows * max(array.field.row_bytes for array in table.arrays)
-    if in_planes(converter, table):
-        planes = max(planes_at_once(array) * plane_bytes(array) for array in table.arrays)
+    if converter.reads_planes and table.has_planes:
+        planes = max(array.planes_at_once * array.plane_bytes for array in table.arrays)
         return STEP + 3 * planes + (0 if streams else largest) + reading  # read, previous, encoded
     rows_bytes = STEP + rows * table.row_bytes
     if table.spilled:

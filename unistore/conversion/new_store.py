@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.build import Journal
-from unistore.conversion.columns import Moments, index_rows, metadata_of, write_column
-from unistore.conversion.job import ShardJob, source_digest
+from unistore.conversion.job import ShardJob, index_rows, metadata_of, source_digest, write_column
+from unistore.conversion.moments import Moments
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
 from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.converters.protocol import Ask, Finalized, Scan
 from unistore.converters.registry import get_family
-from unistore.errors import ConversionError
-from unistore.schemas.array_specs import relations
+from unistore.errors import ConversionError, Problem
+from unistore.schemas.array_specs import ArrayInfo, ArraySpecs, relations
 from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
@@ -454,3 +454,29 @@ def index_plan(field: Field, rows: int) -> ArrayPlan:
     """Plan an array that is a table of its own."""
     table = Table(name=field.path.rpartition("/")[0], fields=(field,))
     return plan_table(table, [rows]).arrays[0]
+
+
+def check_plan(plan: Plan, samples: int, index: Sequence[tuple[Field, IndexValues]]) -> None:
+    """Check the planned arrays, and the values of the index arrays, before anything is written."""
+    specs: ArraySpecs = get_family(plan.family).part("specs")
+    shapes = {array.field.path: array.shape for array in plan.arrays()}
+    infos = {
+        array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()
+    }
+    problems = list(specs.problems(infos, samples))
+    if not problems:
+        for array in plan.columns():
+            spec = specs.of(array.field.path, shapes)
+            if spec.ascending or spec.offsets_of is not None:
+                message = "has a rule over all rows, and is written shard by shard"
+                problems.append(Problem(array.field.path, message, "make it an index array", "schema"))
+        shapes[""] = (samples,)
+        for field, values in index:
+            spec = specs.of(field.path, shapes)
+            if spec.bounds_values:
+                errors = spec.value_errors(values[0 : len(values)], shapes.__getitem__)
+                problems += [Problem(field.path, error, kind="schema") for error in errors]
+    if problems:
+        lines = "\n  ".join(str(problem) for problem in problems)
+        msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {lines}"
+        raise ConversionError(msg)

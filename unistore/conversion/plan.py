@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,8 @@ SMALLEST_CHUNK = 16 * KIB
 ROW_CHUNK = 32 * KIB
 LARGEST_CHUNK = 256 * KIB
 LARGEST_ROW = 4 * MIB  # Rows above this are split along their leading axes
+LARGE = 32 * MIB  # Rows of more bytes are read some planes at a time, if the converter can
+PLANES_BYTES = 16 * MIB  # Bytes of planes read at a time; at least one layer of chunks
 SHARD = 128 * MIB  # Uncompressed bytes of one shard row over all columns of a table: the memory of one task
 
 
@@ -132,6 +135,17 @@ class ArrayPlan:
         """Return whether the array has no values (an axis of extent 0), and so no shard."""
         return 0 in self.shape
 
+    @property
+    def plane_bytes(self) -> int:
+        """Return bytes of one plane along axis 1."""
+        return max(1, prod(self.shape[2:])) * np.dtype(self.field.dtype).itemsize
+
+    @property
+    def planes_at_once(self) -> int:
+        """Return planes (along axis 1) that are read at a time: whole layers of chunks."""
+        layer = self.chunk[1]
+        return layer * max(1, PLANES_BYTES // (layer * self.plane_bytes))
+
 
 class Piece(NamedTuple):
     """Rows ``lo:hi`` of one source (counted inside the source), at row `at` of the task's block."""
@@ -212,6 +226,16 @@ class TablePlan:
     def row_bytes(self) -> int:
         """Return the uncompressed bytes of one row over all columns."""
         return sum(array.field.row_bytes for array in self.arrays)
+
+    @property
+    def has_planes(self) -> bool:
+        """Return whether rows are so large that they are read some planes at a time, if the converter can."""
+        if self.spilled or self.row_bytes <= LARGE:
+            return False
+        return all(
+            len(array.shape) > 1 and array.chunk[0] == 1 and not array.field.statistics
+            for array in self.arrays
+        )
 
     def tasks(self) -> Iterator[ShardTask]:
         """Yield tasks of the table in row order. Together they cover every row once."""

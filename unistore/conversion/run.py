@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from unistore.conversion.build import Build, FolderBuild, wait_turn
-from unistore.conversion.columns import bounded_columns, check_plan, in_planes
 from unistore.conversion.executors.local import STOP, Executor, Job, Serial, asking
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.job import DeriveJob, RowsRead, ShardJob, parts_of, source_batches
+from unistore.conversion.job import RowsRead, ShardJob, bounded_columns, parts_of
 from unistore.conversion.keys import (
     Fingerprint,
     Inputs,
@@ -31,6 +30,7 @@ from unistore.conversion.keys import (
 from unistore.conversion.memory import check_fits, estimate, reading_memory
 from unistore.conversion.new_store import (
     NewStore,
+    check_plan,
     choose_codecs,
     final_tables,
     index_plan,
@@ -54,7 +54,7 @@ from unistore.conversion.skipping import (
     sources_of,
     with_skipped,
 )
-from unistore.conversion.spill import Spill, SpilledBatch
+from unistore.conversion.spill import DeriveJob, Spill, SpilledBatch, source_batches
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import assign_splits, column_values, prepare_splits
 from unistore.converters.files.paths import real_path
@@ -252,7 +252,8 @@ class Conversion:
     def _chosen_codecs(self, job: ShardJob, ask: Ask) -> Mapping[str, str]:
         sampled: list[ShardTask] = []
         for table in job.plan.tables:
-            sampled += [] if in_planes(self.inputs.converter, table) else sampled_rows(table)
+            if not (self.inputs.converter.reads_planes and table.has_planes):
+                sampled += sampled_rows(table)
         missing = [task for task in sampled if job.cached(task) is None]
         replace(self, progress=NO_PROGRESS)._read(job, missing)
         return choose_codecs(job, ask)
@@ -261,7 +262,7 @@ class Conversion:
         # Only where there are more workers than shards to write
         parts: list[ShardTask] = []
         for table in job.plan.tables if self.build.part is None else ():
-            parts += parts_of(job, table, self.executor.workers)
+            parts += parts_of(table, self.executor.workers)
         if parts:
             self._read(job, parts)
 

@@ -1,26 +1,37 @@
-"""Scratch files of rows of tables whose length is known only after the sources are read."""
+"""Scratch files of rows of tables whose length is known once the sources are read, and the job that reads."""
 
 from __future__ import annotations
 
 import json
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, ClassVar, Self
 
 import numpy as np
 
+from unistore.conversion.executors.local import Job, Outcome
+from unistore.conversion.keys import Inputs, Keys
+from unistore.conversion.memory import STEP_BUDGET, derive_memory, scan_memory
+from unistore.conversion.plan import json_digest
 from unistore.converters.protocol import Facts
-from unistore.errors import ConversionError, writing_failed
-from unistore.system.hints import AnyArray, JsonObject, UInt8s
+from unistore.errors import ConversionError, InputError, Problem, first_few, writing_failed
+from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
 from unistore.system.packed import Items
 from unistore.zarr3.durable import sync_files, sync_folders
 
 DESCRIPTION = "rows.json"
 FACTS = "facts.bin"
+MIN_BATCHES = 32  # Least number of batches, if there are as many sources
+BATCH_SOURCES = 256  # Most sources of a batch
+BATCH_BYTES = 16 << 20  # Most bytes of the files of a batch of several sources
+SHOWN = 4  # Sources that a description names
 OPEN = 4  # Batches that a process keeps open
 
 
@@ -240,3 +251,74 @@ class Spill(Items[Facts]):
                 del self._open[next(iter(self._open))]
             self._open[number] = SpilledBatch(self._root / self._batches[number]), []
         return self._open[number]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeriveJob(Job[Sequence[int]]):
+    """Derive sources: ``job(numbers)`` spills rows and facts of a batch. Its folder has the first number."""
+
+    is_journaled: ClassVar[bool] = True
+    inputs: Inputs
+    keys: Mapping[int, bytes] | Keys  # Key of each source, from `source_keys`
+    spill: Path
+    budget: int = STEP_BUDGET  # Bytes that a step may use to derive a source in memory
+
+    def __call__(self, sources: Sequence[int]) -> Outcome:
+        """Derive sources one by one. The keys of those with problems are None in the batch."""
+        problems: list[Problem] = []
+        keys: list[str | None] = []
+        with SpillWriter(self.spill / str(sources[0])) as writer:
+            for number in sources:
+                try:
+                    with self.inputs.reading(number):
+                        facts = self._derive(writer, number)
+                        key = self.keys[number].decode()
+                except InputError as error:
+                    problems += error.problems
+                    facts = {}
+                    key = None
+                writer.end_source(key, facts)
+                keys.append(key)
+            writer.finish()
+        record = {"step": "derive", "batch": sources[0], "sources": len(sources), "of": json_digest(keys)}
+        return Outcome(record, tuple(problems))
+
+    def _derive(self, writer: SpillWriter, source: int) -> Facts:
+        scan = self.inputs.scan
+        derive = partial(self.inputs.converter.derive, scan, source, writer.emit)
+        if scan_memory(scan) + scan.sources[source].memory_in_core <= self.budget:
+            return derive(None)
+        with tempfile.TemporaryDirectory(dir=writer.folder) as folder:
+            return derive(Path(folder))
+
+    def describe(self, sources: Sequence[int]) -> str:
+        """Return names of the first sources, for messages."""
+        names = self.inputs.scan.sources.names
+        return f"reading {first_few([names[source] for source in sources], SHOWN)}"
+
+    def alone(self, sources: Sequence[int]) -> DeriveJob:
+        """Return the job of these sources alone."""
+        keys = {number: bytes(self.keys[number]) for number in sources}
+        return replace(self, inputs=self.inputs.only(sources), keys=keys)
+
+    def need(self, sources: Sequence[int]) -> int:
+        """Return peak bytes of the largest source, scan included."""
+        return int(derive_memory(self.inputs.scan.only(sources), self.budget).max())
+
+
+def source_batches(
+    sources: Sequence[int],  # numbers of the sources
+    sizes: Int64s,  # bytes of the files of every source of the scan
+) -> list[tuple[int, ...]]:
+    """Return batches of consecutive sources, small enough that all workers have work."""
+    most = min(max(1, len(sources) // MIN_BATCHES), BATCH_SOURCES)
+    nbytes = 0
+    batches: list[tuple[int, ...]] = []
+    first = 0
+    for position, source in enumerate(sources):
+        nbytes += int(sizes[source])
+        if position > first and (nbytes > BATCH_BYTES or position - first == most):
+            batches.append(tuple(sources[first:position]))
+            first = position
+            nbytes = int(sizes[source])
+    return [*batches, tuple(sources[first:])] if sources else []

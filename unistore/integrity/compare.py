@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.build import FolderBuild
-from unistore.conversion.columns import Corner
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor, R, T, asking
-from unistore.conversion.job import ShardJob
+from unistore.conversion.job import Corner, ShardJob
 from unistore.conversion.keys import Inputs
 from unistore.conversion.new_store import NewStore, merged_statistics, source_digests, versions
 from unistore.conversion.plan import ShardTask, TablePlan

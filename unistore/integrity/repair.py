@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from unistore.conversion.columns import shard_key
 from unistore.conversion.convert import source_paths
 from unistore.conversion.executors.local import Executor
+from unistore.conversion.job import shard_key
 from unistore.conversion.new_store import (
     NewStore,
     metadata_documents,

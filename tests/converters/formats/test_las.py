@@ -16,7 +16,7 @@ from unistore import export, verify
 from unistore.conversion.convert import convert
 from unistore.converters.formats.las import Las, Laz
 from unistore.converters.plugin import SourceFile
-from unistore.converters.seam.faults import calling
+from unistore.converters.seam.formats import calling
 from unistore.errors import InputError
 from unistore.testing import check_format
 

@@ -14,7 +14,7 @@ from unistore import verify
 from unistore.conversion.convert import convert
 from unistore.converters.formats.pcd import Pcd
 from unistore.converters.plugin import SourceFile
-from unistore.converters.seam.faults import calling
+from unistore.converters.seam.formats import calling
 from unistore.errors import InputError
 from unistore.testing import check_format
 

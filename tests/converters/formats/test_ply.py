@@ -12,7 +12,7 @@ import unistore
 from unistore.conversion.convert import convert
 from unistore.converters.formats.ply import Ply
 from unistore.converters.plugin import SourceFile
-from unistore.converters.seam.faults import calling
+from unistore.converters.seam.formats import calling
 from unistore.errors import InputError
 from unistore.testing import check_format
 

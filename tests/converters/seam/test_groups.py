@@ -16,7 +16,7 @@ from unistore.converters.plugin import Column, Family, Group, Schema, SourceFile
 from unistore.converters.scan import Found
 from unistore.converters.scanning import scan_sources
 from unistore.converters.seam.converter import SeamConverter
-from unistore.converters.seam.sources import group_of
+from unistore.converters.seam.formats import group_of
 from unistore.errors import InputError
 
 

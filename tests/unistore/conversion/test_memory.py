@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from unistore import repair, verify
-from unistore.conversion import columns
+from unistore.conversion import plan as planning
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.memory import (
     PROCESS,
@@ -99,12 +99,12 @@ def test_volumes_written_in_parts_are_the_same_bytes(
         np.save(tmp_path / f"in/case{number}/ct_original.npy", volume)
         mask = np.asarray(volume > 0, np.uint8, order=order)
         np.save(tmp_path / f"in/case{number}/masks/liver_binary.npy", mask)
-    monkeypatch.setattr(columns, "LARGE", 1 << 40)
+    monkeypatch.setattr(planning, "LARGE", 1 << 40)
     options = {"window": ("lung", "bone"), "sparse": "mask"}
     options["codec"] = "fast"  # a codec is chosen from other chunks where volumes are read in parts
     whole = convert(tmp_path / "in", tmp_path / "whole", "ct", **options)
-    monkeypatch.setattr(columns, "LARGE", 0)
-    monkeypatch.setattr(columns, "PLANES_BYTES", 1)
+    monkeypatch.setattr(planning, "LARGE", 0)
+    monkeypatch.setattr(planning, "PLANES_BYTES", 1)
     monkeypatch.setattr(ct_slabs, "SLAB", 4000)
     monkeypatch.setattr(ct_slabs, "BAND", 9000)
     parts: list[int] = []

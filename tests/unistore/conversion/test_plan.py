@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.conversion.job import source_batches
 from unistore.conversion.plan import Plan, TablePlan, json_digest, plan_table
+from unistore.conversion.spill import source_batches
 from unistore.schemas.tables import Field, Table
 from unistore.system.packed import PackedObjects
 

@@ -61,7 +61,7 @@ def test_planes_below_the_bound_of_their_column(tmp_path: Path, monkeypatch: pyt
     volume = np.full((9, 8, 8), 40, np.int16)
     volume[6, 5, 4] = -3
     np.save(tmp_path / "a.npy", volume)
-    monkeypatch.setattr("unistore.conversion.columns.LARGE", 0)
+    monkeypatch.setattr("unistore.conversion.plan.LARGE", 0)
     whole = ct_specs.SPECS
     image = ArraySpec(row_shape=(None, None, None), rows=(SAMPLES, 0), least=0)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unistore import repair
-from unistore.conversion import columns
+from unistore.conversion import plan as planning
 from unistore.conversion.convert import convert
 from unistore.converters.ct import stored as exported
 
@@ -23,8 +23,8 @@ BYTES = 2 * 96 * 144 * 144
 @pytest.fixture(params=["C", "F"])
 def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     """A case of one volume whose rows and masks are written in parts of one layer of chunks."""
-    monkeypatch.setattr(columns, "LARGE", 64 << 10)
-    monkeypatch.setattr(columns, "PLANES_BYTES", 1)
+    monkeypatch.setattr(planning, "LARGE", 64 << 10)
+    monkeypatch.setattr(planning, "PLANES_BYTES", 1)
     monkeypatch.setattr("unistore.zarr3.writer.MAX_PENDING_BYTES", 64 << 10)
     monkeypatch.setattr(exported, "_SLAB", 256 << 10)
     monkeypatch.setattr("unistore.integrity.compare._BLOCK_BYTES", 256 << 10)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.waiting import patience
-from unistore.conversion import columns
+from unistore.conversion import plan as planning
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
@@ -115,8 +115,8 @@ def test_volumes_in_parts_give_the_bytes_of_one_thread(
         volume = np.random.default_rng(number).integers(-1000, 1000, (70, 40, 50), np.int16)
         np.save(folder / "ct_original.npy", volume)
     monkeypatch.setattr("unistore.conversion.plan.SHARD", 64 << 10)
-    monkeypatch.setattr(columns, "LARGE", 1 << 10)
-    monkeypatch.setattr(columns, "PLANES_BYTES", 32 << 10)
+    monkeypatch.setattr(planning, "LARGE", 1 << 10)
+    monkeypatch.setattr(planning, "PLANES_BYTES", 32 << 10)
     monkeypatch.setattr("unistore.zarr3.writer.RUN_BYTES", 1 << 10)
     alone = run(ct_converter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "alone.zarr")
     executor = Processes(threads=3)

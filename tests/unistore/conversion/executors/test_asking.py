@@ -15,8 +15,8 @@ import unistore
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import AskJob, asking
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.job import DeriveJob
 from unistore.conversion.keys import Inputs, source_keys
+from unistore.conversion.spill import DeriveJob
 from unistore.converters.files.paths import list_files
 from unistore.converters.scanning import scan_part, scan_sources
 from unistore.errors import InputError

@@ -18,10 +18,8 @@ from unistore.conversion.executors.processes import Processes
 from unistore.conversion.memory import PROCESS
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.converters.registry import families
 from unistore.errors import ConversionError, InputError, Problem, StoreError, UnistoreError
 
-FAMILIES = tuple(family.converter.partition(":")[0] for family in families().values())
 DEATHS = {"dies": signal.SIGKILL, "crashes": signal.SIGSEGV}
 
 
@@ -183,21 +181,9 @@ def test_an_idle_worker_is_lost(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
-def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken_library.py").write_text("import os; os._exit(3)")
-    monkeypatch.syspath_prepend(tmp_path)
-    with (
-        Processes(2, imports=("broken_library",)) as executor,
-        pytest.raises(ConversionError, match=r"step 'never' of a\.h5: its worker died 3 times \(exit code 3"),
-    ):
-        list(executor.run(Faulty(tmp_path), ["never"]))
-    assert not list(tmp_path.glob("never-*"))
-    assert not children()
-
-
 def test_nothing_of_this_process_comes_along(tmp_path: Path) -> None:
     """A descriptor of ours would keep our files and sockets open; Ctrl-C is for this process alone."""
-    with (tmp_path / "open").open("wb") as file, Processes(2, imports=FAMILIES) as executor:
+    with (tmp_path / "open").open("wb") as file, Processes(2) as executor:
         os.set_inheritable(file.fileno(), True)
         list(executor.run(Faulty(tmp_path), ["a", "b"]))
         sockets = []
