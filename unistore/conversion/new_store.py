@@ -21,6 +21,7 @@ from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan
 from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
+from unistore.conversion.splits import Codes
 from unistore.converters.protocol import Ask, Finalized, Scan
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, Problem
@@ -43,7 +44,7 @@ def shared_index(
     tables: Sequence[TablePlan],  # the main table among them
     sizes: Int64s,  # bytes of the files of each source, (sources,)
     digests: UInt8s,  # (sources, 16) uint8: content digest of each source
-    codes: UInt8s,  # (samples,) uint8: split code of each sample
+    codes: Codes,  # (samples,) uint8: split code of each sample
 ) -> IndexArrays:
     """Return the index arrays of every family: ``sources/`` and ``splits/``."""
     rows = np.array(_rows_of(scan.main_table, tables), np.int64)
@@ -341,7 +342,7 @@ class NewStore:
     verdicts: tuple[JsonObject, ...]  # number of files by verdict and reason (JSON)
     reported: Any  # those that the root repeats; None: it has none
     groups: Mapping[str, Mapping[str, Any]]  # attributes of groups below the root, by path
-    codes: UInt8s  # split code of each sample, (samples,) uint8
+    codes: Codes  # split code of each sample, (samples,) uint8
     sizes: Int64s  # bytes of the files of each source, (sources,)
     arrays: IndexArrays  # the converter's own index arrays
     spill: Spill  # spilled rows and facts of the sources

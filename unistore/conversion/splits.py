@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain, compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import xxhash
@@ -30,9 +30,36 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Ask, Finalized, Scan, SourceReader
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.tables import Field, text_values
-from unistore.system.hints import Int64s, Shape, UInt8s
+from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RepeatedRows:
+    """``np.repeat(values, counts, axis=0)`` without its memory. Supports slices along axis 0."""
+
+    values: AnyArray  # value of each run, (runs, …)
+    counts: Int64s  # rows of each run, 0 or more, (runs,) int64
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Return the dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> Shape:
+        """Return the shape of the whole array."""
+        return (len(self), *self.values.shape[1:])
+
+    def __getitem__(self, rows: slice) -> AnyArray:
+        lo, hi, step = rows.indices(len(self))
+        bounds = np.concatenate(([0], np.cumsum(self.counts))).clip(lo, max(lo, hi))
+        return np.repeat(self.values, np.diff(bounds), axis=0)[::step]
+
 
 _UNASSIGNED = -1
 # Seeds that are tried for a cure
@@ -288,6 +315,7 @@ def _group_of(match: re.Match[str]) -> str:
     return match.group() if group is None else group
 
 
+Codes: TypeAlias = UInt8s | RepeatedRows  # Split code of each sample, (samples,) uint8
 ReadColumn = Callable[[str], Sequence[Any]]  # Values of a column of the sample table, one a sample
 
 OTHER = "other"  # Split of sources without one, if others have one
@@ -298,7 +326,7 @@ MOVES = "splits by exact shares: sources that are added or left out move others 
 class Assigned(NamedTuple):
     """Splits of all samples."""
 
-    codes: UInt8s  # of each sample, (samples,)
+    codes: Codes
     names: tuple[str, ...]  # by code; empty: the store has no splits
     notes: tuple[str, ...] = ()
     found: Mapping[str, Any] = {}  # what the root records so that they can be assigned again
@@ -362,16 +390,16 @@ def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
     splits = scan.sources.splits
     names = tuple(dict.fromkeys(split for split in splits if split is not None))
     if not names:
-        return Assigned(np.broadcast_to(np.uint8(0), finalized.samples), ())  # of no size in memory
+        return Assigned(RepeatedRows(np.zeros(1, np.uint8), np.array([finalized.samples])), ())
     if None in splits:
         names = tuple(dict.fromkeys((*names, OTHER)))
     code = np.array([names.index(OTHER if split is None else split) for split in splits], np.uint8)
     return Assigned(_of_samples(code, finalized), names)
 
 
-def _of_samples(code: UInt8s, finalized: Finalized) -> UInt8s:
+def _of_samples(code: UInt8s, finalized: Finalized) -> Codes:
     codes = code[finalized.sample_source]
-    return codes if finalized.sample_runs is None else np.repeat(codes, finalized.sample_runs)
+    return codes if finalized.sample_runs is None else RepeatedRows(codes, finalized.sample_runs)
 
 
 def column_values(
