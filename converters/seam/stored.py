@@ -58,7 +58,7 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
         columns |= _column_of(store, name, f"{schema.table}/{name}", source, extent)
     for table in stored_tables(store.paths()):
         if table not in schema.derived:
-            lo, hi = store.array(table_offsets(table)).read(source.number, source.number + 2).tolist()
+            lo, hi = _bounds(store, table_offsets(table), source.number)
             for path in store.paths():
                 if path.startswith(f"{table}/"):
                     columns |= _column_of(store, path, path, source._replace(lo=lo, hi=hi))
@@ -66,11 +66,16 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
         return family.restore(columns, stored_facts(store, source))
 
 
+def _bounds(store: StoreView, offsets: str, number: int) -> tuple[int, int]:
+    lo, hi = store.array(offsets).read(number, number + 2).tolist()
+    return lo, hi
+
+
 def stored_facts(store: StoreView, source: SourceRows) -> Facts:
     """Read what a source said beside its arrays, and no text of the others."""
     if not store.has(f"{FACTS}/data"):
         return {}
-    first, stop = store.array(f"{FACTS}/offsets").read(source.number, source.number + 2).tolist()
+    first, stop = _bounds(store, f"{FACTS}/offsets", source.number)
     facts: Facts = json.loads(store.array(f"{FACTS}/data").read(first, stop).tobytes())
     return facts
 
@@ -196,7 +201,7 @@ def sample_of(family: Family, store: StoreView, number: int, most_bytes: int) ->
     lo = number
     hi = number + 1
     if schema.samples:
-        lo, hi = store.array(f"{schema.samples}/offsets").read(number, number + 2).tolist()
+        lo, hi = _bounds(store, f"{schema.samples}/offsets", number)
     columns = {name: store.array(f"{schema.table}/{name}") for name in column_names(schema, store)}
     row_bytes = sum(prod(column.shape[1:]) * column.dtype.itemsize for column in columns.values())
     stop = min(hi, lo + max(1, most_bytes // max(1, row_bytes)))
@@ -211,7 +216,7 @@ def _values_of_any_length(store: StoreView, table: str, row: int) -> Mapping[str
         column = path.removesuffix("/offsets")
         if path == column or not path.startswith(f"{table}/"):
             continue
-        lo, hi = store.array(path).read(row, row + 2).tolist()
+        lo, hi = _bounds(store, path, row)
         data = store.array(f"{column}/data").read(lo, min(hi, lo + _SHOWN_VALUES))
         name = column.removeprefix(f"{table}/")
         if name.endswith(TEXT_SUFFIX):

@@ -30,7 +30,7 @@ from unistore.errors import ConversionError, InputError, Problem, first_few, wri
 from unistore.schemas.array_specs import ArraySpec, ArraySpecs
 from unistore.schemas.tables import IndexValues, Table
 from unistore.store.manifest import Entry
-from unistore.system.hints import AnyArray, JsonObject, Shape
+from unistore.system.hints import AnyArray, JsonObject
 from unistore.zarr3.durable import Files, Folder, Target
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.writer import (
@@ -102,7 +102,7 @@ def large_rows(array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> Colu
         for row, read_planes in enumerate(read, first):
             for lo in range(0, array.shape[1], step):
                 hi = min(lo + step, array.shape[1])
-                block = np.full((1, hi - lo, *array.shape[2:]), array.field.fill, array.field.dtype)
+                block = array.blank(1, hi - lo)
                 read_planes(lo, hi, block)
                 yield (row, lo), block
 
@@ -113,7 +113,9 @@ def index_rows(array: ArrayPlan, number: int, values: IndexValues) -> ColumnRows
     """Return rows of one shard of an index array, from all its values."""
     first = number * array.shard[0]
     last = min(first + array.shard[0], len(values))
-    step = array.chunk[0] * max(1, INDEX_BLOCK_BYTES // (array.chunk[0] * max(1, array.field.row_bytes)))
+    chunk_rows = array.chunk[0]
+    chunk_bytes = chunk_rows * max(1, array.field.row_bytes)
+    step = chunk_rows * max(1, INDEX_BLOCK_BYTES // chunk_bytes)
     blocks = (((lo,), values[lo : min(lo + step, last)]) for lo in range(first, last, step))
     return ColumnRows(array, (first, last), blocks)
 
@@ -134,7 +136,7 @@ def metadata_of(array: ArrayPlan) -> ArrayMetadata:
 
 def shard_key(array: ArrayPlan, number: int) -> str:
     """Return the key of the shard that begins at row ``number * shard[0]``. Shards span whole rows."""
-    return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
+    return f"{array.field.path}/c/{number}" + "/0" * (len(array.shape) - 1)
 
 
 def write_column(
@@ -194,7 +196,8 @@ class RowsRead:
     parts: list[ShardTask] = field(default_factory=list)
 
     def _file(self, part: ShardTask, column: str) -> Path:
-        return self.folder / f"{part.table}.{part.lo}.{part.hi}".replace("/", "#") / column.replace("/", "#")
+        folder = f"{part.table}.{part.lo}.{part.hi}".replace("/", "#")
+        return self.folder / folder / column.replace("/", "#")
 
     def write(self, part: ShardTask, columns: Mapping[str, AnyArray]) -> None:
         """Write the rows of a part. The same again gives the same files."""
@@ -328,8 +331,8 @@ class ShardJob(Job[ShardTask]):
         """Return the table, rows and sources, for messages."""
         pieces = self.pieces_of(task)
         names = self.inputs.scan.sources.names
-        origins = first_few([f"{names[piece.source]} rows {piece.lo}:{piece.hi}" for piece in pieces], SHOWN)
-        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {origins})"
+        origins = [f"{names[piece.source]} rows {piece.lo}:{piece.hi}" for piece in pieces]
+        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {first_few(origins, SHOWN)})"
 
     def need(self, task: ShardTask) -> int:
         """Return peak bytes of the task, scan included."""
@@ -386,10 +389,8 @@ class ShardJob(Job[ShardTask]):
         return blocks if self.rows_read.fill(task.table, task.lo, task.hi, blocks) else None
 
     def _blank(self, task: ShardTask) -> dict[str, AnyArray]:
-        return {
-            array.column: _filled((task.hi - task.lo, *array.shape[1:]), array.field.dtype, array.field.fill)
-            for array in self.plan.table(task.table).arrays
-        }
+        arrays = self.plan.table(task.table).arrays
+        return {array.column: array.blank(task.hi - task.lo) for array in arrays}
 
     def _read(self, task: ShardTask, piece: Piece, out: dict[str, AnyArray]) -> None:
         source, lo, hi, at = piece
@@ -421,11 +422,6 @@ class ShardJob(Job[ShardTask]):
                     self.inputs.scan, spilled, column, source, rows, target[start : start + len(rows)]
                 )
                 start += len(rows)
-
-
-def _filled(shape: Shape, dtype: str, fill: float | bool) -> AnyArray:
-    # Pages of zeros are touched by whoever writes them
-    return np.zeros(shape, dtype) if fill == 0 else np.full(shape, fill, dtype)
 
 
 def _joined_digest(contents: Mapping[str, str]) -> str:

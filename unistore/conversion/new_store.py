@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -77,11 +77,13 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> UInt8s:
     """Return content digests, (sources, 16) uint8, from the ``pieces`` of the journal's records."""
     pieces = {record["task"]: record["pieces"].encode() for record in records}
     tables = {table.name: table for table in plan.tables}
-    source = np.concatenate(
-        [np.array(tables[task.table].pieces(task.lo, task.hi).sources, np.int64) for task in plan.tasks()]
-        or [np.zeros(0, np.int64)]
-    )
-    digest = np.frombuffer(b"".join(pieces[task.id] for task in plan.tasks()), "S32")
+    sources = [np.zeros(0, np.int64)]
+    texts = bytearray()
+    for task in plan.tasks():
+        sources.append(np.array(tables[task.table].pieces(task.lo, task.hi).sources, np.int64))
+        texts += pieces[task.id]
+    source = np.concatenate(sources)
+    digest = np.frombuffer(texts, "S32")
     by_source = np.argsort(source, kind="stable")
     bounds = np.searchsorted(source, range(len(plan.sources) + 1), sorter=by_source)
     digests = bytearray()
@@ -278,7 +280,7 @@ def _read_layers(question: tuple[ShardJob, ShardTask]) -> dict[str, AnyArray]:
         layer = array.chunk[1]
         first = array.shape[1] // layer // 2 * layer
         last = min(array.shape[1], first + layer)
-        block = np.full((1, last - first, *array.shape[2:]), array.field.fill, array.field.dtype)
+        block = array.blank(1, last - first)
         job.read_planes(task.table, array.column, source, first, last, block)
         blocks[array.column] = block
     return blocks
@@ -392,7 +394,7 @@ def plan_of(
 ) -> Plan:
     """Return plan of a scan from the plans of its tables. `found` adds to the options what values decided."""
     tables, index = unique_dimension_names(tables, index)
-    tables = tuple(replace(t, arrays=tuple(replace(a, codec=codec) for a in t.arrays)) for t in tables)
+    tables = _coded(tables, lambda _: codec)
     index = tuple(replace(array, codec="fast" if codec == "auto" else codec) for array in index)
     options = plan_options(scan, codec, split)
     if found:
@@ -410,12 +412,17 @@ def plan_of(
 
 def with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
     """Return a plan with the chosen codec of each column by path, ``fast`` where none was."""
-    tables = tuple(
-        replace(table, arrays=tuple(replace(a, codec=codecs.get(a.field.path, "fast")) for a in table.arrays))
-        for table in plan.tables
-    )
+    tables = _coded(plan.tables, lambda path: codecs.get(path, "fast"))
     found_in_values = {**plan.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
     return replace(plan, tables=tables, options={**plan.options, "found": found_in_values})
+
+
+def _coded(tables: Iterable[TablePlan], codec_of: Callable[[str], str]) -> tuple[TablePlan, ...]:
+    coded = []
+    for table in tables:
+        arrays = [replace(array, codec=codec_of(array.field.path)) for array in table.arrays]
+        coded.append(replace(table, arrays=tuple(arrays)))
+    return tuple(coded)
 
 
 def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> JsonObject:

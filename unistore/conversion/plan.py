@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from unistore.schemas.tables import Field, Table
-from unistore.system.hints import JsonObject, Shape
+from unistore.system.hints import AnyArray, JsonObject, Shape
 from unistore.system.packed import Items
 
 # Chunk and shard shapes from shape, dtype and access pattern.
@@ -41,41 +41,11 @@ PLANES_BYTES = 16 * MIB  # Bytes of planes read at a time; at least one layer of
 SHARD = 128 * MIB  # Uncompressed bytes of one shard row over all columns of a table: the memory of one task
 
 
-class ArrayLayout(NamedTuple):
-    """Inner chunk shape and shard shape of one array, axis 0 first, and the predicted read amplification."""
-
-    chunk: Shape
-    shard: Shape
-    amplification: float
-
-
-def lay_out_table(fields: Sequence[Field], rows: int) -> list[ArrayLayout]:
-    """Lay out all columns of a table of `rows` rows. Every shard shape starts with the same row count."""
-    row_bytes = max(1, sum(field.row_bytes for field in fields))
-    most = _power_of_two(SHARD // row_bytes)
-    preferred = [chunk_shape(field) for field in fields]
-    chunks = [(min(chunk[0], most), *chunk[1:]) for chunk in preferred]
-    group = max(chunk[0] for chunk in chunks)
-    if any(group % chunk[0] for chunk in chunks):  # frames of 301 steps beside flags in chunks of 1,024
-        chunks = [(_power_of_two(chunk[0]), *chunk[1:]) for chunk in chunks]
-        group = max(chunk[0] for chunk in chunks)
-    groups = max(1, SHARD // (row_bytes * group))
-    present = max(1, -(-rows // group))
-    shard_rows = group * min(groups, present)
-    return [
-        ArrayLayout(
-            chunk=chunk,
-            shard=(shard_rows, *(_round_up(e, c) for e, c in zip(field.row_shape, chunk[1:], strict=True))),
-            amplification=amplification(field, chunk),
-        )
-        for field, chunk in zip(fields, chunks, strict=True)
-    ]
-
-
 def chunk_shape(field: Field) -> Shape:
     """Return the inner chunk shape of a field, axis 0 first."""
     if field.tile is not None:
-        return (field.run, *(min(t, max(1, e)) for t, e in zip(field.tile, field.row_shape, strict=True)))
+        extents = [max(1, extent) for extent in field.row_shape]
+        return (field.run, *map(min, field.tile, extents))
     row_bytes = max(1, field.row_bytes)
     if row_bytes > LARGEST_ROW:
         return (1, *_split_row(field.row_shape, row_bytes))
@@ -134,6 +104,13 @@ class ArrayPlan:
     def is_empty(self) -> bool:
         """Return whether the array has no values (an axis of extent 0), and so no shard."""
         return 0 in self.shape
+
+    def blank(self, *rows: int) -> AnyArray:
+        """Return a block of fill values, of these extents along the first axes."""
+        shape = (*rows, *self.shape[len(rows) :])
+        if self.field.fill == 0:  # pages of zeros are touched by whoever writes them
+            return np.zeros(shape, self.field.dtype)
+        return np.full(shape, self.field.fill, self.field.dtype)
 
     @property
     def plane_bytes(self) -> int:
@@ -250,19 +227,36 @@ class TablePlan:
 def plan_table(table: Table, source_rows: Iterable[int]) -> TablePlan:
     """Plan a table from the rows of each source."""
     counts = array("q", source_rows)
-    rows = sum(counts)
-    layouts = lay_out_table(table.fields, rows)
-    return TablePlan(
-        name=table.name,
-        spilled=table.spilled,
-        source_rows=counts,
-        arrays=tuple(
+    arrays = lay_out_table(table, sum(counts))
+    return TablePlan(name=table.name, spilled=table.spilled, source_rows=counts, arrays=arrays)
+
+
+def lay_out_table(table: Table, rows: int) -> tuple[ArrayPlan, ...]:
+    """Lay out all columns of a table of `rows` rows. Every shard shape starts with the same row count."""
+    row_bytes = max(1, sum(field.row_bytes for field in table.fields))
+    most = _power_of_two(SHARD // row_bytes)
+    preferred = [chunk_shape(field) for field in table.fields]
+    chunks = [(min(chunk[0], most), *chunk[1:]) for chunk in preferred]
+    group = max(chunk[0] for chunk in chunks)
+    if any(group % chunk[0] for chunk in chunks):  # frames of 301 steps beside flags in chunks of 1,024
+        chunks = [(_power_of_two(chunk[0]), *chunk[1:]) for chunk in chunks]
+        group = max(chunk[0] for chunk in chunks)
+    groups = max(1, SHARD // (row_bytes * group))
+    present = max(1, -(-rows // group))
+    shard_rows = group * min(groups, present)
+    arrays = []
+    for field, chunk in zip(table.fields, chunks, strict=True):
+        arrays.append(
             ArrayPlan(
-                field, table.column(field), (rows, *field.row_shape), lay.chunk, lay.shard, lay.amplification
+                field=field,
+                column=table.column(field),
+                shape=(rows, *field.row_shape),
+                chunk=chunk,
+                shard=(shard_rows, *map(_round_up, field.row_shape, chunk[1:])),
+                amplification=amplification(field, chunk),
             )
-            for field, lay in zip(table.fields, layouts, strict=True)
-        ),
-    )
+        )
+    return tuple(arrays)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class SplitRule:
     @property
     def text(self) -> str:
         """Return the shares as on the command line: ``"train=0.8,val=0.2"``."""
-        return ",".join(f"{name}={share}" for name, share in self.shares.items())
+        return share_text(self.shares)
 
     @property
     def column(self) -> str | None:
@@ -133,6 +133,11 @@ class SplitRule:
         if self.column is not None:
             by = sample
         return replace(self, below=below, by=by)
+
+
+def share_text(shares: Mapping[str, float]) -> str:
+    """Return shares as on the command line: ``"train=0.8,val=0.2"``."""
+    return ",".join(f"{name}={share}" for name, share in shares.items())
 
 
 def sample_noun(scan: Scan) -> str:
@@ -220,7 +225,7 @@ def _refuse_idle_options(by: str, seed: int, group_by: str | None) -> None:
 
 def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
     """Parse ``"train=0.8,val=0.2"``, or a mapping of the same."""
-    text = split if isinstance(split, str) else ",".join(f"{name}={share}" for name, share in split.items())
+    text = split if isinstance(split, str) else share_text(split)
     shares: dict[str, float] = {}
     for part in text.split(","):
         name, _, share = part.partition("=")
@@ -229,8 +234,9 @@ def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
         except ValueError:
             shares[name.strip()] = 0.0
     # NaN compares false and is refused
-    fair = all(share > 0 for share in shares.values()) and abs(sum(shares.values()) - 1) <= 1e-6
-    if not fair or "" in shares or len(shares) < text.count(",") + 1:
+    positive = all(share > 0 for share in shares.values())
+    whole = abs(sum(shares.values()) - 1) <= 1e-6
+    if not (positive and whole) or "" in shares or len(shares) < text.count(",") + 1:
         msg = f"--split {text}: expected shares above 0 that add up to 1, as in train=0.8,val=0.2"
         raise InputError(msg)
     return shares

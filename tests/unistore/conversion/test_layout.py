@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unistore.conversion import plan as layout
 from unistore.conversion.plan import amplification, chunk_shape, lay_out_table
-from unistore.schemas.tables import Field
+from unistore.schemas.tables import Field, Table
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def fields(draw: st.DrawFn) -> Field:
 @given(st.lists(fields(), min_size=1, max_size=5), st.integers(0, 10_000_000))
 def test_every_table_is_cut_into_whole_chunks_at_the_same_rows(columns: list[Field], rows: int) -> None:
     """A shard of all columns fits in memory, and is no longer than the rows need."""
-    layouts = lay_out_table(columns, rows)
+    layouts = lay_out_table(Table(name="t", fields=tuple(columns)), rows)
     (shard_rows,) = {lay.shard[0] for lay in layouts}
     assert shard_rows == 1 or shard_rows * sum(field.row_bytes for field in columns) <= layout.SHARD
     assert not rows or shard_rows < rows + max(lay.chunk[0] for lay in layouts)

@@ -8,13 +8,13 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from unistore.conversion.executors.local import Job, Outcome, is_stopped
+from unistore.conversion.executors.local import Job, Outcome, Steps, is_stopped
 from unistore.conversion.executors.processes import Processes, step_given_up
 from unistore.conversion.memory import PROCESS
 from unistore.errors import ConversionError, InputError
@@ -87,7 +87,7 @@ class Dask:
         """Return the workers of the cluster now."""
         return len(self._connect().nthreads())
 
-    def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
+    def run(self, job: Job[T], items: Iterable[T]) -> Steps[T]:
         """Yield every item with its outcome as it is done. A step that fails stops the others."""
         waiting = deque(sorted(items, key=job.need, reverse=True))
         if not waiting:

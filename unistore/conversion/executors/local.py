@@ -30,6 +30,8 @@ class Outcome:
     counts: Counter[str] = field(default_factory=Counter)  # what another process counted meanwhile
 
 
+Steps = Generator[tuple[T, Outcome], None, None]  # Items, each with its outcome
+
 # Set by a signal: steps at work are finished, and no further one begins
 STOP = Event()
 
@@ -75,7 +77,7 @@ class Executor(Protocol):
         """Return the processes that do steps at once. 0: this one does them."""
         ...
 
-    def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
+    def run(self, job: Job[T], items: Iterable[T]) -> Steps[T]:
         """Yield every item with its outcome, in any order."""
         # A caller that stops early closes the generator, which waits for running steps
         ...
@@ -86,7 +88,7 @@ class Serial:
 
     workers = 0
 
-    def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
+    def run(self, job: Job[T], items: Iterable[T]) -> Steps[T]:
         """Yield every item with its outcome, in order."""
         for item in items:
             if is_stopped(job):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import wait
 from typing import Any, Self, TypeVar
 
 import cloudpickle
 
-from unistore.conversion.executors.local import MAX_ENCODERS, Job, Outcome, is_stopped
+from unistore.conversion.executors.local import MAX_ENCODERS, Job, Steps, is_stopped
 from unistore.conversion.executors.worker_process import (
     OUT_OF_MEMORY,
     WorkerLostError,
@@ -69,7 +69,7 @@ class Processes:
         """Return the process numbers of the workers."""
         return [process.pid for process in self._processes]
 
-    def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
+    def run(self, job: Job[T], items: Iterable[T]) -> Steps[T]:
         """Yield every item with its outcome as it is done. A step that fails stops the others."""
         waiting = deque(items)
         if not self.workers and not self._processes:
@@ -86,7 +86,7 @@ class Processes:
         if waiting:
             yield from self._run_in_workers(job, sorted(waiting, key=job.need, reverse=True))
 
-    def _run_in_workers(self, job: Job[T], items: Sequence[T]) -> Generator[tuple[T, Outcome], None, None]:
+    def _run_in_workers(self, job: Job[T], items: Sequence[T]) -> Steps[T]:
         if self._at_work:
             raise RuntimeError("steps of another job are at work")
         self._start(max(map(job.need, items)), len(items))
