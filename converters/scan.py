@@ -261,7 +261,11 @@ class Sources(ObjectColumns[Source]):
         )
 
     def _rows_of(self, at: int) -> dict[str, int]:
-        return {table: rows[at] for table, rows in self._rows.items() if at < len(rows) and rows[at] >= 0}
+        counts = {}
+        for table, rows in self._rows.items():
+            if at < len(rows) and rows[at] >= 0:
+                counts[table] = rows[at]
+        return counts
 
     def each_rows(self) -> Iterator[Mapping[str, int]]:
         """``rows`` of each source."""

@@ -90,8 +90,12 @@ def _name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
     if not names:
         return None
     parts = path.parts
-    spans = ((lo, hi) for hi in range(len(parts), start, -1) for lo in range(start, hi))
-    return next((name for lo, hi in spans if (name := "/".join(parts[lo:hi])) in names), None)
+    for stop in range(len(parts), start, -1):
+        for first in range(start, stop):
+            name = "/".join(parts[first:stop])
+            if name in names:
+                return name
+    return None
 
 
 def verdict_counts(verdicts: Sequence[Mapping[str, Any]]) -> str:
@@ -415,9 +419,10 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
             return Problem(str(folder), "is an empty folder", "check the path", "missing")
     others = {other: count for other, count in claims.counts().items() if other != family}
     if others:
-        counts = " and ".join(f"{count} of {other.replace('_', ' ')}" for other, count in others.items())
+        counts = [f"{count} of {other.replace('_', ' ')}" for other, count in others.items()]
+        message = f"holds no source of {name}, but {' and '.join(counts)}"
         commands = " or ".join(map(convert_command, others))
-        return Problem(where, f"holds no source of {name}, but {counts}", commands, "family")
+        return Problem(where, message, commands, "family")
     if unread := claims.unread():
         message = f"holds nothing that is read: {first_few(unread, _SHOWN, '; ')}"
         cure = "load them with their own library and save the values as .npy or HDF5"

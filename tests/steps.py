@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from unistore.conversion.executors.local import Serial
-from unistore.conversion.job import DeriveJob, ShardJob
+from unistore.conversion.job import ShardJob
+from unistore.conversion.spill import DeriveJob
 
 
 class Disturbing(Serial):

@@ -359,9 +359,9 @@ class SeamConverter(Converter):
         step = max(1, BLOCK_BYTES // max(1, sum(field.row_bytes for field in table.fields)))
         for lo in range(0, count, step):
             hi = min(count, lo + step)
-            out = {
-                key: np.zeros((hi - lo, *form.row_shape), form.dtype) for key, form in table.columns().items()
-            }
+            out = {}
+            for key, form in table.columns().items():
+                out[key] = np.zeros((hi - lo, *form.row_shape), form.dtype)
             self._fill(opened, name, origin, table.name, lo, hi, out)
             for column, rows in out.items():
                 emit(table.name, column, rows)
@@ -425,10 +425,9 @@ class SeamConverter(Converter):
             return
         if origin.arrays:  # the files are read as one, in which their arrays have other names
             places = {key: place._replace(array=origin.arrays[place.file]) for key, place in places.items()}
+        places = {column: places[column] for column in out.keys() & places.keys()}
         with calling(self._formats_by_name[origin.formats[0]], name):
-            fill(
-                opened.arrays, out, {column: places[column] for column in out.keys() & places.keys()}, lo, hi
-            )
+            fill(opened.arrays, out, places, lo, hi)
 
     @contextmanager
     def reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
@@ -461,17 +460,17 @@ def fill(
     """Read rows of columns, each array once."""
     by_array: dict[tuple[str, int], dict[str, str]] = {}
     for column, place in places.items():
-        by_array.setdefault((place.array, place.step or max(1, hi - lo)), {})[column] = place.field
+        step = place.step or max(1, hi - lo)
+        by_array.setdefault((place.array, step), {})[column] = place.field
     for (name, step), fields in by_array.items():
         array = arrays[name]
         for first in range(lo, hi, step):
             targets = {column: out[column][first - lo :][:step] for column in fields}
             # Rows of a plain array are read in place, if they are not padded.
-            target = next(iter(targets.values()))
-            in_place = (
-                target if set(fields.values()) == {""} and target.shape[1:] == array.shape[1:] else None
-            )
-            rows = array.read(first, min(first + step, hi), in_place)
+            target: AnyArray | None = next(iter(targets.values()))
+            if set(fields.values()) != {""} or target.shape[1:] != array.shape[1:]:
+                target = None
+            rows = array.read(first, min(first + step, hi), target)
             for column, field in fields.items():
                 if rows is not targets[column]:
                     values = rows[field] if field else rows

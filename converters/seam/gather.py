@@ -121,7 +121,8 @@ def gather_sources(
     attributes = AttributeCollector()
     sources, files = _sources(schema, formats, parts, scanned, merged, seen, attributes)
     what = plugin.summary.partition(":")[0]
-    rows = f"{seen.rows[main]} {schema.table} of {printable(', '.join(schema.columns))}"
+    columns_shown = printable(", ".join(schema.columns))
+    rows = f"{seen.rows[main]} {schema.table} of {columns_shown}"
     splits = sorted({split for split in sources.splits if split is not None})
     estimated = dict.fromkeys(schema.derived, max(seen.rows.values()))
     tables = list(_tables(schema, merged, seen))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -303,7 +304,7 @@ def _how_to_take(names: Iterable[str]) -> str:
 
 
 def _how_to_rename(column: str) -> str:
-    plain = "".join(char if char.isascii() and char.isalnum() else "_" for char in column).strip("_")
+    plain = re.sub("[^0-9A-Za-z]", "_", column).strip("_")
     return f"rename it, as in --map {shlex.quote(printable(f'{plain}_2={column}'))}"
 
 

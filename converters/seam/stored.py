@@ -54,7 +54,8 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
     for name in column_names(schema, store):
         extent = None
         if name in schema.spatial and source.hi > source.lo:
-            extent = store.array(f"{schema.table}/extent").read(source.lo, source.lo + 1)[0].tolist()
+            extents = store.array(f"{schema.table}/extent")
+            extent = extents.read(source.lo, source.lo + 1)[0].tolist()
         columns |= _column_of(store, name, f"{schema.table}/{name}", source, extent)
     for table in stored_tables(store.paths()):
         if table not in schema.derived:

@@ -116,10 +116,11 @@ def _records(path: Path) -> Iterator[tuple[JsonObject, int]]:
 
 def _record(line: bytes) -> JsonObject:
     record = json.loads(line)
-    named = isinstance(record, dict) and isinstance(record.get("step"), str)
-    if not named or not all(isinstance(record.get(key, 0), int) for key in ("batch", "round")):
-        msg = "not a step"
-        raise ValueError(msg)
+    if not isinstance(record, dict) or not isinstance(record.get("step"), str):
+        raise ValueError("not a step")
+    for key in ("batch", "round"):
+        if not isinstance(record.get(key, 0), int):
+            raise ValueError("not the number of a step")
     return cast("JsonObject", record)
 
 

@@ -102,9 +102,8 @@ def _describe(build: Path) -> Leftover:
     elif not any(file for pattern in _OWN for file in build.glob(pattern)):
         kept = "it has no journal, so that unistore may not have made it"
     files = [file for file in build.rglob("*") if file.is_file() and not file.is_symlink()]
-    return Leftover(
-        path=str(build), files=len(files), bytes=sum(file.stat().st_size for file in files), kept=kept
-    )
+    nbytes = sum(file.stat().st_size for file in files)
+    return Leftover(path=str(build), files=len(files), bytes=nbytes, kept=kept)
 
 
 def _remove(build: Path) -> bool:

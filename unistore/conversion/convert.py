@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
 from unistore.conversion.executors.local import asking
@@ -192,12 +192,15 @@ def destinations_by_shape(
         )
     if len(by_label) < 2:
         return {destination: dict(options)}
-    stem, dot, suffix = destination.rpartition(".")
+    path = PurePosixPath(destination)
+    stem = destination.removesuffix(path.suffix)
     destinations = {}
     for label in by_label:
-        others = [name for other, names in by_label.items() if other != label for name in names]
-        place = f"{stem}-{label}{dot}{suffix}" if dot and "/" not in suffix else f"{destination}-{label}"
-        destinations[place] = {**options, "exclude": (*options.get("exclude", ()), *others)}
+        exclude = list(options.get("exclude", ()))
+        for other, names in by_label.items():
+            if other != label:
+                exclude += names
+        destinations[f"{stem}-{label}{path.suffix}"] = {**options, "exclude": tuple(exclude)}
     return destinations
 
 
@@ -310,7 +313,8 @@ def several_families(surveyed: Claims) -> Problem:
     commands = []
     for family, count in surveyed.counts().items():
         words = ["unistore", "convert", get_family(family).command, *paths, "DST"]
-        commands.append(f"{count} of {family.replace('_', ' ')}: {shlex.join(words)}")
+        name = family.replace("_", " ")
+        commands.append(f"{count} of {name}: {shlex.join(words)}")
     listing = "\n    ".join(commands)
     return Problem(
         ", ".join(paths),

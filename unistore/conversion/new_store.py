@@ -267,7 +267,8 @@ def sampled_rows(table: TablePlan) -> list[ShardTask]:
     rows = min(max(1, READ // MAX_RANGES // max(1, table.row_bytes)), sampled, table.rows)
     if not rows:
         return []
-    count = max(1, min(MAX_RANGES, READ // max(1, rows * table.row_bytes), table.rows // rows))
+    readable = READ // max(1, rows * table.row_bytes)
+    count = max(1, min(MAX_RANGES, readable, table.rows // rows))
     starts = np.linspace(0, table.rows - rows, count).astype(int).tolist()
     return [ShardTask(table.name, number, lo, lo + rows) for number, lo in enumerate(starts)]
 
@@ -294,7 +295,8 @@ def _some_chunks(array: ArrayPlan, block: AnyArray, least: int, nbytes: int) -> 
         if min(box[0].stop, len(block)) - box[0].start >= least
     ]
     count = max(1, nbytes // blank.nbytes)
-    chunks = (pad_chunk(block[box], blank) for box in every[:: max(1, len(every) // count)])
+    spread = every[:: max(1, len(every) // count)]
+    chunks = (pad_chunk(block[box], blank) for box in spread)
     return islice((chunk for chunk in chunks if (chunk != blank).any()), count)
 
 
@@ -327,10 +329,12 @@ class _Names:
         return replace(array, field=replace(array.field, axes=tuple(axes)))
 
     def _conflicts(self, group: str, name: str, extent: int) -> bool:
-        return any(
-            other != extent and (f"{group}/".startswith(f"{where}/") or f"{where}/".startswith(f"{group}/"))
-            for where, other in self._used[name].items()
-        )
+        inside = f"{group}/"
+        for place, other in self._used[name].items():
+            around = f"{place}/"
+            if other != extent and (inside.startswith(around) or around.startswith(inside)):
+                return True
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,9 +116,8 @@ class Report:
     verdicts: tuple[Mapping[str, Any], ...] = ()
 
     def __repr__(self) -> str:
-        samples = (
-            f"{self.samples:,} {self.sample_table.rpartition('/')[2]} from {count_of(self.sources, 'source')}"
-        )
+        noun = self.sample_table.rpartition("/")[2]
+        samples = f"{self.samples:,} {noun} from {count_of(self.sources, 'source')}"
         left_out = f", {len(self.skipped)} skipped" if self.skipped else ""
         left_out += ", unfinished" if self.unfinished_parts else ""
         return f"Report({self.destination!r}: {samples}, {size(self.stored_bytes)}{left_out})"
@@ -470,7 +469,9 @@ def _finished_report(
         return None
     sizes = inputs.sizes()
     names = list(scan.sources.names)
-    if names != store.text("sources/path") or sizes.tolist() != store.array("sources/bytes").read().tolist():
+    if names != store.text("sources/path"):
+        return None
+    if not np.array_equal(sizes, store.array("sources/bytes").read()):
         return None
     every = chain.from_iterable(chain((path,), path.rglob("*")) for path in paths)
     copies = copies_folder(build.folder.with_suffix(""))
@@ -631,7 +632,11 @@ def _identity(converter: Converter, first: ValidScan, codec: str, split: SplitRu
 
 def _source_states(inputs: Inputs) -> Sequence[tuple[str, str | dict[str, str]]]:
     names = inputs.scan.sources.names
-    return view(range(len(names)), lambda number: (names[number], _file_states(inputs.fingerprints[number])))
+
+    def state(number: int) -> tuple[str, str | dict[str, str]]:
+        return names[number], _file_states(inputs.fingerprints[number])
+
+    return view(range(len(names)), state)
 
 
 def _file_states(fingerprint: Fingerprint) -> str | dict[str, str]:

@@ -74,8 +74,10 @@ def positions(names: Iterable[str], count: int, seed: int = 0) -> NDArray[np.uin
 
 def splits_at(position: NDArray[np.uint64], shares: Iterable[float]) -> UInt8s:
     """Return the number of the share that each position falls into, of shares that follow each other."""
-    ends = [min(int(end * 2**64), 2**64 - 1) for end in accumulate(shares)]
-    return np.searchsorted(np.array(ends[:-1], np.uint64), position, side="right").astype(np.uint8)
+    most = 2**64
+    ends = [min(int(end * most), most - 1) for end in accumulate(shares)]
+    bounds = np.array(ends[:-1], np.uint64)
+    return np.searchsorted(bounds, position, side="right").astype(np.uint8)
 
 
 class UnitSplits(NamedTuple):
@@ -149,7 +151,9 @@ class Units:
         samples = np.bincount(splits.codes, self.sizes, len(splits.names))
         total = int(self.sizes.sum())
         shares = 100 * samples / max(1, total)
-        parts = [f"{name} {share:.3g} %" for name, share in zip(splits.names, shares, strict=True)]
+        parts = []
+        for name, share in zip(splits.names, shares, strict=True):
+            parts.append(f"{name} {share:.3g} %")
         methods = {"hash": f"--split-seed {self.rule.seed}", "list": "as listed"}
         method = methods.get(self.rule.method, "exact")
         return f"splits of {count_of(total, 'sample')}: {', '.join(parts)} ({method})"
@@ -253,7 +257,10 @@ class Units:
 
     def _of_groups(self, split_list: SplitList, names: tuple[str, ...], codes: Int64s) -> Int64s:
         keys = list(self._keys())
-        splits = [(key, names[code]) for key, code in zip(keys, codes, strict=True) if code >= 0]
+        splits = []
+        for key, code in zip(keys, codes, strict=True):
+            if code >= 0:
+                splits.append((key, names[code]))
         if self.rule.group_by is not None and self.values is None:
             # A group keeps its split when members have gone.
             pattern = re.compile(self.rule.group_by)
@@ -267,9 +274,8 @@ class Units:
                 message = f"has {key} in {split_of_group[key]} and in {split}"
                 cure = "one group is in one split: change the list or --group-by"
                 raise InputError(split_list.problem(message, cure))
-        return np.array(
-            [names.index(split_of_group[key]) if key in split_of_group else _UNASSIGNED for key in keys]
-        )
+        code_of = {group: names.index(split) for group, split in split_of_group.items()}
+        return np.array([code_of.get(key, _UNASSIGNED) for key in keys])
 
     def _recorded(self, recorded: RecordedSplits) -> UInt8s:
         # Zeros for other sources: the comparison of a store with its sources names these

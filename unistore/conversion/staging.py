@@ -86,17 +86,16 @@ class _Copies:
         return {key: entry for key, entry in objects.items() if entry.bytes or key not in folders}
 
     def _check_names(self, url: str) -> None:
-        problems = {}
+        folders = _folders(self.objects)
+        cure = "copy the object to another key"
+        problems = []
         for key in self.objects:
-            if reason := file_name_problem(key):
-                problems[key] = f"the key {key!r} is no file name: {reason}"
-        for key in _folders(self.objects) & self.objects.keys():
-            problems[key] = f"{key!r} is an object and a folder"
+            if key in folders:
+                problems.append(Problem(url, f"{key!r} is an object and a folder", cure))
+            elif reason := file_name_problem(key):
+                problems.append(Problem(url, f"the key {key!r} is no file name: {reason}", cure))
         if problems:
-            cure = "copy the object to another key"
-            raise InputError(
-                [Problem(url, message, cure) for message in [*problems.values()][:_MAX_PROBLEMS]]
-            )
+            raise InputError(problems[:_MAX_PROBLEMS])
 
     def fetch(self, progress: Progress) -> Path:
         self._root.mkdir(parents=True, exist_ok=True)
@@ -122,11 +121,12 @@ class _Copies:
         copied: JsonObject = {}
         for record in journal.each("copied"):
             copied.update(record["of"])
-        return [
-            key
-            for key, entry in self.objects.items()
-            if copied.get(self._name(key)) != [*entry] or not _has_size(self._root / key, entry.bytes)
-        ]
+        missing = []
+        for key, entry in self.objects.items():
+            is_recorded = copied.get(self._name(key)) == [*entry]
+            if not is_recorded or not _has_size(self._root / key, entry.bytes):
+                missing.append(key)
+        return missing
 
     def _check_space(self, missing: Iterable[str]) -> None:
         needed = sum(self.objects[key].bytes for key in missing)

@@ -78,13 +78,9 @@ def test_digest_is_that_of_the_plain_json(sources: int) -> None:
     "changed",
     [
         {"tables": (of_codec("small"),)},
-        {"family": "ct"},
-        {"sample_table": "segments"},
         {"sources": ("b.npy", "a.npy")},
         {"options": {"tile": [1, 3], "name": "x"}},
-        {"versions": {"unistore": "1"}},
         {"tables": (plan_table(make_table(), [10, 21]),)},
-        {"tables": (plan_table(make_table(), [20, 10]),)},
         {"tables": (plan_table(make_table(width=4), [10, 20]),)},
         {"tables": (plan_table(make_table(spilled=True), [10, 20]),)},
     ],

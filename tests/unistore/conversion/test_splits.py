@@ -276,13 +276,11 @@ def test_shares_are_read() -> None:
     [
         "",
         "train",
-        "train=x",
         "train=0.8,val=0.1",
         "train=1.2,val=-0.2",
         "=1",
         "a=0.5,a=0.5",
         "a=nan,b=1",
-        "a=0.3,a=1.0",
     ],
 )
 def test_wrong_shares_are_refused(text: str) -> None:

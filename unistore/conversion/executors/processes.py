@@ -163,7 +163,8 @@ class Processes:
         count = max(1, self.workers)
         most = max(1, most_workers(self._memory, count, need))
         if most < min(count, steps):
-            self._tell(f"memory for {count_of(most, 'worker')} of {size(PROCESS)} + {size(need)} each")
+            share = f"{size(PROCESS)} + {size(need)}"
+            self._tell(f"memory for {count_of(most, 'worker')} of {share} each")
         while len(self._processes) > most:
             self._processes.pop().end()
         while len(self._processes) < min(most, steps):
