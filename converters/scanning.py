@@ -143,7 +143,8 @@ class _FamilyScan:
         self._problems += [*self._unread(found_sources.parts), *found_sources.problems]
         if not sources and not self._problems:
             nothing = Problem(count_of(len(found_sources.parts), "source"), "nothing is left", kind="empty")
-            self._problems.append(self._all_of_others() if parts and not self._stored.names else nothing)
+            is_left = parts and not self._stored.names
+            self._problems.append(self._all_of_others() if is_left else nothing)
         scan = None
         if sources:
             try:
@@ -190,7 +191,9 @@ class _FamilyScan:
             for row, problem in self._claims.unreadable.items()
             if self._is_suitable(row)
         }
-        names = {str(path): part.name for part in parts for path in part.files} if unreadable else {}
+        names = {}
+        for part in parts if unreadable else ():
+            names |= dict.fromkeys(map(str, part.files), part.name)
         for path, problem in unreadable.items():
             yield replace(problem, source=names.get(path, problem.source))
 
@@ -361,7 +364,8 @@ class _FamilyScan:
         for name, paths in zip(parts.names, parts.files(), strict=True):
             if paths[0] in self._given:
                 files[name] = paths[0]
-        rows = dict(zip(files, self._claims.rows_of_files(files.values()).tolist(), strict=True))
+        rows_of_files = self._claims.rows_of_files(files.values()).tolist()
+        rows = dict(zip(files, rows_of_files, strict=True))
         for problem in self._problems:
             row = rows.get(problem.source or problem.location, -1)
             if problem.kind == UNREADABLE or not self._is_free(row):
@@ -375,7 +379,8 @@ class _FamilyScan:
         takers = list(dict.fromkeys(self._claims.answer(row).taker for row in rows))
         named = ", ".join(takers).replace("_", " ")
         family = self._family.replace("_", " ")
-        message = f"holds no source of {family}: {count_of(len(rows), 'file')} of {named}"
+        files = count_of(len(rows), "file")
+        message = f"holds no source of {family}: {files} of {named}"
         commands = " or ".join(map(convert_command, takers))
         cure = f"{commands}; or, to take files for {family} all the same, name each"
         return Problem(", ".join(map(str, self._claims.roots)), message, cure, "family")

@@ -62,7 +62,8 @@ def counted(files: Iterable[tuple[str, str, str | Path]]) -> tuple[Count, ...]:
         if counts[key] <= _EXAMPLES:
             examples[key].append(printable(Path(path).name))
     ordered = sorted(counts, key=lambda key: (TAKEN, LEFT_OUT, REFUSED).index(key[0]))
-    return tuple(Count(*key, counts[key], tuple(examples[key])) for key in ordered)
+    groups = [Count(*key, counts[key], tuple(examples[key])) for key in ordered]
+    return tuple(groups)
 
 
 def counted_scan(scan: Scan) -> tuple[Count, ...]:
@@ -103,7 +104,8 @@ def verdict_counts(verdicts: Sequence[Mapping[str, Any]]) -> str:
     counts = Counter({TAKEN: 0})
     for group in verdicts:  # which are in order: taken, left out, refused
         counts[group["verdict"]] += group["files"]
-    return ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
+    texts = [f"{count:,} {verdict}" for verdict, count in counts.items()]
+    return ", ".join(texts)
 
 
 class Answer(NamedTuple):
@@ -151,7 +153,8 @@ class Claims:
         if not todo:
             return
         paths = view(todo, self.paths.__getitem__)
-        for row, answer in zip(todo, ask(_Asker(self.roots, self._converter), paths), strict=True):
+        answers = ask(_Asker(self.roots, self._converter), paths)
+        for row, answer in zip(todo, answers, strict=True):
             self._answers[row] = self._alike.setdefault(answer, answer)
             problem = answer.problem
             if problem is not None and problem.kind == UNREADABLE:
@@ -228,7 +231,10 @@ class Claims:
         # `problems` name, those of the detected family's scan, as refused.
         detected = self.counts()
         wrong = {problem.source: problem.message for problem in problems if problem.source}
-        depth = len(common_root([path for path, _ in self] or self.roots).parts) if wrong else 0
+        depth = 0
+        if wrong:
+            paths = [path for path, _ in self] or self.roots
+            depth = len(common_root(paths).parts)
 
         def verdict(path: Path, answer: Answer) -> tuple[str, str]:
             name = _name_of(path, wrong, depth)

@@ -84,7 +84,8 @@ class SeamConverter(Converter):
         named = formats_of(plugin.formats)
         further = self.formats[len(named) :]
         self.further_suffixes = tuple(chain.from_iterable([one.suffixes for one in further]))
-        self._suffixes = tuple(dict.fromkeys(chain.from_iterable(one.suffixes for one in self.formats)))
+        suffixes = chain.from_iterable(one.suffixes for one in self.formats)
+        self._suffixes = tuple(dict.fromkeys(suffixes))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.plugin,)
@@ -222,7 +223,8 @@ class SeamConverter(Converter):
         behind = [path for path in listing.files if path.startswith(targets) and self._format_name(path)]
         candidates = [*left_out, *[(Path(path), "no link leads to it") for path in behind]]
         by_folder: dict[tuple[Path, str], list[Path]] = {}
-        for (path, why), real in zip(candidates, real_files([path for path, _ in candidates]), strict=True):
+        reals = real_files([path for path, _ in candidates])
+        for (path, why), real in zip(candidates, reals, strict=True):
             if real not in used:
                 by_folder.setdefault((path.parent, why), []).append(path)
         left: list[tuple[Path, str]] = []
@@ -356,7 +358,8 @@ class SeamConverter(Converter):
 
     def _emit(self, opened: Opened, name: str, origin: RowOrigin, table: Table, emit: Emit) -> None:
         count = origin.tables[table.name].rows
-        step = max(1, BLOCK_BYTES // max(1, sum(field.row_bytes for field in table.fields)))
+        row_bytes = sum(field.row_bytes for field in table.fields)
+        step = max(1, BLOCK_BYTES // max(1, row_bytes))
         for lo in range(0, count, step):
             hi = min(count, lo + step)
             out = {}

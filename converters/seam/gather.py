@@ -114,7 +114,9 @@ def gather_sources(
         )
     if problems:
         raise InputError(problems)
-    columns = {table: {name: seen.tables[table][name] for name in merged[table]} for table in merged}
+    columns = {}
+    for table, forms_of_table in merged.items():
+        columns[table] = {name: seen.tables[table][name] for name in forms_of_table}
     with calling(plugin, count_of(len(parts), "source")):
         schema = plugin.plan(columns.pop(main))
     schema = replace(schema, tables={**columns, **schema.derived})
@@ -269,7 +271,8 @@ def facts_of(
         raise InputError(Problem(name, message, "tell who wrote its family", "plugin"))
     for number, cut in enumerate(cuts):
         if cut.numbers.keys() != schema.per_sample.keys():
-            message = f"gave {', '.join(sorted(cut.numbers)) or 'no numbers'} for sample {number}"
+            names = ", ".join(sorted(cut.numbers)) or "no numbers"
+            message = f"gave {names} for sample {number}"
             expected = ", ".join(sorted(schema.per_sample)) or "none"
             raise fault(plugin, "cut", name, f"{message}, Schema.per_sample has {expected}")
         for key, column in schema.per_sample.items():
@@ -307,7 +310,8 @@ def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
         arrays.append(_extents(schema, origins))
     spilled = {one.name: one for one in scan.tables if one.spilled}
     for name in filter(schema.is_ragged, list(spilled)):
-        counts_of_rows = np.concatenate([np.asarray(one[f"{SIZES}{name}"]) for one in facts])
+        sizes = [np.asarray(one[f"{SIZES}{name}"]) for one in facts]
+        counts_of_rows = np.concatenate(sizes)
         what = "row i is data[offsets[i]:offsets[i + 1]]"
         arrays.append((bounds_field(f"{name}/offsets", "row", what), offsets_of(counts_of_rows)))
         values = replace(spilled[name].fields[0], run=max(1, int(np.median(counts_of_rows))))
@@ -337,7 +341,8 @@ def _sample_arrays(
     yield source, np.repeat(np.arange(len(samples), dtype=np.int32), samples)
     for name, column in schema.per_sample.items():
         values = np.concatenate([np.asarray(one[f"number/{name}"]) for one in facts])
-        yield field_of(f"{schema.samples}/{name}", column, axis, values.dtype.name), values
+        field = field_of(f"{schema.samples}/{name}", column, axis, values.dtype.name)
+        yield field, values
 
 
 def _extents(schema: Schema, origins: Sequence[RowOrigin]) -> tuple[Field, IndexValues]:

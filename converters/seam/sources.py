@@ -256,10 +256,10 @@ def check_columns(
 
 def extent_of(columns: Mapping[str, Column], head: Head, problems: list[Problem]) -> Shape:
     """Extent of the volumes of a source, empty if it has none. Adds a problem of columns that differ."""
-    shapes = {
-        name: head.arrays[column.source or name][0] for name, column in columns.items() if column.spatial
-    }
-    extents = {name: shape[1:] for name, shape in shapes.items()}
+    extents = {}
+    for name, column in columns.items():
+        if column.spatial:
+            extents[name] = head.arrays[column.source or name][0][1:]
     if len(set(extents.values())) > 1:
         message = f"volumes differ in extent: {extents}"
         problems.append(Problem(head.file.name, message, "resample them to one grid", "shape"))
@@ -288,11 +288,15 @@ def common_length(shapes: Mapping[str, Shape], name: str) -> tuple[int, list[Pro
     starts = {shape[:1] for shape in shapes.values()}
     if len(starts) <= 1 and () not in starts:
         return sum(next(iter(starts), ())), []
-    lengths = {printable(key): shape[0] if shape else None for key, shape in shapes.items()}
-    table = length_table({key: "scalar" if length is None else length for key, length in lengths.items()})
-    counts = Counter(length for length in lengths.values() if length is not None)
-    most = counts.most_common(1)[0][0] if counts else None
-    cure = _how_to_take(key for key, length in lengths.items() if length is not None and length == most)
+    shown: dict[str, int | str] = {}
+    lengths: dict[str, int] = {}
+    for key, shape in shapes.items():
+        shown[printable(key)] = shape[0] if shape else "scalar"
+        if shape:
+            lengths[printable(key)] = shape[0]
+    table = length_table(shown)
+    most = max(lengths.values(), key=Counter(lengths.values()).__getitem__, default=None)
+    cure = _how_to_take(key for key, length in lengths.items() if length == most)
     return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", cure, "length")]
 
 
@@ -333,7 +337,8 @@ def _store_problems(name: str, column: Column, form: SourceColumn) -> Iterator[P
 
 def further_files(opened: Opened, part: SourcePart) -> tuple[str, ...]:
     """Return the paths of the files that are read for a source beside its own."""
-    return tuple(dict.fromkeys(str(file.path) for file in opened.further if file.path not in part.files))
+    further = [str(file.path) for file in opened.further if file.path not in part.files]
+    return tuple(dict.fromkeys(further))
 
 
 def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> Iterator[Problem]:

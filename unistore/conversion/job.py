@@ -418,10 +418,10 @@ class ShardJob(Job[ShardTask]):
         for column, target in out.items():
             start = 0
             for rows in self.spill.read(table, column, source, lo, hi):
-                self.inputs.converter.pack(
-                    self.inputs.scan, spilled, column, source, rows, target[start : start + len(rows)]
-                )
-                start += len(rows)
+                stop = start + len(rows)
+                out_rows = target[start:stop]
+                self.inputs.converter.pack(self.inputs.scan, spilled, column, source, rows, out_rows)
+                start = stop
 
 
 def _joined_digest(contents: Mapping[str, str]) -> str:
@@ -449,5 +449,6 @@ def parts_of(table: TablePlan, workers: int) -> list[ShardTask]:
         or table.rows * table.row_bytes > len(starts) * SMALL_SOURCE
     ):
         return []
-    bounds = [*starts[:: min(MAX_PIECES, len(starts) // MIN_BATCHES)].tolist(), table.rows]
+    sources = min(MAX_PIECES, len(starts) // MIN_BATCHES)
+    bounds = [*starts[::sources].tolist(), table.rows]
     return [ShardTask(table.name, number, *span) for number, span in enumerate(pairwise(bounds))]

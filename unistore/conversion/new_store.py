@@ -88,7 +88,8 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> UInt8s:
     bounds = np.searchsorted(source, range(len(plan.sources) + 1), sorter=by_source)
     digests = bytearray()
     for lo, hi in pairwise(bounds.tolist()):
-        digests += source_digest([digest[piece].decode() for piece in by_source[lo:hi].tolist()])
+        pieces_of_source = digest[by_source[lo:hi]].tolist()
+        digests += source_digest([piece.decode() for piece in pieces_of_source])
     return np.frombuffer(bytes(digests), np.uint8).reshape(-1, 16)
 
 
@@ -175,7 +176,8 @@ def _parents(paths: Iterable[str]) -> set[str]:
     parents = set[str]()
     for path in paths:
         names = path.split("/")
-        parents.update("/".join(names[:depth]) for depth in range(1, len(names)))
+        for depth in range(1, len(names)):
+            parents.add("/".join(names[:depth]))
     return parents
 
 
@@ -261,10 +263,12 @@ def index_codec(array: ArrayPlan, values: IndexValues) -> str:
 
 def sampled_rows(table: TablePlan) -> list[ShardTask]:
     """Return ranges of rows to sample, evenly spaced."""
-    sampled = max(
-        max(array.chunk[0], SAMPLE // MAX_RANGES // max(1, array.field.row_bytes)) for array in table.arrays
-    )
-    rows = min(max(1, READ // MAX_RANGES // max(1, table.row_bytes)), sampled, table.rows)
+    sampled = 0
+    for array in table.arrays:
+        rows_of_sample = SAMPLE // MAX_RANGES // max(1, array.field.row_bytes)
+        sampled = max(sampled, array.chunk[0], rows_of_sample)
+    most = max(1, READ // MAX_RANGES // max(1, table.row_bytes))
+    rows = min(most, sampled, table.rows)
     if not rows:
         return []
     readable = READ // max(1, rows * table.row_bytes)
@@ -308,8 +312,11 @@ def unique_dimension_names(
     # (``rows_a_x_axis``). Families choose distinct names: what remains are columns like ``a/x`` and ``x``
     # xarray refuses a group in which one dimension name has two extents.
     names = _Names()
-    named = tuple(replace(table, arrays=tuple(map(names.renamed, table.arrays))) for table in tables)
-    return named, tuple(map(names.renamed, index))
+    named = []
+    for table in tables:
+        arrays = tuple(map(names.renamed, table.arrays))
+        named.append(replace(table, arrays=arrays))
+    return tuple(named), tuple(map(names.renamed, index))
 
 
 class _Names:
@@ -458,7 +465,8 @@ def _rows_of(name: str, tables: Sequence[TablePlan]) -> Sequence[int]:
     for table in tables:
         if table.name == name:
             return table.source_rows
-    msg = f"main table {name!r} is not one of: {', '.join(table.name for table in tables)} (a converter bug)"
+    names = ", ".join(table.name for table in tables)
+    msg = f"main table {name!r} is not one of: {names} (a converter bug)"
     raise ConversionError(msg)
 
 

@@ -52,7 +52,8 @@ def chunk_shape(field: Field) -> Shape:
     if field.run <= 1:
         rows = ROW_CHUNK // row_bytes
     else:
-        rows = min(max(field.run // 2, SMALLEST_CHUNK // row_bytes), LARGEST_CHUNK // row_bytes)
+        least = SMALLEST_CHUNK // row_bytes
+        rows = min(max(field.run // 2, least), LARGEST_CHUNK // row_bytes)
     return (_power_of_two(rows), *(max(1, extent) for extent in field.row_shape))
 
 
@@ -115,7 +116,8 @@ class ArrayPlan:
     @property
     def plane_bytes(self) -> int:
         """Return bytes of one plane along axis 1."""
-        return max(1, prod(self.shape[2:])) * np.dtype(self.field.dtype).itemsize
+        values = max(1, prod(self.shape[2:]))
+        return values * np.dtype(self.field.dtype).itemsize
 
     @property
     def planes_at_once(self) -> int:
@@ -157,7 +159,9 @@ class Pieces(Items[Piece]):
 
     def _item(self, number: int) -> Piece:
         start = self._starts[number]
-        end = self._starts[number + 1] if number + 1 < len(self) else self._hi
+        end = self._hi
+        if number + 1 < len(self):
+            end = self._starts[number + 1]
         lo = max(start, self._lo)
         return Piece(self.sources[number], lo - start, end - start, lo - self._lo)
 
@@ -306,7 +310,8 @@ class Plan:
 
     def to_json(self) -> JsonObject:
         """Return plain JSON values, the same on every machine."""
-        plain: JsonObject = json.loads(json.dumps(asdict(self.without_sources()), sort_keys=True))
+        text = json.dumps(asdict(self.without_sources()), sort_keys=True)
+        plain: JsonObject = json.loads(text)
         for table, described in zip(self.tables, plain["tables"], strict=True):
             described["source_rows"] = list(table.source_rows)
         # stores from before fields had a codec keep their digest

@@ -139,7 +139,8 @@ class Conversion:
 
     def execute(self, split: SplitRule | None) -> Report:
         """Derive, finalize, write every shard, seal, move into place."""
-        estimate(self.inputs.converter, self.inputs.scan, self.settings.budget).peak(self.settings.limit, 0)
+        steps = estimate(self.inputs.converter, self.inputs.scan, self.settings.budget)
+        steps.peak(self.settings.limit, 0)
         new_store = self.plan(split)
         plan = new_store.plan
         check_plan(plan, new_store.samples, new_store.arrays)
@@ -185,9 +186,11 @@ class Conversion:
             return ()
         done = self._done_tasks(plan, task_keys(plan, self.keys))
         parts = sorted(part.all(), key=lambda other: other.number)
-        unfinished = [
-            other.number for other in parts if any(task.id not in done for task in other.share(plan.tasks()))
-        ]
+
+        def is_unfinished(other: JobPart) -> bool:
+            return any(task.id not in done for task in other.share(plan.tasks()))
+
+        unfinished = [other.number for other in parts if is_unfinished(other)]
         # One that is run again after its last step may look for files that a seal moves
         unfinished = unfinished or self.build.parts_at_work()
         if unfinished and not part.number:
@@ -344,7 +347,8 @@ class Conversion:
             if json_digest(batch_keys) != record["of"]:
                 continue
             spilled_keys = np.array([key or "" for key in batch_keys], "S32")
-            number = order[np.searchsorted(keys, spilled_keys, sorter=order).clip(max=len(keys) - 1)]
+            places = np.searchsorted(keys, spilled_keys, sorter=order)
+            number = order[places.clip(max=len(keys) - 1)]
             unchanged = np.flatnonzero(keys[number] == spilled_keys)
             spill.add(batch, number[unchanged].tolist(), unchanged.tolist())
         return spill
@@ -478,6 +482,9 @@ def _finished_report(
     if max(_changed(path, is_copy=copies in path.parents) for path in every) >= build.sealed_at():
         return None
     seal = store.attributes["seal"]
+    raw_bytes = 0
+    for array in store.arrays().values():
+        raw_bytes += math.prod(array.shape) * array.dtype.itemsize
     return Report(
         destination=build.destination,
         family=store.family,
@@ -485,7 +492,7 @@ def _finished_report(
         sample_table=store.sample_table,
         sources=len(names),
         source_bytes=int(sizes.sum()),
-        raw_bytes=sum(math.prod(array.shape) * array.dtype.itemsize for array in store.arrays().values()),
+        raw_bytes=raw_bytes,
         stored_bytes=seal["bytes"],
         files=seal["files"] + 2,
         tasks=0,
@@ -642,7 +649,8 @@ def _source_states(inputs: Inputs) -> Sequence[tuple[str, str | dict[str, str]]]
 def _file_states(fingerprint: Fingerprint) -> str | dict[str, str]:
     states = {}
     for file in fingerprint:
-        states[file.path] = f"{file.size} bytes, modified {np.datetime64(file.modified, 'ns')} UTC"
+        modified = np.datetime64(file.modified, "ns")
+        states[file.path] = f"{file.size} bytes, modified {modified} UTC"
     return states if len(states) != 1 else states[fingerprint[0].path]
 
 

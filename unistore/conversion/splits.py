@@ -156,10 +156,12 @@ class Units:
             parts.append(f"{name} {share:.3g} %")
         methods = {"hash": f"--split-seed {self.rule.seed}", "list": "as listed"}
         method = methods.get(self.rule.method, "exact")
-        return f"splits of {count_of(total, 'sample')}: {', '.join(parts)} ({method})"
+        samples_text = count_of(total, "sample")
+        return f"splits of {samples_text}: {', '.join(parts)} ({method})"
 
     def _hashed(self, seed: int) -> UInt8s:
-        return splits_at(positions(self._keys(), len(self.sizes), seed), self.rule.shares.values())
+        hashes = positions(self._keys(), len(self.sizes), seed)
+        return splits_at(hashes, self.rule.shares.values())
 
     def _keys(self) -> Iterable[str]:
         if self.values is not None:
@@ -174,7 +176,8 @@ class Units:
         count = len(self.sizes)
         if self.rule.group_by is not None:
             numbers: dict[str, int] = {}
-            number = np.array([numbers.setdefault(key, len(numbers)) for key in self._keys()])
+            codes_of_keys = [numbers.setdefault(key, len(numbers)) for key in self._keys()]
+            number = np.array(codes_of_keys)
             names = numbers
             count = len(numbers)
         sizes = np.bincount(number, self.sizes, count).astype(np.int64)
@@ -185,7 +188,9 @@ class Units:
         codes = np.empty(count, np.uint8)
         for unit, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
             total += size
-            missing = [share * total - have for share, have in zip(shares, assigned, strict=True)]
+            missing = []
+            for share, have in zip(shares, assigned, strict=True):
+                missing.append(share * total - have)
             code = missing.index(max(missing))
             codes[unit] = code
             assigned[code] += size
@@ -193,13 +198,15 @@ class Units:
 
     def _empty(self, codes: UInt8s) -> list[str]:
         samples = np.bincount(codes, self.sizes, len(self.rule.shares))
-        return [name for name, size in zip(self.rule.shares, samples, strict=True) if not size]
+        sizes = zip(self.rule.shares, samples, strict=True)
+        return [name for name, size in sizes if not size]
 
     def _check_filled(self, codes: UInt8s) -> None:
         empty = self._empty(codes)
         if not empty or not self.sizes.any():
             return
-        message = f"none of {count_of(len(self.sizes), self.rule.by)} falls into {first_few(empty)}"
+        units = count_of(len(self.sizes), self.rule.by)
+        message = f"none of {units} falls into {first_few(empty)}"
         cure = "give more of them, or fewer splits"
         if self.rule.method == "hash":
             filling = (seed for seed in range(_SEEDS) if not self._empty(self._hashed(seed)))
@@ -213,7 +220,8 @@ class Units:
         if len(names) > MAX_SPLITS:
             raise InputError(split_list.problem(f"has more than {MAX_SPLITS} splits", "name fewer"))
         codes = self._listed(split_list, names)
-        if self.rule.group_by is not None or len(np.unique(self.first)) < len(self.first):
+        has_parts = len(np.unique(self.first)) < len(self.first)
+        if self.rule.group_by is not None or has_parts:
             codes = self._of_groups(split_list, names, codes)
         missing = codes == _UNASSIGNED
         if missing.any():
@@ -225,14 +233,16 @@ class Units:
             codes = np.where(missing, code_of_share[self._hashed(self.rule.seed)], codes)
         # splits of a store may have no source any more
         present, numbered = np.unique(codes, return_inverse=True)
-        return UnitSplits(numbered.astype(np.uint8), tuple(names[code] for code in present))
+        present_names = tuple(names[code] for code in present)
+        return UnitSplits(numbered.astype(np.uint8), present_names)
 
     def _listed(self, split_list: SplitList, names: tuple[str, ...]) -> Int64s:
         # By the name of the unit, or that of its source, or -1
         below = self.rule.below if split_list.from_store else ""
         codes = np.full(len(self.sizes), _UNASSIGNED)
         used = set()
-        units = zip(_full_names(self.names(), below), _full_names(self.wholes(), below), strict=True)
+        own_names = _full_names(self.names(), below)
+        units = zip(own_names, _full_names(self.wholes(), below), strict=True)
         for number, (name, whole) in enumerate(units):
             source = whole if self.rule.by == SOURCE else name.rpartition(": ")[0]
             key = name if name in split_list.splits else source
@@ -293,7 +303,8 @@ def _first_of_units(scan: Scan) -> Int64s:
     if not scan.units:
         return np.arange(len(scan.sources))
     first: dict[str, int] = {}
-    return np.array([first.setdefault(unit, number) for number, unit in enumerate(scan.units)])
+    numbers = [first.setdefault(unit, number) for number, unit in enumerate(scan.units)]
+    return np.array(numbers)
 
 
 def _full_names(names: Iterable[str], below: str) -> Iterable[str]:
@@ -396,10 +407,12 @@ def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
     splits = scan.sources.splits
     names = tuple(dict.fromkeys(split for split in splits if split is not None))
     if not names:
-        return Assigned(RepeatedRows(np.zeros(1, np.uint8), np.array([finalized.samples])), ())
+        codes = RepeatedRows(np.zeros(1, np.uint8), np.array([finalized.samples]))
+        return Assigned(codes, ())
     if None in splits:
         names = tuple(dict.fromkeys((*names, OTHER)))
-    code = np.array([names.index(OTHER if split is None else split) for split in splits], np.uint8)
+    named = (OTHER if split is None else split for split in splits)
+    code = np.array([names.index(split) for split in named], np.uint8)
     return Assigned(_of_samples(code, finalized), names)
 
 
@@ -425,7 +438,8 @@ def column_values(
     }
     if name in direct:
         parts = view(range(len(scan.sources)), lambda source: (scan.only((source,)), source))
-        return list(chain.from_iterable(ask(partial(_column_of_source, converter, direct[name]), parts)))
+        read = partial(_column_of_source, converter, direct[name])
+        return list(chain.from_iterable(ask(read, parts)))
     arrays = {field.path.removeprefix(prefix): values for field, values in finalized.arrays}
     offsets = arrays.get(f"{name}/offsets")
     if offsets is not None and len(offsets) == finalized.samples + 1 and f"{name}/data" in arrays:
@@ -450,6 +464,7 @@ def _column_of_source(converter: SourceReader, column: Field, part: tuple[Scan, 
     values = np.full(rows, column.fill, column.dtype)
     if rows:
         with as_problem(scan.sources.names[source]):
-            converter.read(scan, table, source, 0, rows, {column.path.removeprefix(f"{table}/"): values})
+            name = column.path.removeprefix(f"{table}/")
+            converter.read(scan, table, source, 0, rows, {name: values})
     whole: list[Any] = values.tolist()
     return whole
