@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.common.exclusion import folders_of
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
 from unistore.converters.files.folders import Folders
-from unistore.converters.files.formats import is_about, unread_format, why_left_out
+from unistore.converters.files.formats import has_ending, is_about, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, is_store, list_files, natural_key
 from unistore.converters.opened import Claim
 from unistore.converters.protocol import Ask, Converter, ask_here
@@ -250,11 +251,24 @@ class Claims:
 
         return counted((*verdict(path, answer), path) for path, answer in self)
 
-    @property
-    def leaves_plain_arrays(self) -> bool:
-        """Return whether particular families are detected beside files that only a general one takes."""
-        takers = {answer.taker for answer in self._answers if answer is not None and answer.taker}
-        return len(takers) > len(self.counts())
+    def general_only(self, family: str) -> list[str]:
+        """Return names of files with the family's suffixes that only a general family takes."""
+        # They are refused where the user names the family. A folder without files of the family, and without
+        # unreadable ones, stands for all that lie in it.
+        suffixes = _default_converter(get_family(family)).suffixes
+        own_folders: set[str] = set()
+        left_out: list[str] = []
+        for path, answer in self:
+            name = name_below(path, self.folders)
+            if answer.family == family or answer.problem is not None:
+                own_folders.update(folders_of(name))
+            elif answer.family and get_family(answer.family).general and has_ending(path, suffixes):
+                left_out.append(name)
+        free = (
+            next((folder for folder in folders_of(name) if folder not in own_folders), name)
+            for name in left_out
+        )
+        return list(dict.fromkeys(free))
 
     @property
     def problems(self) -> list[Problem]:

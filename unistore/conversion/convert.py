@@ -313,6 +313,7 @@ def several_families(surveyed: Claims) -> Problem:
     commands = []
     for family, count in surveyed.counts().items():
         words = ["unistore", "convert", get_family(family).command, *paths, "DST"]
+        words += exclude_words(family, surveyed)
         name = family.replace("_", " ")
         commands.append(f"{count} of {name}: {shlex.join(words)}")
     listing = "\n    ".join(commands)
@@ -322,6 +323,14 @@ def several_families(surveyed: Claims) -> Problem:
         "convert each by itself, into a store of its own",
         "family",
     )
+
+
+def exclude_words(family: str, surveyed: Claims) -> list[str]:
+    """Return words of a command line that leave out what the family would refuse as plain arrays."""
+    words = []
+    for name in surveyed.general_only(family):
+        words += ["--exclude", name]
+    return words
 
 
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:

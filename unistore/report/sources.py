@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unistore.conversion.convert import make_converter
+from unistore.conversion.convert import exclude_words, make_converter
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.lock import owner_of
 from unistore.conversion.parts import begun_counts
@@ -197,6 +197,10 @@ class SourceReport:
     verdicts: list[JsonObject]
 
 
+# Words of a command that leave files out, two a name; more are not read
+_MOST_EXCLUDED = 2 * 8
+
+
 def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequence[Problem]]:
     """Scan and plan the sources at `path` without writing anything, and return every problem, too."""
     report = SourceReport(verdicts=[count.to_json() for count in surveyed.verdicts()])
@@ -208,9 +212,7 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
     report.families = []
     for detection in detected:
         family = detection.family
-        # A family that was not named leaves plain arrays out by itself.
-        named = "" if is_alone and surveyed.leaves_plain_arrays else family
-        command = _command(named, path, alone=is_alone)
+        command = _command(family, path, alone=is_alone, more=exclude_words(family, surveyed))
         report.families.append(
             FamilyReport(
                 family=family,
@@ -266,4 +268,7 @@ def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str]
     destination = Path(f"{stem}.zarr" if alone else f"{stem}-{family.replace('_', '-')}.zarr")
     if real.is_dir() and (current == real or real in current.parents):
         destination = real.parent / destination
+    if alone and len(more) > _MOST_EXCLUDED:
+        # A family that was not named leaves plain arrays out by itself.
+        return convert_command("", [str(path)], str(destination))
     return convert_command(family, [str(path)], str(destination), more=more)

@@ -76,14 +76,29 @@ def test_a_damaged_file_is_refused_and_the_family_stays(mixed: Path) -> None:
     assert report.samples == 3
 
 
-def test_a_command_leaves_plain_arrays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("plain", "words"),
+    [
+        (["tables/a/0.npy", "tables/1.npy", "left.npy"], "ct source --exclude left.npy --exclude tables"),
+        ([f"scans/{number}.npy" for number in range(9)], "source"),
+    ],
+)
+def test_a_command_leaves_folders_of_plain_arrays_out(
+    plain: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("source").mkdir()
-    np.save("source/left.npy", np.zeros((4, 5), "f4"))
-    for name in ("v0.npy", "v1.npy"):
+    for name in plain:
+        Path("source", name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(Path("source", name), np.zeros((4, 5), "f4"))
+    for name in ("scans/v0.npy", "scans/v1.npy"):
+        Path("source", name).parent.mkdir(exist_ok=True)
         np.save(Path("source", name), np.zeros((4, 5, 6), "i2"))
     command = unistore.inspect("source").details["command"]
-    assert command == "unistore convert source source.zarr"
+    first, *excluded = words.split(" --exclude ")
+    expected = " ".join(
+        [f"unistore convert {first} source.zarr", *(f"--exclude {name}" for name in excluded)]
+    )
+    assert command == expected
     assert call(*shlex.split(command)[1:], "-q") == 0
     assert unistore.inspect("source.zarr").details["sources"]["count"] == 2
 
