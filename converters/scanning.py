@@ -109,6 +109,7 @@ class _FamilyScan:
         self._general = [family.name for family in families().values() if family.general]
         self._given = claims.listing.given
         self._of_others = np.zeros(len(claims.paths), np.bool_)  # rows that are left to other families
+        self._doubtful: set[str] = set()  # files of failed parts that a general family takes
         self._problems: list[Problem] = []
 
     def by_shape(self, ask: Ask) -> dict[str, list[str]]:
@@ -253,6 +254,7 @@ class _FamilyScan:
                     continue
                 if all(map(self._is_free, rows.tolist())):
                     general.append((name, rows, problems))
+                    self._doubtful.update(files)
                     continue
             self._problems += with_source(name, problems)
         for name, rows, problems in general:
@@ -359,10 +361,11 @@ class _FamilyScan:
                 yield Problem(name, message, cure, "family", name)
 
     def _with_commands(self, parts: Parts) -> Iterator[Problem]:
-        """Add to the problems of given files the command of another family that takes them."""
+        """Add to the problems of given and doubtful files the command of another family that takes them."""
+        doubtful = self._given | self._doubtful
         files = {}
         for name, paths in zip(parts.names, parts.files(), strict=True):
-            if paths[0] in self._given:
+            if paths[0] in doubtful:
                 files[name] = paths[0]
         rows_of_files = self._claims.rows_of_files(files.values()).tolist()
         rows = dict(zip(files, rows_of_files, strict=True))
