@@ -192,7 +192,7 @@ class _FamilyScan:
             for row, problem in self._claims.unreadable.items()
             if self._is_suitable(row)
         }
-        names = {}
+        names: dict[str, str] = {}
         for part in parts if unreadable else ():
             names |= dict.fromkeys(map(str, part.files), part.name)
         for path, problem in unreadable.items():

@@ -470,10 +470,9 @@ def fill(
         for first in range(lo, hi, step):
             targets = {column: out[column][first - lo :][:step] for column in fields}
             # Rows of a plain array are read in place, if they are not padded.
-            target: AnyArray | None = next(iter(targets.values()))
-            if set(fields.values()) != {""} or target.shape[1:] != array.shape[1:]:
-                target = None
-            rows = array.read(first, min(first + step, hi), target)
+            target = next(iter(targets.values()))
+            is_plain = set(fields.values()) == {""} and target.shape[1:] == array.shape[1:]
+            rows = array.read(first, min(first + step, hi), target if is_plain else None)
             for column, field in fields.items():
                 if rows is not targets[column]:
                     values = rows[field] if field else rows
