@@ -27,7 +27,7 @@ from unistore.errors import ConversionError, InputError, StoreError, named, refu
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path, require_local_path
 from unistore.schemas.indices import whole
-from unistore.store.names import ROOT, file_name_problem
+from unistore.store.names import ROOT, file_name_problem, folder_beside
 from unistore.store.reader import Store
 from unistore.store.shard_cache import CachedStorage, temporary_copies
 from unistore.store.side_tables import side_names
@@ -221,16 +221,11 @@ def _from_json(value: Any) -> Any:
 # A temporary folder beside a destination, for one process at a time.
 
 
-def temporary_folder_path(target: Path, purpose: str) -> Path:
-    """Return folder beside a target in which `temporary_folder` works. A killed process leaves it behind."""
-    return target.with_name(f"{target.name}.{purpose}")
-
-
 @contextmanager
 def temporary_folder(target: Path, purpose: str) -> Iterator[Path]:
-    """Yield an empty folder in `temporary_folder_path` that is removed at the end, also after errors."""
+    """Yield an empty folder in that beside a target, removed at the end, also after errors."""
     # What a killed process left is removed first. `purpose` is the suffix of the outer folder's name
-    folder = temporary_folder_path(target, purpose)
+    folder = folder_beside(target, purpose)
     work = folder / "work"
     check_plain(folder)
     try:

@@ -157,10 +157,11 @@ def _scan(converter: StoredSources, options: Attributes) -> Scan:
     sizes = [store.array("sources/bytes").read().tolist() for store in converter.stores]
     sources = Sources()
     for place, (name, part, number) in enumerate(merging.sources):
+        folder = converter.stores[part].path
         firsts = {table: int(first[place]) for table, (first, _) in rows.items()}
         sources.add(
             name=name,
-            files=[] if is_url(converter.stores[part].path) else [f"{converter.stores[part].path}/{ROOT}"],
+            files=[] if is_url(folder) else [f"{folder}/{ROOT}"],
             rows={table: int(count[place]) for table, (_, count) in rows.items()},
             detail={"part": part, "first": firsts, "bytes": sizes[part][number]},
         )

@@ -113,10 +113,11 @@ class Merging:
         """Yield (part, start, stop) of rows that follow one another in a part."""
         first, count = self.rows(path)
         part = np.array([source.part for source in self.sources])
-        joins = (part[1:] == part[:-1]) & (first[1:] == first[:-1] + count[:-1])
-        starts = np.flatnonzero(np.concatenate([[True], ~joins]))
-        for lo, hi in zip(starts, [*starts[1:], len(part)], strict=True):
-            yield int(part[lo]), int(first[lo]), int(first[hi - 1] + count[hi - 1])
+        end = first + count
+        is_joined = (part[1:] == part[:-1]) & (first[1:] == end[:-1])
+        starts = np.flatnonzero(np.concatenate([[True], ~is_joined]))
+        last = np.append(starts[1:], len(part)) - 1
+        yield from zip(part[starts].tolist(), first[starts].tolist(), end[last].tolist(), strict=True)
 
     def values(self, path: str) -> AnyArray:
         """Return the values of an index array."""

@@ -149,9 +149,13 @@ def _source_lines(store: Store, new_store: NewStore) -> list[str]:
     now = [source.name for source in new_store.scan.sources]
     gone = [f"source {name}: not among those given" for name in before if name not in now]
     new = [f"source {name}: not one of the store's" for name in now if name not in before]
-    more = len(gone[_SHOWN:]) + len(new[_SHOWN:])
-    lines = gone[:_SHOWN] + new[:_SHOWN] + ([f"and {more} further sources"] if more else [])
-    return lines or (["the order of the sources"] if before != now else [])
+    lines = gone[:_SHOWN] + new[:_SHOWN]
+    more = len(gone) + len(new) - len(lines)
+    if more:
+        lines.append(f"and {more} further sources")
+    if not lines and before != now:
+        return ["the order of the sources"]
+    return lines
 
 
 def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:

@@ -31,7 +31,7 @@ from unistore.errors import (
     named,
     refusal,
 )
-from unistore.exporting.run import temporary_folder, temporary_folder_path
+from unistore.exporting.run import temporary_folder
 from unistore.integrity.compare import differences, encoder_differences, plan_recorded_conversion
 from unistore.integrity.files import CheckedFiles, check_file, check_files
 from unistore.integrity.verify import (
@@ -44,7 +44,7 @@ from unistore.integrity.verify import (
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_manifest, root_digest, root_head
-from unistore.store.names import MANIFEST, PARTS, REPAIR, ROOT
+from unistore.store.names import MANIFEST, PARTS, REPAIR, ROOT, folder_beside
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores
 from unistore.system.arguments import MAX_WORKERS, Arguments
@@ -219,7 +219,7 @@ def _repair_store(
 ) -> list[str]:
     checked = check_files(str(folder), progress, executor)
     # a repair that was killed after its last step left an intact store, and its folder
-    if checked.is_intact and not temporary_folder_path(folder, REPAIR).exists():
+    if checked.is_intact and not folder_beside(folder, REPAIR).exists():
         return []
     try:
         with temporary_folder(folder, REPAIR) as work:

@@ -236,12 +236,8 @@ class ObjectClient:
 
         def read(obs: Any, handle: Any) -> bytes:
             answer = obs.get(handle, key, options={"range": (start, start + size)})
-            raw = bytes(answer.bytes())
             self._check_tag(key, answer.meta)
-            if len(raw) != size:
-                msg = f"ends at byte {start + len(raw)}, inside a range of {size} bytes from {start}"
-                raise ShortRead(msg)
-            return raw
+            return _whole_range(answer, start, size)
 
         return self._require(read, key) if size else b""
 
@@ -547,14 +543,10 @@ class ObjectStorage(ObjectClient):
         def read(obs: Any, handle: Any) -> bytes:
             options = {} if stop - start == size else {"range": (start, stop)}
             answer = obs.get(handle, key, options=options)
-            raw = bytes(answer.bytes())
             total = int(answer.meta["size"])
             if total != size:
                 raise self.error(key, Fault(f"has {total} bytes, not {size}", damaged=True))
-            if len(raw) != stop - start:
-                msg = f"ends at byte {start + len(raw)}, inside a range of {stop - start} bytes from {start}"
-                raise ShortRead(msg)
-            return raw
+            return _whole_range(answer, start, stop - start)
 
         try:
             return self._require(read, key)
@@ -563,6 +555,14 @@ class ObjectStorage(ObjectClient):
 
     def _fetch(self, request: RangeRequest) -> tuple[RangeRequest, bytes]:
         return request, self.get_range(request.key, request.start, request.stop - request.start)
+
+
+def _whole_range(answer: Any, start: int, size: int) -> bytes:
+    raw = bytes(answer.bytes())
+    if len(raw) != size:
+        msg = f"ends at byte {start + len(raw)}, inside a range of {size} bytes from {start}"
+        raise ShortRead(msg)
+    return raw
 
 
 def _raise_error(part: bytes | StoreError) -> bytes:

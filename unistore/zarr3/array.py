@@ -96,7 +96,8 @@ class StoredArray:
     def read(self, lo: int = 0, hi: int | None = None) -> AnyArray:
         """Read rows `lo` to `hi` of axis 0, by default all."""
         end = len(self) if hi is None else hi
-        return self.read_box([lo, *(0 for _ in self.shape[1:])], [end, *self.shape[1:]])
+        row_start = [0] * (len(self.shape) - 1)
+        return self.read_box([lo, *row_start], [end, *self.shape[1:]])
 
     def read_box(self, lo: Sequence[int], hi: Sequence[int], out: AnyArray | None = None) -> AnyArray:
         """Read the box ``lo <= i < hi``, one number an axis, ``0 <= lo <= hi <= shape``.
@@ -117,7 +118,8 @@ class StoredArray:
         if not out.size:
             return out
         groups = group_ranges(self._stored_ranges(start[0], stop[0], 0), self.chunk_shape[0])
-        gather(self.reader, groups, list(map(axis_pieces, start[1:], stop[1:], self.chunk_shape[1:])), out)
+        trailing = list(map(axis_pieces, start[1:], stop[1:], self.chunk_shape[1:]))
+        gather(self.reader, groups, trailing, out)
         return out
 
     def read_rows(self, rows: Rows, out: AnyArray | None = None) -> AnyArray:

@@ -190,22 +190,6 @@ def copied(case: Any, folder: Path) -> list[Path]:
     return [Path(shutil.copy2(source, folder / source.name)) for source in case.sources]
 
 
-def test_sources_of_other_values_are_refused(copy_case: Copy, tree: Tree, tmp_path: Path) -> None:
-    case, store = copy_case("robot_d4rl")
-    (source,) = copied(case, tmp_path)
-    with h5py.File(source, "r+") as file:
-        file["actions"][3, 1] += 1
-    before = tree(store)
-    damage(store, "steps/action/c/0/0", random.Random(4))
-    damaged = tree(store)
-    with pytest.raises(ConversionError, match="no longer give the same values"):
-        repair(store, [source])
-    assert tree(store) == damaged, "nothing was changed"
-    repair(store, case.sources)
-    assert tree(store) == before
-    assert not [path for path in tmp_path.iterdir() if "repair" in path.name]
-
-
 def test_sources_of_another_form_are_refused_and_named(copy_case: Copy, tmp_path: Path) -> None:
     case, store = copy_case("robot_d4rl")
     damage(store, "steps/action/c/0/0", random.Random(4))

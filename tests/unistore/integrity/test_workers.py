@@ -51,15 +51,6 @@ def damage(store: Path) -> None:
     shards[0].unlink()
 
 
-def test_the_same_receipt(family_case: str, make_case: Copy) -> None:
-    case, store = make_case(family_case)
-    backwards = Backwards()
-    found = verify_with(backwards, str(store), case.sources)
-    assert backwards.steps > 3
-    assert found == verify(store, against=case.sources)
-    assert found.receipt is not None
-
-
 def test_the_same_problems(family_case: str, copy_case: Copy) -> None:
     _, store = copy_case(family_case)
     damage(store)

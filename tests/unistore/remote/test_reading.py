@@ -12,9 +12,7 @@ from torch.utils.data import DataLoader
 
 import unistore
 from unistore.errors import CorruptionError, InputError, StoreError
-from unistore.remote.client import ObjectStorage
 from unistore.store.reader import Store
-from unistore.zarr3 import LocalStorage
 
 
 def test_every_array_is_that_of_the_local_store(
@@ -31,17 +29,6 @@ def test_every_array_is_that_of_the_local_store(
     assert np.array_equal(ours.array("rows/data").read_rows(range(600)), truth(sources)["data"])
     assert ours.text("sources/path") == theirs.text("sources/path")
     assert ours.group("splits") == theirs.group("splits")
-
-
-def test_a_dataset_gives_the_samples_of_the_local_one(uploaded: str, sources: Path, truth: Any) -> None:
-    dataset = unistore.Dataset(uploaded)
-    expected = truth(sources)
-    rows = [599, 3, 3, 250, 251, 0]
-    batch = dataset.read_batch(rows)
-    assert np.array_equal(batch["data"].values, expected["data"][rows])
-    assert np.array_equal(batch["label"].values, expected["label"][rows])
-    assert dataset.path == uploaded
-    assert dataset.start_method == "spawn"
 
 
 def test_opening_asks_for_the_root_alone(uploaded: str, proxy: Any) -> None:
@@ -221,9 +208,3 @@ def test_a_loader_counts_what_its_workers_repeat_and_find(
     shards = proxy.count("GET", "rows/data/c/") - 2
     assert 1 < shards <= stats["shard_misses"] <= shards + 1  # the manifest
     assert stats["shard_hits"] >= shards  # all of the second epoch
-
-
-def test_storages_say_whether_they_survive_a_fork(uploaded: str, local: Path) -> None:
-    assert not ObjectStorage(uploaded).fork_safe
-    assert LocalStorage(local).fork_safe
-    assert unistore.Dataset(local).start_method is None

@@ -146,11 +146,6 @@ def test_a_root_that_lacks_something(path: Path, name: str) -> None:
         Store(path)
 
 
-def test_a_missing_group(path: Path) -> None:
-    with pytest.raises(StoreError, match="nowhere"):
-        Store(path).group("nowhere")
-
-
 def test_a_damaged_group(path: Path) -> None:
     (path / "rows/deep/zarr.json").write_text("{")
     with pytest.raises(StoreError, match=r"rows/deep/zarr\.json.*unistore verify"):
@@ -231,11 +226,6 @@ def soundings(make_store: Any, rows: list[int], main: str | None = "echoes") -> 
         document["attributes"]["unistore"]["main_table"] = main
     (path / "zarr.json").write_text(json.dumps(document))
     return Store(path)
-
-
-def test_sources_count_the_rows_of_the_main_table(make_store: Any) -> None:
-    found = sources_of(soundings(make_store, [5, 2]))
-    assert [(source.name, source.lo, source.hi) for source in found] == [("a", 0, 5), ("b", 5, 7)]
 
 
 def test_another_sum_is_refused(make_store: Any) -> None:
