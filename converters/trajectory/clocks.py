@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.plugin import Facts
 from unistore.converters.trajectory.layouts import LOG_TIME, TIMES, EpisodeRecording
 from unistore.converters.trajectory.options import TrajectoryOptions
@@ -100,20 +101,21 @@ class Timing:
                 stream = self._stream(times)
             elif not times and rows not in ((), (steps,)):
                 owner, rate = self._rate_of(path)
+                if not rate:
+                    continue
                 name = _name_of(owner)
                 stream = Stream(rate=rate)
             else:
                 continue
-            if stream.timestamps or stream.rate:
-                clocks.of[path] = name
-                clocks.streams[name] = stream
-                clocks.lengths[name] = rows[0]
-        if clocks.of or self._is_told:
+            clocks.of[path] = name
+            clocks.streams[name] = stream
+            clocks.lengths[name] = rows[0]
+        if of_steps and (clocks.of or self._is_told):
+            clocks.streams[STEPS] = self._stream(of_steps)
+        elif clocks.of or self._is_told:
             own = self._rate_of(self.steps)[1] if self.steps else 0.0
             rate = own or self._options.rates.get(STEPS, 0.0) or _rate_in(self._recording.facts())
-            if of_steps:
-                clocks.streams[STEPS] = self._stream(of_steps)
-            elif rate:
+            if rate:
                 clocks.streams[STEPS] = Stream(rate=rate)
         return clocks
 
@@ -130,8 +132,9 @@ class Timing:
         # Return whether an array has one number for each row of another
         if times not in self._columns:
             return False
-        array, rows = self._arrays[times], self._arrays[path].shape[:1]
-        return len(rows) == 1 and array.shape == rows and array.dtype.kind in "iuf" and not array.problems()
+        array = self._arrays[times]
+        is_row_of_numbers = len(array.shape) == 1 and array.dtype.kind in "iuf"
+        return is_row_of_numbers and array.shape == self._arrays[path].shape[:1] and not array.problems()
 
     def _times_of_steps(self, steps: int) -> str:
         # The path of the timestamps of the steps: those of the action, or of the whole episode
@@ -158,8 +161,9 @@ class Timing:
         facts = self._recording.facts(times)
         unit = next((str(facts[name]) for name in _UNITS if name in facts), "")
         unit = self._options.time_unit or _SPELLED.get(unit, unit)
-        plain = "s" if self._arrays[times].dtype.kind == "f" else "ns"
-        return Stream(times, unit or plain, is_assumed=not unit)
+        if unit:
+            return Stream(times, unit)
+        return Stream(times, "s" if self._arrays[times].dtype.kind == "f" else "ns", is_assumed=True)
 
 
 def dataset_names(arrays: Collection[str]) -> dict[str, str]:
@@ -175,16 +179,20 @@ def dataset_names(arrays: Collection[str]) -> dict[str, str]:
 
 
 def _rate_in(facts: Facts) -> float:
-    rates = [facts[name] for name in _RATES if isinstance(facts.get(name), int | float)]
-    return next((float(rate) for rate in rates if rate > 0), 0.0)
+    for name in _RATES:
+        rate = facts.get(name)
+        if isinstance(rate, int | float) and rate > 0:
+            return float(rate)
+    return 0.0
 
 
 def _stream_parts(times: str) -> list[str]:
     # Parts of the path of timestamps that say whose they are
-    *groups, last = times.split("/")
-    suffix = next((suffix for suffix in _SUFFIXES if last.endswith(suffix) and last != suffix), "")
-    own = [] if last in TIMES else [last.removesuffix(suffix)]
-    return [part for part in (*groups, *own) if part not in _GENERAL]
+    *parts, last = times.split("/")
+    if last not in TIMES:
+        suffix = next((suffix for suffix in _SUFFIXES if last.endswith(suffix) and last != suffix), "")
+        parts.append(last.removesuffix(suffix))
+    return [part for part in parts if part not in _GENERAL]
 
 
 def _name_of(times: str) -> str:
@@ -197,46 +205,43 @@ def _name_of(times: str) -> str:
 
 def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int) -> list[str]:
     """Check that times rise, and that all clocks tell one duration, and return remarks on units."""
-    is_bag = bool(recording.times)
     if STEPS not in clocks.streams:
-        if is_bag:
+        if recording.times:
             return []
         others = ", ".join(clocks.lengths)
         message = f"has streams of other rates ({others}), and nothing tells when its steps were"
         cure = "write timestamps of the action beside it (action_timestamps), or an attribute rate, "
         raise InputError.at(recording.location(), message, f"{cure}or give --rate steps=HZ", "clock")
-    problems: list[Problem] = []
+    collected = ProblemCollector()
     notes: list[str] = []
     times: dict[str, Int64s] = {}
     for name, stream in clocks.streams.items():
         if not stream.timestamps:
             continue
-        try:
+        location = recording.location(stream.timestamps)
+        with collected.attempt(location):
             times[name] = _read_times(recording, stream)
-        except InputError as error:
-            problems += error.problems
-            continue
-        likely = _likely_unit(times[name], stream)
-        if likely:
-            where = f"{recording.location(stream.timestamps)}: taken in {stream.unit}"
-            notes.append(
-                f"{where}, as nothing says the unit; the values look like {likely}: --time-unit {likely}"
-            )
-    if not problems:
+            likely = _likely_unit(times[name], stream)
+            if likely:
+                notes.append(
+                    f"{location}: taken in {stream.unit}, as nothing says the unit; "
+                    f"the values look like {likely}: --time-unit {likely}"
+                )
+    if not collected.problems:
         rows = {STEPS: steps, **clocks.lengths}
-        problems += _contradictions(recording, clocks.streams, rows, times)
-    if problems:
-        raise InputError(problems)
-    first = times[STEPS][0] if len(times.get(STEPS, ())) else None
+        collected.problems += _contradictions(recording, clocks.streams, rows, times)
+    collected.check()
+    of_steps = times.get(STEPS, np.empty(0, np.int64))
     for name, own in times.items():
         location = recording.location(clocks.streams[name].timestamps)
         repeated = np.flatnonzero(np.diff(own) == 0) + 1
         if len(repeated):
             counted = f"{len(repeated)} rows, the first of them row {repeated[0]},"
             notes.append(f"{location}: {counted} repeat the time before them; windows take the last of these")
-        if first is not None and len(own) and own[0] - first > _MOST_APART * 1e9:
-            late = f"begins {(own[0] - first) / 1e9:.2f} s after the steps"
-            notes.append(f'{location}: {late}; windows before that are padded, pad="drop" leaves them out')
+        late = (own[0] - of_steps[0]) / 1e9 if len(own) and len(of_steps) else 0.0
+        if late > _MOST_APART:
+            cure = 'windows before that are padded, pad="drop" leaves them out'
+            notes.append(f"{location}: begins {late:.2f} s after the steps; {cure}")
     return notes
 
 
@@ -270,7 +275,7 @@ def _likely_unit(times: Int64s, stream: Stream) -> str:
     first = times[0] / NANOSECONDS[stream.unit]
     # From 2001 to 2096.
     by_date = [unit for unit, length in NANOSECONDS.items() if 1e18 < first * length < 4e18]
-    return by_date[0] if by_date and stream.unit not in by_date else ""
+    return "" if stream.unit in by_date else "".join(by_date[:1])
 
 
 def _contradictions(
@@ -286,12 +291,14 @@ def _contradictions(
         logged = [own[:] for path, own in recording.arrays.items() if path.endswith(f"/{LOG_TIME}")]
         margin = max(int(own[-1]) for own in logged) - min(int(own[0]) for own in logged) + _OF_ANOTHER_CLOCK
     spans = {name: (int(own[0]), int(own[-1])) for name, own in times.items() if len(own)}
-    durations = {name: (stop - start) / 1e9 for name, (start, stop) in spans.items()}
+    durations = {}
     for name, stream in streams.items():
-        durations.setdefault(name, max(0, rows[name] - 1) / stream.rate if stream.rate else 0.0)
+        durations[name] = max(0, rows[name] - 1) / stream.rate if stream.rate else 0.0
+        if name in spans:
+            durations[name] = (spans[name][1] - spans[name][0]) / 1e9
     of_steps = durations[STEPS]
-    for name, stream in streams.items():
-        own = durations[name]
+    for name, own in durations.items():
+        stream = streams[name]
         least, most = sorted((of_steps, own))
         message = ""
         cure = _SET_UNIT

@@ -167,8 +167,7 @@ def ranges_in(
         offsets = array[:]
         wrong = _wrong(offsets, list(lengths.values()))
         if not wrong:
-            divided = [other for other, length in lengths.items() if length == offsets[-1]]
-            dividing.update(dict.fromkeys(divided, path))
+            dividing |= {other: path for other, length in lengths.items() if length == offsets[-1]}
         elif path.endswith(_SUFFIX) or len(offsets) - 1 in lengths.values():
             cure = "write the file again, or leave the stream out with --ignore"
             problems.append(Problem.at(location(path), wrong, cure, "value"))
@@ -178,13 +177,13 @@ def ranges_in(
 def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
     # Rows of the arrays that offsets of such a path may divide
     group, _, name = path.rpartition("/")
-    others = []
-    if name == _OFFSETS:
-        others = [other for other in arrays if other != path and other.rpartition("/")[0] == group]
-    elif path.endswith(_SUFFIX) and path.removesuffix(_SUFFIX) in arrays:
-        others = [path.removesuffix(_SUFFIX)]
-    numbers = [other for other in others if arrays[other].dtype.kind in "biuf" and arrays[other].shape]
-    return {other: len(arrays[other]) for other in numbers}
+    lengths = {}
+    for other, array in arrays.items():
+        is_beside = name == _OFFSETS and other != path and other.rpartition("/")[0] == group
+        is_divided = is_beside or (name != _OFFSETS and path == f"{other}{_SUFFIX}")
+        if is_divided and array.dtype.kind in "biuf" and array.shape:
+            lengths[other] = len(array)
+    return lengths
 
 
 def _wrong(offsets: AnyArray, lengths: Sequence[int]) -> str:
@@ -323,7 +322,7 @@ class EpisodeArrays:
 
     def _most_common_rows(self) -> int:
         # Steps: the most common number of rows among the arrays that must be per step
-        sized = {path: self._arrays[path].shape[0] for path in self._columns if self._arrays[path].shape}
+        sized = {path: len(self._arrays[path]) for path in self._columns if self._arrays[path].shape}
         core = [rows for path, rows in sized.items() if is_core(path, self._columns[path])]
         counted = core or [rows for path, rows in sized.items() if "/" not in path] or list(sized.values())
         return max(counted, key=lambda rows: (counted.count(rows), rows), default=0)
@@ -339,25 +338,24 @@ class EpisodeArrays:
     def describe(self, not_per_step: Collection[str]) -> Episode:
         """Find the columns. Arrays in `not_per_step` are that in some episode."""
         clocks = self._clocks
-        episode = Episode(self._length, Variant({}, [], {}, clocks.streams), clocks.lengths)
-        episode.problems += [*self._problems, *self._length_problems()]
+        problems = [*self._problems, *self._length_problems()]
+        variant = Variant({}, [], {}, clocks.streams)
+        episode = Episode(self._length, variant, clocks.lengths, problems=problems)
         has_streams = any(rows != self._length for rows in clocks.lengths.values())
-        if (has_streams or self.recording.times) and not episode.problems:
+        if (has_streams or self.recording.times) and not problems:
             try:
-                checked = check_clocks(self.recording, clocks, self._length)
-                episode.notes += [*self._notes, *checked]
+                episode.notes = [*self._notes, *check_clocks(self.recording, clocks, self._length)]
             except InputError as error:
-                episode.problems += error.problems
+                problems += error.problems
         for path in self._arrays:
             if path not in self._columns:
-                episode.left_out[path] = (
-                    "as --ignore says" if is_ignored(path, self._options) else "lengths of compressed frames"
-                )
+                is_chosen = is_ignored(path, self._options)
+                episode.left_out[path] = "as --ignore says" if is_chosen else "lengths of compressed frames"
         for path, column in self._columns.items():
             try:
                 self._add(episode, path, column, may_be_step=path not in not_per_step)
             except InputError as error:
-                episode.problems += error.problems
+                problems += error.problems
         return episode
 
     def _add(self, episode: Episode, path: str, column: str, *, may_be_step: bool) -> None:
@@ -388,8 +386,7 @@ class EpisodeArrays:
     def _length_problems(self) -> list[Problem]:
         # One Problem with a table of lengths if arrays that must be per step have different ones
         paths = [path for path in self._columns if path not in self._clocks.of and self._must_match(path)]
-        shapes = {path: self._arrays[path].shape for path in paths}
-        lengths = {path: shape[0] for path, shape in shapes.items() if shape}
+        lengths = {path: len(self._arrays[path]) for path in paths if self._arrays[path].shape}
         if all(rows == self._length for rows in lengths.values()):
             return []
         message = f"datasets have different numbers of steps:\n{length_table(lengths)}\n   "
@@ -482,8 +479,7 @@ def frame_of(array: Array, row: int, kind: str) -> UInt8s | None:
     # and 82). Lengths that recorders store are not used: their order of cameras is not stated in the file.
     if kind == "padded":
         frame: UInt8s = array[row : row + 1][0]
-        kept = np.flatnonzero(frame)
-        return frame[: int(kept[-1]) + 1] if kept.size else frame[:0]
+        return np.frombuffer(frame.tobytes().rstrip(b"\0"), np.uint8)
     value = array.item(row)
     if isinstance(value, np.ndarray):
         return value if value.dtype == np.uint8 and value.ndim == 1 else None
@@ -493,9 +489,10 @@ def frame_of(array: Array, row: int, kind: str) -> UInt8s | None:
 def flags(values: AnyArray, location: Location, lo: int) -> NDArray[np.bool_]:
     """Return rows of an array of flags 0 and 1, (n,) or (n, 1), as bool."""
     flat = values.reshape(len(values))
-    wrong = np.flatnonzero((flat != 0) & (flat != 1))
+    is_set: NDArray[np.bool_] = flat != 0
+    wrong = np.flatnonzero(is_set & (flat != 1))
     if wrong.size:
         message = f"row {lo + int(wrong[0])} is {flat[wrong[0]]}, expected 0 or 1"
         cure = "choose another dataset with --map terminated=DATASET, or --ignore it"
         raise InputError.at(location, message, cure, "value")
-    return np.asarray(flat != 0)
+    return is_set

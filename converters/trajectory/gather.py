@@ -171,19 +171,27 @@ def _unused(stored: StoredColumns, options: TrajectoryOptions) -> list[Problem]:
     used = set[str]().union(*stored.datasets.values())
     groups = {dataset.rpartition("/")[0] for dataset in used}
     known = {*used, *groups, *stored.columns, *stored.clocks.values(), STEPS}
-    rates = [f"--rate {name}={rate}" for name, rate in options.rate.items() if name.strip("/") not in known]
-    maps = [f"--map {name}={path}" for name, path in options.map.items() if path.strip("/") not in used]
-    message = "no dataset, group or clock has this name"
-    problems = [Problem(rate, message, kind="missing") for rate in rates]
-    message = "no episode has a per-step dataset of this name"
-    return problems + [Problem(own, message, kind="missing") for own in maps]
+    problems = []
+    for name, rate in options.rate.items():
+        if name.strip("/") not in known:
+            message = "no dataset, group or clock has this name"
+            problems.append(Problem(f"--rate {name}={rate}", message, kind="missing"))
+    for name, path in options.map.items():
+        if path.strip("/") not in used:
+            message = "no episode has a per-step dataset of this name"
+            problems.append(Problem(f"--map {name}={path}", message, kind="missing"))
+    return problems
 
 
 def _is_stored(index: EpisodeIndex) -> Callable[[str], bool]:
     # Function that tells whether the store has a dataset, or any dataset in a group. True for the root
-    datasets = index.datasets()
-    groups = {path.rsplit("/", depth)[0] for path in datasets for depth in range(1, path.count("/") + 1)}
-    return {"", *groups, *datasets}.__contains__
+    stored = {""}
+    for dataset in index.datasets():
+        path = dataset
+        while path:
+            stored.add(path)
+            path = path.rpartition("/")[0]
+    return stored.__contains__
 
 
 def _no_episodes(scanned: Sequence[ScannedFile]) -> list[Problem]:
@@ -302,7 +310,7 @@ def _success(said: Sequence[Mapping[str, Any]]) -> Arrays:
     for attributes in _of_episodes(said):
         value = attributes.get("success", attributes.get("is_success"))
         values.append(int(value) if value in (0, 1) else -1)
-    if all(value < 0 for value in values):
+    if max(values, default=-1) < 0:
         return []
     described = "1: the source says the episode succeeded, 0: failed, -1: it does not say"
     field = _field("success", "int8", "episode", described)
@@ -357,16 +365,13 @@ def _groups(
             own = {**of_source["source"], **attributes}
             if shared is None:
                 shared = {key: one for key, one in own.items() if len(json.dumps(one)) <= _MAX_SHARED_BYTES}
-            for key in [key for key, value in shared.items() if key not in own or own[key] != value]:
-                del shared[key]
-    groups: dict[str, JsonObject] = {
-        EPISODES: {"attributes": shared, "source_layout": episodes.layout},
-        STEPS: {},
-    }
+            shared = {key: one for key, one in shared.items() if key in own and own[key] == one}
+    of_episodes: JsonObject = {"attributes": shared, "source_layout": episodes.layout}
+    if stored.streams:
+        of_episodes["clocks"] = dict(stored.streams)
+    groups: dict[str, JsonObject] = {EPISODES: of_episodes, STEPS: {}}
     if episodes.masks:
         groups[f"{EPISODES}/mask"] = {"description": "whether a mask of the source lists the episode"}
-    if stored.streams:
-        groups[EPISODES]["clocks"] = dict(stored.streams)
     if stored.empty:
         groups[STEPS]["empty_datasets"] = dict(stored.empty)
     return groups
@@ -375,13 +380,13 @@ def _groups(
 def _splits(masks: Mapping[str, NDArray[np.bool_]], episodes: int) -> tuple[UInt8s | None, tuple[str, ...]]:
     # Splits from disjoint masks: all masks, or those with the usual names, or None if they overlap
     for names in (tuple(masks), tuple(name for name in masks if name in _SPLIT_NAMES)):
+        count = len(names)
         split_masks = [masks[name] for name in names]
-        if split_masks and len(names) < 255 and np.sum(split_masks, axis=0).max(initial=0) <= 1:
-            codes = np.full(episodes, len(names), np.uint8)
+        if 0 < count < 255 and np.sum(split_masks, axis=0).max(initial=0) <= 1:
+            codes = np.full(episodes, count, np.uint8)
             for code, mask in enumerate(split_masks):
                 codes[mask] = code
-            has_unlisted = bool((codes == len(names)).any())
-            return codes, (*names, "other") if has_unlisted else names
+            return codes, (*names, "other") if count in codes else names
     return None, ()
 
 
@@ -391,7 +396,7 @@ def _spilled(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arr
     arrays: Arrays = []
     for number, table in enumerate(table for table in scan.tables if table.spilled):
         sizes = np.concatenate([of_source[f"{SIZES}{number}"] for of_source in facts])
-        median = int(np.median(sizes)) if len(sizes) else 0
-        tables.append(replace(table, fields=(replace(table.fields[0], run=max(1, median)),)))
+        run = max(1, int(np.median(sizes))) if len(sizes) else 1
+        tables.append(replace(table, fields=(replace(table.fields[0], run=run),)))
         arrays.append((bounds_of(table.name), offsets_of(sizes)))
     return tuple(tables), arrays

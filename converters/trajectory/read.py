@@ -90,10 +90,7 @@ class Reader:
                 self._read_rows(array, location, feature, span.first, whole)
             return
         for lo, hi in feature.blocks(0, span.length):
-            if whole is not None:
-                rows = whole[lo:hi]
-            else:
-                rows = np.empty((hi - lo, *feature.row_shape), np.dtype(feature.dtype))
+            rows = np.empty((hi - lo, *feature.row_shape), feature.dtype) if whole is None else whole[lo:hi]
             self._read_rows(array, location, feature, span.first + lo, rows)
             resize(rows, resized[lo:hi])
 
@@ -211,19 +208,17 @@ def _values_follow(
 ) -> bool:
     if now._replace(dataset=following.dataset) != following:
         return False
-    for lo, hi in now.blocks(0, span.length - 1):
-        first = span.first + lo
-        later = _raw_rows(opened, span, now, first + 1, span.first + hi + 1)
-        stated_next = _raw_rows(opened, span, following, first, span.first + hi)
-        pairs = zip(later, stated_next, ends[lo:hi].tolist(), strict=True)
-        if any(not end and row.tobytes() != other.tobytes() for row, other, end in pairs):
-            return False
+
+    def rows(feature: Feature, lo: int, hi: int) -> Iterable[AnyArray]:
+        array, location = span.array(opened, feature)
+        return frames(array, location, feature, lo, hi) if feature.is_encoded else array[lo:hi]
+
+    for lo, hi in now.blocks(span.first, span.first + span.length - 1):
+        pairs = zip(rows(now, lo + 1, hi + 1), rows(following, lo, hi), strict=True)
+        for (later, stated_next), is_end in zip(pairs, ends[lo - span.first :], strict=False):
+            if not is_end and later.tobytes() != stated_next.tobytes():
+                return False
     return True
-
-
-def _raw_rows(opened: Opened, span: Span, feature: Feature, lo: int, hi: int) -> Iterable[AnyArray]:
-    array, location = span.array(opened, feature)
-    return frames(array, location, feature, lo, hi) if feature.is_encoded else array[lo:hi]
 
 
 def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
@@ -233,13 +228,12 @@ def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
     for number in last.values():
         (span,) = index.last_steps(number, number + 1)
         features = span.variant.features
-        if "truncated" in features:
-            marks = []
-            for column in {"terminated", "truncated"} & features.keys():
-                array, location = span.array(opened, features[column])
-                marks.append(flags(array[span.first : span.first + 1], location, span.first).any())
-            if not any(marks):
-                cut.append(number)
+        is_ended = "truncated" not in features
+        for column in {"terminated", "truncated"} & features.keys() if not is_ended else ():
+            array, location = span.array(opened, features[column])
+            is_ended |= bool(flags(array[span.first : span.first + 1], location, span.first).any())
+        if not is_ended:
+            cut.append(number)
     return cut
 
 

@@ -214,9 +214,8 @@ def with_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str])
 def lies_in(problem: Problem, name: str, group: str) -> bool:
     """Return whether a problem is about a group of a file or about something in it."""
     file, path, _ = location_of(name, group)
-    if problem.file != file or not problem.dataset:
-        return False
-    return not path or f"{problem.dataset}/".startswith(f"{path}/")
+    is_inside = not path or f"{problem.dataset}/".startswith(f"{path}/")
+    return problem.file == file and bool(problem.dataset) and is_inside
 
 
 _LISTED = 5
@@ -364,13 +363,13 @@ class _SoundEpisodes:
         flag_datasets = []
         for column in ("terminated", "truncated"):
             feature = episode.variant.features.get(column)
-            if feature is not None:
-                array, where = recording.arrays[feature.dataset], recording.location(feature.dataset)
-                for lo, hi in feature.blocks(0, episode.length):
-                    ends[lo:hi] |= flags(array[lo:hi], where, lo)
-                flag_datasets.append(feature.dataset)
-        stops = (np.flatnonzero(ends) + 1).tolist()
-        firsts = [0, *(stop for stop in stops if stop < episode.length)]
+            if feature is None:
+                continue
+            array, where = recording.arrays[feature.dataset], recording.location(feature.dataset)
+            for lo, hi in feature.blocks(0, episode.length):
+                ends[lo:hi] |= flags(array[lo:hi], where, lo)
+            flag_datasets.append(feature.dataset)
+        firsts = [0, *(np.flatnonzero(ends[:-1]) + 1).tolist()]
         if not flag_datasets:
             self._notes.append(f"{location}: no terminals or timeouts: taken as one episode")
         else:
@@ -386,6 +385,7 @@ class _SoundEpisodes:
     def index(self, masks: Mapping[str, Sequence[str]], names: Sequence[str]) -> EpisodeIndex:
         # Index of the sound episodes. `names` are those of episodes that may have problems
         numbers = {episode.name: number for number, episode in enumerate(self._indexed)}
+        known = {*names, *numbers}
         numbers_in_masks = {}
         for path, listed in masks.items():
             location = location_of(self._opened.name, path)
@@ -394,7 +394,7 @@ class _SoundEpisodes:
                 message = f"cannot name a mask of the store: {reason}"
                 self.problems.append(Problem.at(location, message, "rename it", "name"))
                 continue
-            absent = [str(name) for name in listed if name not in {*names, *numbers}]
+            absent = [str(name) for name in listed if name not in known]
             if absent:
                 shown = first_few(absent, _LISTED)
                 self._notes.append(f"{location}: lists episodes that the file does not have: {shown}")
@@ -404,10 +404,8 @@ class _SoundEpisodes:
 
     def notes(self) -> list[str]:
         # Notes on decisions and what is left out
+        notes = [*self._notes, *self._clock_notes[:_LISTED]]
         further = len(self._clock_notes) - _LISTED
-        return [
-            *self._notes,
-            *self._clock_notes[:_LISTED],
-            *([f"{self._opened.name}: {further} more remarks on clocks"] if further > 0 else []),
-            *(f"left out: {location} has no step" for location in self._without_steps),
-        ]
+        if further > 0:
+            notes.append(f"{self._opened.name}: {further} more remarks on clocks")
+        return notes + [f"left out: {location} has no step" for location in self._without_steps]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,16 +148,17 @@ class StoredColumn:
     def data_field(self) -> Field:
         """Field of the values of a spilled column."""
         table, form = table_of(self.clock), self.form
+        attributes = self.origin
         if self.keeps:
-            shape = list(form.row_shape)
-            origin = self.origin
+            attributes = {"shape": list(form.row_shape), "dtype": form.dtype, **attributes}
             if VIDEO in self.kinds:
-                return video_field(self.name, table, shape=shape, dtype=form.dtype, **origin)
-            return frame_field(self.name, table, colour=self.colour, shape=shape, dtype=form.dtype, **origin)
+                return video_field(self.name, table, **attributes)
+            return frame_field(self.name, table, **{"colour": self.colour, **attributes})
         if "text" in self.kinds:
-            return text_field(self.name, table, **self.origin, **dtypes_of(form))
-        offsets = {"source_offsets": list(self.offsets)} if self.offsets else {}
-        attributes = {**self.origin, **offsets, **dtypes_of(form)}
+            return text_field(self.name, table, **attributes, **dtypes_of(form))
+        if self.offsets:
+            attributes["source_offsets"] = list(self.offsets)
+        attributes |= dtypes_of(form)
         return ragged_field(self.name, table, form.dtype, form.row_shape, **attributes)
 
 
@@ -202,25 +204,21 @@ class StoredColumns:
 
     def tables(self) -> tuple[Table, ...]:
         """Tables that are known from the scan: ``steps``, large observations, clocks, what is spilled."""
-        small: list[Field] = []
-        large: list[Field] = []
-        of_clocks: dict[str, list[Field]] = {}
+        recorded = {flag: self.columns[flag].field for flag in FLAGS if flag in self.columns}
+        flags = [recorded.get(flag) or column_field(flag, "bool", ()) for flag in FLAGS]
+        fields: dict[str, list[Field]] = {STEPS: [], OBSERVATION: []}
         for column in self.columns.values():
             if column.name in FLAGS or column.is_next:
                 continue
-            if column.clock != STEPS:
-                of_clocks.setdefault(column.clock, []).extend(column.fields())
-                continue
             for own in column.fields():
+                table = table_of(column.clock)
                 is_resized = column.is_resized and own.path == column.resized_name(column.field.path)
                 is_large = is_resized or own.row_bytes >= LARGE
-                (large if column.name.startswith(_OBSERVATION) and is_large else small).append(own)
-        recorded = {flag: self.columns[flag].field for flag in FLAGS if flag in self.columns}
-        small += [recorded.get(flag) or column_field(flag, "bool", ()) for flag in FLAGS]
-        tables = [Table(name=STEPS, fields=tuple(small))]
-        if large:
-            tables.append(Table(name=OBSERVATION, fields=tuple(large)))
-        tables += [Table(name=table_of(clock), fields=tuple(own)) for clock, own in of_clocks.items() if own]
+                if table == STEPS and column.name.startswith(_OBSERVATION) and is_large:
+                    table = OBSERVATION
+                fields.setdefault(table, []).append(own)
+        fields[STEPS] += flags
+        tables = [Table(name=name, fields=tuple(own)) for name, own in fields.items() if own]
         tables += [
             Table(name=column.spilled_table, fields=(column.data_field,), spilled=True)
             for column in self.spilled
@@ -229,14 +227,12 @@ class StoredColumns:
 
     def next_tables(self, groups: Mapping[str, Sequence[StoredColumn]]) -> tuple[Table, ...]:
         """Return tables of next observations by name, of those that have columns."""
-        return tuple(
-            Table(
-                name=group,
-                fields=tuple(chain.from_iterable(column.fields(group) for column in columns)),
-            )
-            for group, columns in groups.items()
-            if columns
-        )
+        tables = []
+        for group, columns in groups.items():
+            fields = tuple(chain.from_iterable(column.fields(group) for column in columns))
+            if columns:
+                tables.append(Table(name=group, fields=fields))
+        return tuple(tables)
 
     def arrays_of(self, table: str) -> dict[str, ArrayOf]:
         """Return what the arrays of a table are, by their names without the table's."""
@@ -350,7 +346,7 @@ class _Clocks:
         self.are_used = False
         self.told: dict[str, Mapping[str, Any]] = {}  # what tells the times of each
         self._first_sources: dict[str, str] = {}
-        self._without_times: dict[str, None] = {}
+        self._without_times: dict[str, Problem] = {}
         self._different: list[Problem] = []
 
     def add(self, name: str, index: EpisodeIndex) -> None:
@@ -358,25 +354,24 @@ class _Clocks:
         self.are_used = self.are_used or index.has_streams
         for variant in index.variants:
             if STEPS not in variant.streams:
-                self._without_times[name] = None
+                message = "nothing tells when its steps were, and others have streams of other rates"
+                cure = "convert it apart, or write action_timestamps"
+                self._without_times[name] = Problem(name, message, cure, "clock", name)
+            columns = {feature.dataset: column for column, feature in variant.features.items()}
             for clock, stream in variant.streams.items():
                 told: JsonObject = {"rate": stream.rate}
                 if stream.timestamps:
-                    columns = variant.features.items()
-                    column = next(name for name, one in columns if one.dataset == stream.timestamps)
-                    told = {"timestamps": f"{table_of(clock)}/{column}", "unit": stream.unit}
+                    path = f"{table_of(clock)}/{columns[stream.timestamps]}"
+                    told = {"timestamps": path, "unit": stream.unit}
                 first = self._first_sources.setdefault(clock, name)
                 first_told = self.told.setdefault(clock, told)
                 if told != first_told:
                     message = f"its clock {clock} has {_words(told)}, that of {first} {_words(first_told)}"
                     self._different.append(Problem(name, message, "convert them apart", "clock", name))
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> list[Problem]:
         # Clocks whose times are told differently in several sources, or not in some
-        for name in self._without_times if self.are_used else ():
-            message = "nothing tells when its steps were, and others have streams of other rates"
-            yield Problem(name, message, "convert it apart, or write action_timestamps", "clock", name)
-        yield from self._different if self.are_used else ()
+        return [*self._without_times.values(), *self._different] if self.are_used else []
 
 
 def _words(told: Mapping[str, Any]) -> str:
@@ -387,12 +382,12 @@ def _name_problems(stored: StoredColumns) -> list[Problem]:
     # Problems of arrays whose path lies inside another array's, or is the same
     tables = [*stored.tables(), *stored.next_tables({NEXT: stored.following})]
     paths = [field.path for field in chain.from_iterable(table.fields for table in tables)]
-    outer_paths = {column_group(path) for path in paths}
+    groups = {column_group(path) for path in paths}
     wrong = {}
-    for path in sorted(outer_paths):
-        above = ["/".join(path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)]
-        for outer in outer_paths.intersection(above):
-            wrong[path] = f"would lie inside the array {outer!r}"
+    for path in sorted(groups):
+        for above in PurePosixPath(path).parents:
+            if str(above) in groups:
+                wrong[path] = f"would lie inside the array {str(above)!r}"
     wrong |= {path: "stands for two columns" for path in paths if paths.count(path) > 1}
     cure = "rename one with --map NAME=DATASET"
     return [Problem(path, message, cure, "name") for path, message in wrong.items()]
