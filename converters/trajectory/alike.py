@@ -9,22 +9,23 @@ from itertools import chain
 import numpy as np
 
 from unistore.converters.common.columns import Merged, missing_value
-from unistore.converters.trajectory.store_columns import FLAGS, dtypes_of
+from unistore.converters.trajectory.store_columns import FLAGS, dtypes_of, is_filled
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import StoreView, whole
-from unistore.schemas.tables import Field, IndexValues, own_axes
+from unistore.schemas.tables import Field, IndexValues
 from unistore.schemas.trajectory.clocks import offsets_path
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
     EPISODES,
-    EXTENT,
     FINAL,
     NEXT,
     OBSERVATION,
     PRESENT,
     STEPS,
     column_field,
+    extent_field,
     moved,
+    present_field,
     sample_key,
 )
 from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
@@ -88,10 +89,8 @@ def arrays(stores: Sequence[StoreView]) -> ArraysOfStores:
 
 def column(field: Field, form: Merged) -> Field:
     """Return the field of a column with what its sources say of its forms."""
-    # Moments would count what is filled in, unless that is NaN
-    is_filled = form.is_padded or ("missing_in" in form.attributes and np.dtype(form.dtype).kind != "f")
     attributes = {**field.attributes, **dtypes_of(form)}
-    return replace(field, attributes=attributes, statistics=field.statistics and not is_filled)
+    return replace(field, attributes=attributes, statistics=field.statistics and not is_filled(form))
 
 
 def missing(store: StoreView, path: str) -> Int64s:
@@ -139,40 +138,30 @@ def _columns(store: StoreView) -> dict[str, str]:
 
 def _add_present(of_stores: ArraysOfStores, stores: Sequence[StoreView], key: str, path: str) -> None:
     """Say which episodes have a column, if some lack it."""
-    present = f"{PRESENT}/{key}"
-    if all(store.has(path) for store in stores) and not any(store.has(present) for store in stores):
+    field = present_field(key, path.removesuffix("/data").removeprefix(f"{STEPS}/"))
+    if all(store.has(path) for store in stores) and not any(store.has(field.path) for store in stores):
         return
-    name = path.removesuffix("/data").removeprefix(f"{STEPS}/")
-    text = f"whether the episode has {name}"
-    field = Field(path=present, dtype="bool", axes=("episode",), description=text)
     for store, own_arrays in zip(stores, of_stores, strict=True):
-        if not store.has(present):
-            own_arrays[present] = field, np.full(store.sample_count, store.has(path))
+        if not store.has(field.path):
+            own_arrays[field.path] = field, np.full(store.sample_count, store.has(path))
 
 
 def _add_extents(of_stores: ArraysOfStores, stores: Sequence[StoreView], key: str, path: str) -> None:
     """Say how far the rows of a column reach in each episode, if some are smaller."""
-    extent = f"{EXTENT}/{key}"
     shapes = {store.array(path).shape[1:] for store in stores if store.has(path)}
-    if len(shapes) == 1 and not any(store.has(extent) for store in stores):
+    axes = max(map(len, shapes))
+    field = extent_field(key, path.removeprefix(f"{STEPS}/"), path, axes)
+    if len(shapes) == 1 and not any(store.has(field.path) for store in stores):
         return
     for store, own_arrays in zip(stores, of_stores, strict=True):
-        if store.has(extent):
+        if store.has(field.path):
             continue
-        extents = np.zeros((store.sample_count, max(map(len, shapes))), np.int32)
+        extents = np.zeros((store.sample_count, axes), np.int32)
         if store.has(path):
             extents[:, : len(store.array(path).shape) - 1] = store.array(path).shape[1:]
         if store.has(f"{PRESENT}/{key}"):
             extents[~whole(store, f"{PRESENT}/{key}")] = 0
-        field = Field(
-            path=extent,
-            dtype="int32",
-            row_shape=extents.shape[1:],
-            axes=("episode", *own_axes(extent, "axis", 1)),
-            description=f"how far rows of {path.removeprefix(f'{STEPS}/')} reach; behind it is padding",
-            attributes={"array": path},
-        )
-        own_arrays[extent] = field, extents
+        own_arrays[field.path] = field, extents
 
 
 def _next_field(store: StoreView, path: str, final: str) -> Field:

@@ -30,7 +30,7 @@ from unistore.converters.trajectory.read import (
 from unistore.converters.trajectory.scan import EpisodeIndex, EpisodeOrigin, ScannedFile
 from unistore.converters.trajectory.store_columns import FLAGS, StoredColumns, merge_columns
 from unistore.errors import InputError, Problem, first_few
-from unistore.schemas.tables import Field, IndexValues, Table, offsets_of, own_axes, text_arrays
+from unistore.schemas.tables import Field, IndexValues, Table, offsets_of, text_arrays
 from unistore.schemas.trajectory.clocks import offsets_path, table_of
 from unistore.schemas.trajectory.fields import (
     EPISODES,
@@ -39,6 +39,8 @@ from unistore.schemas.trajectory.fields import (
     NEXT,
     STEPS,
     bounds_of,
+    extent_field,
+    present_field,
     sample_key,
 )
 from unistore.system.hints import Int64s, JsonObject, Shape, UInt8s
@@ -143,7 +145,8 @@ def _notes(used: Sequence[ScannedFile], stored: StoredColumns, options: Trajecto
         listed = first_few(names_without_numbers(values), _LISTED)
         yield f"not per step, so kept as attributes and not as columns: {listed}"
     yield from left_out_notes([*left_out.items(), *_datasets_left_out(stored)])
-    yield from padding_notes({name: column.form for name, column in stored.columns.items() if column.extents})
+    padded = {name: column.form for name, column in stored.columns.items() if column.has_extents}
+    yield from padding_notes(padded)
     if listed := ", ".join(name for name, own in stored.columns.items() if own.keeps and VIDEO in own.kinds):
         yield f"packets of video ({listed}) kept bit for bit: whoever reads them needs PyAV"
     elif options.video == "keep":
@@ -337,22 +340,14 @@ def _differences(indexes: Sequence[EpisodeIndex], stored: StoredColumns) -> Arra
             features = [variant.features.get(name) for variant in index.variants]
             of_variants = [feature and feature.row_shape for feature in features]
             shapes.extend(of_variants[episode.variant] for episode in index.episodes)
+        key = sample_key(f"{table_of(column.clock)}/{name}")
         if None in shapes:
-            key = sample_key(f"{table_of(column.clock)}/{name}")
-            field = _field(f"present/{key}", "bool", "episode", f"whether the episode has {name}")
-            arrays.append((field, np.array([shape is not None for shape in shapes])))
-        if column.extents:
+            is_present = np.array([shape is not None for shape in shapes])
+            arrays.append((present_field(key, name), is_present))
+        if column.has_extents:
             nothing = (0,) * len(column.form.row_shape)
             extents = np.array([nothing if shape is None else shape for shape in shapes], np.int32)
-            field = Field(
-                path=column.extents,
-                dtype="int32",
-                row_shape=extents.shape[1:],
-                axes=("episode", *own_axes(column.extents, "axis", 1)),
-                description=f"how far rows of {name} reach; behind it is padding",
-                attributes={"array": column.field.path},
-            )
-            arrays.append((field, extents))
+            arrays.append((extent_field(key, name, column.field.path, len(nothing)), extents))
     return arrays
 
 

@@ -22,7 +22,6 @@ from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_field, te
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import (
-    EXTENT,
     FINAL,
     JPEG_SUFFIX,
     NEXT,
@@ -35,7 +34,6 @@ from unistore.schemas.trajectory.fields import (
     image_axes,
     is_image,
     moved,
-    sample_key,
     video_field,
 )
 from unistore.system.hints import JsonObject
@@ -92,11 +90,9 @@ class StoredColumn:
         )
 
     @property
-    def extents(self) -> str:
-        """Path of how far rows reach in each episode (empty: rows of all are alike)."""
-        if not self.form.is_padded or self.is_next or (self.alone and self.is_resized):
-            return ""
-        return f"{EXTENT}/{sample_key(self.field.path)}"
+    def has_extents(self) -> bool:
+        """Whether rows reach less far in some episodes, as an array of the store says."""
+        return self.form.is_padded and not self.is_next and not (self.alone and self.is_resized)
 
     @property
     def origin(self) -> JsonObject:
@@ -110,9 +106,7 @@ class StoredColumn:
             return column_field(self.name, "bool", (), **self.origin)
         form, table = self.form, table_of(self.clock)
         field = column_field(self.name, form.dtype, form.row_shape, table, **self.origin, **dtypes_of(form))
-        # Moments would count what is filled in, unless that is NaN
-        is_filled = form.is_padded or ("missing_in" in form.attributes and np.dtype(form.dtype).kind != "f")
-        return replace(field, statistics=False) if is_filled else field
+        return replace(field, statistics=field.statistics and not is_filled(form))
 
     def fields(self, group: str = "") -> list[Field]:
         """Fields of the rows as they are, and of resized images. Those of a next observation in `group`."""
@@ -160,6 +154,11 @@ class StoredColumn:
             attributes["source_offsets"] = list(self.offsets)
         attributes |= dtypes_of(form)
         return ragged_field(self.name, table, form.dtype, form.row_shape, **attributes)
+
+
+def is_filled(form: Merged) -> bool:
+    """Return whether moments of a column would count what is filled in, which is not NaN."""
+    return form.is_padded or ("missing_in" in form.attributes and np.dtype(form.dtype).kind != "f")
 
 
 def dtypes_of(form: Merged) -> JsonObject:

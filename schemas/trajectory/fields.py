@@ -96,6 +96,25 @@ def moved(field: Field, group: str) -> Field:
 _FRAME = 32 << 10
 
 
+def present_field(key: str, column: str) -> Field:
+    """Return the field that says which episodes have a column, by its key in samples."""
+    text = f"whether the episode has {column}"
+    return Field(path=f"{PRESENT}/{key}", dtype="bool", axes=("episode",), description=text)
+
+
+def extent_field(key: str, column: str, array: str, axes: int) -> Field:
+    """Return the field of how far the rows of a padded column reach in each episode, (E, axes) i4."""
+    path = f"{EXTENT}/{key}"
+    return Field(
+        path=path,
+        dtype="int32",
+        row_shape=(axes,),
+        axes=("episode", *own_axes(path, "axis", 1)),
+        description=f"how far rows of {column} reach; behind it is padding",
+        attributes={"array": array},
+    )
+
+
 def frame_field(column: str, table: str, **attributes: object) -> Field:
     """Return the field ``data`` of compressed frames that are kept as they are."""
     # Attributes: `colour` ("standard" or "swapped"), `shape` and `dtype` of a decoded frame.

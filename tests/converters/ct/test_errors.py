@@ -85,18 +85,6 @@ def test_dtypes_that_no_dtype_holds(tmp_path: Path) -> None:
     assert "int64 (a.npy), float32 (ct.npy)" in problem.message
 
 
-def test_values_of_points_that_no_dtype_holds(tmp_path: Path) -> None:
-    index = np.zeros((1, 3), "i2")
-    for case, dtype in (("a", "i8"), ("b", "f4")):
-        (tmp_path / case / "windows").mkdir(parents=True)
-        values = np.ones(1, dtype)
-        np.savez(tmp_path / case / "windows" / "lung_w1500_l-600_sparse.npz", indices=index, values=values)
-        np.savez(tmp_path / case / "windows" / "far.npz", sparse_index=index, sparse_sdf=values)
-    found = scan_problems(tmp_path)
-    assert set(found) == {"window 'lung'", "sdf/far"}
-    assert all("exactly: int64 (a), float32 (b)" in problem.message for problem in found.values())
-
-
 def test_cases_that_do_not_fit_together(tmp_path: Path) -> None:
     lung = (GOOD > 9).astype("u1")
     save(tmp_path / "case_1" / "ct_original_512.npy", GOOD)

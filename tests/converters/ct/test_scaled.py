@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import unistore
-from unistore.errors import InputError, StoreError
+from unistore.errors import InputError
 
 IMAGE = np.random.default_rng(5).integers(-2000, 1000, (9, 10, 11)).astype("i2")
 IMAGE.flat[:2] = -1350, 150
@@ -52,50 +50,6 @@ def test_alone(tmp_path: Path) -> None:
     written = np.load(tmp_path / "out" / "a" / "windows" / NAME)
     assert written.dtype == scaled.dtype
     assert np.array_equal(written, scaled)
-
-
-WINDOWS = {"scaled": SCALED.astype("f4"), "sparse": None, "mask": (IMAGE > 0).astype("u1"), "volume": None}
-"""What comes as the window's file, by what the store says of its values."""
-
-
-def store_of(folder: Path, source: str) -> Path:
-    case = folder / "in" / "a"
-    if source == "sparse":
-        index = np.argwhere(IMAGE > 900).astype("i2")
-        (case / "windows").mkdir(parents=True)
-        np.savez(case / "windows" / "lung_w1500_l-600_sparse.npz", indices=index, values=SCALED[IMAGE > 900])
-    elif source == "volume":
-        save(case / "ct_original.npy", IMAGE)
-        save(case / "windows" / NAME, ((IMAGE >= -1350) & (IMAGE <= 150)).astype("u1"))
-    else:
-        save(case / "windows" / NAME, WINDOWS[source])
-    unistore.convert(folder / "in", folder / "a.zarr", "ct")
-    return folder / "a.zarr"
-
-
-@pytest.mark.parametrize("source", WINDOWS)
-def test_a_word_says_where_values_come_from(
-    tmp_path: Path, source: str, tree: Callable[[Path], dict[str, bytes]]
-) -> None:
-    """A store without it, as they were before, gets it from its sentence."""
-    store = store_of(tmp_path, source)
-    assert unistore.Store(store).group("windows/lung")["value_source"] == source
-    unistore.export(store, tmp_path / "new")
-    assert tree(tmp_path / "new").keys() == tree(tmp_path / "in").keys()
-
-    document = store / "windows" / "lung" / "zarr.json"
-    content = json.loads(document.read_text())
-    assert content["attributes"].pop("value_source") == source
-    document.write_text(json.dumps(content))
-    assert "value_source" not in unistore.Store(store).group("windows/lung")
-    unistore.export(store, tmp_path / "old")
-    assert tree(tmp_path / "old") == tree(tmp_path / "new")
-
-    content["attributes"]["values"] = "as it was"
-    document.write_text(json.dumps(content))
-    if source in ("scaled", "mask"):  # the others' files say what they hold
-        with pytest.raises(StoreError, match="whose values are 'as it was' is not known"):
-            unistore.export(store, tmp_path / "unknown")
 
 
 def test_what_is_not_the_volume_scaled(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct import voxels as ct_voxels
-from unistore.converters.ct.slabs import VolumeArray, read_image, slabs
+from unistore.converters.ct.slabs import VolumeArray
 from unistore.converters.ct.voxels import (
     bit_shape,
     count_image,
@@ -53,44 +53,6 @@ def small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ct_slabs, "SLAB", 600)
     monkeypatch.setattr(ct_slabs, "BAND", 1300)
     monkeypatch.setattr(ct_voxels, "LISTED", 200)
-
-
-@pytest.mark.parametrize("other", ["C", "F"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_slabs_of_two_files_cover_the_volume_once(tmp_path: Path, dtype: str, order: str, other: str) -> None:
-    arrays = [np.asarray(volume(dtype), order=order), np.asarray(volume(">f8"), order=other)]
-    files = [saved(tmp_path, array, f"{number}.npy") for number, array in enumerate(arrays)]
-    for lo, hi in ((0, 7), (2, 6)):
-        seen = np.zeros((hi - lo, 9, 21), int)
-        parts = 0
-        for box, several in slabs(files, lo, hi):
-            seen[box] += 1
-            parts += 1
-            assert (box[2].start or 0) % 8 == 0
-            for values, array in zip(several, arrays, strict=True):
-                assert values.dtype.isnative
-                np.testing.assert_array_equal(values, array[lo:hi][box])
-        assert parts > 1
-        assert (seen == 1).all()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_image_is_read_into_a_larger_block(tmp_path: Path, dtype: str, order: str) -> None:
-    array = np.asarray(volume(dtype), order=order)
-    file = saved(tmp_path, array)
-    exact = np.empty(array.shape, array.dtype.newbyteorder("="))
-    read_image(file, exact)
-    np.testing.assert_array_equal(exact, array)
-    padded = np.full((8, 10, 24), 7, "f8")
-    read_image(file, padded)
-    np.testing.assert_array_equal(padded[:7, :9, :21], array)
-    assert (padded[7:] == 7).all()
-    assert (padded[:, 9:] == 7).all()
-    assert (padded[:, :, 21:] == 7).all()
-    some = np.full((4, 9, 21), 7, exact.dtype)
-    read_image(file, some, 2, 5)
-    np.testing.assert_array_equal(some[:3], array[2:5])
-    assert (some[3] == some.dtype.type(7)).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -17,15 +17,17 @@ GOLDEN = {
 
 @pytest.mark.parametrize(
     ("name", "low", "high"),
-    [("lung", -1350, 150), ("bone", -450, 1050), ("soft_tissue", -150, 250), ("brain", -5, 75)],
+    [
+        ("lung", -1350, 150),
+        ("bone", -450, 1050),
+        ("soft_tissue", -150, 250),
+        ("brain", -5, 75),
+        ("mediastinum", -135, 215),
+    ],
 )
 def test_presets(name: str, low: float, high: float) -> None:
     assert (PRESETS[name].low, PRESETS[name].high) == (low, high)
     assert parse_window(name) is PRESETS[name]
-
-
-def test_mediastinum() -> None:
-    assert (PRESETS["mediastinum"].width, PRESETS["mediastinum"].level) == (350, 40)
 
 
 def test_parse_window() -> None:
