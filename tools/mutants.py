@@ -163,7 +163,8 @@ def tests_of(tree: Path, module: str, lines: range, measured: CoverageData) -> l
     distances = {file.relative_to(tree).as_posix(): distance(file) for file in files}
     durations = json.loads(Path(measured.data_filename()).with_suffix(".json").read_text())
     contexts = measured.contexts_by_lineno(str(tree / module))
-    running = {test for line in lines for test in contexts.get(line, ()) if test}
+    running = {test for line in lines for test in contexts.get(line, ())}
+    running = {test for test in running if test.partition("::")[0] in distances}
     if not running:  # other processes run it, or the import of the module
         return sorted(file for file, far in distances.items() if far < 2)
     return sorted(
