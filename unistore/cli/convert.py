@@ -46,10 +46,10 @@ Examples:
 """
 
 
-def _detect(paths: Sequence[Path]) -> Detection:
+def _detect(paths: Sequence[Path], build_folder: Path | None = None) -> Detection:
     from unistore.conversion.convert import detect_family
 
-    detection = detect_family(paths)
+    detection = detect_family(paths, build_folder)
     family = detection.family.replace("_", " ")
     say_done(f"{family} ({detection.layout}): {detection.reason}", err=True)
     return detection
@@ -68,7 +68,7 @@ def _convert(family: str | None, **arguments: Any) -> int:
     of_append = [arguments.pop(name) for name in ("append", "replace", "check")]
     if any(of_append):
         raise click.UsageError("--replace and --check need --append")
-    from unistore.conversion.convert import forget_copies, local_sources
+    from unistore.conversion.convert import forget_copies, local_sources, shared_folder
     from unistore.conversion.settings import Settings
 
     sources = arguments.pop("sources")
@@ -80,7 +80,8 @@ def _convert(family: str | None, **arguments: Any) -> int:
     settings = Settings(**{field.name: arguments.pop(field.name) for field in fields(Settings)})
     with progress_log(log, destination) as bar, _stopped_by_signals():
         paths = local_sources([*sources, *arguments.pop("follow_links_to", ())], destination, settings, bar)
-    chosen: str | Detection = family or _detect(paths)
+    shared = None if by_shape or dry_run else shared_folder(settings, destination)
+    chosen: str | Detection = family or _detect(paths, shared)
     destinations = {destination: arguments}
     if by_shape:
         from unistore.conversion.convert import destinations_by_shape

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from unistore.conversion.answers import ANSWERS
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.errors import ConversionError, InputError
 from unistore.remote.url import local_path, parse_url
@@ -16,7 +17,7 @@ from unistore.system.arguments import Arguments
 from unistore.system.hints import PathLike
 
 _FOLDERS = (build_folder, copies_folder)
-_OWN = ("journal*.jsonl", "lock*")
+_OWN = ("journal*.jsonl", "lock*", ANSWERS)
 _SUFFIXES = tuple(folder(Path("x")).name.removeprefix("x") for folder in _FOLDERS)
 
 

@@ -10,6 +10,8 @@ from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
+from unistore.conversion.answers import asked_once
+from unistore.conversion.build import is_store
 from unistore.conversion.executors.local import asking
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import Report, open_build, run
@@ -138,7 +140,7 @@ def convert(
     settings = Settings(**{name: of_family.pop(name) for name in shared})
     paths = local_sources(sources, destination, settings, progress)
     if family is None:
-        family = implied_family(of_family) or detect_family(paths)
+        family = implied_family(of_family) or detect_family(paths, shared_folder(settings, destination))
     return convert_with(settings, paths, destination, family, of_family, progress)
 
 
@@ -278,11 +280,21 @@ def check_exist(paths: Sequence[Path]) -> None:
         raise InputError(msg)
 
 
-def detect_family(paths: Sequence[Path]) -> Detection:
+def shared_folder(settings: Settings, destination: PathLike) -> Path | None:
+    """Return the build folder that jobs share, None where there is one job or the store is finished."""
+    if not settings.is_shared or (not settings.overwrite and is_store(destination)):
+        return None
+    return open_build(destination, work=settings.work).folder
+
+
+def detect_family(
+    paths: Sequence[Path],
+    build_folder: Path | None = None,  # that jobs share
+) -> Detection:
     """Detect the family of the sources."""
     check_exist(paths)
     with Processes() as executor:
-        surveyed = survey(paths, asking(executor))
+        surveyed = survey(paths, asked_once(asking(executor), build_folder, paths))
     if surveyed.unreadable:
         raise InputError(list(surveyed.unreadable.values()))
     detections = surveyed.detected()

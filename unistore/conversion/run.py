@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from unistore.conversion.answers import asked_once
 from unistore.conversion.build import Build, FolderBuild, wait_turn
 from unistore.conversion.executors.local import STOP, Executor, Job, Serial, asking
 from unistore.conversion.executors.processes import Processes
@@ -559,7 +560,7 @@ def run(
         converter,
         paths,
         skip=settings.skips,
-        ask=asking(executor),
+        ask=asked_once(asking(executor), opened.folder if settings.is_shared else None, paths, progress),
         is_named=is_named,
         stored=stored,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
@@ -18,7 +19,9 @@ import pytest
 from tests.waiting import wait_until
 from unistore.cli.main import main
 from unistore.conversion.build import Journal
-from unistore.conversion.executors.local import STOP
+from unistore.conversion.clean import clean
+from unistore.conversion.convert import make_converter
+from unistore.conversion.executors.local import STOP, AskJob, Serial
 from unistore.conversion.lock import Lock
 from unistore.conversion.new_store import NewStore
 from unistore.conversion.run import run
@@ -283,6 +286,64 @@ def test_a_signal_leaves_75(
     assert signal.getsignal(number) == signal.SIG_DFL
 
 
+def scan_in_part(rows: Path, store: Path, part: str) -> int:
+    files: list[Any] = []
+
+    class Counting(Serial):
+        def run(self, job: Any, items: Any) -> Any:
+            for item in items:
+                if isinstance(job, AskJob):
+                    files.extend(job.items[number] for number in item)
+                yield item, job(item)
+
+    settings = Settings(part=part)
+    run(make_converter("rows", {}), [rows], store, settings, executor=Counting())
+    return len(files)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for number in range(3):
+        np.save(folder / f"{number}.npy", np.full((4000, 2), number, np.float32))
+    return folder
+
+
+def test_one_job_scans_for_all(rows: Path, store: Path) -> None:
+    assert scan_in_part(rows, store, "1/3") == 6, "who takes each file, and what it holds"
+    assert scan_in_part(rows, store, "2/3") == 0
+    os.utime(rows / "1.npy")
+    with pytest.raises(ConversionError, match="started with other sources"):
+        scan_in_part(rows, store, "3/3")
+    np.save(rows / "1.npy", np.zeros((4000, 2), np.float32))
+    with pytest.raises(ConversionError, match="started with other sources"):
+        scan_in_part(rows, store, "3/3")
+
+
+@pytest.mark.timeout(60)
+def test_a_job_that_is_killed_while_it_scans(rows: Path, store: Path) -> None:
+    class Killed(Serial):
+        def run(self, job: Any, items: Any) -> Any:
+            yield items[0], job(items[0])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    settings = Settings(part="1/2")
+    first = FORK.Process(
+        target=run, args=(make_converter("rows", {}), [rows], store, settings), kwargs={"executor": Killed()}
+    )
+    first.start()
+    first.join()
+    assert first.exitcode == -signal.SIGKILL
+    assert not list(store.with_name(BUILD).glob("answers/[!.]*"))
+    (leftover,) = clean(store)
+    assert not leftover.kept
+    assert scan_in_part(rows, store, "2/2") == 6
+    assert scan_in_part(rows, store, "1/2") == 0
+    alone = run(make_converter("rows", {}), [rows], store.with_name("alone.zarr"))
+    assert digest_of(store) == alone.digest
+
+
 def test_a_part_at_work_seals(toys: Path, toy: Any, store: Path, whole: str) -> None:
     """Although nothing is left to do for it: it was killed after its last step, and runs again."""
     run(toy(), [toys], store, Settings(part="1/2"))
@@ -296,13 +357,45 @@ def test_a_part_at_work_seals(toys: Path, toy: Any, store: Path, whole: str) -> 
     assert run(toy(), [toys], store, Settings(part="1/2")).digest == whole
 
 
-def test_parts_of_the_command(tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.save(tmp_path / "rows.npy", np.zeros((4000, 2), np.float32))
+def record(name: str, *fields: object) -> bytes:
+    return json.dumps({"record": name, "fields": fields}).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x80\x05no",
+        b'{"array": "AAAA"}',
+        b"[" * 100_000,
+        record("os:mkdir", "hostile"),
+        record("unistore.conversion.lock:os", "hostile"),
+        record("unistore.conversion.lock:Lock", "hostile"),
+        record("unistore.conversion.parts:JobPart", 1),
+    ],
+    ids=range(8),
+)
+def test_answers_that_unistore_did_not_write(
+    rows: Path, store: Path, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scan_in_part(rows, store, "1/2")
+    for path in store.with_name(BUILD).glob("answers/*"):
+        path.write_bytes(content)
+    assert scan_in_part(rows, store, "2/2") == 6
+    assert not (tmp_path / "hostile").exists()
+    alone = run(make_converter("rows", {}), [rows], store.with_name("alone.zarr"))
+    assert digest_of(store) == alone.digest
+
+
+def test_the_family_is_detected_once(rows: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     codes = []
     for part in ("1/2", "2/2", "2/2"):
         with pytest.raises(SystemExit) as end:
-            main(["convert", str(tmp_path / "rows.npy"), str(store), "--part", part])
+            main(["convert", str(rows), str(store), "--part", part])
         codes.append(end.value.code)
+        if part == "1/2":
+            assert len(list(store.with_name(BUILD).glob("answers/*"))) == 2
     assert codes == [0, 0, 0]
     assert "up to date" in capsys.readouterr().out
     assert not store.with_name(BUILD).exists()
