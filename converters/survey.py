@@ -17,7 +17,7 @@ from unistore.converters.common.exclusion import folders_of
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
 from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending, is_about, unread_format, why_left_out
-from unistore.converters.files.paths import common_root, is_store, list_files, natural_key
+from unistore.converters.files.paths import common_root, is_inside, is_store, list_files, natural_key
 from unistore.converters.opened import Claim
 from unistore.converters.protocol import Ask, Converter, ask_here
 from unistore.converters.registry import FamilyRecord, families, get_family, is_own, leave_out, reason_of
@@ -447,6 +447,9 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
         message = f"holds nothing that is read: {first_few(unread, _SHOWN, '; ')}"
         cure = "load them with their own library and save the values as .npy or HDF5"
         return Problem(where, message, cure, "format")
+    for link in chain.from_iterable(path.rglob("*") for path in paths):
+        if not is_inside(link, paths):
+            return Problem(str(link), "is a link out of the given paths", "name what it leads to", "link")
     commands = ", ".join(sorted(family.command for family in families().values()))
     message = f"holds no source of {name or f'any family ({commands})'}: not recognised"
     cure = "unistore inspect says more; or name the family: unistore convert FAMILY SRC... DST"

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
@@ -350,8 +351,12 @@ def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
     record = get_family(family)
     own_options = [option.name for option in declared(record.part("options"))]
     if unknown := [name for name in options if name not in own_options]:
+        import difflib
+
         common = [field.name for field in fields(Settings)]
-        has_none = f"{record.name} has no option {', '.join(map(repr, unknown))}"
+        meant = [difflib.get_close_matches(name, [*own_options, *common], 1)[:1] for name in unknown]
+        guess = f": did you mean {', '.join(chain(*meant))}?" if any(meant) else ""
+        has_none = f"{record.name} has no option {', '.join(map(repr, unknown))}{guess}"
         msg = f"{has_none}; it has: {', '.join(own_options)}; every conversion has: {', '.join(common)}"
         raise InputError(msg)
     return cast("Converter", record.part("converter")(**options))

@@ -403,7 +403,10 @@ class ShardJob(Job[ShardTask]):
     def read_planes(self, table: str, column: str, number: int, lo: int, hi: int, block: AnyArray) -> None:
         """Read planes ``lo:hi`` of the row of a source into `block`, (1, hi - lo, …)."""
         with self.inputs.reading(number) as name:
-            self.inputs.converter.read_planes(self.inputs.scan, table, number, lo, hi, {column: block})
+            watched = WatchedColumns({column: block})
+            self.inputs.converter.read_planes(self.inputs.scan, table, number, lo, hi, watched)
+            if lo == 0:  # planes behind the end of a smaller volume are fill
+                self._check_all_read(name, table, watched)
         self._check_bounds(name, table, 0, {column: block})
 
     def _check_bounds(self, name: str, table: str, first_row: int, columns: Mapping[str, AnyArray]) -> None:
@@ -413,7 +416,9 @@ class ShardJob(Job[ShardTask]):
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, AnyArray]) -> None:
         spilled = self.spilled.get(table)
         if spilled is None:
-            self.inputs.converter.read(self.inputs.scan, table, source, lo, hi, out)
+            watched = WatchedColumns(out)
+            self.inputs.converter.read(self.inputs.scan, table, source, lo, hi, watched)
+            self._check_all_read(self.inputs.scan.sources.names[source], table, watched)
             return
         for column, target in out.items():
             start = 0
@@ -422,6 +427,34 @@ class ShardJob(Job[ShardTask]):
                 out_rows = target[start:stop]
                 self.inputs.converter.pack(self.inputs.scan, spilled, column, source, rows, out_rows)
                 start = stop
+
+    def _check_all_read(self, name: str, table: str, watched: WatchedColumns) -> None:
+        # Fill must not be stored for columns that the converter forgot
+        if watched.untouched:
+            kind = type(self.inputs.converter)
+            forgotten = ", ".join(sorted(watched.untouched))
+            reader = f"{kind.__module__}.{kind.__qualname__}"
+            msg = f"{name}: {reader} did not read {forgotten} of table {table!r}; please report it"
+            raise ConversionError(msg)
+
+
+class WatchedColumns(Mapping[str, AnyArray]):
+    """Memory that a converter reads columns into. `untouched` names those that it never looked at."""
+
+    def __init__(self, columns: Mapping[str, AnyArray]) -> None:
+        self._columns = columns
+        self.untouched = set(columns)
+
+    def __getitem__(self, column: str) -> AnyArray:
+        values = self._columns[column]
+        self.untouched.discard(column)
+        return values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
 
 
 def _joined_digest(contents: Mapping[str, str]) -> str:

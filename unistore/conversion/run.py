@@ -28,7 +28,7 @@ from unistore.conversion.keys import (
     source_keys,
     task_keys,
 )
-from unistore.conversion.memory import check_fits, estimate, reading_memory
+from unistore.conversion.memory import check_fits, check_space, estimate, provisional_tables, reading_memory
 from unistore.conversion.new_store import (
     NewStore,
     check_plan,
@@ -78,6 +78,7 @@ from unistore.system.hints import Int64s, JsonObject, PathLike
 from unistore.system.packed import view
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import count_of, size
+from unistore.zarr3.durable import Folder
 
 T = TypeVar("T")
 # Problems after which the conversion fails without looking for more, unless bad sources are skipped
@@ -142,6 +143,10 @@ class Conversion:
         """Derive, finalize, write every shard, seal, move into place."""
         steps = estimate(self.inputs.converter, self.inputs.scan, self.settings.budget)
         steps.peak(self.settings.limit, 0)
+        # An object store does not tell how much room it has, a continued conversion how much it took.
+        if isinstance(self.build.target, Folder) and not self.build.journal.of("plan"):
+            tables = provisional_tables(self.inputs.scan)
+            check_space(self.build.output_path, tables, self.progress)
         new_store = self.plan(split)
         plan = new_store.plan
         check_plan(plan, new_store.samples, new_store.arrays)

@@ -59,9 +59,8 @@ class Settings:
         check.text("--group-by", self.group_by, none=True)
         check.number("--wait", self.wait, none=True)
         check.text("--part", self.part, none=True)
-        is_shared = self.seal or self.part is not None
         for option, is_set in {"--restart": self.restart, "--on-error skip": self.skips}.items():
-            if is_set and is_shared:
+            if is_set and self.is_shared:
                 check.refuse(option, "is not for a conversion in parts", "leave it out, or leave out --part")
         if self.part is not None and self.seal:
             check.refuse("--seal", "is a job of its own", "leave out --part")
@@ -86,6 +85,11 @@ class Settings:
         if self.seal:
             return SEALING
         return None if self.part is None else JobPart.parse(self.part)
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether several jobs convert."""
+        return self.seal or self.part is not None
 
     @property
     def wanted_workers(self) -> int | None:

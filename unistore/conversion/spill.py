@@ -32,6 +32,7 @@ MIN_BATCHES = 32  # Least number of batches, if there are as many sources
 BATCH_SOURCES = 256  # Most sources of a batch
 BATCH_BYTES = 16 << 20  # Most bytes of the files of a batch of several sources
 SHOWN = 4  # Sources that a description names
+AHEAD = 64 << 10  # Bytes that are read at a time, at least
 OPEN = 4  # Batches that a process keeps open
 
 
@@ -120,6 +121,7 @@ class SpilledBatch:
         self._folder = folder
         described = json.loads((folder / DESCRIPTION).read_text())
         self._columns = {(column["table"], column["column"]): column for column in described["columns"]}
+        self._ahead: dict[str, tuple[int, UInt8s]] = {}
         self._forms = [forms for _, forms in described["sources"]]
         self.keys: list[str | None] = [key for key, _ in described["sources"]]
 
@@ -170,16 +172,22 @@ class SpilledBatch:
             start += rows
 
     def _bytes(self, name: str, position: int, count: int) -> UInt8s:
-        file = self._folder / name
-        try:
-            block = np.fromfile(file, np.uint8, count, offset=position)
-        except OSError as error:
-            msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"
-            raise ConversionError(msg) from error
-        if len(block) < count:
-            msg = f"{file}: spilled rows are missing; start over with --restart"
-            raise ConversionError(msg)
-        return block
+        # What follows is kept, as the next source's bytes are asked for next
+        start, block = self._ahead.get(name, (0, np.empty(0, np.uint8)))
+        if not start <= position <= position + count <= start + len(block):
+            file = self._folder / name
+            start = position
+            try:
+                block = np.fromfile(file, np.uint8, max(count, AHEAD), offset=position)
+            except OSError as error:
+                msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"
+                raise ConversionError(msg) from error
+            if len(block) < count:
+                msg = f"{file}: spilled rows are missing; start over with --restart"
+                raise ConversionError(msg)
+            if count < AHEAD:
+                self._ahead[name] = start, block
+        return block[position - start :][:count]
 
 
 class Spill(Items[Facts]):

@@ -261,6 +261,7 @@ def _below(paths: Sequence[Path], scan: Scan) -> str:
 MAX_BYTES = 64 << 20  # Largest list that is read
 MAX_NAMES = 10_000_000  # Most samples of a store whose splits are taken over one by one
 MAX_SPLITS = 256
+MAX_PROBLEMS = 20  # Problems of a list that are told
 _CSV = ".csv"
 _JSON = ".json"
 _HEADERS = {("source", "split"), ("sample", "split"), ("name", "split")}
@@ -292,17 +293,18 @@ def read_split_list(path: str | os.PathLike[str]) -> SplitList:
     if suffix not in (_CSV, _JSON):
         return _of_store(os.fspath(path))
     file = Path(require_local_path(path, "a list of splits"))
-    location = printable(str(path))
+    origin = printable(file.name)
     try:
         text = _text(file)
         pairs = _json_pairs(text) if suffix == _JSON else _csv_pairs(text)
-        splits = _without_contradictions(pairs)
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
-        raise InputError.at(location, message, "check the path", "split") from error
-    except (ValueError, csv.Error, RecursionError) as error:
-        raise InputError.at(location, str(error), _FORM, "split") from error
-    return SplitList(origin=printable(file.name), splits=splits)
+        raise InputError.at(printable(str(path)), message, "check the path", "split") from error
+    except RecursionError as error:
+        raise InputError.at(printable(str(path)), "is nested too deeply", _FORM, "split") from error
+    except (ValueError, csv.Error) as error:
+        raise InputError.at(printable(str(path)), str(error), _FORM, "split") from error
+    return SplitList(origin=origin, splits=_without_contradictions(pairs, printable(str(path))))
 
 
 def _text(file: Path) -> str:
@@ -345,23 +347,25 @@ def _csv_pairs(text: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _without_contradictions(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _without_contradictions(pairs: Iterable[tuple[str, str]], location: str) -> dict[str, str]:
     splits: dict[str, str] = {}
-    message = ""
+    problems = []
     for name, split in pairs:
         if not name:
-            message = f"a line of split {split!r} has no name"
+            problems.append(Problem(location, f"a line of split {split!r} has no name", _FORM, "split"))
         elif not split:
-            message = f"{name!r} has no split"
+            problems.append(Problem(location, f"{name!r} has no split", _FORM, "split"))
         elif splits.setdefault(name, split) != split:
             message = f"{name} is in {splits[name]} and in {split}"
+            problems.append(Problem(location, message, "keep one of the two lines", "split"))
+    if not splits and not problems:
+        problems.append(Problem(location, "names nothing", _FORM, "split"))
     count = len(set(splits.values()))
-    if not splits:
-        message = message or "names nothing"
-    elif count > MAX_SPLITS:
+    if count > MAX_SPLITS:
         message = f"names {count:,} splits, and a store has at most {MAX_SPLITS}"
-    if message:
-        raise ValueError(message)
+        problems.append(Problem(location, message, "is the split in the second column?", "split"))
+    if problems:
+        raise InputError(problems[:MAX_PROBLEMS])
     return splits
 
 

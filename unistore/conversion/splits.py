@@ -438,18 +438,25 @@ def column_values(
     }
     if name in direct:
         parts = view(range(len(scan.sources)), lambda source: (scan.only((source,)), source))
-        read = partial(_column_of_source, converter, direct[name])
-        return list(chain.from_iterable(ask(read, parts)))
+        return list(chain.from_iterable(ask(partial(_column_of_source, converter, direct[name]), parts)))
     arrays = {field.path.removeprefix(prefix): values for field, values in finalized.arrays}
-    offsets = arrays.get(f"{name}/offsets")
-    if offsets is not None and len(offsets) == finalized.samples + 1 and f"{name}/data" in arrays:
-        return text_values(arrays[f"{name}/data"][:], offsets[:])
-    values = arrays.get(name)
-    if values is not None and len(values) == finalized.samples and _is_whole(values.dtype, values.shape[1:]):
-        whole: list[Any] = values[:].tolist()
+    texts = {
+        path.removesuffix("/offsets")
+        for path, offsets in arrays.items()
+        if path.endswith("/offsets") and len(offsets) == finalized.samples + 1
+    } & {path.removesuffix("/data") for path in arrays}
+    if name in texts:
+        return text_values(arrays[f"{name}/data"][:], arrays[f"{name}/offsets"][:])
+    numbers = {
+        path
+        for path, values in arrays.items()
+        if "/" not in path and len(values) == finalized.samples and _is_whole(values.dtype, values.shape[1:])
+    }
+    if name in numbers:
+        whole: list[Any] = arrays[name][:].tolist()
         return whole
-    further = f": here {first_few(sorted(direct))}" if direct else ""
-    cure = f"take a column of whole numbers or texts, one a {sample_noun(scan)}{further}"
+    columns = sorted({*direct, *texts, *numbers})
+    cure = f"columns of whole numbers or texts, one a {sample_noun(scan)}: {first_few(columns) or 'none'}"
     raise InputError(Problem(f"--group-by column:{name}", "is no column to group by", cure, "option"))
 
 

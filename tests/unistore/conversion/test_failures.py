@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.steps import Disturbed
+from unistore.conversion.convert import make_converter
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
@@ -159,6 +160,38 @@ def test_a_reader_that_fails_names_the_source(toys: Path, toy: Any, tmp_path: Pa
     report = run(toy(), [toys], tmp_path / "store", Settings(codec=codec))
     assert report.digest == run(toy(), [toys], tmp_path / "whole", Settings(codec=codec)).digest
     assert report.resumed > 0 or codec == "auto"  # a codec is chosen before anything is written
+
+
+@pytest.mark.parametrize("codec", ["fast", "auto"])
+def test_a_converter_that_forgets_a_column_is_refused(
+    toys: Path, toy: Any, tmp_path: Path, codec: str
+) -> None:
+    """Fill in its place would be silently wrong; with ``--on-error skip`` too."""
+
+    class Forgetting(toy):  # type: ignore[misc]
+        def read(self, scan: Any, table: str, source: int, lo: int, hi: int, out: Mapping[str, Any]) -> None:
+            if table == "rows" and source == 2:
+                out["value"][...] = 1
+                out["image"][...] = 2
+            else:
+                super().read(scan, table, source, lo, hi, out)
+
+    said = r"s3\.npz: .*Forgetting did not read deep/flag of table 'rows'; please report it"
+    for on_error in ("fail", "skip"):
+        with pytest.raises(ConversionError, match=said):
+            run(Forgetting(), [toys], tmp_path / "store", Settings(codec=codec, on_error=on_error))
+        assert not (tmp_path / "store").exists()
+
+
+def test_planes_that_a_converter_forgets_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unistore.converters.ct.converter import CtConverter
+
+    np.save(tmp_path / "a.npy", np.ones((9, 8, 8), np.int16))
+    monkeypatch.setattr("unistore.conversion.job.LARGE", 0)
+    converter = make_converter("ct", {})
+    monkeypatch.setattr(CtConverter, "read_planes", lambda *arguments: None)
+    with pytest.raises(ConversionError, match=r"a\.npy: .*CtConverter did not read image of table 'volumes'"):
+        run(converter, [tmp_path / "a.npy"], tmp_path / "a.zarr")
 
 
 def test_a_build_folder_that_cannot_be_removed(

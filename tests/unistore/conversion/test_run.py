@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ import unistore
 from tests.stores import attributes_of
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import Report, run
+from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import ConversionError
 
 Arrays = dict[str, NDArray[Any]]
@@ -238,7 +240,56 @@ def test_options_that_a_family_has_not(tmp_path: Path) -> None:
     ):
         make_converter("rows", {"bogus": 1})
     np.save(tmp_path / "a.npy", np.zeros(4))
-    with pytest.raises(unistore.InputError, match=r"'codecs'; it has: ") as error:
+    with pytest.raises(unistore.InputError, match=r"'codecs': did you mean codec\?; it has: ") as error:
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", codecs="none")
     keywords = {"codec", "split", "overwrite", "restart", "work", "workers", "memory", "on_error"}
     assert keywords < set(str(error.value).partition("every conversion has: ")[2].split(", "))
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    np.save(tmp_path / "a.npy", np.zeros((100_000, 4)))
+    return tmp_path / "a.npy"
+
+
+def with_room(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1 << 40, 0, free))
+
+
+def test_less_than_the_prediction_is_warned_of_before_anything_is_read(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_room(monkeypatch, 1_000_000)
+    told: list[str] = []
+    read = SeamConverter.read
+
+    def reading(*given: Any) -> None:
+        told.append("read")
+        read(*given)
+
+    monkeypatch.setattr(SeamConverter, "read", reading)
+
+    class Listener:
+        def begin(self, stage: str, total: int) -> None: ...
+
+        def advance(self, amount: int) -> None: ...
+
+        def tell(self, line: str) -> None:
+            told.append(line)
+
+    unistore.convert(source, source.with_name("out.zarr"), "rows", progress=Listener())
+    assert told[0].startswith("warning: ")
+    assert "room for 1.0 MB; uncompressed, this takes up to 3.2 MB" in told[0]
+    assert set(told[1:]) == {"read"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_enough_room_is_not_spoken_of(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room(monkeypatch, 3_200_000)
+    assert unistore.convert(source, source.with_name("out.zarr"), "rows").samples == 100_000
