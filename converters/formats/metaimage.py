@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -67,11 +68,16 @@ class MetaImage(VolumeFormat):
             with open_raw(file, voxels, (shape, dtype), facts, {}, start=0, skip=start) as opened:
                 yield opened
             return
+        most = prod(shape) * dtype.itemsize
         with voxels.path.open("rb") as raw, reading(file):
             raw.seek(start)  # where it is negative, nothing says where compressed voxels begin
-            unpacked = zlib.decompress(raw.read())
+            unpacker = zlib.decompressobj()
+            unpacked = unpacker.decompress(raw.read(), most + 1)  # no more, whatever a bomb holds
         planes = Planes(file, BytesIO(unpacked), 0, shape, dtype)
         planes.check_size(len(unpacked))
+        if len(unpacked) > most or not unpacker.eof:
+            message = f"does not end its compressed voxels after the {most} bytes that its header tells of"
+            raise file.problem(message, "copy it again", "damaged")
         further = () if is_local else (voxels,)
         yield Opened({"image": Array(planes)}, facts, further, memory=len(unpacked))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,16 @@ def test_values_and_places(tmp_path: Path, name: str, compressed: bool) -> None:
 def test_whole_and_truncated(tmp_path: Path, compressed: bool) -> None:
     write(tmp_path / "a.mha", compressed=compressed)
     check_format(MetaImage(), tmp_path / "a.mha", {"image": VOXELS})
+
+
+def test_compressed_voxels_are_unpacked_as_far_as_the_header_tells(tmp_path: Path) -> None:
+    write(tmp_path / "a.mhd", compressed=True)
+    raw = next(tmp_path.glob("a.*raw"))
+    whole = raw.read_bytes()
+    for content in (zlib.compress(bytes(1 << 26)), zlib.compress(VOXELS.tobytes() + b"1"), whole[:-4]):
+        raw.write_bytes(content)
+        with pytest.raises(InputError, match="after the 240 bytes that its header tells of"):
+            voxels_of(tmp_path / "a.mhd")
 
 
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i4", "f4", "f8"])

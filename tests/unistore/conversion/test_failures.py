@@ -187,7 +187,7 @@ def test_planes_that_a_converter_forgets_are_refused(tmp_path: Path, monkeypatch
     from unistore.converters.ct.converter import CtConverter
 
     np.save(tmp_path / "a.npy", np.ones((9, 8, 8), np.int16))
-    monkeypatch.setattr("unistore.conversion.job.LARGE", 0)
+    monkeypatch.setattr("unistore.conversion.plan.LARGE", 0)
     converter = make_converter("ct", {})
     monkeypatch.setattr(CtConverter, "read_planes", lambda *arguments: None)
     with pytest.raises(ConversionError, match=r"a\.npy: .*CtConverter did not read image of table 'volumes'"):
