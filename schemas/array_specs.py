@@ -84,6 +84,12 @@ class ArraySpec:
         return [path for path in [*paths, *(limit.path for limit in limits)] if path]
 
     @property
+    def shape_needs(self) -> list[str]:
+        """Paths of the arrays whose shapes decide the shape of this one."""
+        paths = [limit.path for limit in self.like]
+        return [*paths, self.rows[0]] if self.rows else paths
+
+    @property
     def bounds_values(self) -> bool:
         """Whether the spec restricts values."""
         indexes = self.offsets_of is not None or self.indexes is not None or bool(self.limits)
@@ -247,11 +253,25 @@ class ArraySpecs:
         problems = [Problem(path, "is missing", kind="schema") for path in needed if path not in arrays]
         for path, info in arrays.items():
             spec = self.of(path, arrays)
-            absent = [need for need in spec.needs if need not in shapes]
-            error = f"needs the array {absent[0]}" if absent else spec.array_error(info, shapes.__getitem__)
+            error = next((f"needs the array {need}" for need in spec.needs if need not in shapes), None)
+            error = error or ("its spec refers to itself" if self._is_circular(path, arrays) else None)
+            error = error or spec.array_error(info, shapes.__getitem__)
             if error is not None:
                 problems.append(Problem(path, error, kind="schema"))
         return problems if problems or self.check is None else list(self.check(arrays))
+
+    def _is_circular(self, path: str, arrays: Collection[str]) -> bool:
+        """Return whether checking an array leads back to it, so that no reader could open it."""
+        seen: set[str] = set()
+        paths = self.of(path, arrays).shape_needs
+        while paths:
+            needed = paths.pop()
+            if needed == path:
+                return True
+            if needed not in seen:
+                seen.add(needed)
+                paths += self.of(needed, arrays).shape_needs
+        return False
 
     def is_text(self, path: str, paths: Collection[str]) -> bool:
         """Return whether an array holds the bytes of a text column."""

@@ -194,7 +194,7 @@ def _planes(
         hi[axis] = number + 1
         box = store.array(IMAGE).read_box([sample, *lo], [sample + 1, *hi])
         planes[f"plane{axis}"] = box[0].take(0, axis=axis)
-    return planes
+    return planes if all(extent) else {}
 
 
 def _presets(unit: str, window: Sequence[float]) -> list[JsonObject]:

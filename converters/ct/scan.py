@@ -100,16 +100,16 @@ def read_row(path: Path, case: str, location: str) -> str:
 @lru_cache(maxsize=4)
 def _rows(path: Path, time: int, location: str) -> list[dict[str, str]]:  # noqa: ARG001
     try:
-        reader = csv.DictReader(io.StringIO(_text(path, "utf-8-sig"), newline=""), strict=True)
-        rows = list(reader)
-        header = reader.fieldnames or ()
+        lines = csv.reader(io.StringIO(_text(path, "utf-8-sig"), newline=""), strict=True)
+        header, *rows = list(lines) or [[]]
         if len(set(header)) < len(header):
             raise ValueError("two columns have one name")
         for number, row in enumerate(rows, 2):
-            if None in row or None in row.values():
+            if row and len(row) != len(header):
                 msg = f"row {number} has other columns than row 1"
                 raise ValueError(msg)
-        return rows
+        # A line that is empty is no row.
+        return [dict(zip(header, row, strict=True)) for row in rows if row]
     except (ValueError, csv.Error) as error:
         message = f"is no table of comma-separated values in UTF-8: {error}"
         raise InputError.at(location, message, _CURE, "metadata") from error

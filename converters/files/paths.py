@@ -77,6 +77,11 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def file_version(status: os.stat_result) -> tuple[int, ...]:
+    """Return what changes when a file does: device, inode, size and times."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def is_inside(path: Path, roots: Sequence[Path]) -> bool:
     """Return whether a path, after resolving every link, is one of the roots or lies below one."""
     real = real_path(path)

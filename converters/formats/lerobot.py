@@ -124,7 +124,7 @@ class _DatasetMeta:
 
     def __init__(self, file: SourceFile) -> None:
         self.file = file
-        self.info = json.loads(file.path.read_bytes())
+        self.info = json.loads(file.bytes()[:].tobytes())
         self.version = str(self.info["codebase_version"])
         if self.version not in ("v2.1", "v3.0"):
             raise file.problem(
@@ -240,7 +240,7 @@ class _DatasetMeta:
             return table.rows(lambda column: not column.startswith("stats/"))
 
     def _lines_of(self, name: str) -> list[JsonObject]:
-        lines = self._beside(name).path.read_bytes().splitlines()
+        lines = self._beside(name).bytes()[:].tobytes().splitlines()
         return [json.loads(line) for line in lines if line.strip()]
 
     def _beside(self, name: str) -> SourceFile:

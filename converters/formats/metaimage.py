@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import numpy as np
 
 from unistore.converters.formats.volumes import Planes, VolumeFormat, open_raw, reading, stated
 from unistore.converters.plugin import Array, Opened, SourceFile
-from unistore.system.hints import JsonObject
+from unistore.system.hints import JsonObject, Shape
 
 _TYPES = {
     "MET_CHAR": "i1",
@@ -46,7 +47,7 @@ class MetaImage(VolumeFormat):
     def open(self, file: SourceFile) -> Iterator[Opened]:
         """Read the header. Voxels are read when they are sliced, compressed ones at once."""
         header, end = _header(file)
-        shape = tuple([int(extent) for extent in header["DimSize"].split()])[::-1]
+        shape = _shape(file, header["DimSize"])
         kind = header["ElementType"]
         channels = header.get("ElementNumberOfChannels", "1")
         if channels != "1" or kind not in _TYPES:
@@ -72,7 +73,8 @@ class MetaImage(VolumeFormat):
         with voxels.path.open("rb") as raw, reading(file):
             raw.seek(start)  # where it is negative, nothing says where compressed voxels begin
             unpacker = zlib.decompressobj()
-            unpacked = unpacker.decompress(raw.read(), most + 1)  # no more, whatever a bomb holds
+            # No more, whatever a bomb holds
+            unpacked = unpacker.decompress(raw.read(), min(most + 1, sys.maxsize))
         planes = Planes(file, BytesIO(unpacked), 0, shape, dtype)
         planes.check_size(len(unpacked))
         if len(unpacked) > most or not unpacker.eof:
@@ -80,6 +82,16 @@ class MetaImage(VolumeFormat):
             raise file.problem(message, "copy it again", "damaged")
         further = () if is_local else (voxels,)
         yield Opened({"image": Array(planes)}, facts, further, memory=len(unpacked))
+
+
+def _shape(file: SourceFile, extents: str) -> Shape:
+    try:
+        shape = tuple([int(extent) for extent in extents.split()])[::-1]
+    except ValueError:
+        shape = ()
+    if min(shape, default=-1) < 0:
+        raise file.problem(f"has DimSize {extents}", "write it again", "damaged")
+    return shape
 
 
 def _is_true(flag: str) -> bool:

@@ -68,7 +68,7 @@ class Minari(Format):
     def open(self, file: SourceFile) -> Iterator[Opened]:
         metadata = file.beside(METADATA)
         try:
-            facts = json.loads(metadata.path.read_bytes())
+            facts = json.loads(metadata.bytes()[:].tobytes())
         except ValueError as error:
             raise metadata.problem(f"is no JSON: {error}", "get the dataset again", "damaged") from error
         with Hdf5().open(file) as opened:

@@ -127,8 +127,10 @@ def _place(header: Facts) -> JsonObject:
             return {}
         spacing = spacing * lengths
         return {"spacing": spacing[::-1].tolist()} if np.isfinite(spacing).all() else {}
+    if directions.shape != (3, 3) or not len(lengths):
+        return {}
     length = lengths[0]
-    if directions.shape != (3, 3) or not (lengths == length).all():  # nor where a unit is no length
+    if not (lengths == length).all():  # nor where a unit is no length
         return {}
     frame = _FRAMES.get(header.get("space", "").lower())
     steps = directions.T if frame is None else frame @ directions.T

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from unistore.converters.formats.arrays import begins_with_text
 from unistore.converters.formats.lazy import ForwardRecords, LazyRows
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
-from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject
+from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, UInt8s
 
 EVENTS = "events"  # name of the array of a recording
 # An event: microseconds, column, row, and 1 if it became brighter, else 0.
@@ -151,9 +151,7 @@ class Evt(PropheseeFormat):
             )
         decoder = _DECODERS[version]
         words = _mapped(file, header.size, decoder.word)
-        # Only decoding counts the events that have a time.
-        packets = partial(_packets, words, decoder)
-        records = ForwardRecords(EVENT, packets, lambda: sum(map(len, packets())))
+        records = ForwardRecords(EVENT, partial(_packets, words, decoder), partial(_count, words, decoder))
         width, height = _size_of(header)
         memory = 40 * _BLOCK * EVENT.itemsize
         yield Opened({EVENTS: Array(records)}, header.facts(width, height), forward_only=True, memory=memory)
@@ -179,6 +177,20 @@ def _packets(words: AnyArray, kind: type[_Decoder]) -> Iterator[AnyArray]:
         yield decoder.decode(np.asarray(words[start : start + _BLOCK]))
 
 
+def _count(words: AnyArray, decoder: type[_Decoder]) -> int:
+    """Count the events that have a time: the first word of a time is before them."""
+    total = 0
+    has_time = False
+    for start in range(0, len(words), _BLOCK):
+        block = np.asarray(words[start : start + _BLOCK])
+        if not has_time:
+            times = np.flatnonzero(_types(block) == _TIME_HIGH)
+            block = block[times[0] :] if len(times) else block[:0]
+            has_time = bool(len(times))
+        total += int(decoder.counts(block).sum())
+    return total
+
+
 _TIME_HIGH = 8  # type of words that have the upper bits of a time, in every version
 
 
@@ -192,11 +204,20 @@ class _Decoder(ABC):
     """Makes events of words, block by block: what words set stands until others set it anew."""
 
     word: ClassVar[Dtype]  # dtype of a word
+    alone: ClassVar[NDArray[np.bool_]]  # whether words of a type are an event each
+    places: ClassVar[AnyArray]  # bits of a word of a type of which one that is set is an event
     clock_bits: ClassVar[int]  # bits of the upper part of a time, which overflows
 
     def __init__(self) -> None:
         self._last = {"count": 0, "high": -1}  # a negative time: there was none
         self._loops = 0
+
+    @classmethod
+    def counts(cls, words: AnyArray) -> UInt8s:
+        types = _types(words)
+        counts: UInt8s = np.bitwise_count(words & cls.places[types])
+        counts[cls.alone[types]] = 1
+        return counts
 
     @abstractmethod
     def decode(self, words: AnyArray) -> AnyArray:
@@ -222,7 +243,6 @@ class _Decoder(ABC):
         return self._held("high", is_high, counts + loops * counter_range)
 
 
-_LAST_EVENT = 1  # of EVT 2.0: type 0 became darker, 1 brighter
 _ROW = 0
 _COLUMN = 2
 _BASE = 3
@@ -233,11 +253,13 @@ class _Evt2(_Decoder):
     """EVT 2.0, https://docs.prophesee.ai/stable/data/encoding_formats/evt2.html."""
 
     word = np.dtype("<u4")
+    alone = np.arange(16) <= 1
+    places = np.zeros(16, np.uint32)
     clock_bits = 28
 
     def decode(self, words: NDArray[np.uint32]) -> AnyArray:
         high = self._upper_times(words)
-        is_event = (_types(words) <= _LAST_EVENT) & (high >= 0)
+        is_event = self.alone[_types(words)] & (high >= 0)
         chosen = words[is_event]
         events = np.empty(len(chosen), EVENT)
         events["t"] = high[is_event] << 6 | (chosen >> 22 & 0x3F)
@@ -251,9 +273,9 @@ class _Evt3(_Decoder):
     """EVT 3.0, https://docs.prophesee.ai/stable/data/encoding_formats/evt3.html."""
 
     word = np.dtype("<u2")
-    clock_bits = 12
-    # Bits of a word of each type of which one that is set is an event.
+    alone = np.arange(16) == _COLUMN
     places = np.array([0, 0, 0, 0, 0xFFF, 0xFF, *[0] * 10], np.uint16)
+    clock_bits = 12
     # Columns that a word of each type moves the base of the next vector.
     advance = np.array([0, 0, 0, 0, 12, 8, *[0] * 10])
 
@@ -273,12 +295,11 @@ class _Evt3(_Decoder):
         base = advanced + self._held("base", is_base, (body & 0x7FF)[is_base] - advanced[is_base])
         self._last["base"] = int(base[-1] + self.advance[types[-1]])
 
-        counts = np.bitwise_count(words & self.places[types])
-        counts[types == _COLUMN] = 1
+        counts = self.counts(words)
         counts[high < 0] = 0
         word = np.repeat(np.arange(len(words)), counts)
-        is_alone = types[word] == _COLUMN
-        vectors = np.flatnonzero((counts > 0) & (types != _COLUMN))
+        is_alone = self.alone[types[word]]
+        vectors = np.flatnonzero((counts > 0) & ~self.alone[types])
         bits = body[vectors] & self.places[types[vectors]]
         _, column = np.nonzero(bits[:, None] >> np.arange(12) & 1)
         x = body[word] & 0x7FF

@@ -123,7 +123,7 @@ def _opened(
 
 def _features(file: SourceFile) -> list[_StatedFeature]:
     try:
-        features = list(_flat(json.loads(file.path.read_bytes()), ""))
+        features = list(_flat(json.loads(file.bytes()[:].tobytes()), ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise file.problem(f"does not describe features: {error!r}", _AGAIN, "damaged") from error
     if not any(feature.name.startswith(_STEPS) for feature in features):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.formats.lazy import TextRows, lazy_fields
+from unistore.converters.formats.lazy import LazyRows, TextRows
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
 from unistore.system.hints import AnyArray, Shape
 
@@ -111,12 +111,19 @@ def _room(file: SourceFile) -> Opened:
     words = [name.partition("_")[0].lower() for name in names]
     classes = [_CLASSES.index(word if word in _CLASSES else _CLASSES[-1]) for word in words]
 
-    @cache
-    def points() -> AnyArray:
-        return np.concatenate([np.empty(0, _OF_ROOM), *(part.records for part in rows)])
+    bounds = np.cumsum([0, *counts])
 
-    columns = lazy_fields(_OF_ROOM, sum(counts), points)
-    arrays = {name: Array(values) for name, values in columns.items()}
+    def rows_of(field: str, lo: int, hi: int) -> AnyArray:
+        parts = [np.empty((0, *_OF_ROOM[field].shape), _OF_ROOM[field].base)]
+        for start, stop, part in zip(bounds, bounds[1:], rows, strict=False):
+            if start < hi and lo < stop:
+                parts.append(part.records[field][max(0, lo - start) : hi - start])
+        return np.concatenate(parts)
+
+    arrays = {}
+    for field in ("xyz", "rgb"):
+        shape = (int(bounds[-1]), *_OF_ROOM[field].shape)
+        arrays[field] = Array(LazyRows(shape, _OF_ROOM[field].base, partial(rows_of, field)))
     arrays["label"] = Array(np.repeat(np.array(classes, "u1"), counts))
     arrays["instance"] = Array(np.repeat(np.arange(len(names), dtype="u2"), counts))
     facts = {"classes": list(_CLASSES), "objects": names}

@@ -177,13 +177,13 @@ def ranges_in(
 def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
     # Rows of the arrays that offsets of such a path may divide
     group, _, name = path.rpartition("/")
-    lengths = {}
-    for other, array in arrays.items():
-        is_beside = name == _OFFSETS and other != path and other.rpartition("/")[0] == group
-        is_divided = is_beside or (name != _OFFSETS and path == f"{other}{_SUFFIX}")
-        if is_divided and array.dtype.kind in "biuf" and array.shape:
-            lengths[other] = len(array)
-    return lengths
+    others = []
+    if name == _OFFSETS:
+        others = [other for other in arrays if other != path and other.rpartition("/")[0] == group]
+    elif path.endswith(_SUFFIX) and path.removesuffix(_SUFFIX) in arrays:
+        others = [path.removesuffix(_SUFFIX)]
+    numbers = [other for other in others if arrays[other].dtype.kind in "biuf" and arrays[other].shape]
+    return {other: len(arrays[other]) for other in numbers}
 
 
 def _wrong(offsets: AnyArray, lengths: Sequence[int]) -> str:

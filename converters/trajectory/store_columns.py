@@ -356,7 +356,8 @@ class _Clocks:
                 message = "nothing tells when its steps were, and others have streams of other rates"
                 cure = "convert it apart, or write action_timestamps"
                 self._without_times[name] = Problem(name, message, cure, "clock", name)
-            columns = {feature.dataset: column for column, feature in variant.features.items()}
+            # Of two columns of one dataset the first counts
+            columns = {variant.features[column].dataset: column for column in reversed(variant.features)}
             for clock, stream in variant.streams.items():
                 told: JsonObject = {"rate": stream.rate}
                 if stream.timestamps:

@@ -48,6 +48,13 @@ def test_problems_of_all_arrays_at_once() -> None:
     assert GENERAL.problems({"splits/code": ArrayInfo((5,), "uint8")}, 5) == []
 
 
+def test_specs_in_a_circle_are_a_problem() -> None:
+    circle = {"rows/a": "rows/b", "rows/b": "rows/c", "rows/c": "rows/a", "rows/d": "rows/d"}
+    specs = ArraySpecs(others=lambda path, _: ArraySpec(like=(Limit(circle[path], (0,)),)))
+    found = specs.problems(dict.fromkeys(circle, ArrayInfo((5,), "f4")), 5)
+    assert [str(each) for each in found] == [f"{path}: its spec refers to itself" for path in circle]
+
+
 def test_what_specs_cannot_say_is_checked_last() -> None:
     specs = ArraySpecs(required=("rows/echo",), check=lambda arrays: [Problem("rows", "never")])
     assert [str(each) for each in specs.problems({}, 5)] == ["rows/echo: is missing"]

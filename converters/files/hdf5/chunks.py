@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -19,6 +20,7 @@ import numpy as np
 
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.filters import Filter, Filters, applied_filters, decode
+from unistore.converters.files.paths import file_version
 from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
 # How the elements of HDF5 datasets are stored, beside NumPy's dtypes.
@@ -77,6 +79,9 @@ def _is_variable_text(element: h5py.h5t.TypeID) -> bool:
 _CACHE_BYTES = 8 << 20
 # How HDF5 says that a chunk was never written
 _NEVER_WRITTEN = ("chunk storage is not allocated", "chunk address isn't defined")
+_MAX_REMEMBERED = 1000
+# Datasets without filters whose chunks all have their full size: version of the file, and address in it
+_checked_versions: set[tuple[int, ...]] = set()
 # ``H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS``: chunks that reach beyond the dataset have no filters
 _EDGES_UNFILTERED = 2
 
@@ -98,7 +103,6 @@ class Chunks:
         self.decodable = bool(self._filters) and is_stored_as(dataset.id.get_type(), self._stored_dtype)
         self._blocks: dict[Shape, AnyArray] = {}
         self._checked: set[Shape] = set()
-        self._sizes_checked = False
 
     def read(self, lo: int, hi: int, out: AnyArray) -> None:
         blocks_of_next_rows: dict[Shape, AnyArray] = {}
@@ -133,7 +137,9 @@ class Chunks:
 
     def _check_sizes(self) -> None:
         """Check that every chunk of a dataset without filters is stored, in its full size."""
-        if self._sizes_checked:
+        status = os.fstat(h5py.h5i.get_file_id(self._id).get_vfd_handle())
+        version = (*file_version(status), h5py.h5o.get_info(self._id).addr)
+        if version in _checked_versions:
             return
         lengths = zip(self._shape, self._chunk, strict=True)
         expected = math.prod(-(-length // size) for length, size in lengths)
@@ -148,7 +154,9 @@ class Chunks:
             raise ValueError(
                 f"chunk {tuple(info.chunk_offset)} is stored in {info.size} bytes, expected {self._size}"
             )
-        self._sizes_checked = True
+        if len(_checked_versions) >= _MAX_REMEMBERED:
+            _checked_versions.clear()
+        _checked_versions.add(version)
 
     def _origins(self, lo: int, hi: int) -> Iterator[Shape]:
         step = self._chunk[0]

@@ -24,6 +24,7 @@ from tests.converters.events.recordings import (
     write_dsec,
 )
 from unistore.errors import InputError
+from unistore.testing import check_family
 
 SENSOR = (WIDTH, HEIGHT)
 
@@ -55,6 +56,27 @@ def write_aedat4(path: Path, events: np.ndarray) -> None:
         written[name] = events[name]
     written["on"] = events["p"]
     faery.events_stream_from_array(written, SENSOR).to_file(path)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("forked_workers")
+def test_recordings_of_dsec_keep_every_promise(tmp_path: Path) -> None:
+    folder = tmp_path / "dsec"
+    folder.mkdir()
+    events = [made_up(), made_up(9_000, 100_000, 1)]
+    for number, one in enumerate(events):
+        size = {"width": np.int64(WIDTH), "height": np.int64(HEIGHT)}
+        write_dsec(folder / f"events_{number}.h5", one, ms_to_idx=None, **size)
+    oracle: dict[str, Any] = columns_of(np.concatenate(events))
+    oracle["recordings/offsets"] = np.array([0, 20_000, 29_000])
+    oracle["sources/t_offset"] = np.array([57_000_000] * 2)
+    oracle["sources/width"] = np.array([WIDTH] * 2)
+    oracle["sources/height"] = np.array([HEIGHT] * 2)
+    marks = [np.append(one["t"][::4096], one["t"][-1]) for one in events]
+    oracle["marks/t"] = np.concatenate(marks)
+    (tmp_path / "work").mkdir()
+    check_family("events", folder, tmp_path / "work", oracle)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ import pytest
 from PIL import Image
 
 from unistore.converters.formats.images import decode, header_of, is_complete, read_file, read_header
-from unistore.converters.formats.pictures import Png
+from unistore.converters.formats.pictures import Jpeg, Png
 from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError
+from unistore.testing import check_format
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 4), np.uint8)
 MODES = {"L": PIXELS[..., 0], "LA": PIXELS[..., :2], "RGB": PIXELS[..., :3], "RGBA": PIXELS}
@@ -171,6 +172,16 @@ def test_images_of_one_colour_are_taken(
 
 
 LARGE = np.random.default_rng(0).integers(0, 256, (19, 23, 4), np.uint8)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_a_jpeg_is_as_opencv_shows_it(tmp_path: Path, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(LARGE[..., :3]).save(tmp_path / "a.jpg", exif=exif.tobytes())
+    expected = cv2.imread(str(tmp_path / "a.jpg"))[..., ::-1]
+    assert expected.shape == ((23, 19, 3) if orientation == 6 else (19, 23, 3))
+    check_format(Jpeg(), tmp_path / "a.jpg", {"image": expected}, {"colour": "rgb"})
 
 
 def test_a_header_that_lies_is_a_problem_of_the_file(tmp_path: Path) -> None:

@@ -157,6 +157,14 @@ def test_the_coordinate_system_of_geotiff_keys(tmp_path: Path) -> None:
     assert opened_facts(tmp_path / "a.las")["crs"] == "EPSG:26910+5703"
 
 
+def test_a_las_file_is_written_byte_by_byte(tmp_path: Path) -> None:
+    write(tmp_path / "a.las", wkt="X", extended=True)
+    for path in (REAL, tmp_path / "a.las"):
+        with Las().open(SourceFile(path, path.name)) as opened:
+            Las().write(tmp_path / f"again-{path.name}", opened.arrays, opened.facts)
+        assert (tmp_path / f"again-{path.name}").read_bytes() == path.read_bytes()
+
+
 def test_values_that_las_cannot_hold_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.las", 9)
     with Las().open(SourceFile(tmp_path / "a.las", "a.las")) as opened:

@@ -76,6 +76,19 @@ def test_a_store_has_what_lerobot_returns(version: str, tmp_path: Path) -> None:
     assert unistore.verify(store, against=SAMPLES / version).receipt is not None
 
 
+def test_a_changed_value_is_noticed(v21: Path, tmp_path: Path) -> None:
+    store = tmp_path / "toy.zarr"
+    unistore.convert(v21, store, workers=0)
+    path = v21 / "data/chunk-000/episode_000001.parquet"
+    table = pq.read_table(path)
+    changed = pa.array([0.5, *table["next.reward"].to_pylist()[1:]], pa.float32())
+    pq.write_table(
+        table.set_column(table.schema.get_field_index("next.reward"), "next.reward", changed), path
+    )
+    verified = unistore.verify(store, against=v21)
+    assert "row 7: 0.0 and 0.5, 1 of 21 values differ" in str(verified.problems)
+
+
 def test_the_format_keeps_its_promises(dataset: Path) -> None:
     expected = {}
     with np.load(SAMPLES / f"{dataset.name}.npz") as dump:

@@ -57,6 +57,24 @@ def test_compressed_voxels_are_unpacked_as_far_as_the_header_tells(tmp_path: Pat
             voxels_of(tmp_path / "a.mhd")
 
 
+@pytest.mark.parametrize(
+    ("extents", "message"),
+    [
+        ("-1 1 1", "has DimSize -1 1 1"),
+        ("6 -5 -4", "has DimSize 6 -5 -4"),
+        ("6 five 4", "has DimSize 6 five 4"),
+        ("", "has DimSize"),
+        ("0 5 4", "after the 0 bytes"),
+        (f"{1 << 40} {1 << 40} 4", "its header tells of"),
+    ],
+)
+def test_extents_that_are_none_unpack_nothing(tmp_path: Path, extents: str, message: str) -> None:
+    write(tmp_path / "a.mha", "u1", compressed=True)
+    path = edited(tmp_path / "a.mha", b"DimSize = 6 5 4", f"DimSize = {extents}".encode())
+    with pytest.raises(InputError, match=message):
+        voxels_of(path)
+
+
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i4", "f4", "f8"])
 def test_dtypes(tmp_path: Path, dtype: str) -> None:
     write(tmp_path / "a.mha", dtype)

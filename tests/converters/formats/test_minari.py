@@ -93,6 +93,71 @@ def test_the_format_keeps_its_promises(tmp_path: Path) -> None:
     check_format(Minari(), folder / "main_data.hdf5", expected)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_minari_reads_what_a_store_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari", reason="the extra [test] has Minari")
+    from gymnasium import spaces
+    from minari.data_collector import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    box = spaces.Box(-9, 9, (5,), np.float64, seed=1)
+    pair_space = spaces.Tuple((box, spaces.Discrete(4, seed=2)))
+    space = spaces.Dict({"state": box, "pair": pair_space, "mission": spaces.Text(9)})
+    action = spaces.Box(-1, 1, (2,), np.float32, seed=3)
+    buffers = []
+    for number, length in enumerate((4, 7, 1)):
+        rows = range(length + 1)
+        pair = ([box.sample() for _ in rows], [space["pair"][1].sample() for _ in rows])
+        is_last = np.arange(length) == length - 1
+        buffer = EpisodeBuffer(
+            id=number,
+            seed=number,
+            observations={
+                "state": [box.sample() for _ in rows],
+                "pair": pair,
+                "mission": [f"door {number}{row}" for row in rows],
+            },
+            actions=[action.sample() for _ in range(length)],
+            rewards=[float(step) for step in range(length)],
+            terminations=list(is_last & (number != 1)),
+            truncations=list(is_last & (number == 1)),
+            infos={},
+        )
+        buffers.append(buffer)
+    dataset = minari.create_dataset_from_buffers(
+        "toy/own-v0", buffers, observation_space=space, action_space=action, data_format="hdf5"
+    )
+    folder = tmp_path / "datasets/toy/own-v0"
+    unistore.convert(folder, tmp_path / "store.zarr", "trajectory", workers=0)
+    steps = iter(unistore.Dataset(tmp_path / "store.zarr", unistore.Transitions()))
+    for episode in dataset.iterate_episodes():
+        observed = episode.observations
+        columns = {
+            "observation.state": observed["state"],
+            "observation.pair._index_0": observed["pair"][0],
+            "observation.pair._index_1": observed["pair"][1],
+        }
+        for number in range(len(episode.rewards)):
+            step = next(steps)
+            for key, values in columns.items():
+                np.testing.assert_array_equal(step[key], values[number], err_msg=key)
+                np.testing.assert_array_equal(step[f"next.{key}"], values[number + 1], err_msg=key)
+            missions = [step["observation.mission"], step["next.observation.mission"]]
+            assert missions == list(observed["mission"][number : number + 2])
+            np.testing.assert_array_equal(step["action"], episode.actions[number])
+            assert step["reward"] == episode.rewards[number]
+            assert bool(step["terminated"]) == bool(episode.terminations[number])
+            assert bool(step["truncated"]) == bool(episode.truncations[number])
+    assert next(steps, None) is None
+    unistore.export(tmp_path / "store.zarr", tmp_path / "out")
+    (exported,) = (tmp_path / "out").rglob("main_data.hdf5")
+    again = minari.MinariDataset(exported.parent)
+    for one, other in zip(again.iterate_episodes(), dataset.iterate_episodes(), strict=True):
+        np.testing.assert_array_equal(one.observations["state"], other.observations["state"])
+        np.testing.assert_array_equal(one.actions, other.actions)
+        assert list(one.observations["mission"]) == list(other.observations["mission"])
+
+
 def test_without_metadata_it_is_no_dataset_of_minari(dataset: Path) -> None:
     file = dataset / "data/main_data.hdf5"
     assert Minari().recognise(SourceFile(file, file.name)).certainty == "sure"

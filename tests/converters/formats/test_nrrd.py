@@ -77,6 +77,18 @@ def test_placed_as_by_itk(tmp_path: Path, space: str) -> None:
     assert "DOE" not in str(facts)
 
 
+def test_files_of_itk(tmp_path: Path) -> None:
+    image = SimpleITK.GetImageFromArray(VOXELS)
+    image.SetSpacing((0.5, 1.5, 3.0))
+    image.SetOrigin((10, -20, 30.5))
+    image.SetDirection([0.0, -1.0, 0.0, 0.6, 0.0, 0.8, -0.8, 0.0, 0.6])
+    SimpleITK.WriteImage(image, str(tmp_path / "a.nrrd"), useCompression=True)
+    voxels, facts = opened(tmp_path / "a.nrrd")
+    np.testing.assert_array_equal(voxels, VOXELS)
+    np.testing.assert_allclose(facts["spacing"], [3.0, 1.5, 0.5])
+    np.testing.assert_allclose(facts["direction"], image.GetDirection()[::-1], atol=1e-12)
+
+
 def test_what_a_header_does_not_say_stays_unknown(tmp_path: Path) -> None:
     write(tmp_path / "a.nrrd", space="scanner-xyz")
     with Nrrd().open(SourceFile(tmp_path / "a.nrrd", "a.nrrd")) as file:
@@ -95,6 +107,20 @@ def test_what_a_header_does_not_say_stays_unknown(tmp_path: Path) -> None:
     np.testing.assert_allclose(opened(tmp_path / "g.nrrd")[1]["spacing"], [3, 0.002, 0.001])
     write(tmp_path / "e.nrrd", **unplaced)
     assert opened(tmp_path / "e.nrrd")[1] == {}
+    write(tmp_path / "h.nrrd", space_units=["mm"] * 3)
+    edited(tmp_path / "h.nrrd", b'space units: "mm" "mm" "mm"', b"space units: ")
+    assert opened(tmp_path / "h.nrrd")[1] == {}
+    write(
+        tmp_path / "i.nrrd",
+        VOXELS[0],
+        space="2D-left-posterior",
+        space_directions=STEPS[:2, :2],
+        space_origin=None,
+        space_units=["mm"] * 2,
+        kinds=["domain"] * 2,
+    )
+    edited(tmp_path / "i.nrrd", b'space units: "mm" "mm"', b"space units: ")
+    assert opened(tmp_path / "i.nrrd")[1] == {}
     write(tmp_path / "f.nrrd", space_origin=None)
     assert sorted(opened(tmp_path / "f.nrrd")[1]) == ["direction", "spacing"]
 

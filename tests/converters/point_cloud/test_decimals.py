@@ -98,6 +98,19 @@ def test_a_forged_attribute_is_refused(decimal: object, where: str, why: str) ->
     assert any(path == where and why in message for path, message in found), found
 
 
+@pytest.mark.nightly
+def test_the_bytes_do_not_depend_on_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    xyz = rounded(1)
+    xyz[-1] = np.floor(xyz[-1]) + np.array([0.125, 0.25, 0.0625])  # more places come late
+    source = write(tmp_path / "a.h5", xyz)
+    digests = {unistore.convert(source, tmp_path / "0.zarr", "point_cloud", voxel_size=50.0).digest}
+    monkeypatch.setattr("unistore.converters.point_cloud.derive._STEP", 7)
+    little = {"voxel_size": 50.0, "memory": "700MB"}
+    digests.add(unistore.convert(source, tmp_path / "1.zarr", "point_cloud", **little).digest)
+    assert len(digests) == 1
+    assert restored(tmp_path / "0.zarr", 0).tobytes() == xyz.tobytes()
+
+
 @pytest.mark.parametrize(
     "change",
     [

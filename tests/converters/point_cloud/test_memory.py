@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -94,3 +95,21 @@ def test_no_more_is_held_than_estimated(
         tracemalloc.stop()
     estimate = source.memory_in_core if in_core else source.memory
     assert estimate / 12 < peak <= estimate
+
+
+@pytest.mark.parametrize("layout", ["columns", "indices", "halved_windows"])
+def test_nothing_outlives_a_source(sources: Path, layout: str) -> None:
+    path = sources / f"{'columns' if layout in WINDOWS else layout}-large.h5"
+    converter = point_cloud(voxel_size=(1e6,), **WINDOWS.get(layout, {}))
+    scan = scan_sources(converter, [path])
+    converter.derive(scan, 0, lambda *_: None, None)
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        converter.derive(scan, 0, lambda *_: None, None)
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert left < 5 * STEP * 3  # less than one column of coordinates

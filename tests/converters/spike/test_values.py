@@ -83,6 +83,20 @@ def test_real_stream_decodes_to_its_picture() -> None:
     assert np.corrcoef(spikes[:, ::-1].mean(axis=0).ravel(), truth.ravel())[0, 1] < 0.5, "flip matters"
 
 
+def test_packed_and_bytes_give_equal_rows(tmp_path: Path) -> None:
+    converted = {}
+    for layout in ("packed", "bytes"):
+        made = sequences(tmp_path / layout, {"train/a": (16, 11), "test/b": (24,)}, layout=layout)
+        for wanted in ("auto", layout):
+            converter = spike_converter(height=24, width=40, voxel_bins=(5, 10), layout=wanted)
+            converted[layout, wanted] = convert_in_memory(converter, [made.root])
+    first = converted.pop(("packed", "auto"))
+    for each in converted.values():
+        assert list(each.arrays) == list(first.arrays)
+        for path, values in first.arrays.items():
+            np.testing.assert_array_equal(each.arrays[path], values, path)
+
+
 def test_mixed_lengths_and_resolutions(tmp_path: Path) -> None:
     rows = [record(12, 10, 21, 1), record(5, 14, 30, 2), record(9, 8, 8, 3)]
     np.savez(tmp_path / "a.npz", spk=rows[0])

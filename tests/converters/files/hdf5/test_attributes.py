@@ -13,10 +13,12 @@ import pytest
 from unistore.converters.files.hdf5 import attributes as reading
 from unistore.converters.files.hdf5.attributes import (
     Attributes,
+    attribute_differences,
     attributes_left_out,
     decode,
     encode,
     read_attributes,
+    type_problem,
 )
 
 NANS = np.array([0x7FC00000, 0x7FC00001, 0xFFC00000, 0x7F800001, 0xFF800000, 0x80000000], "u4").view("f4")
@@ -156,6 +158,13 @@ def test_an_attribute_that_cannot_be_read_is_left_out(
     assert read_attributes([("", file)]).left_out == {"unreadable": ("number 0 of /", 1)}
 
 
+@pytest.mark.parametrize("dtype", ["O", "V4", "M8[s]", "f16", "U3"])
+def test_dtypes_that_no_attribute_is_kept_with(dtype: str) -> None:
+    assert type_problem(np.dtype(dtype)) is not None
+    with pytest.raises(ValueError, match="attributes cannot have"):
+        decode({"dtype": dtype, "value": 0})
+
+
 @pytest.mark.parametrize(
     "entry",
     [
@@ -173,3 +182,36 @@ def test_an_attribute_that_cannot_be_read_is_left_out(
 def test_entries_that_are_none_are_refused(entry: dict[str, Any]) -> None:
     with pytest.raises((AttributeError, LookupError, TypeError, ValueError, OverflowError)):
         decode(entry)
+
+
+def test_every_change_of_a_file_is_a_difference(file: h5py.File) -> None:
+    for name in ("text", "fixed", "enumeration", "compound", "complex", "not finite", "empty"):
+        value, dtype = VALUES[name]
+        file.attrs.create(name, value, dtype=dtype)
+    text, path = text_of(read_attributes([("", file)])), Path(file.filename)
+    file.close()
+    assert set(differences(path, text).values()) == {None}
+
+    changes: dict[str, tuple[Any, Any]] = {
+        "text": ("Übergrösse", UTF8),
+        "fixed": (b"abc", "S4"),
+        "enumeration": (1, h5py.enum_dtype({"GROUND": 1, "OTHER": 8}, "u1")),
+        "compound": (np.array([(1, (2.0, 0.0), (3, b"xy"))] * 2, NESTED), NESTED),
+        "complex": ([1 + 2j, complex(np.nan, 0.0)], ">c16"),
+        "not finite": (np.concatenate([NANS[:1], NANS[:1], NANS[2:]]), "<f4"),
+        "empty": (0, "<f4"),
+    }
+    with h5py.File(path, "r+") as opened:
+        for name, (value, dtype) in changes.items():
+            opened.attrs.create(name, value, dtype=dtype)
+    found = differences(path, text)
+    assert found.keys() == {f"attribute {name} of /" for name in changes}
+    assert None not in found.values()
+    with h5py.File(path, "r+") as opened:
+        opened.attrs.clear()
+    assert set(differences(path, text).values()) == {"only the store has it"}
+
+
+def differences(path: Path, text: str) -> dict[str, str | None]:
+    with h5py.File(path) as file:
+        return {label: difference for label, _, difference in attribute_differences(file, text)}
